@@ -1,0 +1,59 @@
+"""Statistical mechanics of attention paths in multi-head attention networks.
+
+Arrays in, arrays out, on whatever array library they come from. See the README for a start.
+"""
+
+from pathkernel_core.action import entropy, entropy_gradient, gp_order_parameters, log_evidence
+from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, attentioned_inputs
+from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError, PrecisionError
+from pathkernel_core.kernels import (
+    PathKernels,
+    SufficientStatistics,
+    path_kernel,
+    same_path_kernels,
+    total_kernel,
+)
+from pathkernel_core.minimise import Prediction, Solution, Status, gp_limit, minimise_action
+from pathkernel_core.network import Network
+from pathkernel_core.order_parameter import (
+    head_scores,
+    order_parameter_from_weights,
+    path_weights,
+)
+from pathkernel_core.predictor import Alignment, accuracy, kernel_task_alignment
+from pathkernel_core.task import Examples, Realisation, Task, option
+
+__all__ = [
+    "Alignment",
+    "Attention",
+    "AttentionProduct",
+    "Examples",
+    "MinimisationError",
+    "Network",
+    "NotPositiveDefiniteError",
+    "PathKernels",
+    "PrecisionError",
+    "Prediction",
+    "QueryKey",
+    "Realisation",
+    "Solution",
+    "Status",
+    "SufficientStatistics",
+    "Task",
+    "accuracy",
+    "attentioned_inputs",
+    "entropy",
+    "entropy_gradient",
+    "gp_limit",
+    "gp_order_parameters",
+    "head_scores",
+    "kernel_task_alignment",
+    "log_evidence",
+    "minimise_action",
+    "option",
+    "order_parameter_from_weights",
+    "path_kernel",
+    "path_weights",
+    "same_path_kernels",
+    "total_kernel",
+]

@@ -1,0 +1,91 @@
+"""What an analysis is: labelled quantities computed from a solution or from a task's data."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from pathkernel_core.backend import Array
+from pathkernel_core.minimise import Solution
+from pathkernel_core.network import Network
+from pathkernel_core.task import Realisation
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Description of one labelled quantity.
+
+    Attributes
+    ----------
+    name : str
+        Name in the dataset.
+    dims : tuple of str
+        Its own dimensions, after those of the grid; no name twice.
+    long_name : str
+        What it is, in words.
+    units : str
+        "1" for pure numbers.
+    equation : str
+        Where it is defined, such as "Eq. 10".
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    long_name: str
+    units: str = "1"
+    equation: str = ""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an analysis may look at.
+
+    Attributes
+    ----------
+    realisation : Realisation
+        Data and heads, as NumPy arrays.
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs of the training examples, in the study's array library.
+    labels : array, shape (P,) or (P, C)
+        Training labels in the same library.
+    network : Network
+        At the width of the solution; at the largest width for an analysis of the data alone.
+    solution : Solution or None
+        Minimum or Gaussian process limit; None for an analysis of the data alone.
+    """
+
+    realisation: Realisation
+    xi: Array
+    labels: Array
+    network: Network
+    solution: Solution | None = None
+
+
+class Analysis(abc.ABC):
+    """Base class of analyses.
+
+    Attributes
+    ----------
+    name, summary : str
+        As in listings.
+    variables : tuple of Variable
+        What :meth:`compute` returns.
+    of : {"solution", "data"}
+        "solution": computed at every grid point and, under names that end in ``_gp``, in the
+        Gaussian process limit. "data": computed once per seed.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    variables: ClassVar[tuple[Variable, ...]]
+    of: ClassVar[Literal["solution", "data"]] = "solution"
+
+    @abc.abstractmethod
+    def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
+        """Labels of every dimension that the variables name; they must not depend on the seed."""
+
+    @abc.abstractmethod
+    def compute(self, situation: Situation) -> Mapping[str, Any]:
+        """Values by variable name, as NumPy arrays whose shapes follow the dimensions."""

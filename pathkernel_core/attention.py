@@ -1,0 +1,283 @@
+"""Attention of a layer (Eq. 3) and the attentioned inputs along every path (Eq. 7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import array_api_compat
+
+from pathkernel_core.backend import Array, array_namespace, batches, real_floating
+
+Readout = Literal["first", "last", "mean"] | int
+
+_BATCH_ELEMENTS = 2**21  # attention matrix elements held at once, 16 MiB in float64
+
+
+class Layer(Protocol):
+    """What the core asks of an attention layer."""
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads."""
+
+    def attention(self, inputs: Array, query: int | None = None) -> Array:
+        """Attention (batch, H, key tokens, query tokens) of a batch of inputs (batch, M, N_0).
+
+        With ``query`` only that query token's column, (batch, H, key tokens, 1).
+        """
+
+    def select(self, examples: slice) -> Layer:
+        """Layer for a slice of the examples."""
+
+    def keep_heads(self, kept: Sequence[int]) -> Layer:
+        """Layer with only some of its heads, numbered from 1."""
+
+    def convert(self, function: Callable[[Array], Array]) -> Layer:
+        """Layer with each of its arrays replaced by ``function(array)``."""
+
+
+def _softmax_over_keys(scores: Array, xp: object) -> Array:
+    weights = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
+    return weights / xp.sum(weights, axis=-2, keepdims=True)
+
+
+@dataclass(frozen=True)
+class QueryKey:
+    """Heads given by queries and keys: softmax over keys s of (K x_s)·(Q x_t)·scale (Eq. 3).
+
+    Parameters
+    ----------
+    queries, keys : array, shape (H, G, N_0)
+    scale : float, optional
+        Factor of the scores. By default 1 / (N_0 √G), the paper's; a network trained elsewhere
+        often uses 1 / √G.
+    """
+
+    queries: Array
+    keys: Array
+    scale: float | None = None
+
+    def __post_init__(self):
+        array_namespace(queries=self.queries, keys=self.keys)
+        real_floating("queries", self.queries, (None, None, None))
+        real_floating("keys", self.keys, tuple(self.queries.shape))
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads H."""
+        return self.queries.shape[0]
+
+    def attention(self, inputs: Array, query: int | None = None) -> Array:
+        """Attention (batch, H, M, M or 1) with the key token before the query token."""
+        xp = array_namespace(inputs=inputs, queries=self.queries, keys=self.keys)
+        _check_width(inputs, self.queries.shape[-1], "queries and keys")
+        scale = self.scale
+        if scale is None:
+            scale = 1 / (self.queries.shape[2] * math.sqrt(self.queries.shape[1]))
+        asking = inputs if query is None else inputs[:, query : query + 1, :]
+        keys = xp.matmul(inputs[:, None, :, :], xp.matrix_transpose(self.keys))
+        queries = xp.matmul(asking[:, None, :, :], xp.matrix_transpose(self.queries))
+        return _softmax_over_keys(scale * xp.matmul(keys, xp.matrix_transpose(queries)), xp)
+
+    def select(self, examples: slice) -> QueryKey:
+        """The layer itself: queries and keys do not depend on the example."""
+        return self
+
+    def keep_heads(self, kept: Sequence[int]) -> QueryKey:
+        """Layer with only the heads ``kept``, numbered from 1."""
+        return QueryKey(_keep(self.queries, kept), _keep(self.keys, kept), self.scale)
+
+    def convert(self, function: Callable[[Array], Array]) -> QueryKey:
+        """Layer with its arrays replaced by ``function(array)``."""
+        return QueryKey(function(self.queries), function(self.keys), self.scale)
+
+
+@dataclass(frozen=True)
+class AttentionProduct:
+    """Heads given by the product of keys and queries: softmax over s of x_s · W x_t · scale.
+
+    Parameters
+    ----------
+    products : array, shape (H, N_0, N_0)
+        W = KᵀQ, key index first.
+    scale : float
+        Factor of the scores.
+    """
+
+    products: Array
+    scale: float = 1.0
+
+    def __post_init__(self):
+        real_floating("products", self.products, (None, None, self.products.shape[-1]))
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads H."""
+        return self.products.shape[0]
+
+    def attention(self, inputs: Array, query: int | None = None) -> Array:
+        """Attention (batch, H, M, M or 1) with the key token before the query token."""
+        xp = array_namespace(inputs=inputs, products=self.products)
+        _check_width(inputs, self.products.shape[-1], "products")
+        inputs = inputs[:, None, :, :]
+        asking = inputs if query is None else inputs[:, :, query : query + 1, :]
+        directions = xp.matmul(asking, xp.matrix_transpose(self.products))
+        scores = self.scale * xp.matmul(inputs, xp.matrix_transpose(directions))
+        return _softmax_over_keys(scores, xp)
+
+    def select(self, examples: slice) -> AttentionProduct:
+        """The layer itself: the products do not depend on the example."""
+        return self
+
+    def keep_heads(self, kept: Sequence[int]) -> AttentionProduct:
+        """Layer with only the heads ``kept``, numbered from 1."""
+        return AttentionProduct(_keep(self.products, kept), self.scale)
+
+    def convert(self, function: Callable[[Array], Array]) -> AttentionProduct:
+        """Layer with its arrays replaced by ``function(array)``."""
+        return AttentionProduct(function(self.products), self.scale)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Heads given by their attention matrices, for one set of examples only.
+
+    Parameters
+    ----------
+    omega : array, shape (P, H, M, M)
+        Attention with the key token before the query token; each query's column sums to 1.
+    """
+
+    omega: Array
+
+    def __post_init__(self):
+        real_floating("omega", self.omega, (None, None, None, self.omega.shape[-1]))
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads H."""
+        return self.omega.shape[1]
+
+    def attention(self, inputs: Array, query: int | None = None) -> Array:
+        """Attention (batch, H, M, M or 1), as given."""
+        array_namespace(inputs=inputs, omega=self.omega)
+        expected = (inputs.shape[0], self.n_heads, inputs.shape[1], inputs.shape[1])
+        if tuple(self.omega.shape) != expected:
+            raise ValueError(
+                f"omega must have shape {expected} to match these inputs of shape "
+                f"{tuple(inputs.shape)}, but has {tuple(self.omega.shape)}"
+            )
+        return self.omega if query is None else self.omega[..., query : query + 1]
+
+    def select(self, examples: slice) -> Attention:
+        """Layer for a slice of the examples."""
+        return Attention(self.omega[examples, ...])
+
+    def keep_heads(self, kept: Sequence[int]) -> Attention:
+        """Layer with only the heads ``kept``, numbered from 1."""
+        return Attention(_keep(self.omega, kept, axis=1))
+
+    def convert(self, function: Callable[[Array], Array]) -> Attention:
+        """Layer with its array replaced by ``function(array)``."""
+        return Attention(function(self.omega))
+
+
+def attentioned_inputs(
+    inputs: Array,
+    layers: Sequence[Layer],
+    readout: Readout = "last",
+    batch_size: int | None = None,
+) -> Array:
+    """Inputs averaged by the attention along every path, ξ^π (Eq. 7).
+
+    Parameters
+    ----------
+    inputs : array, shape (P, M, N_0)
+        Token sequences. Every layer attends to these bare inputs.
+    layers : sequence of Layer
+        Attention of each layer, the first layer first.
+    readout : {"last", "first", "mean"} or int
+        Token at which the network is read out, or the mean over tokens.
+    batch_size : int, optional
+        Examples computed at once. The default keeps the attention matrices within 16 MiB.
+
+    Returns
+    -------
+    array, shape (P, n, N_0)
+        Attentioned inputs, unscaled, paths in index order (first layer slowest).
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit, an array holds NaN or infinity, or the readout names no token.
+    TypeError
+        If the arrays are of different libraries or devices.
+    """
+    xp = array_namespace(inputs=inputs)
+    inputs = real_floating("inputs", inputs, (None, None, None))
+    examples, tokens, _ = inputs.shape
+    if examples == 0 or tokens == 0:
+        raise ValueError(f"inputs must hold examples and tokens, but has shape {inputs.shape}")
+    if not layers:
+        raise ValueError("layers must hold at least one attention layer")
+    for number, layer in enumerate(layers, start=1):
+        if isinstance(layer, Attention) and layer.omega.shape[0] != examples:
+            raise ValueError(
+                f"layers[{number - 1}].omega holds {layer.omega.shape[0]} examples, "
+                f"but inputs holds {examples}"
+            )
+    token = _readout_token(readout, tokens)
+    if batch_size is None:
+        heads = max(layer.n_heads for layer in layers)
+        batch_size = max(1, _BATCH_ELEMENTS // (heads * tokens * tokens))
+    elif batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
+    return xp.concat(
+        [
+            _attentioned_batch(inputs, layers, token, batch, xp)
+            for batch in batches(examples, batch_size)
+        ]
+    )
+
+
+def _attentioned_batch(
+    inputs: Array, layers: Sequence[Layer], token: int | None, batch: slice, xp: object
+) -> Array:
+    inputs = inputs[batch, ...]
+    weights = layers[-1].select(batch).attention(inputs, query=token)
+    weights = xp.mean(weights, axis=-1)  # (batch, H_L, M); one column unless the mean is read out
+    for layer in reversed(layers[:-1]):
+        omega = layer.select(batch).attention(inputs)
+        # v_{h, rest}(s) = sum over t of Omega_{h, s, t} v_rest(t): no M x M product is formed
+        weights = xp.matmul(weights[:, None, :, :], xp.matrix_transpose(omega))
+        weights = xp.reshape(weights, (inputs.shape[0], -1, inputs.shape[1]))
+    return xp.matmul(weights, inputs)
+
+
+def _readout_token(readout: Readout, tokens: int) -> int | None:
+    if readout == "mean":
+        return None
+    if readout in ("first", "last"):
+        return 0 if readout == "first" else tokens - 1
+    if isinstance(readout, int) and not isinstance(readout, bool):
+        if -tokens <= readout < tokens:
+            return readout % tokens
+        raise ValueError(f"readout names token {readout}, but sequences have {tokens} tokens")
+    raise ValueError(f'readout must be "first", "last", "mean" or a token index, not {readout!r}')
+
+
+def _check_width(inputs: Array, width: int, name: str) -> None:
+    if inputs.shape[-1] != width:
+        raise ValueError(
+            f"inputs of shape {tuple(inputs.shape)} have width N_0 = {inputs.shape[-1]}, "
+            f"but {name} expect N_0 = {width}"
+        )
+
+
+def _keep(array: Array, kept: Sequence[int], axis: int = 0) -> Array:
+    xp = array_namespace(array=array)
+    indices = xp.asarray([head - 1 for head in kept], device=array_api_compat.device(array))
+    return xp.take(array, indices, axis=axis)

@@ -1,0 +1,207 @@
+"""The array library of the arrays that come in, and the few routines its standard lacks.
+
+Everything else in the core is written against the Python array API standard. Only the routines at
+the end of this file know the names of array libraries.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from array_api_compat import (
+    is_cupy_namespace,
+    is_jax_namespace,
+    is_numpy_namespace,
+    is_torch_namespace,
+)
+from scipy.linalg import get_blas_funcs, get_lapack_funcs
+
+from pathkernel_core.errors import PrecisionError
+
+Array = Any
+"""An array of any library that follows the Python array API standard."""
+
+
+def array_namespace(**arrays: Array) -> Any:
+    """Namespace shared by the arrays, given as keyword arguments under the caller's names.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or the arrays are of different libraries or devices.
+    PrecisionError
+        If the arrays are JAX's and its 64-bit mode is off.
+    """
+    namespaces = {}
+    for name, array in arrays.items():
+        try:
+            namespaces[name] = array_api_compat.array_namespace(array)
+        except TypeError:
+            raise TypeError(
+                f"{name} must be an array (NumPy, JAX, CuPy, PyTorch or another library of the "
+                f"array API standard), not {type(array).__name__}; convert it, for example with "
+                "numpy.asarray"
+            ) from None
+    first, xp = next(iter(namespaces.items()))
+    for name, other in namespaces.items():
+        if other is not xp:
+            raise TypeError(
+                f"{first} is an array of {library_name(xp)} but {name} is an array of "
+                f"{library_name(other)}; convert one of them so that both use one library"
+            )
+    devices = {
+        name: array_api_compat.device(array)
+        for name, array in arrays.items()
+        if not _is_tracer(array)
+    }
+    for name, device in devices.items():
+        if device != devices[first]:
+            raise TypeError(
+                f"{first} lies on device {devices[first]} but {name} on {device}; "
+                "move one of them with array_api_compat.to_device"
+            )
+    if is_jax_namespace(xp) and not sys.modules["jax"].config.jax_enable_x64:
+        raise PrecisionError(
+            "JAX's 64-bit mode is off, so it would compute in float32 whatever was asked for; "
+            "set the environment variable JAX_ENABLE_X64=1, or call "
+            "jax.config.update('jax_enable_x64', True) before the first array is made"
+        )
+    return xp
+
+
+def library_name(xp: Any) -> str:
+    """Short name of an array namespace, such as ``"numpy"`` or ``"torch"``."""
+    return xp.__name__.removeprefix("array_api_compat.").removesuffix(".numpy")
+
+
+def real_floating(name: str, array: Array, shape: tuple[int | None, ...] | None = None) -> Array:
+    """Return ``array`` after checking that it is real floating, finite and of the given shape.
+
+    ``None`` in ``shape`` allows any length. Integers become float64.
+    """
+    xp = array_api_compat.array_namespace(array)
+    if shape is not None and (
+        array.ndim != len(shape)
+        or any(want is not None and want != got for want, got in zip(shape, array.shape))
+    ):
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ValueError(f"{name} must have shape ({wanted}), but has {tuple(array.shape)}")
+    if xp.isdtype(array.dtype, ("integral", "bool")):
+        array = xp.astype(array, xp.float64)
+    if not xp.isdtype(array.dtype, "real floating"):
+        raise TypeError(
+            f"{name} must be real floating, but has dtype {array.dtype}; cast it to float64"
+        )
+    if not _is_tracer(array) and not bool(xp.all(xp.isfinite(array))):
+        raise ValueError(
+            f"{name} of shape {tuple(array.shape)} holds NaN or infinity; "
+            "remove or replace those values"
+        )
+    return array
+
+
+def _is_tracer(array: Array) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(array, jax.core.Tracer)
+
+
+def to_host(array: Array) -> np.ndarray:
+    """The values as a NumPy array in host memory; only small arrays and results come here."""
+    if isinstance(array, np.ndarray):
+        return array
+    if array_api_compat.is_torch_array(array):
+        return array.detach().cpu().numpy()
+    if array_api_compat.is_cupy_array(array):
+        return array.get()
+    return np.asarray(array)
+
+
+def from_host(values: Any, like: Array) -> Array:
+    """Array with the library, dtype and device of ``like``."""
+    xp = array_api_compat.array_namespace(like)
+    values = np.asarray(values)
+    if is_numpy_namespace(xp):
+        return values.astype(like.dtype, copy=False)
+    return xp.asarray(values, dtype=like.dtype, device=array_api_compat.device(like))
+
+
+def batches(total: int, size: int) -> list[slice]:
+    """Slices of at most ``size`` that cover ``range(total)``."""
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def identity(size: int, like: Array, xp: Any) -> Array:
+    """Identity matrix with the dtype and device of ``like``."""
+    if is_jax_namespace(xp):  # a traced array has no device; the compiler places constants
+        return xp.eye(size, dtype=like.dtype)
+    return xp.eye(size, dtype=like.dtype, device=array_api_compat.device(like))
+
+
+def compiled(function: Callable, xp: Any) -> Callable:
+    """Compile ``function`` with ``jax.jit`` where the arrays are JAX's; elsewhere return it."""
+    return _jitted(function) if is_jax_namespace(xp) else function
+
+
+@functools.cache
+def _jitted(function: Callable) -> Callable:
+    import jax
+
+    return jax.jit(function)
+
+
+# Routines that the standard lacks, each sent to the best one of its library.
+
+
+def add_to_diagonal(matrix: Array, value: float, xp: Any) -> Array:
+    """Matrix plus ``value`` times the identity. Consumes ``matrix``: it may be changed in place."""
+    if is_numpy_namespace(xp):
+        matrix.flat[:: matrix.shape[0] + 1] += value
+        return matrix
+    return matrix + value * identity(matrix.shape[0], matrix, xp)
+
+
+def cholesky(matrix: Array, xp: Any) -> Array:
+    """Lower Cholesky factor; filled with NaN where the matrix is not positive definite.
+
+    Libraries disagree (NumPy and PyTorch raise, JAX gives NaN, CuPy depends on its settings);
+    here all of them give NaN, which the caller finds in the scalar that it computes anyway.
+    """
+    try:
+        return xp.linalg.cholesky(matrix)
+    except Exception as error:
+        if type(error).__name__ not in ("LinAlgError", "_LinAlgError"):
+            raise
+        return xp.full_like(matrix, xp.nan)
+
+
+def solve_triangular(lower: Array, right: Array, xp: Any) -> Array:
+    """Solve ``lower @ x = right`` for a lower triangular matrix and several right-hand sides."""
+    if is_numpy_namespace(xp):
+        # C-ordered arrays are the transposes of what BLAS reads: x^T = right^T lower^-T.
+        trsm = get_blas_funcs("trsm", (lower, right))
+        return trsm(1.0, lower.T, right.T, side=1, lower=0).T
+    if is_torch_namespace(xp):
+        return xp.linalg.solve_triangular(lower, right, upper=False)
+    if is_jax_namespace(xp):
+        from jax.scipy.linalg import solve_triangular as solve
+
+        return solve(lower, right, lower=True)
+    if is_cupy_namespace(xp):
+        from cupyx.scipy.linalg import solve_triangular as solve
+
+        return solve(lower, right, lower=True, check_finite=False)
+    return xp.linalg.solve(lower, right)
+
+
+def invert_triangular(lower: Array, xp: Any) -> Array:
+    """Inverse of a lower triangular matrix."""
+    if is_numpy_namespace(xp):
+        (trtri,) = get_lapack_funcs(("trtri",), (lower,))
+        inverse, _ = trtri(lower.T, lower=0)
+        return inverse.T
+    return solve_triangular(lower, identity(lower.shape[0], lower, xp), xp)

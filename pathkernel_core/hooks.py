@@ -1,0 +1,214 @@
+"""Hooks that plugins implement, and the manager that finds and loads plugins.
+
+A plugin is a module (or object) named by an entry point of the group ``pathkernel``:
+
+    [project.entry-points.pathkernel]
+    my-tasks = "my_package.plugin"
+
+in which functions marked with :data:`hookimpl` return what the plugin adds. What ships with
+pathkernel is registered in the same way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pluggy
+
+from pathkernel_core.analysis import Analysis
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.network import Network
+from pathkernel_core.task import Task
+
+GROUP = "pathkernel"
+
+hookspec = pluggy.HookspecMarker("pathkernel")
+hookimpl = pluggy.HookimplMarker("pathkernel")
+
+
+class Sampler(Protocol):
+    """Sampler of the posterior, as the ``pathkernel_samplers`` hook returns it."""
+
+    name: str
+    summary: str
+
+    def sample(
+        self,
+        problem: PathKernels,
+        network: Network,
+        temperature: float,
+        *,
+        draws: int,
+        chains: int,
+        seed: int,
+    ) -> Mapping[str, Any]:
+        """Draws by variable name, each with leading dimensions (chain, draw)."""
+
+
+@hookspec
+def pathkernel_tasks() -> Iterable[type[Task]]:
+    """Return Task subclasses. Each can then be run by its name: ``pathkernel run NAME``."""
+
+
+@hookspec
+def pathkernel_samplers() -> Iterable[Sampler]:
+    """Return samplers of the posterior, objects that follow the Sampler protocol."""
+
+
+@hookspec
+def pathkernel_analyses() -> Iterable[Analysis]:
+    """Return Analysis objects. Each adds labelled variables to every dataset that is computed."""
+
+
+@hookspec
+def pathkernel_commands() -> Iterable[Any]:
+    """Return click commands that the command line ``pathkernel`` offers."""
+
+
+class UnknownNameError(LookupError):
+    """No plugin provides something of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class PluginError(RuntimeError):
+    """A plugin could not be loaded, in strict mode."""
+
+
+@dataclass(frozen=True)
+class LoadedPlugin:
+    """A plugin that was found.
+
+    Attributes
+    ----------
+    name : str
+        Entry point's name.
+    distribution : str
+        Name and version of the distribution that provides it.
+    provides : tuple of str
+        What it registered, such as ``"task hidden-markov"``.
+    error : str
+        Why it was skipped; empty if it loaded.
+    """
+
+    name: str
+    distribution: str
+    provides: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass
+class Plugins:
+    """Everything that the installed plugins provide, by name."""
+
+    tasks: dict[str, type[Task]] = field(default_factory=dict)
+    samplers: dict[str, Sampler] = field(default_factory=dict)
+    analyses: dict[str, Analysis] = field(default_factory=dict)
+    commands: dict[str, Any] = field(default_factory=dict)
+    loaded: list[LoadedPlugin] = field(default_factory=list)
+
+    def task(self, name: str) -> type[Task]:
+        """Task class of that name.
+
+        Raises
+        ------
+        UnknownNameError
+            With the nearest name, and why plugins were skipped if any were.
+        """
+        if name in self.tasks:
+            return self.tasks[name]
+        failures = [f"{entry.name}: {entry.error}" for entry in self.loaded if entry.error]
+        note = f". Plugins that failed to load: {'; '.join(failures)}" if failures else ""
+        raise UnknownNameError(unknown_name("task", name, self.tasks) + note)
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Message for an unknown name, which suggests the nearest known one."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"there is no {kind} named {name!r}.{hint} Known: {', '.join(known) or 'none'}"
+
+
+def load_plugins(
+    entry_points: Sequence[importlib.metadata.EntryPoint] | None = None,
+    *,
+    strict: bool | None = None,
+) -> Plugins:
+    """Find, load and register plugins.
+
+    Parameters
+    ----------
+    entry_points : sequence of EntryPoint, optional
+        By default those of the group ``pathkernel`` of every installed distribution.
+    strict : bool, optional
+        Raise when a plugin fails instead of skipping it. By default whether the environment
+        variable ``PATHKERNEL_STRICT_PLUGINS`` is set to a non-empty value.
+
+    Raises
+    ------
+    PluginError
+        In strict mode, if a plugin fails to load or provides a name that is taken.
+    """
+    if entry_points is None:
+        entry_points = list(importlib.metadata.entry_points(group=GROUP))
+    if strict is None:
+        strict = bool(os.environ.get("PATHKERNEL_STRICT_PLUGINS"))
+    plugins = Plugins()
+    # our own first, so that a plugin that takes one of our names is the one reported
+    own = [entry for entry in entry_points if _distribution(entry).startswith("pathkernel ")]
+    for entry in [*own, *(entry for entry in entry_points if entry not in own)]:
+        try:
+            provides = _register(plugins, entry)
+        except Exception as error:  # whatever a stranger's plugin raises, the others must work
+            reason = f"{type(error).__name__}: {error}"
+            if strict:
+                raise PluginError(f"plugin {entry.name} ({entry.value}): {reason}") from error
+            plugins.loaded.append(LoadedPlugin(entry.name, _distribution(entry), error=reason))
+        else:
+            plugins.loaded.append(LoadedPlugin(entry.name, _distribution(entry), provides))
+    return plugins
+
+
+def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[str, ...]:
+    manager = pluggy.PluginManager("pathkernel")
+    manager.add_hookspecs(_SPECIFICATIONS)
+    manager.register(entry.load(), name=entry.name)
+    manager.check_pending()
+    found: list[tuple[str, dict[str, Any], str, Any]] = []
+    for kind, call, table in (
+        ("task", manager.hook.pathkernel_tasks, plugins.tasks),
+        ("sampler", manager.hook.pathkernel_samplers, plugins.samplers),
+        ("analysis", manager.hook.pathkernel_analyses, plugins.analyses),
+        ("command", manager.hook.pathkernel_commands, plugins.commands),
+    ):
+        found += [(kind, table, thing.name, thing) for thing in _flatten(call)]
+    for kind, table, name, thing in found:
+        if name in table:
+            raise PluginError(f"the {kind} name {name!r} is already taken by {table[name]!r}")
+        if kind == "task" and not (isinstance(thing, type) and issubclass(thing, Task)):
+            raise PluginError(f"{thing!r} is no subclass of pathkernel_core.task.Task")
+    for _, table, name, thing in found:
+        table[name] = thing
+    return tuple(f"{kind} {name}" for kind, _, name, _ in found)
+
+
+def _flatten(call: Callable[[], list[Iterable[Any]]]) -> list[Any]:
+    return [thing for things in call() for thing in things]
+
+
+def _distribution(entry: importlib.metadata.EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
+
+
+class _SPECIFICATIONS:  # the hook specifications as an object that pluggy can read
+    pathkernel_tasks = staticmethod(pathkernel_tasks)
+    pathkernel_samplers = staticmethod(pathkernel_samplers)
+    pathkernel_analyses = staticmethod(pathkernel_analyses)
+    pathkernel_commands = staticmethod(pathkernel_commands)

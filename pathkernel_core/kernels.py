@@ -1,0 +1,346 @@
+"""The problem that the theory is asked about: attentioned inputs, labels and their kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    batches,
+    from_host,
+    real_floating,
+    to_host,
+)
+from pathkernel_core.network import positive
+from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Posterior, Space, per_output
+
+SpaceName = Literal["examples", "features", "auto"]
+
+_BATCH_ELEMENTS = 2**22  # features held at once while statistics are summed, 32 MiB in float64
+
+
+@dataclass(frozen=True)
+class SufficientStatistics:
+    """All that the feature-space energy needs of the examples: sums that stream and add up.
+
+    Attributes
+    ----------
+    gram : array, shape (n, N_0, n, N_0)
+        ξᵀξ summed over examples, unscaled.
+    projections : array, shape (n, N_0, C)
+        ξᵀY summed over examples.
+    label_square : float
+        Sum of all squared labels.
+    n_examples : int
+        Number of examples P.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> batches = [(rng.normal(size=(50, 2, 3)), rng.normal(size=50)) for _ in range(4)]
+    >>> total = sum((SufficientStatistics.of(xi, y) for xi, y in batches[1:]),
+    ...             start=SufficientStatistics.of(*batches[0]))
+    >>> total.n_examples
+    200
+    """
+
+    gram: Array
+    projections: Array
+    label_square: float
+    n_examples: int
+
+    @classmethod
+    def of(cls, xi: Array, labels: Array) -> SufficientStatistics:
+        """Statistics of one batch: attentioned inputs (P, n, N_0), labels (P,) or (P, C)."""
+        xi, labels = _check_examples(xi, labels)
+        xp = array_namespace(xi=xi)
+        examples, paths, width = xi.shape
+        step = max(1, _BATCH_ELEMENTS // (paths * width))
+        gram, projections = 0.0, 0.0
+        for batch in batches(examples, step):
+            flat = xp.reshape(xi[batch, ...], (-1, paths * width))
+            transposed = xp.matrix_transpose(flat)
+            gram = gram + xp.matmul(transposed, flat)
+            projections = projections + xp.matmul(transposed, labels[batch, :])
+        return cls(
+            xp.reshape(gram, (paths, width, paths, width)),
+            xp.reshape(projections, (paths, width, labels.shape[1])),
+            float(xp.sum(labels**2)),
+            examples,
+        )
+
+    def __add__(self, other: SufficientStatistics) -> SufficientStatistics:
+        if self.projections.shape != other.projections.shape:
+            raise ValueError(
+                f"statistics of shapes {tuple(self.projections.shape)} and "
+                f"{tuple(other.projections.shape)} (paths, N_0, outputs) do not add up"
+            )
+        array_namespace(left=self.gram, right=other.gram)
+        return SufficientStatistics(
+            self.gram + other.gram,
+            self.projections + other.projections,
+            self.label_square + other.label_square,
+            self.n_examples + other.n_examples,
+        )
+
+
+class PathKernels:
+    """Training examples seen along every path, ready for the theory.
+
+    Parameters
+    ----------
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs, unscaled, as :func:`attentioned_inputs` returns them.
+    labels : array, shape (P,) or (P, C)
+        Targets Y; ±1 for classification.
+    space : {"auto", "examples", "features"}
+        Form of the energy: a factorisation of the size of the examples, P·C, or of the features,
+        n·N_0·C. Both are exact; "auto" takes the one with fewer operations.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, there are no examples, or a value is NaN or infinite.
+    TypeError
+        If the arrays are of different libraries or devices, or not real floating.
+    PrecisionError
+        If JAX's 64-bit mode is off.
+
+    Notes
+    -----
+    Inputs that span fewer than N_0 dimensions are rotated into their span, which changes no kernel
+    beyond rounding and makes every evaluation cheaper.
+    """
+
+    def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
+        xi, labels = _check_examples(xi, labels)
+        xp = array_namespace(xi=xi)
+        examples, paths, width = xi.shape
+        if space not in ("auto", "examples", "features"):
+            raise ValueError(f'space must be "auto", "examples" or "features", not {space!r}')
+        flat = xp.reshape(xi, (examples * paths, width))
+        basis = None
+        if width <= examples * paths:
+            basis = _span(xp.matmul(xp.matrix_transpose(flat), flat), xp)
+        if basis is not None:
+            xi = xp.reshape(xp.matmul(flat, basis), (examples, paths, basis.shape[1]))
+        rows = examples * labels.shape[1]
+        features = paths * xi.shape[2] * labels.shape[1]
+        if space == "auto":
+            space = "examples" if _example_cost(rows, features) <= features**3 else "features"
+        if space == "examples":
+            form = ExampleSpace(xi / math.sqrt(width * paths), labels)
+        else:
+            form = _feature_space(SufficientStatistics.of(xi, labels), width)
+        self._set(form, width, paths, examples, labels.shape[1], basis)
+
+    @classmethod
+    def from_statistics(cls, statistics: SufficientStatistics) -> PathKernels:
+        """Problem in feature space from statistics that were summed elsewhere, batch by batch."""
+        paths, width, outputs = statistics.projections.shape
+        problem = cls.__new__(cls)
+        form = _feature_space(statistics, width)
+        problem._set(form, width, paths, statistics.n_examples, outputs, None)
+        return problem
+
+    def _set(
+        self,
+        form: Space,
+        input_width: int,
+        n_paths: int,
+        n_examples: int,
+        outputs: int,
+        basis: Array | None,
+    ) -> None:
+        self.form, self.input_width, self.n_paths = form, input_width, n_paths
+        self.n_examples, self.outputs, self._basis = n_examples, outputs, basis
+
+    @property
+    def space(self) -> str:
+        """Form of the energy in use: "examples" or "features"."""
+        return self.form.name
+
+    @property
+    def array(self) -> Array:
+        """An array of the problem, for its library, dtype and device."""
+        return self.form.features if self.space == "examples" else self.form.gram
+
+    @property
+    def n_features(self) -> int:
+        """Number of features per path after rotation into their span, at most N_0."""
+        return self.input_width if self._basis is None else self._basis.shape[1]
+
+    def energy_and_gradient(
+        self, order_parameter: Array, temperature: float, variance: float = 1.0
+    ) -> tuple[float, np.ndarray]:
+        """Energy (Eq. 12) and its gradient M − R with respect to U.
+
+        Parameters
+        ----------
+        order_parameter : array, shape (n·C, n·C)
+            Symmetric positive definite U.
+        temperature : float
+            Positive temperature T.
+        variance : float
+            Prior variance σ²_0 of the projection.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If U, or the kernel plus the temperature, is not positive definite.
+        """
+        matrix = to_host(order_parameter).astype(float)
+        size = self.n_paths * self.outputs
+        if matrix.shape != (size, size):
+            raise ValueError(
+                f"order_parameter must have shape ({size}, {size}) for {self.n_paths} paths and "
+                f"{self.outputs} outputs, but has {matrix.shape}"
+            )
+        scale = math.sqrt(positive("variance", variance))
+        factor = scale * _host_cholesky("order_parameter", matrix)
+        energy, gradient = self.form.energy_and_gradient(
+            factor, positive("temperature", temperature)
+        )
+        return energy, variance * gradient
+
+    def keep_paths(self, paths: Sequence[int]) -> PathKernels:
+        """Problem of the sub-network that has only the paths with these indices.
+
+        The features are rescaled to the smaller number of paths. New examples for its predictor
+        are ``xi[:, paths, :]``.
+        """
+        indices = np.asarray(paths)
+        if indices.ndim != 1 or indices.size == 0 or indices.dtype.kind not in "iu":
+            raise ValueError(f"paths must be a non-empty list of path indices, not {paths!r}")
+        if indices.min() < 0 or indices.max() >= self.n_paths:
+            raise ValueError(f"paths must lie between 0 and {self.n_paths - 1}, but has {paths!r}")
+        problem = PathKernels.__new__(PathKernels)
+        problem._set(
+            self.form.keep_paths(indices),
+            self.input_width,
+            len(indices),
+            self.n_examples,
+            self.outputs,
+            self._basis,
+        )
+        return problem
+
+    def posterior_moments(
+        self, posterior: Posterior, factor: np.ndarray, xi: Array
+    ) -> tuple[Array, Array]:
+        """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each."""
+        xp = array_namespace(xi=xi, training=self.array)
+        xi = real_floating("xi", xi, (None, self.n_paths, self.input_width))
+        full = per_output(xi / math.sqrt(self.input_width * self.n_paths), self.outputs)
+        factor = xp.matrix_transpose(from_host(factor, xi))
+        mixed = xp.matmul(factor, full)
+        prior = xp.sum(mixed**2, axis=(1, 2))
+        if self._basis is not None:
+            full, mixed = xp.matmul(full, self._basis), xp.matmul(mixed, self._basis)
+        mean = xp.sum(full * posterior.weights, axis=(1, 2))
+        # rounding may leave a variance of -1e-17 where the examples determine the output
+        variance = xp.clip(prior - posterior.explained(mixed), min=0.0)
+        shape = (xi.shape[0], self.outputs)
+        return xp.reshape(mean, shape), xp.reshape(variance, shape)
+
+
+def path_kernel(xi: Array, other: Array, path: int, path_dual: int) -> Array:
+    """Kernel of a pair of paths, C = ξ^π(x)·ξ^π'(x')/N_0, shape (P, P')."""
+    xp = array_namespace(xi=xi, other=other)
+    transposed = xp.matrix_transpose(other[:, path_dual, :])
+    return xp.matmul(xi[:, path, :], transposed) / xi.shape[-1]
+
+
+def same_path_kernels(xi: Array) -> Array:
+    """Kernels of every path with itself, shape (n, P, P)."""
+    xp = array_namespace(xi=xi)
+    by_path = xp.permute_dims(xi, (1, 0, 2))
+    return xp.matmul(by_path, xp.matrix_transpose(by_path)) / xi.shape[-1]
+
+
+def total_kernel(
+    xi: Array, order_parameter: Array, other: Array | None = None, variance: float = 1.0
+) -> Array:
+    """Total kernel K = (σ²_0/n) Σ U_ππ' C_ππ' of one output (Eq. 10), shape (P, P').
+
+    Parameters
+    ----------
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs.
+    order_parameter : array, shape (n, n)
+        Order parameter U.
+    other : array, shape (P', n, N_0), optional
+        Second set of attentioned inputs; by default the first.
+    variance : float
+        Prior variance σ²_0 of the projection.
+    """
+    other = xi if other is None else other
+    xp = array_namespace(xi=xi, other=other)
+    _, paths, width = xi.shape
+    mixed = xp.matmul(from_host(to_host(order_parameter), xi), xi)
+    mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
+    return xp.matmul(mixed, xp.matrix_transpose(xp.reshape(other, (other.shape[0], -1))))
+
+
+def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
+    xp = array_namespace(xi=xi, labels=labels)
+    xi = real_floating("xi", xi, (None, None, None))
+    labels = real_floating("labels", labels)
+    if labels.ndim == 1:
+        labels = labels[:, None]
+    if labels.ndim != 2:
+        raise ValueError(f"labels must have shape (P,) or (P, C), but has {tuple(labels.shape)}")
+    if xi.shape[0] != labels.shape[0]:
+        raise ValueError(
+            f"labels holds {labels.shape[0]} examples, but xi of shape {tuple(xi.shape)} "
+            f"holds {xi.shape[0]}; give one label per example"
+        )
+    if 0 in xi.shape or 0 in labels.shape:
+        raise ValueError(f"xi of shape {tuple(xi.shape)} holds no examples; give at least one")
+    return xi, xp.astype(labels, xi.dtype, copy=False)
+
+
+def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:
+    scale = input_width * statistics.gram.shape[0]
+    return FeatureSpace(
+        statistics.gram / scale,
+        statistics.projections / math.sqrt(scale),
+        statistics.label_square,
+        statistics.n_examples,
+    )
+
+
+def _example_cost(rows: int, features: int) -> float:
+    """Operations of an example-space evaluation, where a feature-space one takes features³."""
+    return 2 * rows**2 * features + rows**3 / 3
+
+
+def _span(second_moment: Array, xp: object) -> Array | None:
+    """Orthonormal basis of the inputs' span, where it saves at least a tenth of the dimensions.
+
+    Directions whose eigenvalue is below rounding of the largest add nothing to a kernel that is
+    stored in the same precision.
+    """
+    values, vectors = xp.linalg.eigh(second_moment)
+    values, width = to_host(values), second_moment.shape[0]
+    rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
+    return vectors[:, width - rank :] if 0 < rank <= 0.9 * width else None
+
+
+def _host_cholesky(name: str, matrix: np.ndarray) -> np.ndarray:
+    from pathkernel_core.errors import NotPositiveDefiniteError
+
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        smallest = np.linalg.eigvalsh(matrix)[0]
+        raise NotPositiveDefiniteError(
+            f"{name} is not positive definite: its smallest eigenvalue is {smallest:.3g}"
+        ) from None

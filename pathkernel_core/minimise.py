@@ -1,0 +1,316 @@
+"""Minimisation of the action over the order parameters, and the Solution it gives."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from pathkernel_core import quasi_newton
+from pathkernel_core.action import entropy_gradient, log_evidence
+from pathkernel_core.backend import Array, array_namespace, batches, from_host, to_host
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.network import Network, positive
+from pathkernel_core.spaces import Posterior
+
+_PREDICTION_ELEMENTS = 2**22
+
+
+class Status(enum.Enum):
+    """How a Solution was reached. Only the first two can be used without a second look."""
+
+    CONVERGED = "the gradient is below the tolerance"
+    GP_LIMIT = "the Gaussian process limit, which no minimisation reached"
+    MAX_EVALUATIONS = "the limit on evaluations was reached before the tolerance"
+    STALLED = "rounding hides any further descent before the tolerance"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the solution is what was asked for."""
+        return self in (Status.CONVERGED, Status.GP_LIMIT)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictor on new examples.
+
+    Attributes
+    ----------
+    mean : array, shape (P_new,) or (P_new, C)
+        Posterior mean of the network's output (Eq. 9, 29).
+    variance : array, shape (P_new,) or (P_new, C)
+        Posterior variance, without the observation noise T (Eq. 30).
+    """
+
+    mean: Array
+    variance: Array
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Order parameters at the minimum of the action, and what follows from them.
+
+    Attributes
+    ----------
+    order_parameters : tuple of arrays
+        U_1, …, U_L, u_a in the problem's array library.
+    action, entropy, energy : float
+        Action per width, S/N, and its two terms; N is the largest width (Eq. 11, 32).
+    status : Status
+        How the solution was reached.
+    evaluations, iterations : int
+        Evaluations of the energy, and accepted steps.
+    gradient_norm : float
+        Largest entry of the gradients ∂(S/N)/∂U of all order parameters.
+    action_history, gradient_history : arrays, shape (iterations + 1,)
+        Action per width and gradient norm at the start and after each step.
+    network, problem, temperature
+        What was solved.
+    """
+
+    order_parameters: tuple[Array, ...]
+    action: float
+    entropy: float
+    energy: float
+    status: Status
+    evaluations: int
+    iterations: int
+    gradient_norm: float
+    action_history: np.ndarray = field(repr=False)
+    gradient_history: np.ndarray = field(repr=False)
+    network: Network
+    problem: PathKernels = field(repr=False)
+    temperature: float
+
+    @property
+    def order_parameter(self) -> Array:
+        """The order parameter U = U_1, shape (n·C, n·C), path index before output index."""
+        return self.order_parameters[0]
+
+    @property
+    def log_evidence(self) -> float:
+        """Leading-order log evidence ln p(Y), in nats."""
+        labels = self.problem.n_examples * self.network.outputs
+        return log_evidence(self.network, self.action * self.network.width, labels)
+
+    def predict(self, xi: Array) -> Prediction:
+        """Predictor's mean and variance on new examples (Eq. 29, 30).
+
+        Parameters
+        ----------
+        xi : array, shape (P_new, n, N_0)
+            Attentioned inputs of the new examples.
+        """
+        xp = array_namespace(xi=xi, training=self.problem.array)
+        if xi.ndim != 3 or xi.shape[0] == 0:
+            raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
+        posterior, factor = self._posterior
+        step = max(1, _PREDICTION_ELEMENTS // max(1, xi.shape[1] * xi.shape[2]))
+        moments = [
+            self.problem.posterior_moments(posterior, factor, xi[batch, ...])
+            for batch in batches(xi.shape[0], step)
+        ]
+        mean = xp.concat([mean for mean, _ in moments])
+        variance = xp.concat([variance for _, variance in moments])
+        if self.network.outputs == 1:
+            mean, variance = mean[:, 0], variance[:, 0]
+        return Prediction(mean, variance)
+
+    @cached_property
+    def _posterior(self) -> tuple[Posterior, np.ndarray]:
+        factor = np.linalg.cholesky(to_host(self.order_parameter).astype(float))
+        factor = math.sqrt(self.network.variances[0]) * factor
+        return self.problem.form.posterior(factor, self.temperature), factor
+
+
+def minimise_action(
+    problem: PathKernels,
+    network: Network,
+    temperature: float,
+    *,
+    tolerance: float | None = None,
+    start: Solution | None = None,
+    max_evaluations: int = 2000,
+    throw: bool = True,
+) -> Solution:
+    """Minimise the action over all order parameters (Eq. 11, 32).
+
+    Parameters
+    ----------
+    problem : PathKernels
+        Training examples.
+    network : Network
+        Heads, widths, variances and outputs.
+    temperature : float
+        Positive Gibbs temperature T.
+    tolerance : float, optional
+        Largest entry allowed in the gradients ∂(S/N)/∂U. By default 1e-8 in float64 and 1e-3 in
+        lower precision.
+    start : Solution, optional
+        Where to begin, for example the solution at a neighbouring width or temperature. By
+        default the Gaussian process limit.
+    max_evaluations : int
+        Limit on evaluations of the energy.
+    throw : bool
+        Raise if the tolerance is not reached. With False, look at ``Solution.status``.
+
+    Raises
+    ------
+    MinimisationError
+        If the tolerance is not reached; the error holds the best Solution.
+    NotPositiveDefiniteError
+        If the kernel cannot be factorised at the start.
+    ValueError
+        If the network does not fit the problem or a number is out of range.
+    """
+    temperature = positive("temperature", temperature)
+    _check_network(problem, network)
+    if tolerance is None:
+        double = problem.array.dtype == array_namespace(array=problem.array).float64
+        tolerance = 1e-8 if double else 1e-3
+    positive("tolerance", tolerance)
+    positive("max_evaluations", max_evaluations)
+    action = _Action(problem, network, temperature)
+    coordinates = action.coordinates.gp_limit
+    if start is not None:
+        coordinates = _warm_start(action.coordinates, start)
+    history: list[_Evaluation] = []
+
+    def stop(point: quasi_newton.Point) -> bool:
+        history.append(action.last)
+        return action.last.gradient_norm <= tolerance
+
+    status = Status.STALLED
+    try:
+        action.limit = max_evaluations
+        if quasi_newton.minimise(action, coordinates, action.coordinates.curvature, stop):
+            status = Status.CONVERGED
+    except _OutOfEvaluationsError:
+        status = Status.MAX_EVALUATIONS
+    if not history:
+        raise ValueError(f"max_evaluations must be at least 1, but is {max_evaluations}")
+    best = min(history, key=lambda evaluation: evaluation.gradient_norm)
+    if status is Status.CONVERGED or best.gradient_norm > tolerance:
+        best = history[-1]
+    solution = _solution(action, best, status, history)
+    if throw and not status.ok:
+        raise MinimisationError(
+            f"the action was not minimised: {status.value}. The gradient of S/N is "
+            f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations, the "
+            f"tolerance {tolerance:.2g}. Raise the tolerance or max_evaluations, start from a "
+            "neighbouring solution, or pass throw=False to use the point as it is",
+            solution,
+        )
+    return solution
+
+
+def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solution:
+    """Solution of the infinite-width limit N → ∞, where U is Π σ² times the identity.
+
+    The action is that of the given finite network at this order parameter.
+    """
+    temperature = positive("temperature", temperature)
+    _check_network(problem, network)
+    action = _Action(problem, network, temperature)
+    action(action.coordinates.gp_limit)
+    return _solution(action, action.last, Status.GP_LIMIT, [action.last])
+
+
+class _OutOfEvaluationsError(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    factors: list[np.ndarray]
+    entropy: float
+    energy: float
+    gradient_norm: float
+
+
+class _Action:
+    """Action per width as a function of the chain's coordinates; remembers its last evaluation."""
+
+    def __init__(self, problem: PathKernels, network: Network, temperature: float):
+        self.problem, self.network, self.temperature = problem, network, temperature
+        self.coordinates = ChainCoordinates(network)
+        self.evaluations, self.limit = 0, math.inf
+        self.last: _Evaluation | None = None
+
+    def __call__(self, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
+        if self.evaluations >= self.limit:
+            raise _OutOfEvaluationsError
+        self.evaluations += 1
+        width, variance = self.network.width, self.network.variances[0]
+        with np.errstate(over="ignore"):
+            relative = self.coordinates.relative_factors(coordinates)
+            factors = self.coordinates.factors(relative)
+        try:
+            energy, gradient = self.problem.form.energy_and_gradient(
+                math.sqrt(variance) * factors[0], self.temperature
+            )
+        except (NotPositiveDefiniteError, ValueError):
+            if self.last is None:  # at the start this is the user's problem; later, a long step
+                raise
+            return math.inf, np.full_like(coordinates, np.nan)
+        energy, gradient = energy / width, gradient * (variance / width)
+        entropy = self.coordinates.entropy(relative)
+        norm = self._gradient_norm(factors, gradient)
+        self.last = _Evaluation(factors, entropy, energy, norm)
+        return entropy + energy, self.coordinates.gradient(relative, factors, gradient)
+
+    def _gradient_norm(self, factors: Sequence[np.ndarray], energy: np.ndarray) -> float:
+        gradients = entropy_gradient(self.network, [factor @ factor.T for factor in factors])
+        first, *others = (gradient / self.network.width for gradient in gradients)
+        return max(float(np.abs(gradient).max()) for gradient in (first + energy, *others))
+
+
+def _solution(
+    action: _Action, at: _Evaluation, status: Status, history: Sequence[_Evaluation]
+) -> Solution:
+    return Solution(
+        order_parameters=tuple(
+            from_host(factor @ factor.T, action.problem.array) for factor in at.factors
+        ),
+        action=at.entropy + at.energy,
+        entropy=at.entropy,
+        energy=at.energy,
+        status=status,
+        evaluations=action.evaluations,
+        iterations=len(history) - 1,
+        gradient_norm=at.gradient_norm,
+        action_history=np.array([step.entropy + step.energy for step in history]),
+        gradient_history=np.array([step.gradient_norm for step in history]),
+        network=action.network,
+        problem=action.problem,
+        temperature=action.temperature,
+    )
+
+
+def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
+    matrices = [to_host(matrix).astype(float) for matrix in start.order_parameters]
+    if tuple(len(matrix) for matrix in matrices) != coordinates.network.sizes:
+        raise ValueError(
+            f"start has order parameters of sizes {tuple(map(len, matrices))}, but this network "
+            f"needs {coordinates.network.sizes}; start from a network with the same heads"
+        )
+    return coordinates.from_order_parameters(matrices)
+
+
+def _check_network(problem: PathKernels, network: Network) -> None:
+    if network.n_paths != problem.n_paths:
+        raise ValueError(
+            f"network has heads {network.heads}, hence {network.n_paths} paths, but the problem "
+            f"has {problem.n_paths} paths; build both from the same layers"
+        )
+    if network.outputs != problem.outputs:
+        raise ValueError(
+            f"network has {network.outputs} outputs, but labels have {problem.outputs}; "
+            f"set outputs={problem.outputs} in Network"
+        )

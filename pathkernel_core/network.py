@@ -1,0 +1,172 @@
+"""The network of the theory: layers, heads, widths, prior variances, and its attention paths."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Network:
+    """A multi-head attention network with L layers, as the prior of the theory sees it.
+
+    Parameters
+    ----------
+    heads : sequence of int
+        Heads H_1 … H_L of each attention layer, the first layer first.
+    widths : float or sequence of float
+        Hidden widths N_0 … N_L (L + 1 numbers), or one number for all of them.
+    variances : float or sequence of float
+        Prior variances σ²_0 (projection), σ²_1 … σ²_L (value weights), σ²_a (readout): L + 2
+        numbers, or one number for all of them.
+    outputs : int
+        Number C of network outputs.
+
+    Raises
+    ------
+    ValueError
+        If a number is missing, zero, negative or not finite.
+
+    Examples
+    --------
+    >>> Network(heads=(2, 2), widths=10).path_labels
+    ('1-1', '1-2', '2-1', '2-2')
+    """
+
+    heads: tuple[int, ...]
+    widths: tuple[float, ...]
+    variances: tuple[float, ...] = (1.0,)
+    outputs: int = 1
+
+    def __init__(
+        self,
+        heads: Sequence[int],
+        widths: float | Sequence[float],
+        variances: float | Sequence[float] = 1.0,
+        outputs: int = 1,
+    ):
+        heads = _whole_numbers("heads", (heads,) if isinstance(heads, numbers.Number) else heads)
+        if not heads:
+            raise ValueError("heads must name at least one layer, for example heads=(2, 2)")
+        layers = len(heads)
+        (outputs,) = _whole_numbers("outputs", (outputs,))
+        object.__setattr__(self, "heads", heads)
+        object.__setattr__(self, "outputs", outputs)
+        object.__setattr__(self, "widths", _per_layer("widths", widths, layers + 1, "N_0 … N_L"))
+        object.__setattr__(
+            self,
+            "variances",
+            _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
+        )
+
+    @property
+    def n_layers(self) -> int:
+        """Number L of attention layers."""
+        return len(self.heads)
+
+    @property
+    def n_paths(self) -> int:
+        """Number n of attention paths, the product of the numbers of heads."""
+        return math.prod(self.heads)
+
+    @property
+    def width(self) -> float:
+        """Largest width, the N by which the action is divided."""
+        return max(self.widths)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the order parameters U_1 … U_L, u_a: partial paths times outputs."""
+        partial = [math.prod(self.heads[layer:]) for layer in range(self.n_layers + 1)]
+        return tuple(count * self.outputs for count in partial)
+
+    @property
+    def degrees_of_freedom(self) -> tuple[float, ...]:
+        """Degrees of freedom of the order parameters U_1 … U_L, u_a: N_0 … N_{L-1}, N_L."""
+        return self.widths
+
+    @property
+    def order_parameter_variances(self) -> tuple[float, ...]:
+        """Prior variance that enters each order parameter U_1 … U_L, u_a: σ²_1 … σ²_L, σ²_a."""
+        return self.variances[1:]
+
+    @property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """Paths as tuples of head numbers from 1, in index order (first layer slowest)."""
+        return tuple(itertools.product(*(range(1, count + 1) for count in self.heads)))
+
+    @property
+    def path_labels(self) -> tuple[str, ...]:
+        """Labels such as ``"1-2"``: head 1 of the first layer, head 2 of the second."""
+        return tuple("-".join(map(str, path)) for path in self.paths)
+
+    def keep_heads(self, kept: Sequence[Iterable[int]]) -> Network:
+        """Sub-network that keeps only some heads of each layer.
+
+        Parameters
+        ----------
+        kept : sequence of L iterables of int
+            Head numbers, from 1, kept in each layer; a layer cannot be emptied.
+        """
+        counts = [len(layer) for layer in self._kept(kept)]
+        return Network(counts, self.widths, self.variances, self.outputs)
+
+    def paths_through(self, kept: Sequence[Iterable[int]]) -> np.ndarray:
+        """Indices of the paths that use only the heads kept in each layer."""
+        layers = self._kept(kept)
+        return np.array(
+            [
+                index
+                for index, path in enumerate(self.paths)
+                if all(head in layer for head, layer in zip(path, layers))
+            ]
+        )
+
+    def _kept(self, kept: Sequence[Iterable[int]]) -> list[list[int]]:
+        layers = [sorted(set(layer)) for layer in kept]
+        if len(layers) != self.n_layers:
+            raise ValueError(
+                f"kept must name the heads of each of the {self.n_layers} layers, "
+                f"but has {len(layers)} entries"
+            )
+        for number, (layer, count) in enumerate(zip(layers, self.heads), start=1):
+            if not layer:
+                raise ValueError(f"kept leaves no head in layer {number}; keep at least one")
+            if layer[0] < 1 or layer[-1] > count:
+                raise ValueError(
+                    f"kept names heads {layer} of layer {number}, which has heads 1 to {count}"
+                )
+        return layers
+
+
+def _whole_numbers(name: str, values: Iterable[int]) -> tuple[int, ...]:
+    values = tuple(values)
+    for value in values:
+        if not isinstance(value, numbers.Integral) or value < 1:
+            raise ValueError(f"{name} must be positive whole numbers, but has {value!r}")
+    return tuple(int(value) for value in values)
+
+
+def _per_layer(
+    name: str, values: float | Sequence[float], count: int, meaning: str
+) -> tuple[float, ...]:
+    values = (values,) * count if isinstance(values, numbers.Real) else tuple(values)
+    if len(values) != count:
+        raise ValueError(
+            f"{name} must be one number or {count} numbers ({meaning}), but has {len(values)}"
+        )
+    for value in values:
+        positive(name, value)
+    return tuple(float(value) for value in values)
+
+
+def positive(name: str, value: float) -> float:
+    """Return ``value`` as a float after checking that it is a positive finite number."""
+    if not isinstance(value, numbers.Real) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name} must be positive and finite, but is {value!r}")
+    return float(value)

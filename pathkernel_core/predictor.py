@@ -1,0 +1,77 @@
+"""What is read off a predictor: accuracy, and how a kernel is aligned with the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathkernel_core.backend import Array, array_namespace, to_host
+
+
+def accuracy(mean: Array, labels: Array) -> float:
+    """Fraction of examples classified correctly, between 0 and 1.
+
+    With one output the class is the sign of the mean predictor; a mean of exactly zero is wrong.
+    With several it is the output with the largest mean, against that of the labels.
+
+    Parameters
+    ----------
+    mean : array, shape (P,) or (P, C)
+        Mean predictor.
+    labels : array of the same shape
+        Targets, ±1 for one output.
+    """
+    xp = array_namespace(mean=mean, labels=labels)
+    if mean.shape != labels.shape:
+        raise ValueError(
+            f"labels must have the shape of mean, {tuple(mean.shape)}, "
+            f"but has {tuple(labels.shape)}"
+        )
+    if mean.shape[0] == 0:
+        raise ValueError("mean holds no examples; give at least one")
+    if mean.ndim == 2 and mean.shape[1] > 1:
+        right = xp.argmax(mean, axis=1) == xp.argmax(labels, axis=1)
+    else:
+        right = mean * labels > 0
+    return float(xp.mean(xp.astype(right, xp.float64)))
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Principal components of a kernel and their overlap with the labels.
+
+    Attributes
+    ----------
+    eigenvalues : array, shape (components,)
+        In decreasing order.
+    overlaps : array, shape (components,)
+        Cosines |v_i·Y| / ‖Y‖, between 0 and 1; their squares sum to at most 1.
+    """
+
+    eigenvalues: np.ndarray
+    overlaps: np.ndarray
+
+
+def kernel_task_alignment(kernel: Array, labels: Array, components: int | None = None) -> Alignment:
+    """Overlap of the kernel's leading principal components with the labels.
+
+    Parameters
+    ----------
+    kernel : array, shape (P, P)
+        Total kernel of the training examples, without the temperature.
+    labels : array, shape (P,)
+        Targets.
+    components : int, optional
+        How many components, from the largest eigenvalue down. All by default.
+    """
+    xp = array_namespace(kernel=kernel, labels=labels)
+    if labels.ndim != 1 or kernel.shape != (labels.shape[0], labels.shape[0]):
+        raise ValueError(
+            f"kernel must have shape (P, P) and labels (P,), but have {tuple(kernel.shape)} "
+            f"and {tuple(labels.shape)}"
+        )
+    values, vectors = xp.linalg.eigh(kernel)
+    overlaps = xp.abs(xp.matmul(labels[None, :], vectors)[0, :]) / xp.linalg.vector_norm(labels)
+    leading = slice(None, components)
+    return Alignment(to_host(values)[::-1][leading], to_host(overlaps)[::-1][leading])

@@ -1,0 +1,135 @@
+"""Limited-memory BFGS for a smooth function whose values are only good to rounding.
+
+SciPy's L-BFGS-B compares function values in its line search. Close to the minimum the action
+changes by less than its rounding error while its gradient still says clearly where to go, so that
+search stops early or wanders. Here a step may also be accepted by the approximate Wolfe conditions
+of Hager and Zhang (SIAM J. Optim. 16, 2005), which use gradients alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+_MEMORY = 30
+_ARMIJO = 1e-4
+_CURVATURE = 0.9
+_ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
+_TRIALS = 25  # of one line search
+_LONGEST_FIRST_STEP = 1.0  # in any coordinate
+
+
+@dataclass
+class Point:
+    """A point with the value and the gradient there."""
+
+    x: np.ndarray
+    value: float
+    gradient: np.ndarray
+
+
+def minimise(
+    function: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    start: np.ndarray,
+    curvature: np.ndarray,
+    stop: Callable[[Point], bool],
+) -> bool:
+    """Minimise ``function`` from ``start`` until ``stop(point)`` holds.
+
+    Parameters
+    ----------
+    function : callable
+        x → (value, gradient); the value may be infinite where x is out of bounds.
+    start : array
+        Where to begin.
+    curvature : array
+        Positive estimate of the Hessian's diagonal.
+    stop : callable
+        Called once with every accepted point, the start included.
+
+    Returns
+    -------
+    bool
+        Whether ``stop`` held. False if no step along the gradient lowers the function any more.
+    """
+    point = Point(start, *function(start))
+    pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
+    while not stop(point):
+        direction = _direction(point.gradient, pairs, curvature)
+        step = 1.0
+        if not pairs:
+            step = min(1.0, _LONGEST_FIRST_STEP / max(np.abs(direction).max(), 1e-300))
+        following = _line_search(function, point, direction, step)
+        if following is None:
+            if not pairs:
+                return False
+            pairs = []  # forget the curvature seen and go down the plain gradient once
+            continue
+        moved, bent = following.x - point.x, following.gradient - point.gradient
+        inner = float(moved @ bent)
+        if inner > 1e-14 * np.linalg.norm(moved) * np.linalg.norm(bent):
+            pairs = [*pairs[-_MEMORY + 1 :], (moved, bent, inner)]
+        point = following
+    return True
+
+
+def _direction(
+    gradient: np.ndarray,
+    pairs: list[tuple[np.ndarray, np.ndarray, float]],
+    curvature: np.ndarray,
+) -> np.ndarray:
+    """Two-loop recursion, with the given diagonal scaled by the last pair as initial Hessian."""
+    direction = -gradient
+    coefficients = []
+    for moved, bent, inner in reversed(pairs):
+        coefficient = (moved @ direction) / inner
+        coefficients.append(coefficient)
+        direction = direction - coefficient * bent
+    direction = direction / curvature
+    if pairs:
+        _, bent, inner = pairs[-1]
+        direction = direction * (inner / (bent @ (bent / curvature)))
+    for (moved, bent, inner), coefficient in zip(pairs, reversed(coefficients)):
+        direction = direction + (coefficient - (bent @ direction) / inner) * moved
+    return direction
+
+
+def _line_search(
+    function: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    point: Point,
+    direction: np.ndarray,
+    step: float,
+) -> Point | None:
+    """Point along ``direction`` that satisfies the Wolfe conditions, exact or approximate."""
+    slope = float(point.gradient @ direction)
+    if not slope < 0:
+        return None
+    rounding = _ROUNDING * max(1.0, abs(point.value))
+    low, low_slope, high, high_slope = 0.0, slope, None, None
+    for _ in range(_TRIALS):
+        x = point.x + step * direction
+        value, gradient = function(x)
+        new_slope = float(gradient @ direction) if np.isfinite(value) else np.nan
+        lower = value <= point.value + _ARMIJO * step * slope or (
+            value <= point.value + rounding and new_slope <= (2 * _ARMIJO - 1) * slope
+        )
+        if not lower:
+            high, high_slope = step, new_slope
+        elif new_slope < _CURVATURE * slope:
+            low, low_slope = step, new_slope
+        else:
+            return Point(x, value, gradient)
+        step = _next_step(low, low_slope, high, high_slope)
+    return None
+
+
+def _next_step(low: float, low_slope: float, high: float | None, high_slope: float | None) -> float:
+    if high is None:
+        return 4 * max(low, 1e-3)
+    # secant on the slopes, kept away from the ends of the bracket
+    if high_slope is not None and np.isfinite(high_slope) and high_slope > 0:
+        fraction = low_slope / (low_slope - high_slope)
+        return low + (high - low) * min(max(fraction, 0.1), 0.9)
+    return low + (high - low) * 0.3

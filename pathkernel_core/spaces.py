@@ -1,0 +1,331 @@
+"""Two exact forms of the energy (Eq. 12, 34) behind one small interface.
+
+Both are evaluated at a factor B of the order parameter, U_1 = B Bᵀ, and return the energy
+
+    ln det(K + T1) + Yᵀ (K + T1)⁻¹ Y,        K = Φ (U_1 ⊗ 1) Φᵀ
+
+with its gradient M − R with respect to U_1 on the host. One factorisation per evaluation, of size
+P·C in example space and n·N_0·C in feature space.
+
+With C outputs the rows are (example, output) and the paths (path, output), output fastest:
+features are repeated along the diagonal of the outputs, and everything else stays as for one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.linalg import solve_triangular as host_solve_triangular
+
+from pathkernel_core.backend import (
+    Array,
+    add_to_diagonal,
+    array_namespace,
+    cholesky,
+    compiled,
+    from_host,
+    identity,
+    invert_triangular,
+    solve_triangular,
+    to_host,
+)
+from pathkernel_core.errors import NotPositiveDefiniteError
+
+
+class Space(Protocol):
+    """What the minimiser and the predictor ask of a form of the energy."""
+
+    name: str
+
+    def energy_and_gradient(
+        self, factor: np.ndarray, temperature: float
+    ) -> tuple[float, np.ndarray]:
+        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
+
+    def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
+        """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
+
+    def keep_paths(self, paths: np.ndarray) -> Space:
+        """The same form for a network that has only some of the paths."""
+
+
+class Posterior(Protocol):
+    """Gaussian posterior of the predictor on new examples."""
+
+    weights: Array  # (n·C, N_0): (U ⊗ 1) z, so that the mean is Φ(x) · weights
+
+    def explained(self, mixed: Array) -> Array:
+        """Variance explained by the training examples, for mixed features of new examples.
+
+        (rows, n·C, N_0) → (rows,): k(x)ᵀ (K + T1)⁻¹ k(x) of Eq. 30.
+        """
+
+
+def per_output(features: Array, outputs: int) -> Array:
+    """Features of the rows (example, output): (P, n, N_0) → (P·C, n·C, N_0)."""
+    if outputs == 1:
+        return features
+    xp = array_namespace(features=features)
+    examples, paths, width = features.shape
+    same_output = from_host(np.eye(outputs)[:, None, :, None], features)
+    rows = features[:, None, :, None, :] * same_output  # (P, C, n, C, N_0)
+    return xp.reshape(rows, (examples * outputs, paths * outputs, width))
+
+
+@dataclass(frozen=True)
+class ExampleSpace:
+    """Energy from a Cholesky factor of K + T1, P·C × P·C; for more features than examples.
+
+    Parameters
+    ----------
+    features : array, shape (P, n, N_0)
+        Scaled features Φ without the factor σ_0.
+    labels : array, shape (P, C)
+    """
+
+    features: Array
+    labels: Array
+    name = "examples"
+
+    @property
+    def _rows(self) -> tuple[Array, Array]:
+        xp = array_namespace(labels=self.labels)
+        return per_output(self.features, self.labels.shape[1]), xp.reshape(self.labels, (-1, 1))
+
+    def energy_and_gradient(
+        self, factor: np.ndarray, temperature: float
+    ) -> tuple[float, np.ndarray]:
+        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
+        rows, labels = self._rows
+        evaluate = compiled(_example_space, array_namespace(rows=rows))
+        factor = from_host(factor, rows)
+        energy, gradient = evaluate(rows, labels, factor, from_host(temperature, rows))
+        energy = float(energy)
+        if not math.isfinite(energy):
+            raise _not_positive_definite(self._kernel(rows, factor)[0], temperature)
+        return energy, to_host(gradient)
+
+    def posterior(self, factor: np.ndarray, temperature: float) -> ExamplePosterior:
+        """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
+        rows, labels = self._rows
+        xp = array_namespace(rows=rows)
+        factor = from_host(factor, rows)
+        kernel, mixed = self._kernel(rows, factor)
+        lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
+        coefficients = solve_triangular(lower, labels, xp)  # L⁻¹ Y
+        if not math.isfinite(float(xp.sum(coefficients))):
+            raise _not_positive_definite(self._kernel(rows, factor)[0], temperature)
+        whitened = solve_triangular(lower, mixed, xp)  # L⁻¹ Φ (B ⊗ 1)
+        weights = xp.matmul(xp.matrix_transpose(whitened), coefficients)
+        weights = xp.matmul(factor, xp.reshape(weights, rows.shape[1:]))
+        return ExamplePosterior(weights, whitened)
+
+    def _kernel(self, rows: Array, factor: Array) -> tuple[Array, Array]:
+        xp = array_namespace(rows=rows)
+        mixed = _mix(rows, factor, xp)
+        return xp.matmul(mixed, xp.matrix_transpose(mixed)), mixed
+
+    def keep_paths(self, paths: np.ndarray) -> ExampleSpace:
+        """The same form for a network that has only some of the paths."""
+        xp = array_namespace(features=self.features)
+        scale = math.sqrt(self.features.shape[1] / len(paths))  # features carry 1/√n
+        kept = xp.stack([self.features[:, int(path), :] for path in paths], axis=1)
+        return ExampleSpace(scale * kept, self.labels)
+
+
+@dataclass(frozen=True)
+class ExamplePosterior:
+    """Posterior with the whitened mixed features of the training examples, (P·C, n·C·N_0)."""
+
+    weights: Array
+    whitened: Array
+
+    def explained(self, mixed: Array) -> Array:
+        """Variance explained by the training examples, (rows, n·C, N_0) → (rows,)."""
+        xp = array_namespace(mixed=mixed)
+        mixed = xp.reshape(mixed, (mixed.shape[0], -1))
+        return xp.sum(xp.matmul(self.whitened, xp.matrix_transpose(mixed)) ** 2, axis=0)
+
+
+@dataclass(frozen=True)
+class FeatureSpace:
+    """Energy from sufficient statistics, one n·N_0·C factorisation whatever P is.
+
+    Parameters
+    ----------
+    gram : array, shape (n, N_0, n, N_0)
+        ΦᵀΦ, without the factor σ_0².
+    projections : array, shape (n, N_0, C)
+        ΦᵀY.
+    label_square : float
+        Sum of all squared labels.
+    n_examples : int
+    """
+
+    gram: Array
+    projections: Array
+    label_square: float
+    n_examples: int
+    name = "features"
+
+    @property
+    def outputs(self) -> int:
+        """Number C of outputs."""
+        return self.projections.shape[-1]
+
+    @property
+    def _rows(self) -> tuple[Array, Array]:
+        """Gram matrix (n·C, N_0, n·C, N_0) and projections (n·C, N_0), outputs expanded."""
+        xp = array_namespace(gram=self.gram)
+        paths, width = self.gram.shape[:2]
+        outputs = self.outputs
+        projections = xp.permute_dims(self.projections, (0, 2, 1))
+        projections = xp.reshape(projections, (paths * outputs, width))
+        if outputs == 1:
+            return self.gram, projections
+        same_output = from_host(np.eye(outputs)[None, :, None, None, :, None], self.gram)
+        gram = self.gram[:, None, :, :, None, :] * same_output
+        return xp.reshape(gram, (paths * outputs, width, paths * outputs, width)), projections
+
+    def energy_and_gradient(
+        self, factor: np.ndarray, temperature: float
+    ) -> tuple[float, np.ndarray]:
+        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
+        gram, projections = self._rows
+        evaluate = compiled(_feature_space, array_namespace(gram=gram))
+        log_det, fitted, mixed_gradient = evaluate(
+            gram, projections, from_host(factor, gram), from_host(temperature, gram)
+        )
+        rows = self.n_examples * self.outputs
+        energy = (rows - gram.shape[0] * gram.shape[1]) * math.log(temperature) + float(log_det)
+        energy += (self.label_square - float(fitted)) / temperature
+        if not math.isfinite(energy):
+            xp = array_namespace(gram=gram)
+            matrix = _mix_gram(gram, from_host(factor, gram), xp)
+            raise _not_positive_definite(matrix, temperature)
+        # BᵀMB − BᵀRB → M − R
+        half = host_solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")
+        return energy, host_solve_triangular(factor, half.T, lower=True, trans="T")
+
+    def posterior(self, factor: np.ndarray, temperature: float) -> FeaturePosterior:
+        """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
+        gram, projections = self._rows
+        xp = array_namespace(gram=gram)
+        factor = from_host(factor, gram)
+        matrix = add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp)
+        lower = cholesky(matrix, xp)
+        right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
+        inverse = invert_triangular(lower, xp)
+        fit = xp.matmul(xp.matrix_transpose(inverse), xp.matmul(inverse, right))
+        if not math.isfinite(float(xp.sum(fit))):
+            raise _not_positive_definite(_mix_gram(gram, factor, xp), temperature)
+        weights = xp.matmul(factor, xp.reshape(fit, projections.shape))
+        return FeaturePosterior(weights, inverse, temperature)
+
+    def keep_paths(self, paths: np.ndarray) -> FeatureSpace:
+        """The same form for a network that has only some of the paths."""
+        xp = array_namespace(gram=self.gram)
+        ratio = self.gram.shape[0] / len(paths)  # features carry 1/√n
+        kept = [int(path) for path in paths]
+        gram = xp.stack([self.gram[path, ...] for path in kept])
+        gram = xp.stack([gram[:, :, path, :] for path in kept], axis=2)
+        projections = xp.stack([self.projections[path, ...] for path in kept])
+        return FeatureSpace(
+            ratio * gram, math.sqrt(ratio) * projections, self.label_square, self.n_examples
+        )
+
+
+@dataclass(frozen=True)
+class FeaturePosterior:
+    """Posterior with L⁻¹ of B = LLᵀ = T1 + (Bᵀ⊗1) ΦᵀΦ (B⊗1), from which the variance follows."""
+
+    weights: Array
+    inverse: Array
+    temperature: float
+
+    def explained(self, mixed: Array) -> Array:
+        """Variance explained by the training examples, (rows, n·C, N_0) → (rows,)."""
+        xp = array_namespace(mixed=mixed)
+        mixed = xp.reshape(mixed, (mixed.shape[0], -1))
+        left = xp.matmul(mixed, xp.matrix_transpose(self.inverse))
+        return xp.sum(mixed**2, axis=1) - self.temperature * xp.sum(left**2, axis=1)
+
+
+def _mix(features: Array, factor: Array, xp: object) -> Array:
+    """Φ (B ⊗ 1), as a matrix (rows, n·C·N_0)."""
+    mixed = xp.matmul(xp.matrix_transpose(factor), features)
+    return xp.reshape(mixed, (features.shape[0], -1))
+
+
+def _mix_gram(gram: Array, factor: Array, xp: object) -> Array:
+    """(Bᵀ ⊗ 1) G (B ⊗ 1), as a matrix."""
+    paths, width = gram.shape[:2]
+    size = paths * width
+    transposed = xp.matrix_transpose(factor)
+    right = xp.matmul(transposed, xp.reshape(gram, (size, paths, width)))
+    left = xp.matmul(transposed, xp.reshape(right, (paths, width * size)))
+    return xp.reshape(left, (size, size))
+
+
+def _sum_over_inputs(blocks: Array, xp: object) -> Array:
+    """Sum over i of FᵀF blocks: (rows, n, N_0) → (n, n)."""
+    return xp.sum(xp.matmul(blocks, xp.matrix_transpose(blocks)), axis=0)
+
+
+def _log_det(lower: Array, xp: object) -> Array:
+    return 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
+
+
+def _example_space(
+    features: Array, labels: Array, factor: Array, temperature: Array
+) -> tuple[Array, Array]:
+    xp = array_namespace(features=features)
+    lower = _kernel_factor(features, factor, temperature, xp)
+    coefficients = solve_triangular(lower, labels, xp)  # L⁻¹ Y
+    energy = _log_det(lower, xp) + xp.sum(coefficients**2)
+    flat = xp.reshape(features, (features.shape[0], -1))
+    whitened = solve_triangular(lower, flat, xp)  # F = L⁻¹ Φ
+    z = xp.matmul(xp.matrix_transpose(coefficients), whitened)
+    z = xp.reshape(z, features.shape[1:])
+    m = _sum_over_inputs(xp.reshape(whitened, features.shape), xp)
+    return energy, m - xp.matmul(z, xp.matrix_transpose(z))
+
+
+def _kernel_factor(features: Array, factor: Array, temperature: Array, xp: object) -> Array:
+    mixed = _mix(features, factor, xp)
+    kernel = xp.matmul(mixed, xp.matrix_transpose(mixed))
+    return cholesky(add_to_diagonal(kernel, temperature, xp), xp)
+
+
+def _feature_space(
+    gram: Array, projections: Array, factor: Array, temperature: Array
+) -> tuple[Array, Array, Array]:
+    """Ln det B, qᵀBq and Bᵀ(M − R)B, from one factorisation of B."""
+    xp = array_namespace(gram=gram)
+    paths, width = projections.shape
+    lower = cholesky(add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp), xp)
+    inverse = invert_triangular(lower, xp)
+    right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
+    half = xp.matmul(inverse, right)
+    q = xp.reshape(xp.matmul(xp.matrix_transpose(inverse), half), (paths, width))
+    blocks = _sum_over_inputs(xp.reshape(inverse, (-1, paths, width)), xp)
+    m = width * identity(paths, gram, xp) - temperature * blocks
+    gradient = m - xp.matmul(q, xp.matrix_transpose(q))
+    return _log_det(lower, xp), xp.sum(half**2), gradient
+
+
+def _not_positive_definite(matrix: Array, temperature: float) -> NotPositiveDefiniteError:
+    matrix = to_host(matrix)
+    if not np.isfinite(matrix).all():
+        return NotPositiveDefiniteError(
+            f"the kernel overflows at temperature {temperature:g}; rescale the inputs"
+        )
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    return NotPositiveDefiniteError(
+        f"the kernel plus the temperature {temperature:g} is not positive definite in this "
+        f"precision: the kernel's smallest eigenvalue is {eigenvalues[0]:.3g}, its largest "
+        f"{eigenvalues[-1]:.3g}; raise the temperature, rescale the inputs or use float64"
+    )

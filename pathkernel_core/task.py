@@ -1,0 +1,131 @@
+"""What a task is: seeded data, the attention of a network on it, and the sizes worth running."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pathkernel_core.attention import Layer, Readout
+from pathkernel_core.backend import Array
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Labelled token sequences.
+
+    Attributes
+    ----------
+    inputs : array, shape (P, M, N_0)
+        Token sequences.
+    labels : array, shape (P,) or (P, C)
+        Targets; ±1 for a classification with one output.
+    """
+
+    inputs: Array
+    labels: Array
+
+
+@dataclass(frozen=True)
+class Realisation:
+    """One draw of a task's data and heads.
+
+    Attributes
+    ----------
+    layers : sequence of Layer
+        Attention of each layer, the first layer first, with NumPy arrays.
+    readout : "first", "last", "mean" or int
+        Token at which the network is read out.
+    train : Examples
+        Training examples.
+    test_sets : mapping of str to Examples
+        Test sets by name, in the order in which they are reported.
+    sub_networks : mapping of str to sequences of heads
+        Named sub-networks to report in the Gaussian process limit: the head numbers, from 1, that
+        each keeps in every layer.
+    """
+
+    layers: Sequence[Layer]
+    readout: Readout
+    train: Examples
+    test_sets: Mapping[str, Examples]
+    sub_networks: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Number of heads of each layer."""
+        return tuple(layer.n_heads for layer in self.layers)
+
+    @property
+    def outputs(self) -> int:
+        """Number C of outputs."""
+        return self.train.labels.shape[1] if self.train.labels.ndim == 2 else 1
+
+
+def option(default: Any, help: str, choices: Sequence[str] | None = None) -> Any:
+    """Dataclass field of a task that the command line offers as an option.
+
+    Parameters
+    ----------
+    default : bool, int, float, str or None
+        Default value; its type is the option's type (None: a string that may be left out).
+    help : str
+        One line that says what it is, with its unit.
+    choices : sequence of str, optional
+        Values allowed.
+    """
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Task(abc.ABC):
+    """Base class of tasks: a frozen dataclass whose fields are the task's options.
+
+    Subclasses set the class attributes, declare their options with :func:`option` and implement
+    :meth:`realise`. ``pathkernel_core.testing.TaskContract`` checks them.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case words joined by hyphens, as typed on the command line.
+    summary : str
+        One line for listings.
+    widths, temperatures : tuples of float
+        Grid that is run unless the user asks for another.
+    variances : float
+        Prior variance of all weights.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True)
+    ... class Parity(Task):
+    ...     name = "parity"
+    ...     summary = "Parity of a few bits"
+    ...     examples: int = option(100, "training examples")
+    ...     def realise(self, seed): ...
+    >>> Parity(examples=10).options()
+    {'examples': 10}
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    widths: ClassVar[tuple[float, ...]] = (10, 30, 100, 300, 1000)
+    temperatures: ClassVar[tuple[float, ...]] = (0.01,)
+    variances: ClassVar[float] = 1.0
+
+    @abc.abstractmethod
+    def realise(self, seed: int) -> Realisation:
+        """Draw the data and heads. The same seed and options must give the same arrays."""
+
+    def options(self) -> dict[str, Any]:
+        """Options by name, as plain values that JSON can hold."""
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+
+    def provenance(self) -> dict[str, str]:
+        """Where the data come from beyond the options, such as checksums of files read.
+
+        Two studies are the same only if this agrees too.
+        """
+        return {}

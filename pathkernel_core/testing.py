@@ -1,0 +1,144 @@
+"""Contract that a task must keep, for the authors of tasks.
+
+Subclass :class:`TaskContract` in a test module and name the task, and pytest runs every check:
+
+    from pathkernel_core.testing import TaskContract
+
+    class TestParity(TaskContract):
+        def task(self):
+            return Parity(examples=20)
+
+or call :func:`check_task` anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+
+from pathkernel_core.attention import attentioned_inputs
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minimise import gp_limit
+from pathkernel_core.network import Network
+from pathkernel_core.task import Examples, Realisation, Task
+
+
+class TaskContract:
+    """Checks of one task. Override :meth:`task`, with small sizes to keep the checks fast."""
+
+    seeds = (0, 1)
+
+    def task(self) -> Task:
+        """Task to check."""
+        raise TypeError(f"{type(self).__name__} must override task() to return the task to check")
+
+    def test_describes_itself(self) -> None:
+        """Its name, summary and default grid can be shown and typed."""
+        task = self.task()
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", task.name), (
+            f"name {task.name!r} must be lower-case words joined by hyphens"
+        )
+        assert task.summary.strip(), "summary must say in one line what the task is"
+        assert "\n" not in task.summary, "summary must be a single line"
+        for name in ("widths", "temperatures"):
+            values = getattr(task, name)
+            assert values, f"{name} must not be empty"
+            assert all(value > 0 for value in values), f"{name} must be positive"
+
+    def test_options_are_plain(self) -> None:
+        """Its options survive JSON, explain themselves and rebuild the task."""
+        task = self.task()
+        options = json.loads(json.dumps(task.options()))
+        assert type(task)(**options) == task, "options() must rebuild the task"
+        for entry in dataclasses.fields(task):
+            assert entry.metadata.get("help"), f"option {entry.name} needs a help text"
+
+    def test_same_seed_same_data(self) -> None:
+        """A seed fixes the data, and NumPy's global generator is left alone."""
+        before = np.random.get_state()[1].tolist()  # noqa: NPY002
+        first, second = self._realise(0), self._realise(0)
+        assert np.random.get_state()[1].tolist() == before, (  # noqa: NPY002
+            "realise must draw from its own generator, not from NumPy's global one"
+        )
+        for (name, one), (_, other) in zip(_examples(first), _examples(second)):
+            assert np.array_equal(one.inputs, other.inputs), f"{name}: inputs differ"
+            assert np.array_equal(one.labels, other.labels), f"{name}: labels differ"
+
+    def test_other_seed_other_data(self) -> None:
+        """Two seeds give two draws."""
+        first, second = (self._realise(seed) for seed in self.seeds[:2])
+        assert not np.array_equal(first.train.inputs, second.train.inputs), (
+            "two seeds gave the same training inputs"
+        )
+
+    def test_shapes_agree(self) -> None:
+        """Inputs, labels, layers and test sets fit one network."""
+        realisation = self._realise(self.seeds[0])
+        assert realisation.test_sets, "test_sets must hold at least one test set"
+        width = realisation.train.inputs.shape[2]
+        for name, examples in _examples(realisation):
+            inputs, labels = examples.inputs, examples.labels
+            assert inputs.ndim == 3, f"{name}: inputs must have shape (P, M, N_0)"
+            assert inputs.shape[0] == labels.shape[0] > 0, f"{name}: one label per example"
+            assert inputs.shape[2] == width, f"{name}: input width differs from training"
+            assert labels.shape[1:] == realisation.train.labels.shape[1:], f"{name}: outputs differ"
+            assert np.isfinite(inputs).all(), f"{name}: inputs hold NaN or infinity"
+            assert np.isfinite(labels).all(), f"{name}: labels hold NaN or infinity"
+            if labels.ndim == 1:
+                assert np.unique(np.sign(labels)).size == 2, (
+                    f"{name}: labels must hold both signs and no zero, or accuracy means nothing"
+                )
+
+    def test_heads_do_not_depend_on_seed_in_number(self) -> None:
+        """Every seed gives the same network, test sets and sub-networks, so that they compare."""
+        first, second = (self._realise(seed) for seed in self.seeds[:2])
+        assert first.heads == second.heads, "the numbers of heads differ between seeds"
+        assert first.readout == second.readout, "the readout differs between seeds"
+        assert list(first.test_sets) == list(second.test_sets), "test sets differ between seeds"
+        assert first.sub_networks == second.sub_networks, "sub-networks differ between seeds"
+
+    def test_theory_runs(self) -> None:
+        """Attention, kernels and the Gaussian process limit work on it."""
+        task, realisation = self.task(), self._realise(self.seeds[0])
+        network = Network(realisation.heads, max(task.widths), task.variances, realisation.outputs)
+        for name, kept in realisation.sub_networks.items():
+            assert network.paths_through(kept).size, f"sub-network {name} has no path"
+        train = realisation.train
+        xi = attentioned_inputs(train.inputs, realisation.layers, realisation.readout)
+        problem = PathKernels(xi, train.labels)
+        solution = gp_limit(problem, network, task.temperatures[0])
+        for name, examples in realisation.test_sets.items():
+            new = attentioned_inputs(examples.inputs, realisation.layers, realisation.readout)
+            prediction = solution.predict(new)
+            assert np.isfinite(prediction.mean).all(), f"{name}: the predictor is not finite"
+
+    def _realise(self, seed: int) -> Realisation:
+        realisation = self.task().realise(seed)
+        assert isinstance(realisation, Realisation), "realise must return a Realisation"
+        return realisation
+
+
+def check_task(task: Task) -> None:
+    """Run every check of the contract on a task.
+
+    Raises
+    ------
+    AssertionError
+        At the first check that fails, saying what to change.
+    """
+
+    class Contract(TaskContract):
+        def task(self) -> Task:
+            return task
+
+    contract = Contract()
+    for name in dir(contract):
+        if name.startswith("test_"):
+            getattr(contract, name)()
+
+
+def _examples(realisation: Realisation) -> list[tuple[str, Examples]]:
+    return [("train", realisation.train), *realisation.test_sets.items()]

@@ -1,0 +1,149 @@
+"""Hidden Markov chain classification (section 4.1): which of two chains made these tokens?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pathkernel_core.attention import AttentionProduct, Readout
+from pathkernel_core.task import Examples, Realisation, Task, option
+
+STATES = 30  # hidden states of a chain
+WIDTH = 200  # features of a token
+TOKENS = STATES + 1  # a beginning-of-sequence token stands in front
+_SHARPNESS = 10.0  # inverse temperature of the softmax
+_FLIP = 0.3  # probability that a chain of class +1 changes state
+
+
+@dataclass(frozen=True)
+class HiddenMarkov(Task):
+    """Two classes of hidden Markov chains that differ in how often the state flips.
+
+    A token is the feature vector v₊ or v₋ of its hidden state plus Gaussian noise, with a one-hot
+    position appended. The plain variant has two layers of two heads: a head that looks for an equal
+    preceding state, a uniform head, and a random head in each layer. The strong-noise variant keeps
+    the two paths that help, and drowns the features in noise orthogonal to them.
+    """
+
+    name: ClassVar[str] = "hidden-markov"
+    summary: ClassVar[str] = "Hidden Markov chain classification, paper section 4.1"
+    widths: ClassVar[tuple[float, ...]] = (10, 30, 50, 100, 300, 500, 1000)
+    temperatures: ClassVar[tuple[float, ...]] = (0.01,)
+
+    variant: str = option(
+        "plain",
+        "plain: 4 paths, two of them adversarial; strong-noise: 2 paths, noisy features",
+        choices=("plain", "strong-noise"),
+    )
+    examples: int = option(100, "training chains, half of each class")
+    test_examples: int = option(1000, "test chains, half of each class")
+    readout: str = option("last", "token read out", choices=("first", "last", "mean"))
+
+    def __post_init__(self):
+        for name in ("examples", "test_examples"):
+            value = getattr(self, name)
+            if value < 2 or value % 2:
+                raise ValueError(f"{name} must be even and at least 2, but is {value}")
+        for name, choices in (
+            ("variant", ("plain", "strong-noise")),
+            ("readout", ("first", "last", "mean")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}")
+
+    def realise(self, seed: int) -> Realisation:
+        """Draw training chains, test chains and random heads, each from a stream of its own."""
+        train, test, heads = (
+            np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
+        )
+        noise = 5.0 if self.variant == "strong-noise" else 1.0
+        if self.variant == "plain":
+            layers = [[same_state(), random_head(heads)], [uniform(), random_head(heads)]]
+            sub_networks = {"good": ((1,), (1,)), "good + denoising": ((1, 2), (1,))}
+        else:
+            nowhere = np.zeros_like(uniform())  # equal scores: exactly uniform attention
+            layers = [[same_state(), nowhere], [uniform()]]
+            sub_networks = {"good": ((1,), (1,))}
+        readout: Readout = self.readout
+        return Realisation(
+            layers=[AttentionProduct(_SHARPNESS * np.stack(layer)) for layer in layers],
+            readout=readout,
+            train=chains(self.examples, noise, train),
+            test_sets={"test": chains(self.test_examples, noise, test)},
+            sub_networks=sub_networks,
+        )
+
+
+def state_features() -> tuple[np.ndarray, np.ndarray]:
+    """Orthogonal features v₊ and v₋ of the two hidden states, of squared length 200."""
+    positive = np.repeat([np.sqrt(2.0), 0.0], WIDTH // 2)
+    return positive, positive[::-1].copy()
+
+
+def chains(examples: int, noise: float, generator: np.random.Generator) -> Examples:
+    """Balanced labelled chains as token sequences, (examples, 31, 231).
+
+    Parameters
+    ----------
+    examples : int
+        Even number of chains, the first half of class +1.
+    noise : float
+        Standard deviation σ⊥ of the noise orthogonal to v₊ and v₋; along them it is 1.
+    generator : numpy.random.Generator
+    """
+    labels = np.repeat([1.0, -1.0], examples // 2)
+    flip = np.where(labels > 0, _FLIP, 1 - _FLIP)
+    flips = generator.random((examples, STATES - 1)) < flip[:, None]
+    first = generator.choice([-1, 1], size=(examples, 1))
+    states = np.concatenate([first, first * np.cumprod(np.where(flips, -1, 1), axis=1)], axis=1)
+
+    positive, negative = state_features()
+    gaussian = generator.standard_normal((examples, STATES, WIDTH))
+    along = sum(
+        (gaussian @ feature)[..., None] * feature / (feature @ feature)
+        for feature in (positive, negative)
+    )
+    tokens = np.zeros((examples, TOKENS, WIDTH + TOKENS))
+    signal = np.where(states[..., None] > 0, positive, negative)
+    tokens[:, 1:, :WIDTH] = signal + along + noise * (gaussian - along)
+    tokens[:, :, WIDTH:] = np.eye(TOKENS)
+    return Examples(tokens, labels)
+
+
+def same_state() -> np.ndarray:
+    """Head that attends to the preceding token if its hidden state is the same, else to the bos.
+
+    Product W of keys (left) and queries (right), (231, 231).
+    """
+    positive, negative = state_features()
+    difference = (positive - negative) / WIDTH  # ±1 on a clean token
+    positions = np.zeros((TOKENS, TOKENS))
+    query = np.arange(2, TOKENS)
+    positions[query - 1, query] = 1.0
+    positions[0, 1:] = 1.5  # the bos key wins unless both position and state agree
+    return _blocks(np.outer(difference, difference), positions)
+
+
+def uniform() -> np.ndarray:
+    """Head that attends to all tokens alike."""
+    return _blocks(np.zeros((WIDTH, WIDTH)), np.ones((TOKENS, TOKENS)))
+
+
+def random_head(generator: np.random.Generator) -> np.ndarray:
+    """Head with Gaussian entries in all four blocks of features and positions."""
+    product = _blocks(
+        generator.standard_normal((WIDTH, WIDTH)) / WIDTH,
+        generator.standard_normal((TOKENS, TOKENS)),
+    )
+    product[:WIDTH, WIDTH:] = generator.standard_normal((WIDTH, TOKENS)) / np.sqrt(WIDTH)
+    product[WIDTH:, :WIDTH] = generator.standard_normal((TOKENS, WIDTH)) / np.sqrt(WIDTH)
+    return product
+
+
+def _blocks(features: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    product = np.zeros((WIDTH + TOKENS, WIDTH + TOKENS))
+    product[:WIDTH, :WIDTH] = features
+    product[WIDTH:, WIDTH:] = positions
+    return product
