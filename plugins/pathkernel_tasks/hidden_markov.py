@@ -1,4 +1,4 @@
-"""Hidden Markov chain classification (section 4.1): which of two chains made these tokens?"""
+"""Hidden Markov chain classification (section 4.1): tell two kinds of chain apart."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Labelled datasets of the theory's predictions: schema, store, sweeps, tables and figures."""

@@ -1,0 +1,77 @@
+"""Array libraries by name, as the command line and sweeps know them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pathkernel_core.hooks import UnknownNameError, unknown_name
+
+EXTRAS = {"numpy": "", "jax": "jax", "torch": "torch", "cupy": "cupy-cuda12x"}
+"""Name of each library and the extra of pathkernel that installs it."""
+
+DTYPES = ("float64", "float32")
+
+
+class MissingLibraryError(ImportError):
+    """An array library is not installed."""
+
+
+@dataclass(frozen=True)
+class ArrayLibrary:
+    """An array library with the precision and device to compute in.
+
+    Attributes
+    ----------
+    name, dtype : str
+    device : str
+        Device that arrays are put on, in the library's words.
+    asarray : callable
+        NumPy array → array of the library.
+    """
+
+    name: str
+    dtype: str
+    device: str
+    asarray: Callable[[np.ndarray], Any]
+
+
+def array_library(name: str, dtype: str = "float64") -> ArrayLibrary:
+    """Load an array library; PyTorch, JAX and CuPy use a GPU where they find one.
+
+    Raises
+    ------
+    UnknownNameError
+        If the name or dtype is unknown, with the nearest known one.
+    MissingLibraryError
+        If the library is not installed, with the command that installs it.
+    """
+    if name not in EXTRAS:
+        raise UnknownNameError(unknown_name("backend", name, EXTRAS))
+    if dtype not in DTYPES:
+        raise UnknownNameError(unknown_name("dtype", dtype, DTYPES))
+    try:
+        module = importlib.import_module({"jax": "jax.numpy"}.get(name, name))
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"the backend {name!r} needs a library that is not installed ({error}); install it "
+            f'with: pip install "pathkernel[{EXTRAS[name]}]"'
+        ) from None
+    if name == "numpy":
+        return ArrayLibrary(name, dtype, "cpu", lambda array: np.asarray(array, dtype=dtype))
+    if name == "torch":
+        device = "cuda" if module.cuda.is_available() else "cpu"
+        kind = getattr(module, dtype)
+        return ArrayLibrary(
+            name, dtype, device, lambda array: module.asarray(array, dtype=kind, device=device)
+        )
+    if name == "jax":
+        device = str(importlib.import_module("jax").devices()[0])
+    else:
+        properties = module.cuda.runtime.getDeviceProperties(module.cuda.Device().id)
+        device = properties["name"].decode()
+    return ArrayLibrary(name, dtype, device, lambda array: module.asarray(array, dtype=dtype))

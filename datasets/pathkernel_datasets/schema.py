@@ -1,0 +1,181 @@
+"""Names, dimensions, units and meaning of everything in a result store.
+
+A store's grid has the dimensions seed, temperature and width; all other dimensions follow. Nothing
+else in the project spells out a variable's dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pathkernel_core.analysis import Analysis, Variable
+from pathkernel_core.minimise import Status
+from pathkernel_core.network import Network
+
+POINT = ("seed", "temperature", "width")
+REFERENCE = ("seed", "temperature")
+
+STATUS_CODES = {
+    "not computed": 0,
+    Status.CONVERGED.name.lower(): 1,
+    Status.MAX_EVALUATIONS.name.lower(): 2,
+    Status.STALLED.name.lower(): 3,
+    "not_positive_definite": 4,
+}
+
+_TEST = ("test_set", "example")
+
+
+def core_variables(outputs: int) -> tuple[Variable, ...]:
+    """Variables that every store has, for a network with that many outputs."""
+    output = ("output",) if outputs > 1 else ()
+    dual = ("output_dual",) if outputs > 1 else ()
+    per_path = ("path", *output, "path_dual", *dual)
+    return (
+        Variable("order_parameter", (*POINT, *per_path), "order parameter U", equation="Eq. 11"),
+        Variable("action", POINT, "action per width S/N at its minimum", equation="Eq. 11, 32"),
+        Variable("entropy", POINT, "entropy term of the action per width", equation="Eq. 33"),
+        Variable("energy", POINT, "energy term of the action per width", equation="Eq. 12, 34"),
+        Variable("log_evidence", POINT, "leading-order log evidence ln p(Y)", units="nat"),
+        Variable("gradient_norm", POINT, "largest entry of the gradients of S/N at the minimum"),
+        Variable("evaluations", POINT, "evaluations of the energy during the minimisation"),
+        Variable(
+            "accuracy", (*POINT, "test_set"), "fraction of test examples classified correctly"
+        ),
+        Variable(
+            "predictor_mean",
+            (*POINT, *_TEST, *output),
+            "posterior mean of the network's output",
+            equation="Eq. 9, 29",
+        ),
+        Variable(
+            "predictor_variance",
+            (*POINT, *_TEST, *output),
+            "posterior variance of the network's output, without observation noise",
+            equation="Eq. 30",
+        ),
+        Variable("accuracy_gp", (*REFERENCE, "test_set"), "accuracy in the Gaussian process limit"),
+        Variable(
+            "predictor_mean_gp",
+            (*REFERENCE, *_TEST, *output),
+            "posterior mean in the Gaussian process limit",
+            equation="Eq. 9, 29",
+        ),
+        Variable(
+            "log_evidence_gp",
+            REFERENCE,
+            "log evidence ln p(Y) in the Gaussian process limit",
+            units="nat",
+        ),
+        Variable(
+            "accuracy_sub_network",
+            (*REFERENCE, "sub_network", "test_set"),
+            "accuracy of a sub-network in the Gaussian process limit",
+        ),
+        Variable("test_label", ("seed", *_TEST, *output), "label of the test example"),
+    )
+
+
+def analysis_variables(analysis: Analysis) -> tuple[Variable, ...]:
+    """Variables of an analysis as they are stored: with the grid's dimensions in front."""
+    if analysis.of == "data":
+        return tuple(_with_grid(variable, ("seed",)) for variable in analysis.variables)
+    return tuple(
+        stored
+        for variable in analysis.variables
+        for stored in (
+            _with_grid(variable, POINT),
+            _with_grid(variable, REFERENCE, "_gp", " in the Gaussian process limit"),
+        )
+    )
+
+
+def _with_grid(
+    variable: Variable, grid: tuple[str, ...], suffix: str = "", addition: str = ""
+) -> Variable:
+    return Variable(
+        variable.name + suffix,
+        (*grid, *variable.dims),
+        variable.long_name + addition,
+        variable.units,
+        variable.equation,
+    )
+
+
+MARKERS = (
+    Variable("status", POINT, "how the minimisation of this grid point ended"),
+    Variable("reference_done", REFERENCE, "1 where the Gaussian process references are computed"),
+    Variable("data_done", ("seed",), "1 where the quantities of the data alone are computed"),
+)
+"""Written after everything they vouch for, so that a killed run leaves no half-written point."""
+
+_COORDINATES = {
+    "seed": "seed of the task's data and heads",
+    "temperature": "Gibbs temperature T, the variance of the observation noise",
+    "width": "network width N",
+    "path": "attention path, one head per layer",
+    "path_dual": "attention path of the order parameter's second index",
+    "output": "network output",
+    "output_dual": "network output of the order parameter's second index",
+    "test_set": "test set",
+    "example": "index of the test example within its test set",
+    "sub_network": "part of the network that is kept",
+    "layer": "attention layer, from the input",
+    "head": "head within its layer",
+}
+
+
+def coordinates(
+    network: Network,
+    grid: Mapping[str, Sequence[Any]],
+    test_sets: Mapping[str, int],
+    sub_networks: Iterable[str],
+    extra: Mapping[str, Sequence[Any]],
+) -> dict[str, tuple[tuple[str, ...], Sequence[Any], dict[str, str]]]:
+    """Coordinates of a store: name → (dimensions, values, attributes).
+
+    Parameters
+    ----------
+    network : Network
+        Heads and outputs.
+    grid : mapping
+        Values of seed, temperature and width.
+    test_sets : mapping of str to int
+        Number of examples of each test set; the longest sets the length of ``example``.
+    sub_networks : iterable of str
+        Names of sub-networks.
+    extra : mapping
+        Coordinates of the analyses' own dimensions.
+    """
+    values: dict[str, Sequence[Any]] = {
+        **{name: grid[name] for name in POINT},
+        "path": network.path_labels,
+        "path_dual": network.path_labels,
+        "test_set": tuple(test_sets),
+        "example": range(max(test_sets.values())),
+        "sub_network": tuple(sub_networks),
+        "layer": range(1, network.n_layers + 1),
+        "head": range(1, max(network.heads) + 1),
+    }
+    if network.outputs > 1:
+        values |= {name: range(network.outputs) for name in ("output", "output_dual")}
+    result = {
+        name: ((name,), entries, {"long_name": _COORDINATES[name]} | _unit(name))
+        for name, entries in values.items()
+    }
+    for layer in range(network.n_layers):
+        for dim in ("path", "path_dual"):
+            result[f"{dim}_layer_{layer + 1}"] = (
+                (dim,),
+                [path[layer] for path in network.paths],
+                {"long_name": f"head of layer {layer + 1} on the path"},
+            )
+    for name, entries in extra.items():
+        if name not in result:
+            result[name] = ((name,), entries, {"long_name": name.replace("_", " ")})
+    return result
+
+
+def _unit(name: str) -> dict[str, str]:
+    return {"units": "1"} if name in ("temperature", "width") else {}

@@ -1,0 +1,230 @@
+"""The Zarr store of a study: made whole, filled point by point, checked when opened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from pathkernel_core.analysis import Variable
+from pathkernel_datasets.schema import MARKERS, POINT, STATUS_CODES
+from pathkernel_datasets.study import SCHEMA_VERSION
+
+_REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
+_INTEGERS = {"evaluations": "int32", **{marker.name: "int8" for marker in MARKERS}}
+
+
+class StoreError(RuntimeError):
+    """A store cannot be used: it is damaged, no store at all, or holds another study."""
+
+
+class Store:
+    """Result store of one study, open for filling.
+
+    Every grid point is written with its marker last. Whatever is killed, a point is either marked
+    and whole or it is computed again.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._group = zarr.open_group(path, mode="r+")
+        self._arrays = {name: self._group[name] for name in self._group.array_keys()}
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        variables: Iterable[Variable],
+        coordinates: Mapping[str, tuple[tuple[str, ...], Any, Mapping[str, str]]],
+        attributes: Mapping[str, str],
+        study: Mapping[str, Any],
+    ) -> Store:
+        """Make an empty store beside ``path`` and move it into place, whole or not at all.
+
+        Raises
+        ------
+        StoreError
+            If there is not enough disk space, or the folder cannot be written.
+        """
+        variables = (*variables, *MARKERS)
+        sizes = {
+            name: len(values) for name, (dims, values, _) in coordinates.items() if dims == (name,)
+        }
+        _check_space(path, variables, sizes)
+        dataset = xr.Dataset(
+            coords={
+                name: xr.Variable(dims, _coordinate_values(values), attrs=dict(attrs))
+                for name, (dims, values, attrs) in coordinates.items()
+            },
+            attrs={
+                **attributes,
+                "schema_version": SCHEMA_VERSION,
+                "references": _REFERENCE,
+                "study": json.dumps(study, sort_keys=True),
+            },
+        )
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+            group = zarr.open_group(partial, mode="r+")
+            for variable in variables:
+                _create_array(group, variable, sizes)
+            with warnings.catch_warnings():
+                # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
+                warnings.filterwarnings("ignore", message="Consolidated metadata")
+                zarr.consolidate_metadata(partial)
+            partial.chmod(0o755)
+            os.rename(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return cls(path)
+
+    @classmethod
+    def resume(cls, path: Path, study: Mapping[str, Any]) -> Store:
+        """Open an existing store to go on with the same study.
+
+        Raises
+        ------
+        StoreError
+            If it is no store, is damaged, or holds another study.
+        """
+        held = check_store(path)
+        different = [key for key in {**held, **study} if held.get(key) != study.get(key)]
+        if different:
+            lines = "; ".join(
+                f"{key}: the store has {_short(held.get(key))}, this run {_short(study.get(key))}"
+                for key in sorted(different)
+            )
+            raise StoreError(
+                f"{path} holds another study and is left as it is ({lines}). Choose another file, "
+                "or run with the store's own settings to go on with it"
+            )
+        return cls(path)
+
+    def marker(self, name: str) -> np.ndarray:
+        """Values of a marker over its grid."""
+        return self._arrays[name][...]
+
+    def write(
+        self, index: tuple[int, ...], values: Mapping[str, Any], marker: str, code: int
+    ) -> None:
+        """Write variables at a grid index, then the marker that vouches for them.
+
+        A value may be shorter than its variable in a dimension (a test set with fewer examples);
+        the rest stays NaN.
+        """
+        for name, value in values.items():
+            value = np.asarray(value)
+            region = (*index, *(slice(length) for length in value.shape))
+            self._arrays[name][region] = value
+        self._arrays[marker][index] = code
+
+
+def check_store(path: Path) -> dict[str, Any]:
+    """Identity of the study that a store holds, after checking that the store is whole.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store of pathkernel, or the store is damaged.
+    """
+    remedy = "choose another file, or remove this one"
+    if not path.exists():
+        raise StoreError(f"there is no store at {path}; make one with: pathkernel run TASK")
+    try:
+        group = zarr.open_group(path, mode="r")
+        attributes = dict(group.attrs)
+        present = set(group.array_keys())
+    except Exception as error:  # zarr raises whatever its parsers and the file system raise
+        raise StoreError(f"{path} is no readable Zarr store ({error}); {remedy}") from None
+    if "schema_version" not in attributes or "study" not in attributes:
+        raise StoreError(f"{path} is a Zarr store, but not one of pathkernel; {remedy}")
+    if attributes["schema_version"] != SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} has schema version {attributes['schema_version']}, this pathkernel reads "
+            f"version {SCHEMA_VERSION}; install the version of pathkernel that wrote it"
+        )
+    missing = {marker.name for marker in MARKERS} | {"accuracy", "order_parameter"}
+    missing -= present
+    if missing:
+        raise StoreError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}; {remedy}")
+    try:
+        return json.loads(attributes["study"])
+    except (TypeError, json.JSONDecodeError) as error:
+        raise StoreError(
+            f"{path} is damaged: its study is unreadable ({error}); {remedy}"
+        ) from None
+
+
+def open_store(path: str | os.PathLike) -> xr.Dataset:
+    """Open a result store as a lazy dataset.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store of pathkernel, or the store is damaged.
+    """
+    path = Path(path)
+    check_store(path)
+    try:
+        return xr.open_zarr(path, chunks=None)
+    except Exception as error:
+        raise StoreError(f"{path} is damaged ({error}); run the study again elsewhere") from None
+
+
+def _create_array(group: zarr.Group, variable: Variable, sizes: Mapping[str, int]) -> None:
+    """Array filled with NaN, one chunk per grid point so that points are written alone."""
+    dtype = _INTEGERS.get(variable.name, "float64")
+    shape = tuple(sizes[dim] for dim in variable.dims)
+    attributes = {"long_name": variable.long_name, "units": variable.units}
+    if variable.equation:
+        attributes["equation"] = variable.equation
+    if variable.name == "status":
+        attributes["flag_values"] = list(STATUS_CODES.values())
+        attributes["flag_meanings"] = " ".join(name.replace(" ", "_") for name in STATUS_CODES)
+    group.create_array(
+        name=variable.name,
+        shape=shape,
+        chunks=tuple(1 if dim in POINT else sizes[dim] for dim in variable.dims),
+        dtype=dtype,
+        fill_value=0 if dtype != "float64" else np.nan,
+        dimension_names=variable.dims,
+        attributes=attributes,
+    )
+
+
+def _coordinate_values(values: Any) -> np.ndarray:
+    values = list(values)
+    if values and isinstance(values[0], str):
+        return np.array(values, dtype=np.dtypes.StringDType())
+    return np.asarray(values)
+
+
+def _check_space(path: Path, variables: Iterable[Variable], sizes: Mapping[str, int]) -> None:
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise StoreError(f"the folder {folder} does not exist; make it, or choose another file")
+    if not os.access(folder, os.W_OK):
+        raise StoreError(f"the folder {folder} cannot be written; choose another file")
+    need = sum(8 * np.prod([sizes[dim] for dim in variable.dims]) for variable in variables)
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        raise StoreError(
+            f"the study needs up to {need / 1e9:.2f} GB, but {folder} has {free / 1e9:.2f} GB "
+            "free; choose another disk, fewer seeds or a smaller grid"
+        )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,1 @@
+"""Analyses that ship with pathkernel."""

@@ -1,0 +1,15 @@
+"""Registers the analyses that ship with pathkernel."""
+
+from __future__ import annotations
+
+from pathkernel_analyses.alignment import KernelTaskAlignment
+from pathkernel_analyses.heads import HeadScores
+from pathkernel_analyses.path_kernels import SamePathKernels
+from pathkernel_core.analysis import Analysis
+from pathkernel_core.hooks import hookimpl
+
+
+@hookimpl
+def pathkernel_analyses() -> list[Analysis]:
+    """Analyses of the paper's figures."""
+    return [HeadScores(), KernelTaskAlignment(), SamePathKernels()]
