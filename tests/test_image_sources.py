@@ -296,7 +296,7 @@ def test_download_with_another_checksum_is_not_kept(cache, server):
 
 
 def test_no_network(cache):
-    file = RemoteFile("set/file", "http://127.0.0.1:1/file", "sha256:" + "0" * 64)
+    file = RemoteFile("own", "http://127.0.0.1:1/file", "sha256:" + "0" * 64, mirrored="set/file")
     with pytest.raises(ImageDataError, match=r"PATHKERNEL_DATA to a folder that holds 'set/file'"):
         locate(file)
     assert not files_below(cache)

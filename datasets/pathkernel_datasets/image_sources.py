@@ -29,16 +29,19 @@ class RemoteFile:
     Attributes
     ----------
     path : str
-        Place below the cache folder or the mirror, with forward slashes.
+        Place below the cache folder, with forward slashes.
     url : str
         Public home.
     checksum : str
         Checksum of the public file, as ``"md5:…"`` or ``"sha256:…"``.
+    mirrored : str
+        Place below the mirror, if it is another than ``path``.
     """
 
     path: str
     url: str
     checksum: str
+    mirrored: str = ""
 
 
 def mirror() -> Path | None:
@@ -70,9 +73,16 @@ def locate(file: RemoteFile) -> Path:
         If the mirror lacks the file, or it cannot be downloaded, or what was downloaded does not
         match its checksum (it is then not kept).
     """
+    mirrored = file.mirrored or file.path
     folder = mirror()
     if folder is not None:
-        return in_mirror(folder, file.path)
+        local = folder / mirrored
+        if not local.is_file():
+            raise ImageDataError(
+                f"{MIRROR_VARIABLE} names the folder {str(folder)!r}, which lacks the file "
+                f"{mirrored!r}. Add the file, or unset {MIRROR_VARIABLE} to download the data"
+            )
+        return local
 
     import pooch
 
@@ -83,25 +93,8 @@ def locate(file: RemoteFile) -> Path:
     except (OSError, ValueError) as error:  # no network or disk; a checksum that does not match
         raise ImageDataError(
             f"{file.url} could not be downloaded to {str(local)!r}: {error}. Check the network, or "
-            f"set {MIRROR_VARIABLE} to a folder that holds {file.path!r}"
+            f"set {MIRROR_VARIABLE} to a folder that holds {mirrored!r}"
         ) from error
-    return local
-
-
-def in_mirror(folder: Path, path: str) -> Path:
-    """Path of a file in the mirror.
-
-    Raises
-    ------
-    ImageDataError
-        If the file is missing.
-    """
-    local = folder / path
-    if not local.is_file():
-        raise ImageDataError(
-            f"{MIRROR_VARIABLE} names the folder {str(folder)!r}, which lacks the file {path!r}. "
-            f"Add the file, or unset {MIRROR_VARIABLE} to download the data"
-        )
     return local
 
 

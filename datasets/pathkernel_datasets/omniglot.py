@@ -23,9 +23,7 @@ from pathkernel_datasets.image_sources import (
     ImageDataError,
     RemoteFile,
     damaged,
-    in_mirror,
     locate,
-    mirror,
     resize,
 )
 
@@ -46,14 +44,18 @@ _SPLIT_HOME = (
     "d55d89ebd47f340180267106bde3e4b723f23762/torchmeta/datasets/assets/omniglot/"
 )
 _SPLIT_FILES = {
-    split: RemoteFile(f"omniglot/{split}.json", f"{_SPLIT_HOME}{split}.json", f"sha256:{checksum}")
+    split: RemoteFile(
+        f"omniglot/{split}.json",
+        f"{_SPLIT_HOME}{split}.json",
+        f"sha256:{checksum}",
+        mirrored="omniglot/class_splits.json",  # the three files merged
+    )
     for split, checksum in (
         ("train", "3432d95c10f2959c3894a2bebe63f70600b5c567a912d13200699b0634d7b191"),
         ("val", "4aca6cbef626e818dace533b4c46363830eaaa158f2d06e29beb3e9772258d5f"),
         ("test", "c3604a268c3e6bfb5f010e839dd986d0f149bfc81a93cf5de239a0543effea86"),
     )
 }
-_SPLIT_MIRROR = "omniglot/class_splits.json"  # a mirror holds the three files merged
 
 # what an archive holds, whoever compressed it: the drawings' number, and a digest of their names,
 # sizes and checksums, by which the archive then vouches for each drawing that is read
@@ -86,10 +88,6 @@ def split_characters() -> dict[str, tuple[Character, ...]]:
     ImageDataError
         If a file is missing or damaged, or cannot be downloaded.
     """
-    folder = mirror()
-    if folder is not None:
-        path = in_mirror(folder, _SPLIT_MIRROR)
-        return read_splits({split: path for split in SPLITS})
     return read_splits({split: locate(file) for split, file in _SPLIT_FILES.items()})
 
 
