@@ -1,0 +1,109 @@
+"""Entry point: the command group, and what a user sees when something goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from pathkernel_core.errors import NotPositiveDefiniteError, PrecisionError
+from pathkernel_core.hooks import PluginError, Plugins, UnknownNameError, load_plugins, unknown_name
+
+INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
+
+
+class SuggestingGroup(click.Group):
+    """Group that suggests the nearest command for an unknown one."""
+
+    kind = "command"
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or raise a usage error that names the nearest one."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(unknown_name(self.kind, name, self.list_commands(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pathkernel")
+@click.option("--traceback", is_flag=True, help="Show where in the code an error was raised.")
+def pathkernel(traceback: bool) -> None:
+    """Statistical mechanics of attention paths in multi-head attention networks.
+
+    Computes, from data and fixed queries and keys, how a trained network of finite width combines
+    its attention paths, and what that gains over the infinite-width limit.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        plugins = load_plugins()
+        for entry in plugins.loaded:
+            if entry.error:
+                source = f"{entry.name} of {entry.distribution}"
+                click.echo(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
+        group = _with_commands(plugins)
+        group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (*_expected_errors(), OSError, ValueError, ArithmeticError) as error:
+        if "--traceback" in arguments:
+            traceback.print_exc()
+        message = str(error)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            message = (
+                f"no space left on the disk ({error}). What is computed so far is kept: free some "
+                "space and run the same command again to go on"
+            )
+        click.echo(f"Error: {message}", err=True)
+        return 1
+    return 0
+
+
+def _with_commands(plugins: Plugins) -> click.Group:
+    group = SuggestingGroup(
+        name=pathkernel.name,
+        callback=pathkernel.callback,
+        params=pathkernel.params,
+        help=pathkernel.help,
+        context_settings=pathkernel.context_settings,
+    )
+    for command in plugins.commands.values():
+        group.add_command(command)
+    return group
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors whose message tells a user what to do; their modules are loaded only if raised."""
+    loaded = []
+    for module, name in (
+        ("pathkernel_datasets.store", "StoreError"),
+        ("pathkernel_datasets.array_libraries", "MissingLibraryError"),
+    ):
+        if module in sys.modules:
+            loaded.append(getattr(sys.modules[module], name))
+    return (*loaded, NotPositiveDefiniteError, PluginError, PrecisionError, UnknownNameError)

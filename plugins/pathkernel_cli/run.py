@@ -1,0 +1,239 @@
+"""``pathkernel run TASK``: compute a study into a store, with a table and figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pathkernel_cli.main import INTERRUPTED, SuggestingGroup
+from pathkernel_core.hooks import Plugins
+from pathkernel_core.task import Task
+
+if TYPE_CHECKING:
+    from pathkernel_datasets.sweep import Progress
+
+
+class Numbers(click.ParamType):
+    """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
+
+    def __init__(self, kind: Callable[[str], float], name: str):
+        self.kind, self.name = kind, name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+        """Text → tuple of numbers."""
+        if not isinstance(value, str):
+            return tuple(value)
+        numbers: list[float] = []
+        for part in value.split(","):
+            first, dash, last = part.strip().partition("-")
+            try:
+                if self.kind is int and dash and first:
+                    numbers += range(int(first), int(last) + 1)
+                else:
+                    numbers.append(self.kind(part))
+            except ValueError:
+                example = "0-4 or 0,1,2" if self.kind is int else "10,30,100"
+                self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
+        return tuple(numbers)
+
+
+class TaskGroup(SuggestingGroup):
+    """One sub-command per task that the plugins provide."""
+
+    kind = "task"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the tasks."""
+        return sorted(self._tasks(ctx))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Command that runs a task, with the task's options."""
+        task = self._tasks(ctx).get(name)
+        return None if task is None else _task_command(task)
+
+    def _tasks(self, ctx: click.Context) -> dict[str, type[Task]]:
+        plugins = ctx.find_object(Plugins)
+        return {} if plugins is None else plugins.tasks
+
+
+@click.group(cls=TaskGroup, name="run", subcommand_metavar="TASK [OPTIONS]")
+def run() -> None:
+    """Compute a task's predictions into a labelled dataset.
+
+    Runs the theory over a grid of widths, temperatures and seeds, prints a table and writes a Zarr
+    store and figures. Running the same command again goes on where it stopped.
+    """
+
+
+def _task_command(task: type[Task]) -> click.Command:
+    def listed(values: tuple[float, ...]) -> str:
+        return ",".join(f"{value:g}" for value in values)
+
+    options = [
+        click.Option(
+            ["--widths"],
+            type=Numbers(float, "N,N,…"),
+            help=f"Network widths N.  [default: {listed(task.widths)}]",
+        ),
+        click.Option(
+            ["--temperature", "--temperatures", "temperatures"],
+            type=Numbers(float, "T,T,…"),
+            help=f"Gibbs temperatures T.  [default: {listed(task.temperatures)}]",
+        ),
+        click.Option(
+            ["--seed", "--seeds", "seeds"],
+            type=Numbers(int, "S,S,…"),
+            default="0",
+            show_default=True,
+            help="Seeds of data and random heads, such as 0,1 or 0-4.",
+        ),
+        click.Option(
+            ["--backend"],
+            default="numpy",
+            show_default=True,
+            help="Array library: numpy, jax, cupy or torch.",
+        ),
+        click.Option(["--dtype"], default="float64", show_default=True, help="float64 or float32."),
+        click.Option(
+            ["--out"],
+            type=click.Path(path_type=Path),
+            help=f"Zarr store to make or to go on with.  [default: {task.name}.zarr]",
+        ),
+        click.Option(
+            ["--figures/--no-figures"],
+            default=True,
+            show_default=True,
+            help="Write figures into a folder beside the store.",
+        ),
+        click.Option(
+            ["--threads"],
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Threads of the linear algebra on the CPU.",
+        ),
+        *(_task_option(entry) for entry in dataclasses.fields(task)),
+    ]
+    names = [entry.name for entry in dataclasses.fields(task)]
+
+    def callback(**values: Any) -> None:
+        task_options = {name: values.pop(name) for name in names}
+        _run_task(task(**task_options), **values)
+
+    return click.Command(task.name, callback=callback, params=options, help=_help(task))
+
+
+def _help(task: type[Task]) -> str:
+    description, _, _ = (inspect.getdoc(task) or "").partition("\n\nParameters\n")
+    return f"{task.summary}.\n\n{description}"
+
+
+def _task_option(entry: dataclasses.Field) -> click.Option:
+    flag = "--" + entry.name.replace("_", "-")
+    choices = entry.metadata.get("choices")
+    if isinstance(entry.default, bool):
+        flag = f"{flag}/--no-{entry.name.replace('_', '-')}"
+        kind: Any = bool
+    elif choices:
+        kind = click.Choice(choices)
+    else:
+        kind = str if entry.default is None else type(entry.default)
+    return click.Option(
+        [flag, entry.name],
+        type=kind,
+        default=entry.default,
+        show_default=entry.default is not None,
+        help=entry.metadata.get("help"),
+    )
+
+
+def _run_task(
+    task: Task,
+    widths: tuple[float, ...] | None,
+    temperatures: tuple[float, ...] | None,
+    seeds: tuple[int, ...],
+    backend: str,
+    dtype: str,
+    out: Path | None,
+    figures: bool,
+    threads: int,
+) -> None:
+    # before the library is imported: JAX computes in float32 otherwise, OpenMP takes all cores
+    os.environ.setdefault("JAX_ENABLE_X64", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from threadpoolctl import threadpool_limits
+
+    from pathkernel_datasets.study import Study
+    from pathkernel_datasets.sweep import run_study
+
+    study = Study(task, widths, temperatures, seeds, backend, dtype)
+    out = Path(f"{task.name}.zarr") if out is None else out
+    plugins = click.get_current_context().find_object(Plugins)
+    try:
+        with threadpool_limits(limits=threads), _ProgressBar() as report:
+            computed = run_study(study, out, analyses=plugins.analyses.values(), report=report)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nInterrupted. What is computed is in {out}; run the same command again to go on.",
+            err=True,
+        )
+        raise SystemExit(INTERRUPTED) from None
+    _finish(out, computed, figures)
+
+
+def _finish(out: Path, computed: int, figures: bool) -> None:
+    from pathkernel_cli.output import print_table, write_figures
+    from pathkernel_datasets.store import open_store
+
+    dataset = open_store(out)
+    print_table(dataset)
+    if not computed:
+        click.echo("Nothing was left to compute: the store was complete.")
+    if figures:
+        folder = out.with_name(f"{out.stem}-figures")
+        write_figures(dataset, folder)
+        click.echo(f"Figures: {folder.resolve()}")
+    click.echo(f"Results: {out.resolve()}")
+
+
+class _ProgressBar:
+    """Progress on stderr; silent where stderr is no terminal."""
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        self._bar = Bar(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._bar.start()
+        task = self._bar.add_task("starting", total=None)
+
+        def report(progress: Progress) -> None:
+            self._bar.update(
+                task, completed=progress.done, total=progress.total, description=progress.doing
+            )
+
+        return report
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

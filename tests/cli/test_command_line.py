@@ -1,0 +1,228 @@
+"""The command line as a user meets it: output, errors, interruption, start-up time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import xarray as xr
+
+from pathkernel_cli.main import main
+from pathkernel_datasets.store import open_store
+
+SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "pathkernel_cli", *arguments]
+
+
+@pytest.fixture
+def invoke(capsys, monkeypatch, tmp_path):
+    """Run the command line in an empty folder → (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_run_prints_a_table_and_says_where_everything_lies(invoke, tmp_path):
+    status, out, err = invoke(*SMALL, "--widths", "10,100", "--seed", "0-1")
+    assert status == 0, err
+    store = tmp_path / "hidden-markov.zarr"
+    figures = tmp_path / "hidden-markov-figures"
+    assert out.splitlines()[-1] == f"Results: {store}"
+    assert f"Figures: {figures}" in out
+    assert {"accuracy.png", "accuracy.svg"} <= {file.name for file in figures.iterdir()}
+    dataset = open_store(store)
+    assert list(dataset.width.values) == [10, 100]
+    assert list(dataset.seed.values) == [0, 1]
+    assert f"{float(dataset.accuracy.sel(width=10).median()):.3f}" in out
+    assert "good + denoising" in out
+    assert err == "", "stderr is no terminal: no progress and no warning belongs there"
+
+
+def test_running_again_computes_nothing(invoke):
+    assert invoke(*SMALL, "--no-figures")[0] == 0
+    status, out, _ = invoke(*SMALL, "--no-figures")
+    assert status == 0
+    assert "Nothing was left to compute" in out
+
+
+def test_show_and_plot(invoke, tmp_path):
+    invoke(*SMALL, "--no-figures", "--out", "a.zarr")
+    assert not (tmp_path / "a-figures").exists()
+    status, out, _ = invoke("show", "a.zarr")
+    assert status == 0
+    assert "1000" in out
+    status, out, _ = invoke("plot", "a.zarr", "--out", "here")
+    assert status == 0
+    assert (tmp_path / "here" / "order_parameters.svg").exists()
+
+
+def test_plugins_are_listed_with_their_distribution(invoke):
+    status, out, _ = invoke("plugins")
+    assert status == 0
+    for word in ("hidden-markov", "one-shot-images", "head-scores", "pathkernel"):
+        assert word in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "hidden-markow"], "Did you mean 'hidden-markov'"),
+        (["rum"], "Did you mean 'run'"),
+        ([*SMALL, "--backend", "nunpy"], "Did you mean 'numpy'"),
+        ([*SMALL, "--widths", "ten"], "'ten' is no number"),
+        ([*SMALL, "--widths", "0"], "widths must be positive"),
+        ([*SMALL, "--temperature", "-1"], "temperatures must be positive"),
+        ([*SMALL, "--seed", "x"], "0-4 or 0,1,2"),
+        (["run", "hidden-markov", "--examples", "3"], "examples must be even"),
+        (["run", "hidden-markov", "--variant", "strange"], "strange"),
+        (["show", "nothing.zarr"], "there is no store"),
+        (["plot", "nothing.zarr"], "there is no store"),
+        ([*SMALL, "--out", "no/where.zarr"], "does not exist"),
+    ],
+)
+def test_mistakes_get_one_clear_line(invoke, tmp_path, arguments, message):
+    status, _, err = invoke(*arguments)
+    assert status not in (0, None)
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_study_in_the_same_file_is_refused(invoke):
+    invoke(*SMALL, "--no-figures")
+    status, _, err = invoke(*SMALL, "--no-figures", "--variant", "strong-noise")
+    assert status == 1
+    assert "another study" in err
+    assert "options" in err
+
+
+def test_traceback_on_request(invoke):
+    _, _, err = invoke("--traceback", "show", "nothing.zarr")
+    assert "Traceback" in err
+    assert "there is no store" in err
+
+
+def test_full_disk_keeps_what_is_computed(invoke, monkeypatch):
+    import errno
+
+    from pathkernel_datasets import store
+
+    write = store.Store.write
+
+    def full(self, index, values, marker, code):
+        if marker == "status" and index[-1] == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, index, values, marker, code)
+
+    monkeypatch.setattr(store.Store, "write", full)
+    status, _, err = invoke(*SMALL, "--no-figures")
+    assert status == 1
+    assert "run the same command again" in err
+    monkeypatch.setattr(store.Store, "write", write)
+    assert int((open_store("hidden-markov.zarr").status != 0).sum()) == 1
+    assert invoke(*SMALL, "--no-figures")[0] == 0
+
+
+def wait_for_points(path, count, process):
+    for _ in range(3000):
+        if process.poll() is not None:
+            raise AssertionError(f"ended early: {process.communicate()}")
+        if path.exists() and int((open_store(path).status != 0).sum()) >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the run computed nothing in time")
+
+
+STUDY = ["run", "hidden-markov", "--examples", "60", "--test-examples", "40", "--seed", "0-3"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "study.zarr"
+    subprocess.run(command(*STUDY, "--no-figures", "--out", str(path)), check=True)
+    return path
+
+
+@pytest.mark.parametrize("kills", [(1,), (5, 13, 20)])
+def test_killed_study_goes_on_to_the_same_store(tmp_path, undisturbed, kills):
+    path = tmp_path / "study.zarr"
+    arguments = command(*STUDY, "--no-figures", "--out", str(path))
+    for count in kills:
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_for_points(path, count, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    finished = open_store(path).status.values != 0
+    assert 0 < finished.sum() < finished.size, "the run was killed in the middle"
+    chunks = {
+        index: (path / "status" / "c" / "/".join(map(str, index))).stat().st_mtime_ns
+        for index in zip(*finished.nonzero())
+    }
+    subprocess.run(arguments, check=True)
+    for index, written in chunks.items():
+        chunk = path / "status" / "c" / "/".join(map(str, index))
+        assert chunk.stat().st_mtime_ns == written, f"{index} was computed twice"
+    xr.testing.assert_identical(open_store(path).load(), open_store(undisturbed).load())
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    path = tmp_path / "study.zarr"
+    process = subprocess.Popen(
+        command(*STUDY, "--out", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    wait_for_points(path, 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert b"run the same command again" in err
+    assert b"Traceback" not in err
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from pathkernel_cli.main import _run; _run(['--help']); "
+        "print([name for name in ('xarray', 'zarr', 'matplotlib', 'PIL', 'pooch', 'jax', 'torch', "
+        "'pandas') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.splitlines()[-1] == "[]", result.stdout + result.stderr
+
+
+def test_progress_is_shown_on_a_terminal_only(tmp_path):
+    """Under a pseudo-terminal stderr carries a progress bar."""
+    import pty
+
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        command(*STUDY, "--no-figures", "--out", str(tmp_path / "study.zarr")),
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            block = os.read(leader, 4096)
+        except OSError:
+            break
+        if not block:
+            break
+        shown += block
+    out, _ = process.communicate()
+    assert process.returncode == 0
+    assert b"/28" in shown
+    assert b"/28" not in out

@@ -1,0 +1,369 @@
+"""Studies: what a store holds is what the core computes, whatever interrupted it."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import pathkernel_core as pk
+from pathkernel_analyses.plugin import pathkernel_analyses
+from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets import store as store_module
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+
+
+@dataclass(frozen=True)
+class Small(Task):
+    """Linear labels on random tokens; layers of 2 and 3 heads, two test sets of unequal size."""
+
+    name: ClassVar[str] = "small"
+    summary: ClassVar[str] = "Small synthetic task"
+    widths: ClassVar[tuple[float, ...]] = (5, 50)
+    temperatures: ClassVar[tuple[float, ...]] = (0.1, 1.0)
+    variances: ClassVar[float] = 1.3
+
+    outputs: int = option(1, "network outputs")
+    examples: int = option(12, "training examples")
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+
+        def examples(count):
+            inputs = generator.standard_normal((count, 4, 3))
+            labels = np.sign(inputs.sum(axis=1) @ teacher)
+            return Examples(inputs, labels[:, 0] if self.outputs == 1 else labels)
+
+        teacher = generator.standard_normal((3, self.outputs))
+        layers = [
+            pk.QueryKey(
+                generator.standard_normal((heads, 2, 3)), generator.standard_normal((heads, 2, 3))
+            )
+            for heads in (2, 3)
+        ]
+        return Realisation(
+            layers,
+            "mean",
+            examples(self.examples),
+            {"long": examples(9), "short": examples(5)},
+            {"first heads": ((1,), (1, 2))},
+        )
+
+
+def run(path, task=None, **settings):
+    study = Study(task or Small(), seeds=(3, 4), **settings)
+    return run_study(study, path, analyses=pathkernel_analyses())
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    path = tmp_path_factory.mktemp("complete") / "small.zarr"
+    assert run(path) == 8
+    return path
+
+
+def recompute(seed, temperature, width, task=None):
+    task = task or Small()
+    realisation = task.realise(seed)
+    tests = {
+        name: (pk.attentioned_inputs(examples.inputs, realisation.layers, "mean"), examples.labels)
+        for name, examples in realisation.test_sets.items()
+    }
+    xi = pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean")
+    problem = pk.PathKernels(xi, realisation.train.labels)
+    network = pk.Network((2, 3), width, 1.3, outputs=task.outputs)
+    return problem, network, tests, pk.minimise_action(problem, network, temperature)
+
+
+def test_store_holds_what_the_core_computes(complete):
+    dataset = open_store(complete).load()
+    for seed in (3, 4):
+        for temperature in (0.1, 1.0):
+            for width in (5, 50):
+                point = dataset.sel(seed=seed, temperature=temperature, width=width)
+                problem, network, tests, solution = recompute(seed, temperature, width)
+                np.testing.assert_allclose(point.order_parameter, solution.order_parameter)
+                np.testing.assert_allclose(point.action, solution.action)
+                np.testing.assert_allclose(point.entropy + point.energy, point.action)
+                np.testing.assert_allclose(point.log_evidence, solution.log_evidence)
+                gp = pk.gp_limit(problem, network, temperature)
+                kept = [0, 1]  # head 1 of layer 1 with heads 1 and 2 of layer 2
+                part = pk.gp_limit(
+                    problem.keep_paths(kept), pk.Network((1, 2), width, 1.3), temperature
+                )
+                for name, (xi, labels) in tests.items():
+                    here = point.sel(test_set=name)
+                    prediction = solution.predict(xi)
+                    count = len(labels)
+                    np.testing.assert_allclose(here.predictor_mean[:count], prediction.mean)
+                    np.testing.assert_allclose(here.predictor_variance[:count], prediction.variance)
+                    assert np.isnan(here.predictor_mean[count:]).all()
+                    np.testing.assert_array_equal(here.test_label[:count], labels)
+                    assert here.accuracy == pk.accuracy(prediction.mean, labels)
+                    assert here.accuracy_gp == pk.accuracy(gp.predict(xi).mean, labels)
+                    expected = pk.accuracy(part.predict(xi[:, kept]).mean, labels)
+                    assert here.accuracy_sub_network.sel(sub_network="first heads") == expected
+
+
+def test_dataset_explains_itself(complete):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset = xr.open_zarr(complete)
+    for name, variable in dataset.variables.items():
+        assert variable.attrs.get("long_name"), name
+        assert len(set(variable.dims)) == len(variable.dims), name
+        if name in dataset.data_vars:
+            assert "units" in variable.attrs, name
+    assert list(dataset.path.values) == ["1-1", "1-2", "1-3", "2-1", "2-2", "2-3"]
+    assert list(dataset.path_layer_2.values) == [1, 2, 3, 1, 2, 3]
+    assert list(dataset.test_set.values) == ["long", "short"]
+    assert dataset.attrs["heads_per_layer"] == [2, 3]
+    assert dataset.attrs["backend"] == "numpy"
+    assert json.loads(dataset.attrs["study"])["options"] == {"examples": 12, "outputs": 1}
+    assert (dataset.status == STATUS_CODES["converged"]).all()
+    meanings = dataset.status.attrs["flag_meanings"].split()
+    assert meanings[dataset.status.attrs["flag_values"].index(1)] == "converged"
+
+
+def test_analyses_are_stored_for_networks_and_their_limit(complete):
+    dataset = open_store(complete).load()
+    assert dataset.head_score.dims == ("seed", "temperature", "width", "layer", "head")
+    assert np.isnan(dataset.head_score.sel(layer=1, head=3)).all()
+    assert dataset.head_score.max(("layer", "head")).values == pytest.approx(1)
+    assert (dataset.head_score_gp.sel(layer=2) > 0).all()
+    assert ((dataset.alignment_gp**2).sum("component") <= 1 + 1e-12).all()
+    kernel = dataset.same_path_kernel.isel(seed=0, path=0).values
+    np.testing.assert_allclose(kernel, kernel.T)
+    assert (np.diff(dataset.train_label.values) <= 0).all()
+
+
+def test_several_outputs(tmp_path):
+    path = tmp_path / "three.zarr"
+    task = Small(outputs=3)
+    run(path, task, widths=(20,), temperatures=(0.5,))
+    dataset = open_store(path).load()
+    point = dataset.isel(seed=0, temperature=0, width=0)
+    assert point.order_parameter.dims == ("path", "output", "path_dual", "output_dual")
+    *_, solution = recompute(3, 0.5, 20, task)
+    np.testing.assert_allclose(
+        point.order_parameter.values.reshape(18, 18), solution.order_parameter
+    )
+    assert point.predictor_mean.dims == ("test_set", "example", "output")
+    assert ((point.accuracy >= 0) & (point.accuracy <= 1)).all()
+
+
+class Interrupt(Exception):
+    """Stands for whatever stops a run."""
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 9])
+def test_interrupted_run_goes_on_to_the_same_store(tmp_path, complete, monkeypatch, after):
+    path = tmp_path / "small.zarr"
+    write, calls = store_module.Store.write, []
+
+    def failing(self, index, values, marker, code):
+        calls.append(marker)
+        if len(calls) == after:  # the values are written, the marker is not
+            some = dict(list(values.items())[: len(values) // 2])
+            for name, value in some.items():
+                array = self._arrays[name]
+                array[(*index, *(slice(length) for length in np.shape(value)))] = 0 * array[index]
+            raise Interrupt
+        write(self, index, values, marker, code)
+
+    monkeypatch.setattr(store_module.Store, "write", failing)
+    with pytest.raises(Interrupt):
+        run(path)
+    done = int((open_store(path).status != 0).sum())
+    monkeypatch.setattr(store_module.Store, "write", write)
+    assert run(path) == 8 - done
+    xr.testing.assert_identical(open_store(path).load(), open_store(complete).load())
+    assert run(path) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"widths": (5, 60)}, "widths"),
+        ({"temperatures": (0.1,)}, "temperatures"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"task": Small(examples=14)}, "options"),
+    ],
+)
+def test_two_studies_do_not_mix(complete, change, named):
+    before = sorted((file, file.stat().st_mtime_ns) for file in complete.rglob("*"))
+    with pytest.raises(StoreError, match=f"another study.*{named}"):
+        run(complete, **change)
+    assert before == sorted((file, file.stat().st_mtime_ns) for file in complete.rglob("*"))
+
+
+def test_other_data_behind_the_same_options_is_another_study(complete):
+    class Other(Small):
+        def provenance(self):
+            return {"file": "other"}
+
+    with pytest.raises(StoreError, match="provenance"):
+        run(complete, Other())
+
+
+def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
+    from pathkernel_datasets import sweep
+
+    minimise = sweep.minimise_action
+
+    def failing(problem, network, temperature, **settings):
+        if network.width == 5:
+            raise pk.NotPositiveDefiniteError("no")
+        return minimise(problem, network, temperature, **settings)
+
+    monkeypatch.setattr(sweep, "minimise_action", failing)
+    path = tmp_path / "small.zarr"
+    run(path)
+    dataset = open_store(path).load()
+    assert (dataset.status.sel(width=5) == STATUS_CODES["not_positive_definite"]).all()
+    assert np.isnan(dataset.action.sel(width=5)).all()
+    assert (dataset.status.sel(width=50) == STATUS_CODES["converged"]).all()
+
+
+def test_unconverged_points_are_marked(tmp_path, monkeypatch):
+    from pathkernel_datasets import sweep
+
+    minimise = sweep.minimise_action
+    monkeypatch.setattr(
+        sweep,
+        "minimise_action",
+        lambda *args, **settings: minimise(*args, **settings, max_evaluations=2),
+    )
+    path = tmp_path / "small.zarr"
+    run(path)
+    assert (open_store(path).status == STATUS_CODES["max_evaluations"]).all()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: (path / "zarr.json").write_text("{"), "no readable Zarr store"),
+        (lambda path: (path / "zarr.json").unlink(), "no readable Zarr store"),
+        (
+            lambda path: zarr.open_group(path, mode="w", attributes={"mine": 1}),
+            "not one of pathkernel",
+        ),
+        (
+            lambda path: zarr.open_group(path).attrs.update({"schema_version": 99}),
+            "schema version 99",
+        ),
+        (lambda path: zarr.open_group(path).attrs.update({"study": "{"}), "study is unreadable"),
+    ],
+)
+def test_damaged_stores_are_refused_and_left_alone(tmp_path, damage, message):
+    path = tmp_path / "small.zarr"
+    run(path, widths=(5,), temperatures=(1.0,))
+    damage(path)
+    files = sorted(path.rglob("*"))
+    with pytest.raises(StoreError, match=message):
+        run(path, widths=(5,), temperatures=(1.0,))
+    with pytest.raises(StoreError, match=message):
+        open_store(path)
+    assert files == sorted(path.rglob("*"))
+
+
+def test_no_store_says_how_to_make_one(tmp_path):
+    with pytest.raises(StoreError, match="pathkernel run"):
+        open_store(tmp_path / "none.zarr")
+
+
+def test_too_little_disk_space_is_noticed_before_the_work(tmp_path, monkeypatch):
+    usage = store_module.shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(StoreError, match="GB free"):
+        run(tmp_path / "small.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failure_while_a_store_is_made_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*args, **settings):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_module, "_create_array", full)
+    with pytest.raises(OSError, match="No space"):
+        run(tmp_path / "small.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_folder_is_named(tmp_path):
+    with pytest.raises(StoreError, match="does not exist"):
+        run(tmp_path / "nowhere" / "small.zarr")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"widths": ()}, "widths must hold"),
+        ({"widths": (5, 5)}, "widths holds a value twice"),
+        ({"widths": (0,)}, "widths must be positive"),
+        ({"widths": (float("nan"),)}, "widths must be positive"),
+        ({"temperatures": (-1.0,)}, "temperatures must be positive"),
+        ({"seeds": (-1,)}, "seeds must be whole numbers"),
+        ({"seeds": (0.5,)}, "seeds must be whole numbers"),
+    ],
+)
+def test_bad_grids_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Study(Small(), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "nunpy"}, "Did you mean 'numpy'"),
+        ({"dtype": "float46"}, "Did you mean 'float64'"),
+    ],
+)
+def test_unknown_backends_suggest_the_nearest(tmp_path, settings, message):
+    with pytest.raises(LookupError, match=message):
+        run(tmp_path / "small.zarr", **settings)
+
+
+def test_missing_backend_names_the_command(tmp_path, monkeypatch):
+    from pathkernel_datasets import array_libraries
+
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(array_libraries.importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r'pip install "pathkernel\[jax\]"'):
+        run(tmp_path / "small.zarr", backend="jax")
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_other_array_libraries_fill_the_same_store(tmp_path, complete, backend):
+    pytest.importorskip(backend)
+    path = tmp_path / "small.zarr"
+    run(path, backend=backend)
+    mine, theirs = open_store(path).load(), open_store(complete).load()
+    for name in ("action", "order_parameter", "predictor_mean", "alignment", "head_score_gp"):
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_float32_is_computed_and_recorded(tmp_path, complete):
+    path = tmp_path / "small.zarr"
+    run(path, dtype="float32")
+    mine, reference = open_store(path).load(), open_store(complete).load()
+    assert mine.attrs["dtype"] == "float32"
+    assert (mine.status == STATUS_CODES["converged"]).all()
+    np.testing.assert_allclose(mine.action, reference.action, rtol=1e-3)
+
+
+def test_task_options_are_fields(complete):
+    assert {entry.name for entry in dataclasses.fields(Small)} == {"outputs", "examples"}
