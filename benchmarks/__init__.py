@@ -1,0 +1,13 @@
+"""Benchmarks: run from the root of the repository, see README.md here.
+
+Libraries read their number of threads when they are loaded, so it is set before any of them.
+"""
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
+    os.environ[_name] = "1"
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
