@@ -111,7 +111,8 @@ class AttentionProduct:
     scale: float = 1.0
 
     def __post_init__(self):
-        real_floating("products", self.products, (None, None, self.products.shape[-1]))
+        array_namespace(products=self.products)
+        real_floating("products", self.products, (None, *self.products.shape[-1:] * 2))
 
     @property
     def n_heads(self) -> int:
@@ -154,7 +155,8 @@ class Attention:
     omega: Array
 
     def __post_init__(self):
-        real_floating("omega", self.omega, (None, None, None, self.omega.shape[-1]))
+        array_namespace(omega=self.omega)
+        real_floating("omega", self.omega, (None, None, *self.omega.shape[-1:] * 2))
 
     @property
     def n_heads(self) -> int:
@@ -279,5 +281,8 @@ def _check_width(inputs: Array, width: int, name: str) -> None:
 
 def _keep(array: Array, kept: Sequence[int], axis: int = 0) -> Array:
     xp = array_namespace(array=array)
+    count = array.shape[axis]
+    if not kept or min(kept) < 1 or max(kept) > count:
+        raise ValueError(f"kept names heads {list(kept)} of a layer that has heads 1 to {count}")
     indices = xp.asarray([head - 1 for head in kept], device=array_api_compat.device(array))
     return xp.take(array, indices, axis=axis)

@@ -198,6 +198,7 @@ class PathKernels:
         """
         matrix = to_host(order_parameter).astype(float)
         size = self.n_paths * self.outputs
+        real_floating("order_parameter", matrix)
         if matrix.shape != (size, size):
             raise ValueError(
                 f"order_parameter must have shape ({size}, {size}) for {self.n_paths} paths and "
@@ -221,6 +222,8 @@ class PathKernels:
             raise ValueError(f"paths must be a non-empty list of path indices, not {paths!r}")
         if indices.min() < 0 or indices.max() >= self.n_paths:
             raise ValueError(f"paths must lie between 0 and {self.n_paths - 1}, but has {paths!r}")
+        if len(set(indices.tolist())) != indices.size:
+            raise ValueError(f"paths must name each path once, but has {paths!r}")
         problem = PathKernels.__new__(PathKernels)
         problem._set(
             self.form.keep_paths(indices),
