@@ -1,0 +1,169 @@
+"""Array libraries to test on, data to test with, and one thread for everything."""
+
+import importlib
+import importlib.util
+import os
+
+os.environ.setdefault("JAX_ENABLE_X64", "1")  # before JAX is imported anywhere
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import hypothesis
+import numpy as np
+import pytest
+import threadpoolctl
+
+collect_ignore = ["third_party"]  # a distribution of its own, see test_third_party_plugin.py
+
+hypothesis.settings.register_profile(
+    "pathkernel",
+    deadline=None,
+    derandomize=True,
+    max_examples=25,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.load_profile("pathkernel")
+
+MODULES = {
+    "numpy": "numpy",
+    "jax": "jax",
+    "torch": "torch",
+    "array-api-strict": "array_api_strict",
+    "cupy": "cupy",
+}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--backend",
+        action="append",
+        choices=list(MODULES),
+        help="array library to test; repeat for several. By default every one installed.",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "backend: depends on the array library")
+    for name in config.getoption("--backend") or ():
+        if not _usable(name):
+            raise pytest.UsageError(f"--backend {name}: {name} is not installed or has no device")
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)
+
+
+def pytest_generate_tests(metafunc):
+    chosen = metafunc.config.getoption("--backend") or [name for name in MODULES if _usable(name)]
+    if "library" in metafunc.fixturenames:
+        metafunc.parametrize("library", chosen, indirect=True, scope="session")
+    if "derivative" in metafunc.fixturenames:
+        able = [name for name in chosen if name in ("numpy", "jax", "torch")]
+        metafunc.parametrize("derivative", able, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if {"library", "derivative"} & set(item.fixturenames):
+            item.add_marker(pytest.mark.backend)
+
+
+def _usable(name):
+    if importlib.util.find_spec(MODULES[name]) is None:
+        return False
+    if name == "cupy":
+        import cupy
+
+        try:
+            return cupy.cuda.runtime.getDeviceCount() > 0
+        except cupy.cuda.runtime.CUDARuntimeError:
+            return False
+    return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Small matrices on a busy machine: more threads only wait for one another."""
+    with threadpoolctl.threadpool_limits(1):
+        yield
+
+
+class Library:
+    """An array library: how to put NumPy values into it, and back."""
+
+    def __init__(self, name):
+        self.name = name
+        module = "jax.numpy" if name == "jax" else MODULES[name]
+        self.xp = importlib.import_module(module)
+
+    def array(self, values, dtype="float64"):
+        return self.xp.asarray(np.array(values), dtype=getattr(self.xp, dtype))
+
+    def numpy(self, array):
+        assert self.owns(array), f"{type(array)} is no array of {self.name}"
+        return array.get() if self.name == "cupy" else np.asarray(array)
+
+    def owns(self, array):
+        return (
+            type(array).__module__.split(".")[0] == type(self.array(0.0)).__module__.split(".")[0]
+        )
+
+
+@pytest.fixture(scope="session")
+def library(request):
+    return Library(request.param)
+
+
+class Derivative:
+    """Derivatives of a function written for NumPy, JAX and PyTorch alike.
+
+    JAX and PyTorch differentiate automatically. On NumPy the complex step does: the imaginary part
+    of f(x + ih) / h has no cancellation, so that it is as exact.
+    """
+
+    def __init__(self, name):
+        self.name = name
+
+    def __call__(self, function, values):
+        """Gradients of function(xp, arrays) with respect to each of the arrays."""
+        values = [np.asarray(value, dtype=float) for value in values]
+        return getattr(self, f"_{self.name}")(function, values)
+
+    def _numpy(self, function, values):
+        gradients = [np.zeros_like(value) for value in values]
+        for which, value in enumerate(values):
+            for index in np.ndindex(value.shape):
+                moved = [array.astype(complex) for array in values]
+                moved[which][index] += 1e-30j
+                gradients[which][index] = function(np, moved).imag / 1e-30
+        return gradients
+
+    def _torch(self, function, values):
+        import torch
+
+        arrays = [torch.tensor(value, requires_grad=True) for value in values]
+        function(torch, arrays).backward()
+        return [array.grad.numpy() for array in arrays]
+
+    def _jax(self, function, values):
+        import jax
+
+        gradients = jax.grad(lambda arrays: function(jax.numpy, arrays))(
+            [jax.numpy.asarray(value) for value in values]
+        )
+        return [np.asarray(gradient) for gradient in gradients]
+
+
+@pytest.fixture(scope="session")
+def derivative(request):
+    return Derivative(request.param)
+
+
+@pytest.fixture(scope="session")
+def markov():
+    """The hidden Markov task at 100 examples, as (attentioned inputs, labels) in NumPy."""
+    from pathkernel_core import attentioned_inputs
+    from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+    realisation = HiddenMarkov(examples=100, test_examples=2).realise(0)
+    train = realisation.train
+    return attentioned_inputs(train.inputs, realisation.layers, realisation.readout), train.labels

@@ -1,0 +1,204 @@
+import formulas
+import numpy as np
+import pytest
+
+import pathkernel_core as pk
+
+HEADS = ((2,), (3, 2), (2, 1, 2))
+READOUTS = {"first": 0, "last": -1, "mean": "mean", 2: 2, -3: -3}
+
+
+def readout_weights(readout, tokens):
+    if readout == "mean":
+        return np.full(tokens, 1 / tokens)
+    return np.eye(tokens)[READOUTS[readout]]
+
+
+def random_layers(heads, width, generator):
+    """Products W of keys and queries, (H, N_0, N_0), one per layer."""
+    return [2.0 * generator.standard_normal((count, width, width)) / width for count in heads]
+
+
+def attention_by_loops(inputs, products):
+    """Ω (P, H, M, M) of one layer."""
+    return np.stack(
+        [
+            formulas.softmax_attention(inputs, lambda key, query, w=product: key @ w @ query)
+            for product in products
+        ],
+        axis=1,
+    )
+
+
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("readout", READOUTS)
+def test_attentioned_inputs_follow_every_path(library, generator, heads, readout):
+    inputs = generator.standard_normal((4, 5, 6))
+    products = random_layers(heads, 6, generator)
+    omegas = [attention_by_loops(inputs, layer) for layer in products]
+    want = formulas.attentioned_inputs(inputs, omegas, readout_weights(readout, 5))
+    layers = [pk.AttentionProduct(library.array(layer)) for layer in products]
+    got = library.numpy(pk.attentioned_inputs(library.array(inputs), layers, readout))
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("scale", [None, 0.7])
+def test_three_ways_to_give_heads_agree(library, generator, scale):
+    inputs = generator.standard_normal((3, 4, 5))
+    queries, keys = 3 * generator.standard_normal((2, 2, 6, 5))
+    factor = 1 / (5 * np.sqrt(6)) if scale is None else scale  # Eq. 3: 1 / (N_0 √G)
+    products = np.einsum("hgi,hgj->hij", keys, queries) * factor
+    omega = attention_by_loops(inputs, products)
+    given = {
+        "queries and keys": pk.QueryKey(library.array(queries), library.array(keys), scale),
+        "product": pk.AttentionProduct(library.array(products)),
+        "scaled product": pk.AttentionProduct(library.array(products / 0.3), 0.3),
+        "matrices": pk.Attention(library.array(omega)),
+    }
+    for name, layer in given.items():
+        assert layer.n_heads == 2
+        whole = library.numpy(layer.attention(library.array(inputs)))
+        np.testing.assert_allclose(whole, omega, rtol=0, atol=1e-14, err_msg=name)
+        column = library.numpy(layer.attention(library.array(inputs), query=1))
+        np.testing.assert_allclose(column, omega[..., 1:2], rtol=0, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.parametrize("readout", ["last", "mean"])
+def test_batches_change_nothing(library, generator, readout):
+    inputs = generator.standard_normal((7, 4, 5))
+    first, second = random_layers((2, 3), 5, generator)
+    omega = attention_by_loops(inputs, second)
+    layers = [pk.AttentionProduct(library.array(first)), pk.Attention(library.array(omega))]
+    inputs = library.array(inputs)
+    whole = library.numpy(pk.attentioned_inputs(inputs, layers, readout))
+    for size in (1, 3, 7, 100):
+        got = library.numpy(pk.attentioned_inputs(inputs, layers, readout, batch_size=size))
+        np.testing.assert_allclose(got, whole, rtol=0, atol=1e-15)
+
+
+def test_large_scores_do_not_overflow(library, generator):
+    inputs = library.array(generator.standard_normal((2, 3, 4)))
+    layer = pk.AttentionProduct(library.array(1e6 * generator.standard_normal((1, 4, 4))))
+    omega = library.numpy(layer.attention(inputs))
+    np.testing.assert_allclose(omega.sum(axis=-2), 1.0, rtol=1e-15)
+
+
+def test_zero_scores_average_the_tokens(library, generator):
+    inputs = generator.standard_normal((2, 3, 4))
+    layers = [pk.AttentionProduct(library.array(np.zeros((1, 4, 4))))] * 3
+    xi = library.numpy(pk.attentioned_inputs(library.array(inputs), layers))
+    np.testing.assert_allclose(xi[:, 0], inputs.mean(axis=1), atol=1e-15)
+
+
+def test_kept_heads_give_the_kept_paths(library, generator):
+    inputs = generator.standard_normal((4, 3, 5))
+    one, two, three = random_layers((3, 3, 2), 5, generator)
+    omega = attention_by_loops(inputs, three)
+    queries, keys = one[:, :2, :], two[:, :2, :]
+    layers = [
+        pk.QueryKey(library.array(queries), library.array(keys), 0.5),
+        pk.AttentionProduct(library.array(two)),
+        pk.Attention(library.array(omega)),
+    ]
+    inputs = library.array(inputs)
+    network = pk.Network((3, 3, 2), 10)
+    kept = ((1, 3), (2, 3), (2,))
+    whole = library.numpy(pk.attentioned_inputs(inputs, layers))
+    fewer = [layer.keep_heads(heads) for layer, heads in zip(layers, kept)]
+    got = library.numpy(pk.attentioned_inputs(inputs, fewer))
+    np.testing.assert_allclose(got, whole[:, network.paths_through(kept)], atol=1e-15)
+
+
+@pytest.mark.parametrize("number", [0, 4, -1])
+def test_heads_that_do_not_exist_cannot_be_kept(library, number):
+    array = library.array(np.full((1, 3, 2, 2), 0.5))
+    for layer in (
+        pk.QueryKey(array[0, ...], array[0, ...]),
+        pk.AttentionProduct(array[0, ...]),
+        pk.Attention(array),
+    ):
+        with pytest.raises(ValueError, match=f"{number}.*heads 1 to 3"):
+            layer.keep_heads([1, number])
+        with pytest.raises(ValueError, match=r"kept names heads \[\] .* heads 1 to 3"):
+            layer.keep_heads([])
+
+
+def test_layers_convert_to_another_library(library, generator):
+    queries, keys = generator.standard_normal((2, 2, 3, 5))
+    products = generator.standard_normal((2, 5, 5))
+    omega = np.full((4, 2, 3, 3), 1 / 3)
+    inputs = generator.standard_normal((4, 3, 5))
+    layers = [pk.QueryKey(queries, keys, 0.7), pk.AttentionProduct(products), pk.Attention(omega)]
+    want = pk.attentioned_inputs(inputs, layers)
+    converted = [layer.convert(library.array) for layer in layers]
+    got = library.numpy(pk.attentioned_inputs(library.array(inputs), converted))
+    np.testing.assert_allclose(got, want, atol=1e-14)
+
+
+def test_the_caller_keeps_its_arrays(generator):
+    inputs = generator.standard_normal((4, 3, 5))
+    products = generator.standard_normal((2, 5, 5))
+    before = inputs.copy(), products.copy()
+    pk.attentioned_inputs(inputs, [pk.AttentionProduct(products)])
+    np.testing.assert_array_equal(inputs, before[0])
+    np.testing.assert_array_equal(products, before[1])
+
+
+def test_bad_inputs_are_named(library):
+    good = library.array(np.ones((2, 3, 4)))
+    layer = pk.AttentionProduct(library.array(np.ones((1, 4, 4))))
+    bad = np.ones((2, 3, 4))
+    bad[1, 2, 3] = np.nan
+    cases = [
+        ((library.array(np.ones((2, 3))), [layer]), r"inputs must have shape .* but has \(2, 3\)"),
+        ((library.array(bad), [layer]), r"inputs of shape \(2, 3, 4\) holds NaN or infinity"),
+        ((library.array(np.ones((0, 3, 4))), [layer]), "inputs must hold examples and tokens"),
+        (
+            (library.array(np.ones((2, 3, 5))), [layer]),
+            "width N_0 = 5, but products expect N_0 = 4",
+        ),
+        ((good, []), "layers must hold at least one attention layer"),
+        ((good, [layer], "middle"), 'readout must be "first", "last", "mean".* not \'middle\''),
+        ((good, [layer], 1.0), "readout must be .* not 1.0"),
+        ((good, [layer], True), "readout must be .* not True"),
+        ((good, [layer], 3), "readout names token 3, but sequences have 3 tokens"),
+        ((good, [layer], -4), "readout names token -4, but sequences have 3 tokens"),
+        ((good, [layer], "last", 0), "batch_size must be at least 1, but is 0"),
+        (
+            (good, [pk.Attention(library.array(np.ones((3, 1, 3, 3))))]),
+            r"layers\[0\].omega holds 3 examples, but inputs holds 2",
+        ),
+        (
+            (good, [pk.Attention(library.array(np.ones((2, 1, 4, 4))))]),
+            r"omega must have shape \(2, 1, 3, 3\)",
+        ),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            pk.attentioned_inputs(*arguments)
+    with pytest.raises(TypeError, match=r"inputs must be an array .* not list; convert it"):
+        pk.attentioned_inputs([[[1.0]]], [layer])
+
+
+def test_bad_layers_are_named(library):
+    array = library.array
+    with pytest.raises(ValueError, match=r"keys must have shape \(1, 2, 3\), but has \(1, 2, 4\)"):
+        pk.QueryKey(array(np.ones((1, 2, 3))), array(np.ones((1, 2, 4))))
+    with pytest.raises(ValueError, match=r"queries must have shape .* but has"):
+        pk.QueryKey(array(np.ones((2, 3))), array(np.ones((2, 3))))
+    with pytest.raises(
+        ValueError, match=r"products must have shape \(any, 4, 4\), but has \(3, 4\)"
+    ):
+        pk.AttentionProduct(array(np.ones((3, 4))))
+    with pytest.raises(ValueError, match=r"products must have shape .* but has \(1, 3, 4\)"):
+        pk.AttentionProduct(array(np.ones((1, 3, 4))))
+    with pytest.raises(ValueError, match=r"omega must have shape .* but has \(2, 1, 3, 4\)"):
+        pk.Attention(array(np.ones((2, 1, 3, 4))))
+    with pytest.raises(ValueError, match=r"omega .* holds NaN or infinity"):
+        pk.Attention(array(np.full((1, 1, 2, 2), np.inf)))
+    with pytest.raises(TypeError, match=r"products must be an array .* not list"):
+        pk.AttentionProduct([[[1.0]]])
+    with pytest.raises(TypeError, match=r"omega must be an array .* not list"):
+        pk.Attention([[[[1.0]]]])
+    with pytest.raises(TypeError, match="queries must be an array"):
+        pk.QueryKey([[[1.0]]], array(np.ones((1, 1, 1))))

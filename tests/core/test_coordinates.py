@@ -1,0 +1,126 @@
+import formulas
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pathkernel_core import Network, PathKernels, entropy, gp_order_parameters
+from pathkernel_core.coordinates import ChainCoordinates
+
+
+@st.composite
+def networks(draw):
+    heads = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    positive = st.floats(0.2, 5.0)
+    return Network(
+        heads,
+        draw(st.lists(st.floats(1.0, 1e3), min_size=len(heads) + 1, max_size=len(heads) + 1)),
+        draw(st.lists(positive, min_size=len(heads) + 2, max_size=len(heads) + 2)),
+        draw(st.integers(1, 2)),
+    )
+
+
+def order_parameters(chain, coordinates):
+    factors = chain.factors(chain.relative_factors(coordinates))
+    return [factor @ factor.T for factor in factors]
+
+
+@given(networks(), st.integers(0, 2**32 - 1))
+def test_round_trip(network, seed):
+    generator = np.random.default_rng(seed)
+    chain = ChainCoordinates(network)
+    coordinates = generator.standard_normal(chain.gp_limit.shape)
+    back = chain.from_order_parameters(order_parameters(chain, coordinates))
+    np.testing.assert_allclose(back, coordinates, rtol=1e-6, atol=1e-6)
+
+    matrices = formulas.random_chain(network, generator)
+    again = order_parameters(chain, chain.from_order_parameters(matrices))
+    for got, want in zip(again, matrices):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
+def test_factors_are_triangular_with_a_positive_diagonal(network, generator):
+    chain = ChainCoordinates(network)
+    coordinates = generator.standard_normal(chain.gp_limit.shape)
+    for factor, size in zip(chain.factors(chain.relative_factors(coordinates)), network.sizes):
+        assert factor.shape == (size, size)
+        np.testing.assert_array_equal(factor, np.tril(factor))
+        assert (np.diagonal(factor) > 0).all()
+
+
+def test_the_origin_is_the_gaussian_process_limit(network):
+    chain = ChainCoordinates(network)
+    for got, want in zip(order_parameters(chain, chain.gp_limit), gp_order_parameters(network)):
+        np.testing.assert_allclose(got, want, rtol=1e-15)
+
+
+def test_entropy_is_that_of_the_order_parameters(network, generator):
+    chain = ChainCoordinates(network)
+    coordinates = 0.5 * generator.standard_normal(chain.gp_limit.shape)
+    got = chain.entropy(chain.relative_factors(coordinates)) * max(network.widths)
+    assert got == pytest.approx(entropy(network, order_parameters(chain, coordinates)), rel=1e-12)
+
+
+def chain_from_vector(xp, network, vector):
+    """U_1, …, u_a from the coordinates, as the module's description defines them."""
+    sizes, start, relative = network.sizes, 0, []
+    for size in sizes:
+        rows, columns = np.tril_indices(size)
+        places = np.zeros((len(rows), size, size))
+        places[np.arange(len(rows)), rows, columns] = 1.0
+        on_diagonal = xp.asarray((rows == columns).astype(float))
+        part = vector[start : start + len(rows)]
+        part = on_diagonal * xp.exp(part) + (1 - on_diagonal) * part
+        places = xp.asarray(places)
+        if xp is np:
+            places = places.astype(complex)
+        relative.append(xp.einsum("k,kij->ij", part, places))
+        start += len(rows)
+    factor = network.variances[-1] ** 0.5 * relative[-1]
+    factors = [factor]
+    for layer in reversed(range(len(network.heads))):
+        eye = xp.asarray(np.eye(network.heads[layer]))
+        factor = network.variances[1 + layer] ** 0.5 * (xp.kron(eye, factor) @ relative[layer])
+        factors.insert(0, factor)
+    return [factor @ factor.T for factor in factors]
+
+
+def test_action_gradient_is_a_derivative(network, generator, derivative):
+    xi, labels = formulas.random_examples(network, 6, 3, generator)
+    temperature, width = 0.2, max(network.widths)
+    chain = ChainCoordinates(network)
+    vector = 0.4 * generator.standard_normal(chain.gp_limit.shape)
+    (want,) = derivative(
+        lambda xp, arrays: formulas.action(
+            xp, network, chain_from_vector(xp, network, arrays[0]), xi, labels, temperature
+        ),
+        [vector],
+    )
+    relative = chain.relative_factors(vector)
+    factors = chain.factors(relative)
+    _, gradient = PathKernels(xi, labels).energy_and_gradient(
+        factors[0] @ factors[0].T, temperature, network.variances[0]
+    )
+    got = chain.gradient(relative, factors, gradient / width)
+    assert formulas.relative_error(got * width, want) < 1e-11
+
+
+def test_curvature_is_the_entropys_hessian_at_the_limit(network):
+    chain = ChainCoordinates(network)
+    nothing = np.zeros((network.sizes[0],) * 2)
+
+    def gradient(coordinates):
+        relative = chain.relative_factors(coordinates)
+        return chain.gradient(relative, chain.factors(relative), nothing)
+
+    step = 1e-6
+    for index, curvature in enumerate(chain.curvature):
+        moved = step * np.eye(len(chain.curvature))[index]
+        slope = (gradient(moved) - gradient(-moved)) / (2 * step)
+        np.testing.assert_allclose(slope[index], curvature, rtol=1e-6)
+        np.testing.assert_allclose(np.delete(slope, index), 0.0, atol=1e-8)
+
+
+def test_order_parameters_must_be_positive_definite():
+    with pytest.raises(np.linalg.LinAlgError):
+        ChainCoordinates(Network((2,), 10)).from_order_parameters([np.diag([1.0, -1.0]), np.eye(1)])

@@ -1,0 +1,215 @@
+import math
+
+import formulas
+import numpy as np
+import pytest
+
+import pathkernel_core as pk
+from pathkernel_core import Network, PathKernels, SufficientStatistics
+
+
+@pytest.fixture
+def examples(generator):
+    return formulas.random_examples(Network((2, 2), 10), 9, 5, generator)
+
+
+def test_total_kernel_is_the_sum_over_pairs_of_paths(library, generator, examples):
+    xi, _ = examples
+    other = generator.standard_normal((4, 4, 5))
+    u = formulas.random_positive(4, generator)
+    there, u_there = library.array(xi), library.array(u)
+    got = library.numpy(pk.total_kernel(there, u_there, library.array(other), variance=0.7))
+    want = formulas.kernel(xi, other, u, variance=0.7)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-13)
+    got = library.numpy(pk.total_kernel(there, u_there))
+    np.testing.assert_allclose(got, formulas.kernel(xi, xi, u), rtol=0, atol=1e-13)
+
+
+def test_path_kernels(library, generator, examples):
+    xi, other = examples[0], generator.standard_normal((4, 4, 5))
+    there = library.array(xi)
+    for one, two in ((0, 0), (1, 3), (3, 1)):
+        got = library.numpy(pk.path_kernel(there, library.array(other), one, two))
+        np.testing.assert_allclose(got, xi[:, one] @ other[:, two].T / 5, atol=1e-14)
+    together = library.numpy(pk.same_path_kernels(there))
+    for path in range(4):
+        np.testing.assert_allclose(together[path], xi[:, path] @ xi[:, path].T / 5, atol=1e-14)
+
+
+def statistics_equal(one, two):
+    np.testing.assert_allclose(np.asarray(one.gram), np.asarray(two.gram), atol=1e-12)
+    np.testing.assert_allclose(np.asarray(one.projections), np.asarray(two.projections), atol=1e-12)
+    assert one.label_square == pytest.approx(two.label_square)
+    assert one.n_examples == two.n_examples
+
+
+def test_statistics_are_sums_over_examples(library, examples):
+    xi, labels = examples
+    got = SufficientStatistics.of(library.array(xi), library.array(labels))
+    gram, projections = np.zeros((4, 5, 4, 5)), np.zeros((4, 5, 1))
+    for example, label in zip(xi, labels):
+        gram += np.einsum("pi,qj->piqj", example, example)
+        projections[..., 0] += label * example
+    np.testing.assert_allclose(library.numpy(got.gram), gram, atol=1e-12)
+    np.testing.assert_allclose(library.numpy(got.projections), projections, atol=1e-12)
+    assert got.label_square == pytest.approx((labels**2).sum())
+    assert got.n_examples == 9
+
+
+def test_statistics_of_batches_add_up(library, examples, monkeypatch):
+    xi, labels = map(library.array, examples)
+    whole = SufficientStatistics.of(xi, labels)
+    parts = [
+        SufficientStatistics.of(xi[rows, ...], labels[rows]) for rows in (slice(4), slice(4, 9))
+    ]
+    statistics_equal(parts[0] + parts[1], whole)
+    monkeypatch.setattr("pathkernel_core.kernels._BATCH_ELEMENTS", 50)  # two examples at a time
+    statistics_equal(SufficientStatistics.of(xi, labels), whole)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_streamed_statistics_give_the_same_solution(library, generator, outputs):
+    network = Network((2, 2), 15, outputs=outputs)
+    xi, labels = formulas.random_examples(network, 20, 3, generator)
+    new = generator.standard_normal((6, 4, 3))
+    total = sum(
+        (
+            SufficientStatistics.of(library.array(xi[i : i + 5]), library.array(labels[i : i + 5]))
+            for i in (5, 10, 15)
+        ),
+        start=SufficientStatistics.of(library.array(xi[:5]), library.array(labels[:5])),
+    )
+    streamed = PathKernels.from_statistics(total)
+    assert (streamed.space, streamed.n_examples, streamed.outputs) == ("features", 20, outputs)
+    assert streamed.n_features == streamed.input_width == 3
+    got = pk.minimise_action(streamed, network, 0.1)
+    want = pk.minimise_action(PathKernels(xi, labels, "examples"), network, 0.1)
+    assert got.action == pytest.approx(want.action, rel=1e-12)
+    prediction, reference = got.predict(library.array(new)), want.predict(new)
+    for ours, theirs in zip(
+        (prediction.mean, prediction.variance), (reference.mean, reference.variance)
+    ):
+        np.testing.assert_allclose(library.numpy(ours), theirs, rtol=1e-6, atol=1e-8)
+
+
+def test_statistics_that_do_not_match_do_not_add_up(generator):
+    one = SufficientStatistics.of(np.ones((2, 1, 3)), np.ones(2))
+    two = SufficientStatistics.of(np.ones((2, 2, 3)), np.ones(2))
+    with pytest.raises(ValueError, match=r"\(1, 3, 1\) and \(2, 3, 1\) \(paths, N_0, outputs\)"):
+        one + two
+
+
+def test_inputs_in_a_subspace_are_rotated_into_it(library, generator):
+    network = Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 12, 20, generator, rank=3)
+    problem = PathKernels(library.array(xi), library.array(labels))
+    assert problem.n_features == 3
+    assert problem.input_width == 20
+    u = formulas.random_positive(2, generator)
+    energy, _ = problem.energy_and_gradient(u, 0.1)
+    assert energy == pytest.approx(formulas.energy(np, u, xi, labels, 0.1).real, rel=1e-12)
+
+
+def test_zero_inputs_are_a_constant_kernel(library):
+    """No information at all: the energy is P ln T + |Y|²/T and depends on no order parameter."""
+    problem = PathKernels(library.array(np.zeros((4, 2, 3))), library.array(np.ones(4)))
+    energy, gradient = problem.energy_and_gradient(np.eye(2), 0.5)
+    assert energy == pytest.approx(4 * math.log(0.5) + 4 / 0.5)
+    np.testing.assert_array_equal(gradient, 0.0)
+
+
+@pytest.mark.parametrize(("examples", "space"), [(10, "examples"), (400, "features")])
+def test_auto_takes_the_smaller_factorisation(examples, space, generator):
+    xi, labels = formulas.random_examples(Network((2, 2), 10), examples, 4, generator)
+    assert PathKernels(xi, labels).space == space
+
+
+def test_the_caller_keeps_its_arrays(generator, examples):
+    xi, labels = examples
+    before = xi.copy(), labels.copy()
+    for space in ("examples", "features"):
+        problem = PathKernels(xi, labels, space)
+        pk.minimise_action(problem, Network((2, 2), 10), 0.1).predict(xi)
+    np.testing.assert_array_equal(xi, before[0])
+    np.testing.assert_array_equal(labels, before[1])
+
+
+def test_integer_labels_are_numbers_like_any_other(library):
+    xi = library.array(np.eye(3)[:, None, :])
+    whole = library.xp.asarray(np.array([1, -1, 1]), dtype=library.xp.int64)
+    got = PathKernels(xi, whole).energy_and_gradient(np.eye(1), 1.0)
+    want = PathKernels(xi, library.array([1.0, -1.0, 1.0])).energy_and_gradient(np.eye(1), 1.0)
+    assert got[0] == want[0]
+
+
+def test_bad_examples_are_named(library):
+    array = library.array
+    xi, labels = array(np.ones((3, 2, 4))), array(np.ones(3))
+    nan = np.ones((3, 2, 4))
+    nan[0, 0, 0] = np.nan
+    cases = [
+        (
+            (array(np.ones((3, 4))), labels),
+            r"xi must have shape \(any, any, any\), but has \(3, 4\)",
+        ),
+        ((xi, array(np.ones((3, 1, 1)))), r"labels must have shape \(P,\) or \(P, C\), but has"),
+        ((xi, array(np.ones(2))), r"labels holds 2 examples, but xi of shape \(3, 2, 4\) holds 3"),
+        ((array(np.ones((0, 2, 4))), array(np.ones(0))), "holds no examples; give at least one"),
+        ((array(nan), labels), r"xi of shape \(3, 2, 4\) holds NaN or infinity; remove"),
+        ((xi, array([1.0, np.inf, 1.0])), r"labels of shape \(3,\) holds NaN or infinity"),
+        (
+            (xi, labels, "fourier"),
+            'space must be "auto", "examples" or "features", not \'fourier\'',
+        ),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            PathKernels(*arguments)
+    for arguments, message in [
+        (([[[1.0]]], labels), "xi must be an array .* not list"),
+        ((xi, [1.0, 1.0, 1.0]), "labels must be an array .* not list"),
+        ((array(np.ones((3, 2, 4)), "complex128"), labels), "xi must be real floating.*complex128"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            PathKernels(*arguments)
+    if library.name != "numpy":
+        with pytest.raises(
+            TypeError, match=r"xi is an array of .* but labels is an array of numpy"
+        ):
+            PathKernels(xi, np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([], "paths must be a non-empty list of path indices"),
+        ([[0]], "paths must be a non-empty list of path indices"),
+        ([0.5], "paths must be a non-empty list of path indices"),
+        ([True, False], "paths must be a non-empty list of path indices"),
+        ([0, 4], r"paths must lie between 0 and 3, but has \[0, 4\]"),
+        ([-1], r"paths must lie between 0 and 3, but has \[-1\]"),
+        ([1, 1], r"paths must name each path once, but has \[1, 1\]"),
+    ],
+)
+def test_bad_paths_are_named(examples, paths, message):
+    with pytest.raises(ValueError, match=message):
+        PathKernels(*examples).keep_paths(paths)
+
+
+def test_bad_points_are_named(examples):
+    problem, u = PathKernels(*examples), np.eye(4)
+    for temperature in (0, -1.0, math.nan, math.inf, "cold"):
+        with pytest.raises(ValueError, match=f"temperature must be positive .* {temperature!r}"):
+            problem.energy_and_gradient(u, temperature)
+    with pytest.raises(ValueError, match="variance must be positive and finite, but is 0"):
+        problem.energy_and_gradient(u, 1.0, 0)
+    message = (
+        r"order_parameter must have shape \(4, 4\) for 4 paths and 1 outputs, but has \(3, 3\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        problem.energy_and_gradient(np.eye(3), 1.0)
+    message = "order_parameter is not positive definite: its smallest eigenvalue is -0.5"
+    with pytest.raises(pk.NotPositiveDefiniteError, match=message):
+        problem.energy_and_gradient(np.diag([1, 1, 1, -0.5]), 1.0)
+    with pytest.raises(ValueError, match=r"order_parameter .* holds NaN or infinity"):
+        problem.energy_and_gradient(np.full((4, 4), np.nan), 1.0)
