@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -90,7 +91,7 @@ class ExampleSpace:
     labels: Array
     name = "examples"
 
-    @property
+    @cached_property
     def _rows(self) -> tuple[Array, Array]:
         xp = array_namespace(labels=self.labels)
         return per_output(self.features, self.labels.shape[1]), xp.reshape(self.labels, (-1, 1))
@@ -176,7 +177,7 @@ class FeatureSpace:
         """Number C of outputs."""
         return self.projections.shape[-1]
 
-    @property
+    @cached_property
     def _rows(self) -> tuple[Array, Array]:
         """Gram matrix (n·C, N_0, n·C, N_0) and projections (n·C, N_0), outputs expanded."""
         xp = array_namespace(gram=self.gram)
