@@ -1,0 +1,71 @@
+"""What the documents say is run: examples, and the list of hooks."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from pathkernel_core import hooks
+from pathkernel_core.testing import check_task
+
+ROOT = Path(__file__).parents[1]
+
+
+def code_blocks(document, language):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_readme_example_runs(capsys):
+    exec(code_blocks("README.md", "python")[0], {})
+    assert "CONVERGED" in capsys.readouterr().out
+
+
+def test_readme_example_is_short():
+    assert len(code_blocks("README.md", "python")[0].split("\n\n")[1].splitlines()) <= 10
+
+
+def test_plugin_guide_builds_a_task_that_keeps_the_contract(tmp_path, monkeypatch):
+    example, check = code_blocks("docs/plugins.md", "python")
+    (tmp_path / "parity_task.py").write_text(example)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        import parity_task
+
+        check_task(parity_task.Parity(examples=20))
+        namespace = {}
+        exec(check, namespace)
+        namespace["TestParity"]().test_theory_runs()
+    finally:
+        sys.modules.pop("parity_task", None)
+
+
+def test_plugin_guide_lists_every_hook():
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(pathkernel_\w+)\(\)`", text))
+    specified = {name for name in vars(hooks) if name.startswith("pathkernel_")}
+    assert listed == specified
+    for name in specified:
+        assert getattr(hooks, name).__doc__.strip(), f"hook {name} needs a docstring"
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(document):
+    path = ROOT / document
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), f"{document} links to {target}"
+
+
+def test_data_guide_names_every_variable():
+    from pathkernel_analyses.plugin import pathkernel_analyses
+    from pathkernel_datasets.schema import core_variables
+
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    analysed = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
+    for variable in (*core_variables(1), *analysed):
+        assert f"`{variable.name}`" in text, variable.name
