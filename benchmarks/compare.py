@@ -35,6 +35,7 @@ from benchmarks.measuring import (
     timed,
     to_library,
 )
+from pathkernel_core.backend import to_host
 
 TOLERANCE = 1e-5  # of the comparison with today's practice
 SAME_ACTION = 1e-7
@@ -50,7 +51,7 @@ def practice(options: argparse.Namespace) -> dict:
     if "markov" in options.problems:
         chosen.append(problems.markov(options.seed))
     if "images" in options.problems:
-        chosen.append(problems.images(options.seed, options.image_temperature))
+        chosen.append(problems.images(options.seed, options.image_temperature, options.image_heads))
     return {problem.name: _practice(problem, options) for problem in chosen}
 
 
@@ -193,7 +194,10 @@ def floor(options: argparse.Namespace) -> dict:
     for heading in ("problem", "factorised", "floor, ms", "ours, ms", "ratio"):
         table.add_column(heading, justify="right")
     figures, cases = {}, []
-    for problem in (problems.markov(options.seed), problems.images(options.seed)):
+    for problem in (
+        problems.markov(options.seed),
+        problems.images(options.seed, heads=options.image_heads),
+    ):
         kernels = pk.PathKernels(*_arrays(problem, options), space="examples")
         own = pk.PathKernels(problem.xi, problem.labels, space="examples").form.features
         scale = np.sqrt(own.shape[1] * own.shape[2])  # the floor takes unscaled inputs
@@ -206,7 +210,7 @@ def floor(options: argparse.Namespace) -> dict:
         )
         total = part if total is None else total + part
     kernels = pk.PathKernels.from_statistics(total)
-    gram = np.asarray(kernels.form.gram)
+    gram = to_host(kernels.form.gram)
     cases.append(("statistics", kernels, floors.FeatureSpaceFloor, gram, stream.temperature))
     for name, kernels, floor_type, array, temperature in cases:
         factor = _some_factor(kernels.n_paths)
@@ -319,6 +323,7 @@ def main() -> None:
     add("--repeats", type=int, default=2, help="runs of our side before and after today's practice")
     add("--seconds", type=float, default=120.0, help="cap on today's practice, per width")
     add("--image-temperature", type=float, default=0.5, help="temperature of the image task")
+    add("--image-heads", default="random", help="random, or a file of trained heads")
     add("--no-save", action="store_true", help="print only")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
@@ -326,7 +331,7 @@ def main() -> None:
     if not installed(options.backend):
         parser.error(f"{options.backend} cannot be used here")
     start = time.perf_counter()
-    path = results_file("compare", options.backend, options.device)
+    path = results_file("compare", [options.backend], options.device)
     with one_thread():
         for part in options.parts or PARTS:
             before = time.perf_counter()

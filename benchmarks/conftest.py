@@ -24,8 +24,7 @@ def pytest_addoption(parser):
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     if config.getoption("--save-results") and config.getoption("benchmark_json") is None:
-        last = _backends(config)[-1]
-        path = results_file("timings", last, config.getoption("--array-device"))
+        path = results_file("timings", _backends(config), config.getoption("--array-device"))
         path.parent.mkdir(parents=True, exist_ok=True)
         config.option.benchmark_json = str(path)
 

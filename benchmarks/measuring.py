@@ -14,7 +14,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -114,9 +114,9 @@ def record(backend: str, device: str) -> dict:
     }
 
 
-def results_file(kind: str, backend: str, device: str = "cpu") -> Path:
-    """Path of a results file: <kind>-<device>-<backend>-<date>.json."""
-    parts = (kind, device_name(backend, device), backend)
+def results_file(kind: str, backends: Sequence[str], device: str = "cpu") -> Path:
+    """Path of a results file: <kind>-<device>-<backends>-<date>.json."""
+    parts = (kind, device_name(backends[-1], device), *backends)
     slug = "-".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)
     return RESULTS / f"{slug}-{datetime.date.today().isoformat()}.json"
 

@@ -45,8 +45,8 @@ def markov(seed: int = 0) -> BenchmarkProblem:
     )
 
 
-def images(seed: int = 0, temperature: float = 0.5) -> BenchmarkProblem:
-    """One-shot images with random heads: P = 600, n = 16, N_0 = 192 of rank 115.
+def images(seed: int = 0, temperature: float = 0.5, heads: str = "random") -> BenchmarkProblem:
+    """One-shot images: P = 600, n = 16, N_0 = 192 of rank at most 115.
 
     Without the image archives (PATHKERNEL_DATA) a random problem of the same shape stands in.
     """
@@ -57,7 +57,7 @@ def images(seed: int = 0, temperature: float = 0.5) -> BenchmarkProblem:
         except ImportError:
             pass
         else:
-            found = _attentioned(OneShotImages(), seed)
+            found = _attentioned(OneShotImages(heads=heads), seed)
     if found is None:
         name, found = "one-shot-images (random stand-in)", _image_stand_in(seed)
     return BenchmarkProblem(
