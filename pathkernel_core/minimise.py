@@ -300,7 +300,14 @@ def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
             f"start has order parameters of sizes {tuple(map(len, matrices))}, but this network "
             f"needs {coordinates.network.sizes}; start from a network with the same heads"
         )
-    return coordinates.from_order_parameters(matrices)
+    try:
+        return coordinates.from_order_parameters(matrices)
+    except np.linalg.LinAlgError:
+        smallest = min(float(np.linalg.eigvalsh(matrix)[0]) for matrix in matrices)
+        raise NotPositiveDefiniteError(
+            "start has an order parameter that is not positive definite: the smallest eigenvalue "
+            f"is {smallest:.3g}; start from another solution, or leave start out"
+        ) from None
 
 
 def _check_network(problem: PathKernels, network: Network) -> None:

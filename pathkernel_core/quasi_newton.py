@@ -18,6 +18,8 @@ _ARMIJO = 1e-4
 _CURVATURE = 0.9
 _ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
 _TRIALS = 25  # of one line search
+_IDLE = 50  # steps in a row that lower neither the value nor the gradient
+_PROGRESS = 1e-14  # relative change of the value that counts as lower
 _LONGEST_FIRST_STEP = 1.0  # in any coordinate
 
 
@@ -52,9 +54,11 @@ def minimise(
     Returns
     -------
     bool
-        Whether ``stop`` held. False if no step along the gradient lowers the function any more.
+        Whether ``stop`` held. False if no step along the gradient lowers the function any more,
+        or many steps in a row only moved about within rounding.
     """
     point = Point(start, *function(start))
+    lowest, flattest, idle = point.value, float(np.abs(point.gradient).max()), 0
     pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
     while not stop(point):
         direction = _direction(point.gradient, pairs, curvature)
@@ -72,6 +76,14 @@ def minimise(
         if inner > 1e-14 * np.linalg.norm(moved) * np.linalg.norm(bent):
             pairs = [*pairs[-_MEMORY + 1 :], (moved, bent, inner)]
         point = following
+        slope = float(np.abs(point.gradient).max())
+        idle += 1
+        if point.value < lowest - _PROGRESS * max(1.0, abs(lowest)):
+            lowest, idle = point.value, 0
+        if slope < 0.9 * flattest:
+            flattest, idle = slope, 0
+        if idle >= _IDLE:
+            return False
     return True
 
 
