@@ -189,9 +189,12 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
         ("command", manager.hook.pathkernel_commands, plugins.commands),
     ):
         found += [(kind, table, thing.name, thing) for thing in _flatten(call)]
+    added: dict[tuple[str, str], Any] = {}
     for kind, table, name, thing in found:
-        if name in table:
-            raise PluginError(f"the {kind} name {name!r} is already taken by {table[name]!r}")
+        taken = table.get(name, added.get((kind, name)))
+        if taken is not None:
+            raise PluginError(f"the {kind} name {name!r} is already taken by {taken!r}")
+        added[kind, name] = thing
         if kind == "task" and not (isinstance(thing, type) and issubclass(thing, Task)):
             raise PluginError(f"{thing!r} is no subclass of pathkernel_core.task.Task")
     for _, table, name, thing in found:
