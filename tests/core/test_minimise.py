@@ -1,0 +1,387 @@
+import math
+
+import formulas
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pathkernel_core as pk
+from pathkernel_core import (
+    Network,
+    PathKernels,
+    Status,
+    entropy_gradient,
+    gp_limit,
+    minimise_action,
+)
+
+
+def to_numpy(solution):
+    return [np.asarray(matrix) for matrix in solution.order_parameters]
+
+
+def problem_of(network, generator, examples=20, width=4, space="auto"):
+    return PathKernels(*formulas.random_examples(network, examples, width, generator), space)
+
+
+def solution_at(network, problem, temperature, order_parameters):
+    """A start for the minimiser at given order parameters."""
+    return pk.Solution(
+        order_parameters=tuple(order_parameters),
+        action=0.0,
+        entropy=0.0,
+        energy=0.0,
+        status=Status.STALLED,
+        evaluations=0,
+        iterations=0,
+        gradient_norm=math.inf,
+        action_history=np.zeros(1),
+        gradient_history=np.zeros(1),
+        network=network,
+        problem=problem,
+        temperature=temperature,
+    )
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+def test_the_minimum_is_stationary(library, network, generator, space):
+    """Every gradient of the action vanishes, by formulas independent of the minimiser's."""
+    xi, labels = formulas.random_examples(network, 15, 3, generator)
+    problem = PathKernels(library.array(xi), library.array(labels), space)
+    solution = minimise_action(problem, network, 0.1)
+    assert solution.status is Status.CONVERGED
+    assert solution.status.ok
+    assert solution.gradient_norm <= 1e-8
+    chain = [library.numpy(matrix) for matrix in solution.order_parameters]
+    assert tuple(map(len, chain)) == network.sizes
+
+    _, energy_gradient = PathKernels(xi, labels).energy_and_gradient(
+        chain[0], 0.1, network.variances[0]
+    )
+    gradients = list(entropy_gradient(network, chain))
+    gradients[0] = gradients[0] + energy_gradient
+    assert max(np.abs(gradient).max() for gradient in gradients) / network.width < 2e-8
+
+    width = network.width
+    action = formulas.action(np, network, chain, xi, labels, 0.1).real
+    assert solution.action * width == pytest.approx(action, rel=1e-11)
+    entropy = formulas.entropy(np, network, chain).real
+    assert solution.entropy * width == pytest.approx(entropy, rel=1e-11)
+    assert solution.action == pytest.approx(solution.entropy + solution.energy)
+
+
+@pytest.mark.parametrize("width", [10, 1000])
+def test_hidden_markov_is_the_same_on_every_library(library, markov, width):
+    network = Network((2, 2), width)
+    xi, labels = markov
+    reference = minimise_action(PathKernels(xi, labels), network, 0.01)
+    solution = minimise_action(PathKernels(library.array(xi), library.array(labels)), network, 0.01)
+    assert solution.gradient_norm <= 1e-8
+    assert solution.action == pytest.approx(reference.action, rel=1e-10)
+    for got, want in zip(solution.order_parameters, to_numpy(reference)):
+        np.testing.assert_allclose(library.numpy(got), want, rtol=0, atol=1e-6)
+    gp, reference_gp = (
+        gp_limit(PathKernels(*pair), network, 0.01)
+        for pair in ((library.array(xi), library.array(labels)), (xi, labels))
+    )
+    assert gp.action == pytest.approx(reference_gp.action, rel=1e-10)
+    assert gp.action > solution.action
+
+
+@pytest.mark.parametrize("examples", [3, 40])
+def test_infinite_width_is_the_gaussian_process(network, generator, examples):
+    xi, labels = formulas.random_examples(network, examples, 3, generator)
+    problem = PathKernels(xi, labels)
+    limit = gp_limit(problem, network, 0.1)
+    assert limit.status is Status.GP_LIMIT
+    assert limit.evaluations == 1
+    for got, want in zip(limit.order_parameters, pk.gp_order_parameters(network)):
+        np.testing.assert_allclose(got, want, rtol=1e-15)
+    distances = []
+    for factor in (1e3, 1e4, 1e8):
+        wide = Network(
+            network.heads,
+            [factor * n for n in network.widths],
+            network.variances,
+            network.outputs,
+        )
+        solution = minimise_action(problem, wide, 0.1, tolerance=1e-12)
+        distances.append(np.abs(solution.order_parameter - limit.order_parameter).max())
+    assert distances[1] == pytest.approx(distances[0] / 10, rel=0.2)  # as 1/N
+    assert distances[2] < 1e-4
+    new = generator.standard_normal((3, network.n_paths, 3))
+    np.testing.assert_allclose(solution.predict(new).mean, limit.predict(new).mean, atol=1e-4)
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+def test_one_path_is_the_theory_of_scalar_order_parameters(generator, space):
+    """L = 1, H = 1: two numbers u_1 and u_a, found here by SciPy from the written-out action."""
+    n0, n1, s0, s1, sa, temperature = 13.0, 9.0, 0.8, 1.3, 0.7, 0.2
+    network = Network((1,), (n0, n1), (s0, s1, sa))
+    xi, labels = formulas.random_examples(network, 12, 4, generator)
+    solution = minimise_action(PathKernels(xi, labels, space), network, temperature)
+    values, vectors = np.linalg.eigh(s0 * xi[:, 0] @ xi[:, 0].T / 4)
+    overlaps = (vectors.T @ labels) ** 2
+
+    def action(logs):
+        u, top = np.exp(logs)
+        noisy = u * values + temperature
+        return (
+            n1 * (top / sa - math.log(top))
+            + n0 * (u / top / s1 - math.log(u) + math.log(top))
+            + np.log(noisy).sum()
+            + (overlaps / noisy).sum()
+        )
+
+    found = scipy.optimize.minimize(
+        action,
+        [0.0, 0.0],
+        method="Nelder-Mead",
+        options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 2000},
+    )
+    u, top = np.exp(found.x)
+    assert solution.action * n0 == pytest.approx(found.fun, rel=1e-12)
+    assert solution.order_parameters[0].item() == pytest.approx(u, rel=1e-6)
+    assert solution.order_parameters[1].item() == pytest.approx(top, rel=1e-6)
+    # stationarity in u_a, by hand: N_1 (1/σ_a² - 1/u_a) = N_0 (u/(σ_1² u_a²) - 1/u_a)
+    left, right = n1 * (1 / sa - 1 / top), n0 * (u / s1 / top**2 - 1 / top)
+    assert left == pytest.approx(right, rel=1e-5)
+
+
+def test_majorise_minimise_leaves_the_minimum_where_it_is(generator):
+    """The fixed point of a map that needs neither steps nor the gradient's norm."""
+    network = Network((2, 3), 25, 1.0)
+    xi, labels = formulas.random_examples(network, 30, 4, generator)
+    temperature = 0.1
+    solution = minimise_action(PathKernels(xi, labels), network, temperature, tolerance=1e-11)
+    u, above, _ = to_numpy(solution)
+    noisy = np.linalg.inv(formulas.kernel(xi, xi, u) + temperature * np.eye(30))
+    scaled = xi / math.sqrt(6 * 4)
+    m = np.einsum("mpi,mn,nqi->pq", scaled, noisy, scaled)
+    z = np.einsum("mpi,mn,n->pi", scaled, noisy, labels)
+    r = z @ z.T
+    a = np.kron(np.eye(2), np.linalg.inv(above)) + m / 25
+    b = u @ r @ u / 25
+    factor = np.linalg.cholesky(a)
+    values, vectors = np.linalg.eigh(factor.T @ b @ factor)
+    middle = (vectors * (1 + np.sqrt(1 + 4 * values)) / 2) @ vectors.T
+    half = np.linalg.solve(factor.T, middle)
+    following = np.linalg.solve(factor.T, half.T).T
+    following = (following + following.T) / 2
+    np.testing.assert_allclose(following @ a @ following - following, b, atol=1e-12)
+    np.testing.assert_allclose(following, u, rtol=0, atol=1e-9)
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=2), st.integers(0, 2**32 - 1))
+def test_relabelling_heads_relabels_the_solution(heads, seed):
+    generator = np.random.default_rng(seed)
+    network = Network(heads, 15)
+    xi, labels = formulas.random_examples(network, 10, 3, generator)
+    orders = [generator.permutation(count) for count in heads]
+    places = np.arange(network.n_paths).reshape(heads)[np.ix_(*orders)].ravel()
+    one = minimise_action(PathKernels(xi, labels), network, 0.2)
+    two = minimise_action(PathKernels(xi[:, places], labels), network, 0.2)
+    assert two.action == pytest.approx(one.action, rel=1e-10)
+    np.testing.assert_allclose(
+        two.order_parameter, one.order_parameter[np.ix_(places, places)], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+def test_random_starts_reach_the_same_minimum(network, generator, space):
+    problem = problem_of(network, generator, space=space)
+    first = minimise_action(problem, network, 0.1)
+    for _ in range(4):
+        start = solution_at(network, problem, 0.1, formulas.random_chain(network, generator))
+        other = minimise_action(problem, network, 0.1, start=start)
+        assert other.action == pytest.approx(first.action, rel=1e-10)
+        for got, want in zip(to_numpy(other), to_numpy(first)):
+            np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_a_warm_start_is_shorter_and_ends_at_the_same_minimum(library, markov):
+    problem = PathKernels(library.array(markov[0]), library.array(markov[1]))
+    network = Network((2, 2), 10)
+    neighbour = minimise_action(problem, Network((2, 2), 11), 0.01)
+    cold = minimise_action(problem, network, 0.01)
+    warm = minimise_action(problem, network, 0.01, start=neighbour)
+    assert warm.evaluations < cold.evaluations
+    assert warm.action == pytest.approx(cold.action, rel=1e-11)
+    again = minimise_action(problem, network, 0.01, start=cold)
+    assert again.evaluations <= 3
+
+
+def test_a_gaussian_process_limit_is_a_start_like_any_other(generator):
+    network = Network((2,), 10)
+    problem = problem_of(network, generator)
+    start = gp_limit(problem, network, 0.1)
+    one = minimise_action(problem, network, 0.1)
+    two = minimise_action(problem, network, 0.1, start=start)
+    assert two.evaluations == one.evaluations
+    np.testing.assert_allclose(two.order_parameter, one.order_parameter, atol=1e-9)
+
+
+def test_histories_fall(network, generator):
+    solution = minimise_action(problem_of(network, generator), network, 0.05)
+    actions, gradients = solution.action_history, solution.gradient_history
+    assert len(actions) == len(gradients) == solution.iterations + 1
+    assert solution.evaluations > solution.iterations
+    assert (np.diff(actions) <= 1e-11 * np.abs(actions[:-1])).all()
+    assert gradients[-1] == solution.gradient_norm == gradients.min()
+    assert actions[-1] == solution.action
+    limit = gp_limit(solution.problem, network, 0.05)
+    assert actions[0] == pytest.approx(limit.action)
+
+
+def test_too_few_evaluations(generator):
+    network = Network((2, 2), 10)
+    problem = problem_of(network, generator)
+    message = r"limit on evaluations .* after 5 evaluations, the tolerance 1e-08. Raise the"
+    with pytest.raises(pk.MinimisationError, match=message) as caught:
+        minimise_action(problem, network, 0.1, max_evaluations=5)
+    solution = caught.value.solution
+    assert solution.status is Status.MAX_EVALUATIONS
+    assert not solution.status.ok
+    assert solution.evaluations == 5
+    assert solution.action < gp_limit(problem, network, 0.1).action
+    unfinished = minimise_action(problem, network, 0.1, max_evaluations=5, throw=False)
+    assert unfinished.status is Status.MAX_EVALUATIONS
+    assert unfinished.action == solution.action
+    finished = minimise_action(problem, network, 0.1, start=unfinished)
+    assert finished.status is Status.CONVERGED
+    only = minimise_action(problem, network, 0.1, max_evaluations=1, throw=False)
+    np.testing.assert_allclose(only.order_parameter, np.eye(4))
+
+
+def test_a_tolerance_below_rounding(generator):
+    network = Network((2, 2), 10)
+    problem = problem_of(network, generator)
+    with pytest.raises(pk.MinimisationError, match="rounding hides any further descent") as caught:
+        minimise_action(problem, network, 0.1, tolerance=1e-30)
+    stalled = caught.value.solution
+    assert stalled.status is Status.STALLED
+    assert stalled.gradient_norm < 1e-8
+    assert np.isfinite(stalled.predict(np.ones((1, 4, 4))).mean).all()
+
+
+def test_single_precision(library, generator):
+    network = Network((2, 2), 20)
+    xi, labels = formulas.random_examples(network, 30, 4, generator)
+    single = PathKernels(library.array(xi, "float32"), library.array(labels, "float32"))
+    solution = minimise_action(single, network, 0.1, tolerance=1e-2)
+    assert solution.status is Status.CONVERGED
+    assert str(solution.order_parameter.dtype).endswith("float32")
+    double = minimise_action(PathKernels(xi, labels), network, 0.1)
+    assert solution.action == pytest.approx(double.action, rel=1e-4)
+    prediction = solution.predict(library.array(xi, "float32"))
+    assert str(prediction.mean.dtype).endswith("float32")
+    np.testing.assert_allclose(
+        library.numpy(prediction.mean), double.predict(xi).mean, rtol=0, atol=5e-3
+    )
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+@pytest.mark.parametrize("width", [1, 2, 1e9])
+@pytest.mark.parametrize("temperature", [1e-4, 1e4])
+def test_extremes_converge(generator, space, width, temperature):
+    """Widths below the number of paths, very large widths, tiny and huge temperatures."""
+    network = Network((3, 2), width)
+    problem = problem_of(network, generator, examples=40, space=space)
+    solution = minimise_action(problem, network, temperature, throw=False)
+    if not solution.status.ok:  # the action itself is of order 1e5, and so is what rounding hides
+        assert (width, temperature) in ((1, 1e-4), (2, 1e-4))
+        assert solution.gradient_norm < 1e-6 * abs(solution.action)
+    for matrix in to_numpy(solution):
+        assert np.linalg.eigvalsh(matrix)[0] > 0
+    if temperature == 1e4:  # the examples say nothing
+        np.testing.assert_allclose(solution.order_parameter, np.eye(6), atol=2e-2)
+
+
+def test_a_tiny_temperature_with_more_features_than_examples(generator):
+    network = Network((2, 2), 10)
+    problem = problem_of(network, generator, examples=10, width=6, space="examples")
+    for temperature in (1e-8, 1e-12):
+        solution = minimise_action(problem, network, temperature)
+        assert solution.status is Status.CONVERGED
+
+
+def test_unusual_examples(library, generator):
+    network = Network((2, 2), 10)
+    xi, labels = formulas.random_examples(network, 6, 3, generator)
+    cases = {
+        "duplicated": (np.concatenate([xi, xi]), np.concatenate([labels, labels])),
+        "contradictory": (np.concatenate([xi, xi]), np.concatenate([labels, -labels])),
+        "constant labels": (xi, np.ones(6)),
+        "zero labels": (xi, np.zeros(6)),
+        "one": (xi[:1], labels[:1]),
+        "all zero": (np.zeros_like(xi), labels),
+        "equal paths": (np.repeat(xi[:, :1], 4, axis=1), labels),
+    }
+    for name, (inputs, targets) in cases.items():
+        for space in ("examples", "features"):
+            problem = PathKernels(library.array(inputs), library.array(targets), space)
+            solution = minimise_action(problem, network, 0.01)
+            assert solution.status is Status.CONVERGED, name
+            chain = [library.numpy(matrix) for matrix in solution.order_parameters]
+            assert np.isfinite(chain[0]).all(), name
+            if name == "all zero":
+                np.testing.assert_allclose(chain[0], np.eye(4), atol=1e-7)
+            if name == "zero labels":  # only the determinant acts: the kernel shrinks
+                assert np.linalg.eigvalsh(chain[0])[-1] <= 1 + 1e-7
+
+
+def test_scaling_labels_temperature_and_readout_together(generator):
+    """Labels times s and T times s² is the readout's variance times s²: one action, shifted."""
+    base = Network((2,), (12, 9), (0.9, 1.2, 0.7))
+    scaled = Network((2,), (12, 9), (0.9, 1.2, 0.7 * 9))
+    xi, labels = formulas.random_examples(base, 10, 3, generator)
+    one = minimise_action(PathKernels(xi, labels), base, 0.1)
+    two = minimise_action(PathKernels(xi, 3 * labels), scaled, 0.9)
+    np.testing.assert_allclose(two.order_parameter, 9 * one.order_parameter, atol=1e-6)
+    np.testing.assert_allclose(two.predict(xi).mean, 3 * one.predict(xi).mean, atol=1e-6)
+
+
+def test_independent_outputs_of_one_task_share_its_order_parameter(generator):
+    """Two outputs with orthogonal, equivalent labels: U is the same block for both outputs."""
+    network = Network((2,), 14, outputs=2)
+    xi, labels = formulas.random_examples(Network((2,), 14), 10, 3, generator)
+    xi = np.concatenate([xi, xi])  # symmetric under exchange of the outputs
+    both = np.concatenate([np.stack([labels, 0 * labels], 1), np.stack([0 * labels, labels], 1)])
+    u = minimise_action(PathKernels(xi, both), network, 0.1).order_parameter
+    np.testing.assert_allclose(u[::2, ::2], u[1::2, 1::2], atol=1e-7)
+    np.testing.assert_allclose(u[::2, 1::2], u[1::2, ::2], atol=1e-7)
+
+
+def test_bad_arguments_are_named(generator):
+    network = Network((2, 2), 10)
+    problem = problem_of(network, generator)
+    for solve in (minimise_action, gp_limit):
+        for temperature in (0, -0.1, math.nan, math.inf, "hot", None):
+            with pytest.raises(ValueError, match="temperature must be positive and finite"):
+                solve(problem, network, temperature)
+        message = r"network has heads \(2,\), hence 2 paths, but the problem has 4 paths; build"
+        with pytest.raises(ValueError, match=message):
+            solve(problem, Network((2,), 10), 0.1)
+        with pytest.raises(ValueError, match=r"network has 2 outputs, .* set outputs=1 in Network"):
+            solve(problem, Network((2, 2), 10, outputs=2), 0.1)
+    with pytest.raises(ValueError, match="tolerance must be positive and finite, but is 0"):
+        minimise_action(problem, network, 0.1, tolerance=0)
+    with pytest.raises(ValueError, match="max_evaluations must be positive and finite, but is 0"):
+        minimise_action(problem, network, 0.1, max_evaluations=0)
+    other = Network((4,), 10)
+    start = minimise_action(problem, other, 0.1)
+    message = r"start has order parameters of sizes \(4, 1\), .* needs \(4, 2, 1\); start from"
+    with pytest.raises(ValueError, match=message):
+        minimise_action(problem, network, 0.1, start=start)
+    broken = solution_at(network, problem, 0.1, [-np.eye(4), np.eye(2), np.eye(1)])
+    with pytest.raises((ValueError, ArithmeticError), match=r"start.* not positive definite"):
+        minimise_action(problem, network, 0.1, start=broken)
+
+
+def test_a_kernel_that_cannot_be_factorised_at_the_start_is_reported():
+    problem = PathKernels(np.ones((3, 1, 1)), np.ones(3), "examples")
+    with pytest.raises(pk.NotPositiveDefiniteError, match="temperature 1e-300"):
+        minimise_action(problem, Network((1,), 10), 1e-300)

@@ -1,0 +1,207 @@
+import itertools
+import math
+
+import formulas
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pathkernel_core as pk
+from pathkernel_core import Network
+
+UNEQUAL = Network((3, 2), (4, 3, 5), (1.4, 0.7, 1.6, 0.8), outputs=2)
+
+
+def prior_weights(network, input_width, generator):
+    """Weights drawn from the prior: projection, values of each layer, readout."""
+    widths = [int(width) for width in network.widths]
+    scales = [math.sqrt(variance) for variance in network.variances]
+    projection = scales[0] * generator.standard_normal((widths[0], input_width))
+    values = [
+        scales[1 + layer] * generator.standard_normal((heads, widths[layer + 1], widths[layer]))
+        for layer, heads in enumerate(network.heads)
+    ]
+    readout = scales[-1] * generator.standard_normal((network.outputs, widths[-1]))
+    return projection, values, readout
+
+
+def forward(inputs, omegas, projection, values, readout, token):
+    """The network layer by layer, as it is defined (Eq. 1-4); outputs (P, C)."""
+    hidden = inputs @ projection.T / math.sqrt(inputs.shape[2])
+    for omega, value in zip(omegas, values):
+        heads, width = value.shape[0], value.shape[2]
+        after = 0.0
+        for head in range(heads):
+            attended = np.einsum("pst,psi->pti", omega[:, head], hidden)
+            after = after + attended @ value[head].T
+        hidden = after / math.sqrt(heads * width)
+    return hidden[:, token] @ readout.T / math.sqrt(readout.shape[1])
+
+
+def random_attention(network, examples, tokens, generator):
+    omegas = []
+    for heads in network.heads:
+        scores = np.exp(generator.standard_normal((examples, heads, tokens, tokens)))
+        omegas.append(scores / scores.sum(axis=2, keepdims=True))
+    return omegas
+
+
+def test_the_network_is_a_sum_over_paths(library, generator):
+    """Eq. 5-6: the forward pass is linear in the attentioned inputs, with weights W^π V⁰."""
+    inputs = generator.standard_normal((4, 3, 6))
+    omegas = random_attention(UNEQUAL, 4, 3, generator)
+    projection, values, readout = prior_weights(UNEQUAL, 6, generator)
+    want = forward(inputs, omegas, projection, values, readout, token=-1)
+
+    xi = pk.attentioned_inputs(inputs, [pk.Attention(omega) for omega in omegas], "last")
+    weights = library.numpy(
+        pk.path_weights([library.array(value) for value in values], library.array(readout))
+    )
+    weights = weights.reshape(6, 2, -1)  # (path, output, N_0)
+    projected = xi @ projection.T / math.sqrt(6)
+    # path_weights divides by √N_ℓ for ℓ = 1 … L, which leaves √N_0 of the first layer's input
+    got = np.einsum("pni,nci->pc", projected, weights)
+    got = got / math.sqrt(UNEQUAL.n_paths * UNEQUAL.widths[0])
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+
+
+def test_path_weights_multiply_along_the_path(library, generator):
+    _, values, readout = prior_weights(UNEQUAL, 6, generator)
+    got = library.numpy(
+        pk.path_weights([library.array(value) for value in values], library.array(readout))
+    )
+    for index, (one, two) in enumerate(formulas.all_paths((3, 2))):
+        product = readout @ values[1][two] @ values[0][one] / math.sqrt(5 * 3)
+        np.testing.assert_allclose(got[2 * index : 2 * index + 2], product, rtol=1e-12)
+
+
+def test_order_parameter_of_weights(library, generator):
+    _, values, readout = prior_weights(UNEQUAL, 6, generator)
+    values = [library.array(value) for value in values]
+    weights = library.numpy(pk.path_weights(values, library.array(readout)))
+    got = library.numpy(pk.order_parameter_from_weights(values, library.array(readout)))
+    np.testing.assert_allclose(got, weights @ weights.T / 4, rtol=1e-12)
+    one_output = pk.order_parameter_from_weights(values, library.array(readout[0]))
+    np.testing.assert_allclose(library.numpy(one_output), got[::2, ::2], rtol=1e-12)
+
+
+def z_scores(draws, expected):
+    """Deviations of the mean over draws (first axis) in standard errors."""
+    error = draws.std(axis=0) / math.sqrt(len(draws))
+    return (draws.mean(axis=0) - expected) / np.maximum(error, 1e-12)
+
+
+def test_prior_of_finite_networks_has_the_order_parameter_of_the_limit(generator):
+    """At any width the prior mean of U is Π σ² times the identity, and f f' has its kernel."""
+    inputs = generator.standard_normal((3, 4, 6))
+    omegas = random_attention(UNEQUAL, 3, 4, generator)
+    xi = pk.attentioned_inputs(inputs, [pk.Attention(omega) for omega in omegas], "last")
+    limit = pk.gp_order_parameters(UNEQUAL)[0]
+    np.testing.assert_allclose(limit, 0.7 * 1.6 * 0.8 * np.eye(12), rtol=1e-14)
+
+    order_parameters, products = [], []
+    for _ in range(6000):
+        projection, values, readout = prior_weights(UNEQUAL, 6, generator)
+        order_parameters.append(pk.order_parameter_from_weights(values, readout))
+        outputs = forward(inputs, omegas, projection, values, readout, token=-1).reshape(-1)
+        products.append(np.outer(outputs, outputs))
+    scores = z_scores(np.array(order_parameters), limit)[np.triu_indices(12)]
+    assert np.abs(scores).max() < 4.5
+    assert 0.6 < scores.std() < 1.4
+
+    kernel = formulas.kernel(xi, xi, limit, outputs=2, variance=1.4)
+    assert np.abs(z_scores(np.array(products), kernel)).max() < 4.5
+    for output in range(2):  # both outputs have the kernel that the package computes
+        alone = pk.total_kernel(xi, limit[::2, ::2], variance=1.4)
+        np.testing.assert_allclose(kernel[output::2, output::2], alone, rtol=1e-12)
+
+
+def test_weights_follow_the_wishart_hierarchy(generator):
+    """First two moments of U_1 from random weights, and from the hierarchy of Wishart draws."""
+    draws = 20_000
+    from_hierarchy = formulas.wishart_hierarchy(
+        Network((2, 2), (6, 7, 5), (1, 0.7, 1.6, 0.8)), draws, generator
+    )[0]
+    network = Network((2, 2), (6, 7, 5), (1, 0.7, 1.6, 0.8))
+    from_weights = np.array(
+        [
+            pk.order_parameter_from_weights(*prior_weights(network, 1, generator)[1:])
+            for _ in range(draws // 2)
+        ]
+    )
+    for power in (1, 2):
+        one, two = from_hierarchy**power, from_weights**power
+        error = np.sqrt(one.var(axis=0) / len(one) + two.var(axis=0) / len(two))
+        assert np.abs((one.mean(axis=0) - two.mean(axis=0)) / error).max() < 4.5
+    # correlations of entries that share a head of the second layer
+    one = from_hierarchy[:, 0, 0] * from_hierarchy[:, 2, 2]
+    two = from_weights[:, 0, 0] * from_weights[:, 2, 2]
+    error = math.sqrt(one.var() / len(one) + two.var() / len(two))
+    assert abs(one.mean() - two.mean()) / error < 4.5
+    assert one.mean() > 1.05 * from_hierarchy[:, 0, 0].mean() ** 2
+
+
+def head_scores_by_loops(network, u):
+    paths, outputs = network.paths, network.outputs
+    scores = [np.zeros(count) for count in network.heads]
+    for (a, one), (b, two) in itertools.product(enumerate(paths), repeat=2):
+        block = np.abs(u[a * outputs : (a + 1) * outputs, b * outputs : (b + 1) * outputs]).sum()
+        for layer in range(network.n_layers):
+            for head in {one[layer], two[layer]}:
+                scores[layer][head - 1] += block
+    largest = max(layer.max() for layer in scores)
+    return [layer / largest for layer in scores]
+
+
+def test_head_scores_count_each_pair_once(library, generator):
+    u = formulas.random_positive(12, generator)
+    for got, want in zip(
+        pk.head_scores(UNEQUAL, library.array(u)), head_scores_by_loops(UNEQUAL, u)
+    ):
+        np.testing.assert_allclose(got, want, rtol=1e-13)
+
+
+def test_head_scores_of_a_known_order_parameter():
+    """Paths 1-1, 1-2, 2-1, 2-2 with weights 4, 0, 1, 0 and nothing between them."""
+    first, second = pk.head_scores(Network((2, 2), 10), np.diag([4.0, 0.0, 1.0, 0.0]))
+    np.testing.assert_allclose(first, [0.8, 0.2])
+    np.testing.assert_allclose(second, [1.0, 0.0])
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
+def test_relabelling_heads_relabels_their_scores(heads, seed):
+    generator = np.random.default_rng(seed)
+    network = Network(heads, 10)
+    u = formulas.random_positive(network.n_paths, generator)
+    orders = [generator.permutation(count) for count in heads]
+    places = np.arange(network.n_paths).reshape(heads)[np.ix_(*orders)].ravel()
+    before = pk.head_scores(network, u)
+    after = pk.head_scores(network, u[np.ix_(places, places)])
+    for one, two, order in zip(before, after, orders):
+        np.testing.assert_allclose(two, one[order], rtol=1e-12)
+        assert ((one > 0) & (one <= 1)).all()
+
+
+def test_bad_weights_are_named(library):
+    array = library.array
+    values = [array(np.ones((2, 3, 4))), array(np.ones((2, 5, 3)))]
+    for function in (pk.path_weights, pk.order_parameter_from_weights):
+        assert function(values, array(np.ones(5))).shape[0] == 4
+        with pytest.raises(ValueError, match=r"values must hold .* at least one layer"):
+            function([], array(np.ones(5)))
+        with pytest.raises(ValueError, match=r"values\[1\] must have shape \(any, 4, any\), but"):
+            function(values, array(np.ones(4)))
+        with pytest.raises(ValueError, match=r"values\[0\] must have shape \(any, 4, any\), but"):
+            function([values[1], array(np.ones((2, 5, 4)))], array(np.ones(5)))
+        with pytest.raises(ValueError, match="readout must have shape"):
+            function(values, array(np.ones((1, 1, 5))))
+        with pytest.raises(ValueError, match=r"readout .* NaN or infinity"):
+            function(values, array(np.full(5, np.nan)))
+        with pytest.raises(TypeError, match=r"readout must be an array .* not list"):
+            function(values, [1.0] * 5)
+
+
+def test_bad_order_parameters_are_named():
+    with pytest.raises(ValueError, match=r"order_parameter must have shape \(12, 12\), but has"):
+        pk.head_scores(UNEQUAL, np.eye(6))

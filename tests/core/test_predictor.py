@@ -1,0 +1,139 @@
+import formulas
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pathkernel_core as pk
+
+
+def predictions(library, network, xi, labels, new, temperature, space):
+    problem = pk.PathKernels(library.array(xi), library.array(labels), space)
+    solution = pk.minimise_action(problem, network, temperature)
+    prediction = solution.predict(library.array(new))
+    u = library.numpy(solution.order_parameter)
+    return u, library.numpy(prediction.mean), library.numpy(prediction.variance)
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+@pytest.mark.parametrize(("examples", "rank"), [(4, None), (25, None), (25, 2)])
+def test_predictions_are_the_gaussian_process(library, network, generator, space, examples, rank):
+    """Also for new inputs outside the span of the training inputs."""
+    xi, labels = formulas.random_examples(network, examples, 4, generator, rank)
+    new = generator.standard_normal((7, network.n_paths, 4))
+    u, mean, variance = predictions(library, network, xi, labels, new, 0.3, space)
+    want_mean, want_variance = formulas.gaussian_process(
+        xi, labels, new, u, 0.3, network.variances[0]
+    )
+    shape = (7,) if network.outputs == 1 else (7, network.outputs)
+    np.testing.assert_allclose(mean, want_mean.reshape(shape), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(variance, want_variance.reshape(shape), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+def test_certain_where_the_labels_are_exact(library, generator, space):
+    network = pk.Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 4, 6, generator)
+    _, mean, variance = predictions(library, network, xi, labels, xi, 1e-5, space)
+    np.testing.assert_allclose(mean, labels, atol=1e-3)
+    assert (variance >= 0).all()
+    assert variance.max() < 1e-4
+
+
+def test_batches_change_no_prediction(library, generator, monkeypatch):
+    network = pk.Network((2,), 10, outputs=2)
+    xi, labels = formulas.random_examples(network, 8, 3, generator)
+    problem = pk.PathKernels(library.array(xi), library.array(labels))
+    solution = pk.minimise_action(problem, network, 0.1)
+    whole = solution.predict(library.array(xi))
+    monkeypatch.setattr("pathkernel_core.minimise._PREDICTION_ELEMENTS", 18)
+    parts = solution.predict(library.array(xi))
+    for one, two in ((whole.mean, parts.mean), (whole.variance, parts.variance)):
+        np.testing.assert_allclose(library.numpy(one), library.numpy(two), atol=1e-14)
+
+
+def test_predicting_twice_and_from_a_sub_network(library, generator):
+    network = pk.Network((2, 2), 20)
+    xi, labels = formulas.random_examples(network, 12, 5, generator, rank=3)
+    new = generator.standard_normal((3, 4, 5))
+    kept = network.paths_through(((1,), (1, 2)))
+    smaller = network.keep_heads(((1,), (1, 2)))
+    problem = pk.PathKernels(library.array(xi), library.array(labels)).keep_paths(kept)
+    solution = pk.minimise_action(problem, smaller, 0.1)
+    got = solution.predict(library.array(new[:, kept]))
+    u = library.numpy(solution.order_parameter)
+    mean, variance = formulas.gaussian_process(xi[:, kept], labels, new[:, kept], u, 0.1)
+    np.testing.assert_allclose(library.numpy(got.mean), mean[:, 0], atol=1e-11)
+    np.testing.assert_allclose(library.numpy(got.variance), variance[:, 0], atol=1e-11)
+    again = solution.predict(library.array(new[:, kept]))
+    np.testing.assert_array_equal(library.numpy(again.mean), library.numpy(got.mean))
+
+
+def test_bad_new_examples_are_named(library, generator):
+    network = pk.Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 5, 3, generator)
+    solution = pk.gp_limit(pk.PathKernels(library.array(xi), library.array(labels)), network, 1.0)
+    for shape in ((4, 3), (0, 2, 3)):
+        with pytest.raises(ValueError, match=r"xi must have shape \(P_new, n, N_0\), but has"):
+            solution.predict(library.array(np.ones(shape)))
+    for shape in ((4, 1, 3), (4, 2, 2)):
+        with pytest.raises(ValueError, match=r"xi must have shape \(any, 2, 3\), but has"):
+            solution.predict(library.array(np.ones(shape)))
+    with pytest.raises(ValueError, match=r"xi .* holds NaN or infinity"):
+        solution.predict(library.array(np.full((1, 2, 3), np.nan)))
+    with pytest.raises(TypeError, match=r"xi must be an array .* not list"):
+        solution.predict([[[1.0]]])
+    if library.name != "numpy":
+        with pytest.raises(TypeError, match=r"xi is an array of numpy but training is an array of"):
+            solution.predict(np.ones((4, 2, 3)))
+
+
+def test_accuracy_of_signs(library):
+    mean = library.array([0.3, -2.0, 0.1, -0.1, 0.0])
+    labels = library.array([1.0, -1.0, -1.0, -1.0, 1.0])
+    assert pk.accuracy(mean, labels) == pytest.approx(3 / 5)  # a mean of zero decides nothing
+    assert pk.accuracy(mean[:, None], labels[:, None]) == pytest.approx(3 / 5)
+
+
+def test_accuracy_of_several_outputs(library):
+    mean = library.array([[0.1, 0.3, 0.2], [0.9, 0.3, 0.2], [0.1, 0.2, 0.3]])
+    labels = library.array([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    assert pk.accuracy(mean, labels) == pytest.approx(2 / 3)
+
+
+def test_bad_accuracies_are_named(library):
+    with pytest.raises(ValueError, match=r"labels must have the shape of mean, \(2,\), but has"):
+        pk.accuracy(library.array([1.0, 1.0]), library.array([[1.0], [1.0]]))
+    with pytest.raises(ValueError, match="mean holds no examples"):
+        pk.accuracy(library.array(np.ones(0)), library.array(np.ones(0)))
+    with pytest.raises(TypeError, match=r"mean must be an array .* not list"):
+        pk.accuracy([1.0], library.array([1.0]))
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32 - 1))
+def test_overlaps_are_the_labels_in_the_eigenbasis(examples, seed):
+    generator = np.random.default_rng(seed)
+    kernel = formulas.random_positive(examples, generator)
+    labels = generator.standard_normal(examples)
+    alignment = pk.kernel_task_alignment(kernel, labels)
+    assert (alignment.overlaps**2).sum() == pytest.approx(1.0)
+    assert (np.diff(alignment.eigenvalues) <= 0).all()
+    # Yᵀ K Y in the eigenbasis
+    quadratic = (alignment.eigenvalues * alignment.overlaps**2).sum() * (labels @ labels)
+    assert quadratic == pytest.approx(labels @ kernel @ labels)
+
+
+def test_alignment_with_an_eigenvector(library, generator):
+    kernel = formulas.random_positive(6, generator)
+    values, vectors = np.linalg.eigh(kernel)
+    labels = library.array(-3 * vectors[:, 4])  # the second largest
+    alignment = pk.kernel_task_alignment(library.array(kernel), labels, components=3)
+    np.testing.assert_allclose(alignment.eigenvalues, values[:2:-1], rtol=1e-12)
+    np.testing.assert_allclose(alignment.overlaps, [0, 1, 0], atol=1e-12)
+
+
+def test_bad_alignments_are_named(library):
+    with pytest.raises(ValueError, match=r"kernel must have shape \(P, P\) and labels \(P,\)"):
+        pk.kernel_task_alignment(library.array(np.ones((2, 3))), library.array(np.ones(2)))
+    with pytest.raises(ValueError, match=r"but have \(2, 2\) and \(2, 1\)"):
+        pk.kernel_task_alignment(library.array(np.eye(2)), library.array(np.ones((2, 1))))

@@ -1,0 +1,98 @@
+import math
+
+import numpy as np
+import pytest
+
+from pathkernel_core import quasi_newton
+
+
+def minimise(function, start, curvature=None, tolerance=1e-10):
+    points = []
+
+    def stop(point):
+        points.append(point)
+        return np.abs(point.gradient).max() <= tolerance
+
+    curvature = np.ones(len(start)) if curvature is None else curvature
+    found = quasi_newton.minimise(function, np.asarray(start, dtype=float), curvature, stop)
+    return found, points
+
+
+def rosenbrock(x):
+    a, b = 1 - x[0], x[1] - x[0] ** 2
+    return a**2 + 100 * b**2, np.array([-2 * a - 400 * x[0] * b, 200 * b])
+
+
+def test_rosenbrock():
+    found, points = minimise(rosenbrock, [-1.2, 1.0])
+    assert found
+    np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-9)
+    values = [point.value for point in points]
+    assert all(after <= before + 1e-11 for before, after in zip(values, values[1:]))
+
+
+def test_known_curvature_solves_a_quadratic_in_one_step():
+    scales = np.array([1.0, 1e3, 1e-3])
+    found, points = minimise(lambda x: (0.5 * x @ (scales * x), scales * x), [1, 1e-3, 0.5], scales)
+    assert found
+    assert len(points) == 2
+
+
+def test_more_coordinates_than_memory():
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((100, 120))
+    hessian = rows @ rows.T / 120 + 0.05 * np.eye(100)
+    found, points = minimise(lambda x: (0.5 * x @ hessian @ x, hessian @ x), np.ones(100))
+    assert found
+    assert len(points) < 200
+
+
+def test_a_value_good_only_to_rounding_is_minimised_by_its_gradient():
+    offset = 1e6  # hides changes of the value below 1e-10
+    found, points = minimise(
+        lambda x: (offset + 0.5 * x @ x + 0.25 * (x @ x) ** 2, x * (1 + x @ x)), [1.0, -2.0], None
+    )
+    assert found
+    np.testing.assert_allclose(points[-1].x, 0.0, atol=1e-10)
+
+
+def test_walls_are_stepped_back_from():
+    def barrier(x):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if x[0] <= 0:
+                return math.inf, np.full(1, np.nan)
+            return x[0] - math.log(x[0]), 1 - 1 / x
+
+    found, points = minimise(barrier, [1e-4], np.full(1, 1e-3))
+    assert found
+    np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-9)
+
+
+def test_no_descent_is_admitted():
+    """A gradient that lies: no step lowers the function."""
+    found, points = minimise(lambda x: (abs(x[0]), -np.sign(x) - (x == 0)), [1.0])
+    assert not found
+    assert len(points) == 1
+
+
+def test_the_start_may_be_the_minimum():
+    found, points = minimise(lambda x: (x @ x, 2 * x), [0.0, 0.0])
+    assert found
+    assert len(points) == 1
+
+
+def test_the_start_is_left_alone():
+    start = np.array([-1.2, 1.0])
+    minimise(rosenbrock, start)
+    np.testing.assert_array_equal(start, [-1.2, 1.0])
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_units_of_the_function_do_not_matter(scale):
+    def scaled(x):
+        value, gradient = rosenbrock(x)
+        return scale * value, scale * gradient
+
+    found, points = minimise(scaled, [-1.2, 1.0], np.full(2, scale), tolerance=1e-7 * scale)
+    assert found
+    np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-6)

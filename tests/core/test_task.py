@@ -1,0 +1,289 @@
+"""The contract of tasks accepts a good task, and each of its checks rejects a bad one."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from pathkernel_core import Attention, AttentionProduct, Examples, Realisation, Task, option
+from pathkernel_core.testing import TaskContract, check_task
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+
+@dataclass(frozen=True)
+class Parity(Task):
+    """Parity of two tokens; every way to break it overrides one method or attribute."""
+
+    name = "parity"
+    summary = "Parity of two signs"
+
+    examples: int = option(8, "training examples")
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+        products = generator.standard_normal((2, 4, 4))
+        return Realisation(
+            layers=[AttentionProduct(products), AttentionProduct(products[:1])],
+            readout="mean",
+            train=self.draw(self.examples, generator),
+            test_sets={"test": self.draw(6, generator)},
+            sub_networks={"first": ((1,), (1,))},
+        )
+
+    def draw(self, examples, generator):
+        signs = generator.choice([-1.0, 1.0], size=(examples, 2))
+        signs[0], signs[1] = (1, 1), (1, -1)
+        tokens = np.concatenate(
+            [signs[..., None], generator.standard_normal((examples, 2, 3))], axis=2
+        )
+        return Examples(tokens, signs.prod(axis=1))
+
+
+class TestParity(TaskContract):
+    def task(self):
+        return Parity()
+
+
+class TestHiddenMarkov(TaskContract):
+    def task(self):
+        return HiddenMarkov(examples=10, test_examples=10)
+
+
+class TestHiddenMarkovWithStrongNoise(TaskContract):
+    def task(self):
+        return HiddenMarkov(variant="strong-noise", examples=10, test_examples=10, readout="mean")
+
+
+def test_check_task_runs_everything():
+    check_task(Parity())
+
+
+def replaced(**changes):
+    """A realise that changes fields of a good realisation."""
+
+    def realise(self, seed):
+        good = Parity.realise(self, seed)
+        return dataclasses.replace(
+            good, **{name: change(good, seed) for name, change in changes.items()}
+        )
+
+    return realise
+
+
+def train(change):
+    def realise(self, seed):
+        good = Parity.realise(self, seed)
+        inputs, labels = change(good.train.inputs.copy(), good.train.labels.copy())
+        return dataclasses.replace(good, train=Examples(inputs, labels))
+
+    return realise
+
+
+def with_value(array, value):
+    array[0] = value
+    return array
+
+
+def from_the_global_generator(self, seed):
+    np.random.uniform()  # noqa: NPY002
+    return Parity.realise(self, seed)
+
+
+def never_the_same(self, seed):
+    return Parity.realise(self, np.random.default_rng().integers(2**32))
+
+
+def always_the_same(self, seed):
+    return Parity.realise(self, 0)
+
+
+# what is broken: (how, the check that must fail, its message)
+BROKEN = {
+    "name with capitals": ({"name": "My Task"}, "test_describes_itself", "lower-case words"),
+    "no summary": ({"summary": " "}, "test_describes_itself", "summary must say in one line"),
+    "long summary": ({"summary": "a\nb"}, "test_describes_itself", "single line"),
+    "no widths": ({"widths": ()}, "test_describes_itself", "widths must not be empty"),
+    "negative width": ({"widths": (-1,)}, "test_describes_itself", "widths must be positive"),
+    "zero temperature": (
+        {"temperatures": (0.0,)},
+        "test_describes_itself",
+        "temperatures must be positive",
+    ),
+    "global generator": (
+        {"realise": from_the_global_generator},
+        "test_same_seed_same_data",
+        "generator of its own|from its own generator",
+    ),
+    "no seed": ({"realise": never_the_same}, "test_same_seed_same_data", "inputs differ"),
+    "one seed": (
+        {"realise": always_the_same},
+        "test_other_seed_other_data",
+        "same training inputs",
+    ),
+    "no realisation": (
+        {"realise": lambda self, seed: None},
+        "test_shapes_agree",
+        "must return a Realisation",
+    ),
+    "no test set": (
+        {"realise": replaced(test_sets=lambda good, seed: {})},
+        "test_shapes_agree",
+        "at least one test set",
+    ),
+    "flat inputs": (
+        {"realise": train(lambda x, y: (x[:, 0], y))},
+        "test_shapes_agree",
+        r"train: inputs must have shape \(P, M, N_0\)",
+    ),
+    "too few labels": (
+        {"realise": train(lambda x, y: (x, y[:-1]))},
+        "test_shapes_agree",
+        "train: one label per example",
+    ),
+    "other width in the test set": (
+        {"realise": train(lambda x, y: (x[..., :3], y))},
+        "test_shapes_agree",
+        "input width differs from training",
+    ),
+    "other outputs in the test set": (
+        {"realise": train(lambda x, y: (x, np.stack([y, -y], axis=1)))},
+        "test_shapes_agree",
+        "outputs differ",
+    ),
+    "NaN in inputs": (
+        {"realise": train(lambda x, y: (with_value(x, np.nan), y))},
+        "test_shapes_agree",
+        "train: inputs hold NaN",
+    ),
+    "NaN in labels": (
+        {"realise": train(lambda x, y: (x, with_value(y, np.nan)))},
+        "test_shapes_agree",
+        "train: labels hold NaN",
+    ),
+    "labels of zero": (
+        {"realise": train(lambda x, y: (x, with_value(y, 0.0)))},
+        "test_shapes_agree",
+        "no zero",
+    ),
+    "labels of one sign": (
+        {"realise": train(lambda x, y: (x, np.abs(y)))},
+        "test_shapes_agree",
+        "both signs",
+    ),
+    "heads that depend on the seed": (
+        {"realise": replaced(layers=lambda good, seed: good.layers[: 1 + seed % 2])},
+        "test_heads_do_not_depend_on_seed_in_number",
+        "numbers of heads differ",
+    ),
+    "readout that depends on the seed": (
+        {"realise": replaced(readout=lambda good, seed: seed % 2)},
+        "test_heads_do_not_depend_on_seed_in_number",
+        "readout differs",
+    ),
+    "test sets that depend on the seed": (
+        {"realise": replaced(test_sets=lambda good, seed: {f"test {seed}": good.train})},
+        "test_heads_do_not_depend_on_seed_in_number",
+        "test sets differ",
+    ),
+    "sub-networks that depend on the seed": (
+        {"realise": replaced(sub_networks=lambda good, seed: {"a": ((1 + seed % 2,), (1,))})},
+        "test_heads_do_not_depend_on_seed_in_number",
+        "sub-networks differ",
+    ),
+    "sub-network of heads that do not exist": (
+        {"realise": replaced(sub_networks=lambda good, seed: {"a": ((3,), (1,))})},
+        "test_theory_runs",
+        "heads",
+    ),
+    "attention of another input width": (
+        {"realise": replaced(layers=lambda good, seed: [AttentionProduct(np.ones((1, 5, 5)))])},
+        "test_theory_runs",
+        "",
+    ),
+    "attention of the training examples only": (
+        {"realise": replaced(layers=lambda good, seed: [Attention(np.ones((8, 1, 2, 2)) / 2)])},
+        "test_theory_runs",
+        "",
+    ),
+    "unknown readout": (
+        {"realise": replaced(readout=lambda good, seed: "middle")},
+        "test_theory_runs",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.filterwarnings("ignore")
+def test_a_broken_task_fails_the_check_meant_for_it(what):
+    changes, check, message = BROKEN[what]
+    broken = dataclass(frozen=True)(type("Broken", (Parity,), changes))()
+
+    class Contract(TaskContract):
+        def task(self):
+            return broken
+
+    with pytest.raises((AssertionError, ValueError, TypeError), match=message):
+        getattr(Contract(), check)()
+    with pytest.raises((AssertionError, ValueError, TypeError)):
+        check_task(broken)
+
+
+def test_options_that_are_not_plain_fail():
+    @dataclass(frozen=True)
+    class NoHelp(Parity):
+        more: int = 3
+
+    @dataclass(frozen=True)
+    class NotPlain(Parity):
+        shape: tuple = option((1, 2), "a tuple comes back from JSON as a list")
+
+    class Contract(TaskContract):
+        def task(self):
+            return self.given
+
+    for given, message in ((NoHelp(), "option more needs a help text"), (NotPlain(), "rebuild")):
+        contract = Contract()
+        contract.given = given
+        with pytest.raises(AssertionError, match=message):
+            contract.test_options_are_plain()
+
+
+def test_a_contract_without_a_task_says_so():
+    class TestNothing(TaskContract):
+        pass
+
+    with pytest.raises(TypeError, match=r"TestNothing must override task\(\)"):
+        TestNothing().test_describes_itself()
+
+
+def test_options_are_values_by_name():
+    task = HiddenMarkov(examples=20)
+    assert task.options() == {
+        "variant": "plain",
+        "examples": 20,
+        "test_examples": 1000,
+        "readout": "last",
+    }
+    assert task.provenance() == {}
+    entries = {entry.name: entry.metadata for entry in dataclasses.fields(task)}
+    assert entries["variant"]["choices"] == ("plain", "strong-noise")
+    assert entries["examples"]["help"]
+
+
+def test_a_realisation_knows_its_network():
+    realisation = Parity().realise(0)
+    assert realisation.heads == (2, 1)
+    assert realisation.outputs == 1
+    several = Examples(realisation.train.inputs, np.ones((8, 3)))
+    assert dataclasses.replace(realisation, train=several).outputs == 3
+
+
+def test_a_task_must_implement_realise():
+    @dataclass(frozen=True)
+    class Nothing(Task):
+        name = "nothing"
+
+    with pytest.raises(TypeError, match="abstract"):
+        Nothing()
