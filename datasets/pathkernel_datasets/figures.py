@@ -1,0 +1,633 @@
+"""A result store as figures, after figures 2, 3, 5 and 7 of the paper."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
+
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.tables import Selection, Spread, number
+
+# Okabe and Ito's colours, which the colour-blind can tell apart
+_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _GREY = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"),
+    "#555555",
+)
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "pathkernel",  # the same store gives the same file
+}
+_RESOLUTION = 150  # dots per inch of PNG files
+_LABELLED_PATHS = 8  # more labels than that along an axis cannot be read
+
+
+class NothingToPlot(ValueError):
+    """A store lacks what a figure shows, or it is not computed yet."""
+
+
+def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
+    """Accuracy against width, one panel per test set.
+
+    Points are medians over the seeds with their range, or, where a single seed is computed, its
+    accuracy with the binomial standard error of the test set. Lines across are Gaussian process
+    (GP) limits of the network and of its sub-networks.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    temperature : float, optional
+        Temperature of the store; by default the one with the largest log evidence summed over the
+        seeds, chosen for each width and for the GP limit.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    NothingToPlot
+        If no accuracy is computed yet.
+    ValueError
+        If the store does not have that temperature.
+    """
+    selection = Selection(dataset, temperature)
+    theory, limit = selection.point("accuracy"), selection.reference("accuracy_gp")
+    if not theory.notnull().any() and not limit.notnull().any():
+        raise NothingToPlot("no accuracy is computed yet")
+    parts = []
+    for index in range(dataset.sizes.get("sub_network", 0)):
+        part = selection.reference("accuracy_sub_network").isel(sub_network=index)
+        name = dataset["sub_network"].values[index]
+        parts.append(part.assign_attrs(label=f"{name} (GP limit)"))
+    counts = theory.notnull().all("test_set").sum("seed").values
+    seeds = int(max(counts.max(), limit.notnull().any("test_set").sum()))
+    stopped = selection.status.isin([STATUS_CODES["max_evaluations"], STATUS_CODES["stalled"]])
+    stopped = stopped.any("seed").values
+    widths = dataset["width"].values
+    order = np.argsort(widths)
+    names = [str(name) for name in dataset["test_set"].values]
+    columns = min(len(names), 3)
+    rows = -(-len(names) // columns)
+    size = (5.6 if columns == 1 else 3.1 * columns + 0.6, 3.1 * rows + 0.9)
+    some = "" if (counts == seeds).all() else "up to "
+    label = f"theory, median and range of {some}{seeds} seeds"
+    if seeds == 1:
+        label = "theory ± binomial standard error"
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _panels(len(names), columns, size, sharey=True)
+        for t, (axis, name) in enumerate(zip(axes, names)):
+            examples = _test_examples(dataset, t) if seeds == 1 else None
+            axis.set_title(name)
+            low, middle, high = _spread(theory.isel(test_set=t).values, examples)
+            known = order[~np.isnan(middle[order])]
+            at = widths[known]
+            axis.fill_between(at, low[known], high[known], color=_BLUE, alpha=0.2, linewidth=0)
+            axis.plot(at, middle[known], "o-", color=_BLUE, markersize=4, label=label)
+            if stopped[known].any():
+                known = known[stopped[known]]
+                axis.plot(
+                    widths[known],
+                    middle[known],
+                    "o",
+                    color=_BLUE,
+                    markerfacecolor="white",
+                    markersize=4,
+                    label="not converged" if seeds == 1 else "not converged in some seed",
+                )
+            low, middle, high = _spread(limit.isel(test_set=t).values[:, None], examples)
+            _line_across(axis, middle[0], "GP limit", _ORANGE, "--")
+            if not np.isnan(middle[0]):
+                axis.axhspan(low[0], high[0], color=_ORANGE, alpha=0.13, linewidth=0)
+            for index, part in enumerate(parts):
+                _, middle, _ = _spread(part.isel(test_set=t).values[:, None])
+                colour = (_GREEN, _PURPLE, _SKY, _GREY)[index % 4]
+                style = (0, (1, 1 + index // 4))
+                _line_across(axis, middle[0], part.attrs["label"], colour, style)
+            _width_axis(axis, widths, size[0] / columns)
+        for axis in axes[::columns]:
+            axis.set_ylabel("accuracy (fraction correct)")
+        words = selection.describe()
+        if seeds == 1:
+            index = int(limit.notnull().any("test_set").values.argmax())
+            words = f"{_seed_words(dataset, index)}, {words}"
+        _title(figure, dataset, words)
+        _legend_below(figure, axes[0], 3 if columns > 1 else 2)
+    return figure
+
+
+def order_parameters(
+    dataset: xr.Dataset, temperature: float | None = None, seed: int | None = None
+) -> Figure:
+    """Order parameter U at every width, one heat map each with a scale of its own.
+
+    With C outputs every path is a block of C rows and columns.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    temperature : float, optional
+        As for :func:`accuracy`.
+    seed : int, optional
+        Seed of the store; by default the first that is computed.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    NothingToPlot
+        If no order parameter is computed yet.
+    ValueError
+        If the store does not have that temperature or seed.
+    """
+    selection = Selection(dataset, temperature)
+    matrices = selection.point("order_parameter")
+    index = _seed(dataset, matrices, seed)
+    matrices = matrices.isel(seed=index)
+    known = np.flatnonzero(matrices.notnull().any(matrices.dims[1:]).values)
+    known = known[np.argsort(dataset["width"].values[known])]
+    outputs = dataset.sizes.get("output", 1)
+    size = dataset.sizes["path"] * outputs
+    columns = -(-len(known) // -(-len(known) // 5))
+    rows = -(-len(known) // columns)
+    with matplotlib.rc_context(_STYLE):
+        shape = (max(2.0 * columns + 0.4, 3.4), 1.75 * rows + 0.9)
+        figure, axes = _panels(len(known), columns, shape)
+        for place, (axis, w) in enumerate(zip(axes, known)):
+            matrix = matrices.isel(width=w).values.reshape(size, size)
+            scale = np.abs(matrix).max() or 1.0
+            image = axis.imshow(matrix, cmap="RdBu_r", vmin=-scale, vmax=scale)
+            _colour_bar(figure, image, axis)
+            title = _point_words(dataset, selection, w)
+            if selection.status.values[index, w] != STATUS_CODES["converged"]:
+                title += "\n(not converged)"
+            axis.set_title(title)
+            _path_axes(
+                axis,
+                dataset["path"].values,
+                outputs,
+                bottom=place + columns >= len(known),
+                left=place % columns == 0,
+            )
+        blocks = f", in blocks of {outputs} outputs" if outputs > 1 else ""
+        figure.supxlabel(f"path (head of each layer){blocks}", fontsize=9)
+        figure.supylabel("path", fontsize=9)
+        _title(figure, dataset, f"order parameter U, {_at_seed(dataset, selection, index)}")
+    return figure
+
+
+def alignment(
+    dataset: xr.Dataset,
+    temperature: float | None = None,
+    seed: int | None = None,
+    components: int | None = None,
+) -> Figure:
+    """Overlap of the kernel's principal components with the labels, smallest width against GP.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    temperature : float, optional
+        As for :func:`accuracy`.
+    seed : int, optional
+        Seed of the store; by default the first that is computed.
+    components : int, optional
+        How many components to show; by default 30 per 100 training examples, and at most the 50
+        that a store holds.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    NothingToPlot
+        If the store holds no alignment, or none is computed yet.
+    ValueError
+        If the store does not have that temperature or seed.
+    """
+    _require(dataset, "alignment", "alignment_gp")
+    if "output" in dataset.dims:
+        raise NothingToPlot("the alignment is computed for networks with one output only")
+    selection = Selection(dataset, temperature)
+    finite, limit = selection.point("alignment"), selection.reference("alignment_gp")
+    index = _seed(dataset, finite, seed)
+    finite, limit = finite.isel(seed=index), limit.isel(seed=index)
+    w = _smallest(dataset, finite.notnull().any("component").values)
+    if components is None:
+        components = max(10, 3 * int(dataset.attrs.get("training_examples", 100)) // 10)
+    numbers = dataset["component"].values[:components]
+    series = [
+        (_point_words(dataset, selection, w), finite.isel(width=w).values, _BLUE, "o"),
+        ("GP limit", limit.values, _ORANGE, "s"),
+    ]
+    if selection.chosen:
+        series[1] = (f"GP limit, T = {selection.temperature_gp:g}", *series[1][1:])
+    with matplotlib.rc_context(_STYLE):
+        figure, (axis,) = _panels(1, 1, (5.6, 3.6))
+        for offset, (label, values, colour, marker) in zip((-0.12, 0.12), series):
+            if np.isnan(values).all():
+                continue
+            values = values[: len(numbers)]
+            axis.vlines(numbers + offset, 0, values, color=colour, linewidth=1.2)
+            axis.plot(numbers + offset, values, marker, color=colour, markersize=3.5, label=label)
+        axis.set_xlim(0, len(numbers) + 1)
+        axis.set_ylim(0, None)
+        axis.set_xticks([1, *range(5, len(numbers) + 1, 5)])
+        axis.set_xlabel("principal component i of the kernel, largest eigenvalue first")
+        axis.set_ylabel("overlap with the labels, |vᵢ·Y| / ‖Y‖")
+        _title(figure, dataset, _at_seed(dataset, selection, index))
+        _legend_below(figure, axis, 2)
+    return figure
+
+
+def same_path_kernels(dataset: xr.Dataset, seed: int | None = None) -> Figure:
+    """Kernel of each path with itself on training examples sorted by label.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    seed : int, optional
+        Seed of the store; by default the first that is computed.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    NothingToPlot
+        If the store holds no kernels, or none is computed yet.
+    ValueError
+        If the store does not have that seed.
+    """
+    _require(dataset, "same_path_kernel", "train_label")
+    done = dataset["data_done"].load() != 0
+    kernels = dataset["same_path_kernel"].where(done)
+    index = _seed(dataset, kernels, seed)
+    kernels = kernels.isel(seed=index).transpose("path", ...).values
+    labels = dataset["train_label"].isel(seed=index).values
+    paths = [str(path) for path in dataset["path"].values]
+    columns = min(len(paths), 4 if len(paths) <= 16 else 8)
+    rows = -(-len(paths) // columns)
+    # a few large entries, such as the diagonal of a noisy path, would hide all the rest
+    low, high = np.percentile(kernels, [1, 99])
+    signed = low < -0.1 * high
+    if signed:
+        high = max(-low, high)
+        low = -high
+    with matplotlib.rc_context(_STYLE):
+        shape = (max(1.7 * columns + 1.3, 4.0), 1.77 * rows + 0.6)
+        figure, axes = _panels(len(paths), columns, shape)
+        for place, (axis, path, kernel) in enumerate(zip(axes, paths, kernels)):
+            image = axis.imshow(kernel, cmap="RdBu_r" if signed else "cividis", vmin=low, vmax=high)
+            axis.set_title(f"path {path}")
+            _frame(axis)
+            _label_axes(axis, labels, place + columns >= len(paths), place % columns == 0)
+        bar = figure.colorbar(image, ax=axes, aspect=10 + 10 * rows, extend="both", extendfrac=0.03)
+        bar.set_label("same-path kernel")
+        bar.outline.set_visible(False)
+        label = "label of output 0" if "output" in dataset.dims else "label y"
+        figure.supxlabel(f"training example, by {label}", fontsize=9)
+        figure.supylabel(f"example, by {label}", fontsize=9)
+        _title(figure, dataset, f"same-path kernels, {_seed_words(dataset, index)}")
+    return figure
+
+
+def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
+    """Score of every head at the smallest and the largest width, one panel per layer.
+
+    Bars are medians over the seeds; whiskers span the seeds.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    temperature : float, optional
+        As for :func:`accuracy`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    NothingToPlot
+        If the store holds no head scores, or none is computed yet.
+    ValueError
+        If the store does not have that temperature.
+    """
+    _require(dataset, "head_score")
+    selection = Selection(dataset, temperature)
+    scores = selection.point("head_score")
+    known = scores.notnull().any(("seed", "layer", "head")).values
+    first = _smallest(dataset, known)
+    last = _smallest(dataset, known, largest=True)
+    shown = [(first, _BLUE)] + ([(last, _ORANGE)] if last != first else [])
+    seeds = int(scores.notnull().any(("width", "layer", "head")).sum())
+    heads = scores.notnull().any(("seed", "width")).values.sum(axis=-1)
+    with matplotlib.rc_context(_STYLE):
+        shape = (max(4.6, 0.45 * heads.sum() + 0.9 * len(heads) + 1.0), 3.3)
+        figure, axes = _panels(
+            len(heads), len(heads), shape, sharey=True, width_ratios=[count + 1 for count in heads]
+        )
+        for layer, (axis, count) in enumerate(zip(axes, heads)):
+            values = scores.isel(layer=layer).transpose("seed", "width", "head").values
+            places = np.arange(1, count + 1)
+            bar_width = 0.8 / len(shown)
+            for bar, (w, colour) in enumerate(shown):
+                low, middle, high = _spread(values[:, w, :count])
+                where = places + (bar - (len(shown) - 1) / 2) * bar_width
+                axis.bar(
+                    where,
+                    middle,
+                    bar_width * 0.95,
+                    color=colour,
+                    label=_point_words(dataset, selection, w),
+                )
+                if seeds > 1:
+                    reach = np.stack([middle - low, high - middle])
+                    axis.errorbar(
+                        where, middle, reach, fmt="none", color="black", linewidth=0.9, capsize=2
+                    )
+            axis.set_title(f"layer {dataset['layer'].values[layer]}")
+            axis.set_xlabel("head")
+            axis.set_xticks(places)
+            axis.set_xlim(0.4, count + 0.6)
+        axes[0].set_ylabel("head score (largest 1)")
+        words = f"median and range of {seeds} seeds"
+        if seeds == 1:
+            known = scores.notnull().any(("width", "layer", "head")).values
+            words = _seed_words(dataset, int(known.argmax()))
+        _title(figure, dataset, f"{words}, {selection.describe(values=False)}")
+        _legend_below(figure, axes[0], 2)
+    return figure
+
+
+def save_figures(
+    dataset: xr.Dataset,
+    folder: str | os.PathLike,
+    *,
+    temperature: float | None = None,
+    seed: int | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Write every figure that the store has data for, as PNG and SVG.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    folder : path
+        Folder to write into; made if it does not exist. Files of the same names are replaced.
+    temperature, seed : optional
+        As for the single figures.
+    report : callable
+        Called with a line of text for every figure written or skipped.
+
+    Returns
+    -------
+    list of pathlib.Path
+        Files written: ``accuracy.png``, ``accuracy.svg``, …
+
+    Raises
+    ------
+    ValueError
+        If the store does not have that temperature or seed.
+    OSError
+        If the folder cannot be made or written.
+    """
+    figures: dict[str, Callable[[], Figure]] = {
+        "accuracy": lambda: accuracy(dataset, temperature),
+        "order_parameters": lambda: order_parameters(dataset, temperature, seed),
+        "alignment": lambda: alignment(dataset, temperature, seed),
+        "same_path_kernels": lambda: same_path_kernels(dataset, seed),
+        "head_scores": lambda: head_scores(dataset, temperature),
+    }
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, make in figures.items():
+        try:
+            figure = make()
+        except NothingToPlot as reason:
+            report(f"{name}: skipped, {reason}")
+            continue
+        files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+        for file in files:
+            _write(figure, file)
+        written += files
+        report(f"{name}: {files[0]} and {files[1].name}")
+    return written
+
+
+def _write(figure: Figure, file: Path) -> None:
+    """Write beside the file and move into place, so that no half-written figure is left."""
+    kind = file.suffix[1:]
+    partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        with matplotlib.rc_context(_STYLE):
+            metadata = {"Date": None} if kind == "svg" else None
+            figure.savefig(partial, format=kind, dpi=_RESOLUTION, metadata=metadata)
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _require(dataset: xr.Dataset, *names: str) -> None:
+    missing = [name for name in names if name not in dataset]
+    if missing:
+        raise NothingToPlot(f"the store holds no {' and no '.join(missing)}")
+
+
+def _seed(dataset: xr.Dataset, values: xr.DataArray, seed: int | None) -> int:
+    """Index of the seed asked for, or of the first that has values."""
+    known = values.notnull().any([dim for dim in values.dims if dim != "seed"]).values
+    if seed is None:
+        if not known.any():
+            raise NothingToPlot(f"{values.name} is not computed yet")
+        return int(np.argmax(known))
+    found = np.flatnonzero(dataset["seed"].values == seed)
+    if not found.size:
+        listed = ", ".join(map(str, dataset["seed"].values))
+        raise ValueError(f"the store has no seed {seed}; it has {listed}")
+    if not known[found[0]]:
+        raise NothingToPlot(f"{values.name} of seed {seed} is not computed yet")
+    return int(found[0])
+
+
+def _smallest(dataset: xr.Dataset, known: np.ndarray, largest: bool = False) -> int:
+    """Index of the smallest (or largest) width that is known; widths may come in any order."""
+    if not known.any():
+        raise NothingToPlot("no width is computed yet")
+    widths = dataset["width"].values
+    return int(
+        np.argmax(np.where(known, widths, -np.inf))
+        if largest
+        else np.argmin(np.where(known, widths, np.inf))
+    )
+
+
+def _test_examples(dataset: xr.Dataset, test_set: int) -> int:
+    """Number of examples of a test set; shorter sets are filled up with NaN."""
+    labels = dataset["test_label"].isel(test_set=test_set)
+    if "output" in labels.dims:
+        labels = labels.isel(output=0)
+    return int(labels.notnull().sum("example").max())
+
+
+def _spread(
+    values: np.ndarray, examples: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lowest, median and highest over seeds (first axis), NaN where no seed is known.
+
+    If ``examples`` is given, for a single seed, one binomial standard error below and above.
+    """
+    spreads = [Spread.of(column) for column in values.T]
+    middle = np.array([spread.median for spread in spreads])
+    if examples:
+        error = np.sqrt(middle * (1 - middle) / examples)
+        return middle - error, middle, middle + error
+    low, high = np.array([(spread.lowest, spread.highest) for spread in spreads]).T
+    return low, middle, high
+
+
+def _line_across(axis: Axes, value: float, label: str, colour: str, style: Any) -> None:
+    if not np.isnan(value):
+        axis.axhline(value, color=colour, linestyle=style, linewidth=1.4, label=label, zorder=3)
+
+
+def _panels(
+    count: int, columns: int, size: tuple[float, float], sharey: bool = False, **grid: Any
+) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(-(-count // columns), columns, squeeze=False, sharey=sharey, **grid)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, list(axes.flat[:count])
+
+
+def _width_axis(axis: Axes, widths: np.ndarray, inches: float) -> None:
+    """Log axis with ticks at the widths, labelled where there is room."""
+    axis.set_xscale("log")
+    low, high = widths.min(), widths.max()
+    margin = (high / low) ** 0.05 if high > low else 2.0
+    axis.set_xlim(low / margin, high * margin)
+    decades = np.log10(high / low * margin**2)
+    labelled: list[float] = []
+    # powers of ten first, then whatever fits between them
+    for width in sorted(widths, key=lambda value: (np.log10(value) % 1 > 1e-9, value)):
+        room = [0.085 * (len(number(width)) + len(number(other))) / 2 for other in labelled]
+        apart = [abs(np.log10(width / other)) / decades * inches * 0.8 for other in labelled]
+        if all(distance > need for distance, need in zip(apart, room)):
+            labelled.append(width)
+    axis.set_xticks(sorted(labelled), [number(width) for width in sorted(labelled)])
+    axis.set_xticks(sorted(set(widths) - set(labelled)), minor=True)
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlabel("width N")
+
+
+def _path_axes(axis: Axes, paths: np.ndarray, outputs: int, bottom: bool, left: bool) -> None:
+    """Path labels along the outer panels, at the middle of each path's block."""
+    _frame(axis)
+    step = -(-len(paths) // _LABELLED_PATHS)
+    while len(paths) % step:
+        step += 1
+    places = np.arange(0, len(paths), step) * outputs + (outputs - 1) / 2
+    labels = [str(path) for path in paths[::step]]
+    rotation = 0 if len(labels) <= 4 else 90
+    axis.set_xticks(places, labels if bottom else [], fontsize=7, rotation=rotation)
+    axis.set_yticks(places, labels if left else [], fontsize=7)
+    if outputs > 1:
+        for edge in np.arange(1, len(paths)) * outputs - 0.5:
+            axis.axhline(edge, color=_GREY, linewidth=0.4)
+            axis.axvline(edge, color=_GREY, linewidth=0.4)
+
+
+def _label_axes(axis: Axes, labels: np.ndarray, bottom: bool, left: bool) -> None:
+    """Lines where the label changes, and the labels at the middle of their examples."""
+    values = np.unique(labels)[::-1]
+    if len(values) > 10:  # not classes
+        axis.xaxis.set_major_locator(NullLocator())
+        axis.yaxis.set_major_locator(NullLocator())
+        return
+    counts = np.array([np.count_nonzero(labels == value) for value in values])
+    edges = np.cumsum(counts)
+    places = edges - counts / 2 - 0.5
+    for edge in edges[:-1] - 0.5:
+        axis.axhline(edge, color="black", linewidth=0.8)
+        axis.axvline(edge, color="black", linewidth=0.8)
+    names = [f"{value:+g}" if values.min() < 0 else f"{value:g}" for value in values]
+    names = [name.replace("-", "−") for name in names]
+    axis.set_xticks(places, names if bottom else [])
+    axis.set_yticks(places, names if left else [])
+    axis.tick_params(length=0)
+
+
+def _frame(axis: Axes) -> None:
+    axis.spines[:].set_visible(True)
+    axis.spines[:].set_linewidth(0.6)
+    axis.tick_params(length=2, width=0.6)
+
+
+def _colour_bar(figure: Figure, image: AxesImage, axis: Axes) -> None:
+    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.04)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(4, symmetric=True))
+    bar.ax.tick_params(labelsize=7, length=2)
+    bar.outline.set_visible(False)
+
+
+def _at_seed(dataset: xr.Dataset, selection: Selection, index: int) -> str:
+    return f"{_seed_words(dataset, index)}, {selection.describe(values=False)}"
+
+
+def _seed_words(dataset: xr.Dataset, index: int) -> str:
+    return f"seed {dataset['seed'].values[index]}"
+
+
+def _point_words(dataset: xr.Dataset, selection: Selection, w: int) -> str:
+    """Width, and its temperature where that differs from width to width."""
+    words = f"N = {number(dataset['width'].values[w])}"
+    return f"{words}, T = {selection.temperatures[w]:g}" if selection.chosen else words
+
+
+def _title(figure: Figure, dataset: xr.Dataset, words: str) -> None:
+    """Name of the task and what is shown, in lines that fit the figure."""
+    title = f"{dataset.attrs.get('task', 'pathkernel')}: {words}"
+    characters = int(figure.get_figwidth() / 0.078)
+    figure.suptitle(textwrap.fill(title, characters), fontsize=9)
+
+
+def _legend_below(figure: Figure, axis: Axes, columns: int) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    if handles:
+        columns = min(columns, len(handles))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)

@@ -1,0 +1,360 @@
+"""A result store as a table: what was found at every width and in the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_datasets.schema import STATUS_CODES
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+CONVERGED = STATUS_CODES["converged"]
+NOT_COMPUTED = STATUS_CODES["not computed"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range of a quantity over the seeds that have it.
+
+    Attributes
+    ----------
+    median, lowest, highest : float
+        In the quantity's own units; NaN if no seed has it.
+    seeds : int
+        Number of seeds that have it.
+    """
+
+    median: float
+    lowest: float
+    highest: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Spread of some numbers, NaN left out."""
+        values = np.asarray(list(values), dtype=float)
+        values = values[~np.isnan(values)]
+        if not values.size:
+            return cls(np.nan, np.nan, np.nan, 0)
+        return cls(float(np.median(values)), float(values.min()), float(values.max()), values.size)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One width, or one limit, of a study.
+
+    Attributes
+    ----------
+    name : str
+        ``"N = 10"``, ``"GP limit"``, or the name of a sub-network (Gaussian process limit).
+    width : float or None
+        Width N; None for limits.
+    temperature : float
+        Gibbs temperature T that the row is taken at.
+    action : Spread or None
+        Action per width S/N; None for limits.
+    accuracy : dict of str to Spread
+        Fraction of test examples classified correctly, by test set.
+    evaluations : float or None
+        Median over seeds of the evaluations of the energy; None for limits.
+    status : str
+        ``"ok"``, or how many of the seeds' points are not computed or not converged.
+    """
+
+    name: str
+    width: float | None
+    temperature: float
+    action: Spread | None
+    accuracy: dict[str, Spread]
+    evaluations: float | None
+    status: str
+
+
+class Selection:
+    """A store at one temperature for every width: what figures and tables show.
+
+    Grid points without a status, of a run that goes on or was stopped, count as NaN.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`.
+    temperature : float, optional
+        Temperature of the store. By default, for each width the one with the largest log evidence
+        summed over the seeds, and for the Gaussian process limit likewise its own. Seeds for which
+        other seeds have more temperatures so far do not take part in the choice.
+
+    Attributes
+    ----------
+    temperatures : array, shape (width,)
+        Temperature T chosen for each width.
+    temperature_gp : float
+        Temperature chosen for the Gaussian process limit and the sub-networks.
+    chosen : bool
+        Whether there was a choice between temperatures to be made by the log evidence.
+    status : xarray.DataArray, dims (seed, width)
+        Status code of every grid point.
+
+    Raises
+    ------
+    ValueError
+        If the store does not have the temperature asked for.
+    """
+
+    def __init__(self, dataset: xr.Dataset, temperature: float | None = None):
+        self._dataset = dataset
+        available = dataset["temperature"].values
+        # the markers first: what they vouch for is then surely there, even while a run goes on
+        status = dataset["status"].transpose("seed", "temperature", "width").load()
+        self._references = dataset["reference_done"].transpose("seed", "temperature").load()
+        if temperature is None:
+            evidence = dataset["log_evidence"].transpose("seed", "temperature", "width").values
+            tried = status.values != NOT_COMPUTED
+            index = [_best(evidence[..., w], tried[..., w]) for w in range(dataset.sizes["width"])]
+            evidence = dataset["log_evidence_gp"].transpose("seed", "temperature").values
+            self._index_gp = _best(evidence, self._references.values != 0)
+        else:
+            near = np.flatnonzero(np.isclose(available, temperature, rtol=1e-9, atol=0))
+            if not near.size:
+                raise ValueError(
+                    f"the store has no temperature {temperature:g}; it has "
+                    + ", ".join(f"{value:g}" for value in available)
+                )
+            self._index_gp = int(near[0])
+            index = [self._index_gp] * dataset.sizes["width"]
+        self._index = xr.DataArray(np.array(index, dtype=int), dims="width")
+        self.temperatures = available[index]
+        self.temperature_gp = float(available[self._index_gp])
+        self.chosen = temperature is None and available.size > 1
+        self.status = self._at_width(status)
+
+    def point(self, name: str) -> xr.DataArray:
+        """Variable of the grid points, dims (seed, width, …), NaN where not computed."""
+        return self._at_width(self._dataset[name]).where(self.status != NOT_COMPUTED)
+
+    def reference(self, name: str) -> xr.DataArray:
+        """Variable of the Gaussian process limit, dims (seed, …), NaN where not computed."""
+        return self._dataset[name].isel(temperature=self._index_gp).where(self.references_done)
+
+    @property
+    def references_done(self) -> xr.DataArray:
+        """Whether the limits of each seed are computed, dims (seed,)."""
+        return self._references.isel(temperature=self._index_gp) != 0
+
+    def describe(self, values: bool = True) -> str:
+        """The choice of temperatures in words, with or without their values."""
+        if not self.chosen:
+            return f"T = {self.temperature_gp:g}"
+        if not values:
+            return "T of largest log evidence"
+        lowest, highest = min(self.temperatures), max(self.temperatures)
+        widths = f"{lowest:g}" if lowest == highest else f"{lowest:g} to {highest:g}"
+        return (
+            f"T of largest log evidence at each width ({widths}) "
+            f"and in the GP limit ({self.temperature_gp:g})"
+        )
+
+    def _at_width(self, variable: xr.DataArray) -> xr.DataArray:
+        every = xr.DataArray(np.arange(variable.sizes["width"]), dims="width")
+        chosen = variable.isel(temperature=self._index, width=every)
+        return chosen.transpose("seed", "width", ...)
+
+
+def _best(evidence: np.ndarray, tried: np.ndarray) -> int:
+    """Temperature of largest summed log evidence; both arguments (seed, temperature)."""
+    seeds = tried.sum(axis=1) == tried.sum(axis=1).max()
+    common = tried[seeds].all(axis=0)
+    if not common.any():  # the seeds have different temperatures: go by the first
+        seeds = np.arange(len(tried)) == np.argmax(seeds)
+        common = tried[seeds][0]
+    evidence = evidence[seeds]
+    finite = np.where(common, np.isfinite(evidence).sum(axis=0), -1)
+    total = np.where(np.isfinite(evidence), evidence, 0).sum(axis=0)
+    # a temperature that failed for some seed is chosen only if all did
+    return int(np.argmax(np.where(finite == finite.max(), total, -np.inf)))
+
+
+def summary(dataset: xr.Dataset, temperature: float | None = None) -> list[Row]:
+    """Table of a result store: one row per width, the Gaussian process limit, sub-networks.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    temperature : float, optional
+        Temperature of the store; by default the one with the largest log evidence, chosen for each
+        width and for the limit (see :class:`Selection`).
+
+    Returns
+    -------
+    list of Row
+
+    Raises
+    ------
+    ValueError
+        If the store does not have that temperature.
+    """
+    return _rows(dataset, Selection(dataset, temperature))
+
+
+def _rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
+    return [*_width_rows(dataset, selection), *_limit_rows(dataset, selection)]
+
+
+def _width_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
+    test_sets = [str(name) for name in dataset["test_set"].values]
+    names = {code: name.replace("_", " ") for name, code in STATUS_CODES.items()}
+    action, accuracy = selection.point("action"), selection.point("accuracy")
+    evaluations = selection.point("evaluations").where(action.notnull())
+    rows = []
+    for w, width in enumerate(dataset["width"].values):
+        codes = selection.status.isel(width=w).values.tolist()
+        problems = [
+            f"{codes.count(code)} of {len(codes)} {names[code]}"
+            for code in sorted(set(codes) - {CONVERGED})
+        ]
+        rows.append(
+            Row(
+                name=f"N = {number(width)}",
+                width=float(width),
+                temperature=float(selection.temperatures[w]),
+                action=Spread.of(action.isel(width=w).values),
+                accuracy={
+                    name: Spread.of(accuracy.isel(width=w, test_set=t).values)
+                    for t, name in enumerate(test_sets)
+                },
+                evaluations=Spread.of(evaluations.isel(width=w).values).median,
+                status=", ".join(problems) or "ok",
+            )
+        )
+    return rows
+
+
+def _limit_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
+    test_sets = [str(name) for name in dataset["test_set"].values]
+    limits = [("GP limit", selection.reference("accuracy_gp"))]
+    if dataset.sizes.get("sub_network", 0):
+        parts = selection.reference("accuracy_sub_network")
+        limits += [
+            (str(name), parts.isel(sub_network=index))
+            for index, name in enumerate(dataset["sub_network"].values)
+        ]
+    done = selection.references_done.values
+    rows = []
+    for name, accuracy in limits:
+        failed = int((accuracy.isnull().all("test_set").values & done).sum())
+        counts = ((int((~done).sum()), "not computed"), (failed, "not positive definite"))
+        problems = [f"{count} of {done.size} {problem}" for count, problem in counts if count]
+        rows.append(
+            Row(
+                name=name,
+                width=None,
+                temperature=selection.temperature_gp,
+                action=None,
+                accuracy={
+                    test_set: Spread.of(accuracy.isel(test_set=t).values)
+                    for t, test_set in enumerate(test_sets)
+                },
+                evaluations=None,
+                status=", ".join(problems) or "ok",
+            )
+        )
+    return rows
+
+
+def rich_table(dataset: xr.Dataset, temperature: float | None = None) -> Table:
+    """The same table, to print with rich.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    temperature : float, optional
+        As for :func:`summary`.
+
+    Returns
+    -------
+    rich.table.Table
+        Ranges over the seeds stand beside the medians, below them if there are several test sets;
+        none are shown for a single seed.
+
+    Raises
+    ------
+    ValueError
+        If the store does not have that temperature.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    selection = Selection(dataset, temperature)
+    rows = _rows(dataset, selection)
+    stacked = len(rows[0].accuracy) > 1  # three test sets then fit a terminal of 80 columns
+    table = Table(
+        title=Text(str(dataset.attrs.get("title", "pathkernel study"))),
+        caption=Text(_caption(dataset, selection), justify="left"),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("network")
+    for heading in ("T", "S/N", *(Text(name) for name in rows[0].accuracy), "evals"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("status", justify="right")
+    limits = False
+    for row in rows:
+        if row.width is None and not limits:
+            table.add_section()
+            limits = True
+        table.add_row(
+            Text(row.name),
+            f"{row.temperature:g}",
+            "" if row.action is None else _show(row.action.median, ".4f"),
+            *(Text(_cell(spread, stacked)) for spread in row.accuracy.values()),
+            "" if row.evaluations is None else _show(row.evaluations, ".0f"),
+            Text(row.status),
+        )
+    return table
+
+
+def number(value: float) -> str:
+    """A width as a reader would write it: 1000, not 1e+03."""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:g}"
+
+
+def _show(value: float, form: str) -> str:
+    return "-" if np.isnan(value) else format(value, form)
+
+
+def _cell(spread: Spread, stacked: bool) -> str:
+    median = _show(spread.median, ".3f")
+    if spread.seeds < 2:
+        return median
+    if stacked:
+        return f"{median}\n{spread.lowest:.3f}-{spread.highest:.3f}"
+    return f"{median} [{spread.lowest:.3f}, {spread.highest:.3f}]"
+
+
+def _caption(dataset: xr.Dataset, selection: Selection) -> str:
+    seeds = dataset.sizes["seed"]
+    shown = "median and range over the seeds" if seeds > 1 else "one seed"
+    values = [str(value) for value in dataset["seed"].values]
+    listed = ", ".join(values) if seeds <= 10 else f"{values[0]} to {values[-1]} ({seeds})"
+    lines = [
+        f"Accuracy (fraction correct): {shown}. T: temperature; S/N: action per width; "
+        "evals: energy evaluations.",
+        f"{'Seeds' if seeds > 1 else 'Seed'} {listed}; "
+        f"backend {dataset.attrs.get('backend', 'unknown')}, "
+        f"{dataset.attrs.get('dtype', 'unknown')}; {selection.describe()}.",
+    ]
+    status = dataset["status"].values
+    missing = int((status == NOT_COMPUTED).sum())
+    if missing:
+        lines.append(f"{missing} of {status.size} grid points are not computed yet.")
+    return "\n".join(lines)
