@@ -166,7 +166,7 @@ def test_unknown_names_suggest_the_nearest(plugin):
     with pytest.raises(UnknownNameError) as caught:
         plugins.task("hiden-markov")
     assert str(caught.value) == message
-    with pytest.raises(LookupError, match="no task named 'zzz'. Known: hidden-markov, parity$"):
+    with pytest.raises(LookupError, match=r"no task named 'zzz'. Known: hidden-markov, parity$"):
         plugins.task("zzz")
     with pytest.raises(LookupError, match="Known: none"):
         load_plugins([]).task("parity")

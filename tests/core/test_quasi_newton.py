@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -28,7 +29,7 @@ def test_rosenbrock():
     assert found
     np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-9)
     values = [point.value for point in points]
-    assert all(after <= before + 1e-11 for before, after in zip(values, values[1:]))
+    assert all(after <= before + 1e-11 for before, after in itertools.pairwise(values))
 
 
 def test_known_curvature_solves_a_quadratic_in_one_step():

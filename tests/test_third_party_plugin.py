@@ -1,0 +1,93 @@
+"""A task in a distribution of its own: installed, found, checked by its own tests, and run."""
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+pytest.importorskip("hatchling", reason="builds a distribution with hatchling")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Run Python in a fresh environment that adds the distribution to everything in this one."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    scheme = {"base": str(folder), "platbase": str(folder)}
+    own = Path(sysconfig.get_path("purelib", "venv", scheme))
+    parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    lines = [f"import site; site.addsitedir({parent!r})" for parent in sorted(parents)]
+    (own / "parent.pth").write_text("\n".join(lines) + "\n")
+    executable = Path(sysconfig.get_path("scripts", "venv", scheme)) / Path(sys.executable).name
+    if not executable.exists():
+        executable = executable.with_name("python")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["COLUMNS"] = "200"  # no name is broken over two lines
+
+    def run(*arguments, cwd=folder):
+        done = subprocess.run(
+            [executable, *map(str, arguments)],
+            cwd=cwd,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    source = folder / "source"
+    shutil.copytree(HERE / "third_party", source)
+    run.source = source
+    needed = [source]
+    try:
+        importlib.metadata.distribution("pathkernel")
+    except importlib.metadata.PackageNotFoundError:  # the tests run on the bare checkout
+        needed.append(HERE.parent)
+    install = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")
+    run(*install, "--disable-pip-version-check", *needed)
+    return run
+
+
+def test_the_task_is_found_by_its_name(python):
+    program = """
+import json
+from pathkernel_core.hooks import load_plugins
+plugins = load_plugins(strict=True)
+(entry,) = [entry for entry in plugins.loaded if entry.name == "third-party-parity"]
+print(json.dumps([entry.distribution, entry.provides, sorted(plugins.tasks),
+                  plugins.task("third-party-parity").__module__]))
+"""
+    distribution, provides, tasks, module = json.loads(python("-c", program))
+    assert distribution == "third-party-parity 1.2.3"
+    assert provides == ["task third-party-parity"]
+    assert {"third-party-parity", "hidden-markov"} <= set(tasks)
+    assert module == "third_party_parity.task"
+
+
+def test_its_own_tests_pass(python):
+    options = ("-q", "-p", "no:cacheprovider")
+    report = python("-m", "pytest", *options, "tests", cwd=python.source)
+    assert "7 passed" in report
+
+
+def test_the_command_line_runs_it(python, tmp_path):
+    pytest.importorskip("pathkernel_cli.main", reason="the command line is not there")
+    out = tmp_path / "parity.zarr"
+    assert "third-party-parity" in python("-m", "pathkernel_cli", "plugins")
+    options = ("--widths", "10", "--examples", "12", "--out", out)
+    python("-m", "pathkernel_cli", "run", "third-party-parity", *options)
+    xarray = pytest.importorskip("xarray")
+    study = xarray.open_zarr(out, consolidated=False)
+    assert study.sizes["path"] == 4
+    assert study.sizes["width"] == 1
+    assert bool(study["action"].notnull().all())

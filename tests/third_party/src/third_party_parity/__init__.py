@@ -1,0 +1,1 @@
+"""Parity of a few signs, as a task for pathkernel."""
