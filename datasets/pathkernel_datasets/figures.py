@@ -6,42 +6,34 @@ import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 
-from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.tables import Selection, Spread, number
-
-# Okabe and Ito's colours, which the colour-blind can tell apart
-_BLUE, _ORANGE, _GREEN, _PURPLE, _SKY, _GREY = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"),
-    "#555555",
+from pathkernel_datasets.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    STYLE,
+    colour_bar,
+    label_axes,
+    legend_below,
+    line_across,
+    panel_grid,
+    path_axes,
+    spread_over_seeds,
+    thin_frame,
+    width_axis,
 )
-_STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.labelsize": 9,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.facecolor": "white",
-    "axes.facecolor": "white",
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "pathkernel",  # the same store gives the same file
-}
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.selection import Selection, number
+
 _RESOLUTION = 150  # dots per inch of PNG files
-_LABELLED_PATHS = 8  # more labels than that along an axis cannot be read
 
 
 class NothingToPlot(ValueError):
@@ -97,37 +89,37 @@ def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
     label = f"theory, median and range of {some}{seeds} seeds"
     if seeds == 1:
         label = "theory ± binomial standard error"
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _panels(len(names), columns, size, sharey=True)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = panel_grid(len(names), columns, size, sharey=True)
         for t, (axis, name) in enumerate(zip(axes, names)):
             examples = _test_examples(dataset, t) if seeds == 1 else None
             axis.set_title(name)
-            low, middle, high = _spread(theory.isel(test_set=t).values, examples)
+            low, middle, high = spread_over_seeds(theory.isel(test_set=t).values, examples)
             known = order[~np.isnan(middle[order])]
             at = widths[known]
-            axis.fill_between(at, low[known], high[known], color=_BLUE, alpha=0.2, linewidth=0)
-            axis.plot(at, middle[known], "o-", color=_BLUE, markersize=4, label=label)
+            axis.fill_between(at, low[known], high[known], color=BLUE, alpha=0.2, linewidth=0)
+            axis.plot(at, middle[known], "o-", color=BLUE, markersize=4, label=label)
             if stopped[known].any():
                 known = known[stopped[known]]
                 axis.plot(
                     widths[known],
                     middle[known],
                     "o",
-                    color=_BLUE,
+                    color=BLUE,
                     markerfacecolor="white",
                     markersize=4,
                     label="not converged" if seeds == 1 else "not converged in some seed",
                 )
-            low, middle, high = _spread(limit.isel(test_set=t).values[:, None], examples)
-            _line_across(axis, middle[0], "GP limit", _ORANGE, "--")
+            low, middle, high = spread_over_seeds(limit.isel(test_set=t).values[:, None], examples)
+            line_across(axis, middle[0], "GP limit", ORANGE, "--")
             if not np.isnan(middle[0]):
-                axis.axhspan(low[0], high[0], color=_ORANGE, alpha=0.13, linewidth=0)
+                axis.axhspan(low[0], high[0], color=ORANGE, alpha=0.13, linewidth=0)
             for index, part in enumerate(parts):
-                _, middle, _ = _spread(part.isel(test_set=t).values[:, None])
-                colour = (_GREEN, _PURPLE, _SKY, _GREY)[index % 4]
+                _, middle, _ = spread_over_seeds(part.isel(test_set=t).values[:, None])
+                colour = (GREEN, PURPLE, SKY, GREY)[index % 4]
                 style = (0, (1, 1 + index // 4))
-                _line_across(axis, middle[0], part.attrs["label"], colour, style)
-            _width_axis(axis, widths, size[0] / columns)
+                line_across(axis, middle[0], part.attrs["label"], colour, style)
+            width_axis(axis, widths, size[0] / columns)
         for axis in axes[::columns]:
             axis.set_ylabel("accuracy (fraction correct)")
         words = selection.describe()
@@ -135,7 +127,7 @@ def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
             index = int(limit.notnull().any("test_set").values.argmax())
             words = f"{_seed_words(dataset, index)}, {words}"
         _title(figure, dataset, words)
-        _legend_below(figure, axes[0], 3 if columns > 1 else 2)
+        legend_below(figure, axes[0], 3 if columns > 1 else 2)
     return figure
 
 
@@ -176,19 +168,19 @@ def order_parameters(
     size = dataset.sizes["path"] * outputs
     columns = -(-len(known) // -(-len(known) // 5))
     rows = -(-len(known) // columns)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = (max(2.0 * columns + 0.4, 3.4), 1.75 * rows + 0.9)
-        figure, axes = _panels(len(known), columns, shape)
+        figure, axes = panel_grid(len(known), columns, shape)
         for place, (axis, w) in enumerate(zip(axes, known)):
             matrix = matrices.isel(width=w).values.reshape(size, size)
             scale = np.abs(matrix).max() or 1.0
             image = axis.imshow(matrix, cmap="RdBu_r", vmin=-scale, vmax=scale)
-            _colour_bar(figure, image, axis)
+            colour_bar(figure, image, axis)
             title = _point_words(dataset, selection, w)
             if selection.status.values[index, w] != STATUS_CODES["converged"]:
                 title += "\n(not converged)"
             axis.set_title(title)
-            _path_axes(
+            path_axes(
                 axis,
                 dataset["path"].values,
                 outputs,
@@ -245,13 +237,13 @@ def alignment(
         components = max(10, 3 * int(dataset.attrs.get("training_examples", 100)) // 10)
     numbers = dataset["component"].values[:components]
     series = [
-        (_point_words(dataset, selection, w), finite.isel(width=w).values, _BLUE, "o"),
-        ("GP limit", limit.values, _ORANGE, "s"),
+        (_point_words(dataset, selection, w), finite.isel(width=w).values, BLUE, "o"),
+        ("GP limit", limit.values, ORANGE, "s"),
     ]
     if selection.chosen:
         series[1] = (f"GP limit, T = {selection.temperature_gp:g}", *series[1][1:])
-    with matplotlib.rc_context(_STYLE):
-        figure, (axis,) = _panels(1, 1, (5.6, 3.6))
+    with matplotlib.rc_context(STYLE):
+        figure, (axis,) = panel_grid(1, 1, (5.6, 3.6))
         for offset, (label, values, colour, marker) in zip((-0.12, 0.12), series):
             if np.isnan(values).all():
                 continue
@@ -264,7 +256,7 @@ def alignment(
         axis.set_xlabel("principal component i of the kernel, largest eigenvalue first")
         axis.set_ylabel("overlap with the labels, |vᵢ·Y| / ‖Y‖")
         _title(figure, dataset, _at_seed(dataset, selection, index))
-        _legend_below(figure, axis, 2)
+        legend_below(figure, axis, 2)
     return figure
 
 
@@ -304,14 +296,14 @@ def same_path_kernels(dataset: xr.Dataset, seed: int | None = None) -> Figure:
     if signed:
         high = max(-low, high)
         low = -high
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = (max(1.7 * columns + 1.3, 4.0), 1.77 * rows + 0.6)
-        figure, axes = _panels(len(paths), columns, shape)
+        figure, axes = panel_grid(len(paths), columns, shape)
         for place, (axis, path, kernel) in enumerate(zip(axes, paths, kernels)):
             image = axis.imshow(kernel, cmap="RdBu_r" if signed else "cividis", vmin=low, vmax=high)
             axis.set_title(f"path {path}")
-            _frame(axis)
-            _label_axes(axis, labels, place + columns >= len(paths), place % columns == 0)
+            thin_frame(axis)
+            label_axes(axis, labels, place + columns >= len(paths), place % columns == 0)
         bar = figure.colorbar(image, ax=axes, aspect=10 + 10 * rows, extend="both", extendfrac=0.03)
         bar.set_label("same-path kernel")
         bar.outline.set_visible(False)
@@ -351,12 +343,12 @@ def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure
     known = scores.notnull().any(("seed", "layer", "head")).values
     first = _smallest(dataset, known)
     last = _smallest(dataset, known, largest=True)
-    shown = [(first, _BLUE)] + ([(last, _ORANGE)] if last != first else [])
+    shown = [(first, BLUE)] + ([(last, ORANGE)] if last != first else [])
     seeds = int(scores.notnull().any(("width", "layer", "head")).sum())
     heads = scores.notnull().any(("seed", "width")).values.sum(axis=-1)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         shape = (max(4.6, 0.45 * heads.sum() + 0.9 * len(heads) + 1.0), 3.3)
-        figure, axes = _panels(
+        figure, axes = panel_grid(
             len(heads), len(heads), shape, sharey=True, width_ratios=[count + 1 for count in heads]
         )
         for layer, (axis, count) in enumerate(zip(axes, heads)):
@@ -364,7 +356,7 @@ def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure
             places = np.arange(1, count + 1)
             bar_width = 0.8 / len(shown)
             for bar, (w, colour) in enumerate(shown):
-                low, middle, high = _spread(values[:, w, :count])
+                low, middle, high = spread_over_seeds(values[:, w, :count])
                 where = places + (bar - (len(shown) - 1) / 2) * bar_width
                 axis.bar(
                     where,
@@ -388,7 +380,7 @@ def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure
             known = scores.notnull().any(("width", "layer", "head")).values
             words = _seed_words(dataset, int(known.argmax()))
         _title(figure, dataset, f"{words}, {selection.describe(values=False)}")
-        _legend_below(figure, axes[0], 2)
+        legend_below(figure, axes[0], 2)
     return figure
 
 
@@ -411,7 +403,7 @@ def save_figures(
     temperature, seed : optional
         As for the single figures.
     report : callable
-        Called with a line of text for every figure written or skipped.
+        Called with a line of text for every figure that is skipped, and why.
 
     Returns
     -------
@@ -445,7 +437,6 @@ def save_figures(
         for file in files:
             _write(figure, file)
         written += files
-        report(f"{name}: {files[0]} and {files[1].name}")
     return written
 
 
@@ -454,7 +445,7 @@ def _write(figure: Figure, file: Path) -> None:
     kind = file.suffix[1:]
     partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        with matplotlib.rc_context(_STYLE):
+        with matplotlib.rc_context(STYLE):
             metadata = {"Date": None} if kind == "svg" else None
             figure.savefig(partial, format=kind, dpi=_RESOLUTION, metadata=metadata)
         os.replace(partial, file)
@@ -504,107 +495,6 @@ def _test_examples(dataset: xr.Dataset, test_set: int) -> int:
     return int(labels.notnull().sum("example").max())
 
 
-def _spread(
-    values: np.ndarray, examples: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lowest, median and highest over seeds (first axis), NaN where no seed is known.
-
-    If ``examples`` is given, for a single seed, one binomial standard error below and above.
-    """
-    spreads = [Spread.of(column) for column in values.T]
-    middle = np.array([spread.median for spread in spreads])
-    if examples:
-        error = np.sqrt(middle * (1 - middle) / examples)
-        return middle - error, middle, middle + error
-    low, high = np.array([(spread.lowest, spread.highest) for spread in spreads]).T
-    return low, middle, high
-
-
-def _line_across(axis: Axes, value: float, label: str, colour: str, style: Any) -> None:
-    if not np.isnan(value):
-        axis.axhline(value, color=colour, linestyle=style, linewidth=1.4, label=label, zorder=3)
-
-
-def _panels(
-    count: int, columns: int, size: tuple[float, float], sharey: bool = False, **grid: Any
-) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(-(-count // columns), columns, squeeze=False, sharey=sharey, **grid)
-    for axis in axes.flat[count:]:
-        axis.remove()
-    return figure, list(axes.flat[:count])
-
-
-def _width_axis(axis: Axes, widths: np.ndarray, inches: float) -> None:
-    """Log axis with ticks at the widths, labelled where there is room."""
-    axis.set_xscale("log")
-    low, high = widths.min(), widths.max()
-    margin = (high / low) ** 0.05 if high > low else 2.0
-    axis.set_xlim(low / margin, high * margin)
-    decades = np.log10(high / low * margin**2)
-    labelled: list[float] = []
-    # powers of ten first, then whatever fits between them
-    for width in sorted(widths, key=lambda value: (np.log10(value) % 1 > 1e-9, value)):
-        room = [0.085 * (len(number(width)) + len(number(other))) / 2 for other in labelled]
-        apart = [abs(np.log10(width / other)) / decades * inches * 0.8 for other in labelled]
-        if all(distance > need for distance, need in zip(apart, room)):
-            labelled.append(width)
-    axis.set_xticks(sorted(labelled), [number(width) for width in sorted(labelled)])
-    axis.set_xticks(sorted(set(widths) - set(labelled)), minor=True)
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.set_xlabel("width N")
-
-
-def _path_axes(axis: Axes, paths: np.ndarray, outputs: int, bottom: bool, left: bool) -> None:
-    """Path labels along the outer panels, at the middle of each path's block."""
-    _frame(axis)
-    step = -(-len(paths) // _LABELLED_PATHS)
-    while len(paths) % step:
-        step += 1
-    places = np.arange(0, len(paths), step) * outputs + (outputs - 1) / 2
-    labels = [str(path) for path in paths[::step]]
-    rotation = 0 if len(labels) <= 4 else 90
-    axis.set_xticks(places, labels if bottom else [], fontsize=7, rotation=rotation)
-    axis.set_yticks(places, labels if left else [], fontsize=7)
-    if outputs > 1:
-        for edge in np.arange(1, len(paths)) * outputs - 0.5:
-            axis.axhline(edge, color=_GREY, linewidth=0.4)
-            axis.axvline(edge, color=_GREY, linewidth=0.4)
-
-
-def _label_axes(axis: Axes, labels: np.ndarray, bottom: bool, left: bool) -> None:
-    """Lines where the label changes, and the labels at the middle of their examples."""
-    values = np.unique(labels)[::-1]
-    if len(values) > 10:  # not classes
-        axis.xaxis.set_major_locator(NullLocator())
-        axis.yaxis.set_major_locator(NullLocator())
-        return
-    counts = np.array([np.count_nonzero(labels == value) for value in values])
-    edges = np.cumsum(counts)
-    places = edges - counts / 2 - 0.5
-    for edge in edges[:-1] - 0.5:
-        axis.axhline(edge, color="black", linewidth=0.8)
-        axis.axvline(edge, color="black", linewidth=0.8)
-    names = [f"{value:+g}" if values.min() < 0 else f"{value:g}" for value in values]
-    names = [name.replace("-", "−") for name in names]
-    axis.set_xticks(places, names if bottom else [])
-    axis.set_yticks(places, names if left else [])
-    axis.tick_params(length=0)
-
-
-def _frame(axis: Axes) -> None:
-    axis.spines[:].set_visible(True)
-    axis.spines[:].set_linewidth(0.6)
-    axis.tick_params(length=2, width=0.6)
-
-
-def _colour_bar(figure: Figure, image: AxesImage, axis: Axes) -> None:
-    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.04)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(4, symmetric=True))
-    bar.ax.tick_params(labelsize=7, length=2)
-    bar.outline.set_visible(False)
-
-
 def _at_seed(dataset: xr.Dataset, selection: Selection, index: int) -> str:
     return f"{_seed_words(dataset, index)}, {selection.describe(values=False)}"
 
@@ -624,10 +514,3 @@ def _title(figure: Figure, dataset: xr.Dataset, words: str) -> None:
     title = f"{dataset.attrs.get('task', 'pathkernel')}: {words}"
     characters = int(figure.get_figwidth() / 0.078)
     figure.suptitle(textwrap.fill(title, characters), fontsize=9)
-
-
-def _legend_below(figure: Figure, axis: Axes, columns: int) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    if handles:
-        columns = min(columns, len(handles))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)

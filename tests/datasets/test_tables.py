@@ -13,10 +13,11 @@ from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.selection import Selection, Spread, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_datasets.tables import Selection, Spread, number, rich_table, summary
+from pathkernel_datasets.tables import rich_table, summary
 
 pytestmark = pytest.mark.filterwarnings("error")
 

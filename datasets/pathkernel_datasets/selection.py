@@ -1,0 +1,152 @@
+"""Which part of a store tables and figures show: one temperature at every width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_datasets.schema import STATUS_CODES
+
+CONVERGED = STATUS_CODES["converged"]
+
+
+NOT_COMPUTED = STATUS_CODES["not computed"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and range of a quantity over the seeds that have it.
+
+    Attributes
+    ----------
+    median, lowest, highest : float
+        In the quantity's own units; NaN if no seed has it.
+    seeds : int
+        Number of seeds that have it.
+    """
+
+    median: float
+    lowest: float
+    highest: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Spread of some numbers, NaN left out."""
+        values = np.asarray(list(values), dtype=float)
+        values = values[~np.isnan(values)]
+        if not values.size:
+            return cls(np.nan, np.nan, np.nan, 0)
+        return cls(float(np.median(values)), float(values.min()), float(values.max()), values.size)
+
+
+class Selection:
+    """A store at one temperature for every width: what figures and tables show.
+
+    Grid points without a status, of a run that goes on or was stopped, count as NaN.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`.
+    temperature : float, optional
+        Temperature of the store. By default, for each width the one with the largest log evidence
+        summed over the seeds, and for the Gaussian process limit likewise its own. Seeds for which
+        other seeds have more temperatures so far do not take part in the choice.
+
+    Attributes
+    ----------
+    temperatures : array, shape (width,)
+        Temperature T chosen for each width.
+    temperature_gp : float
+        Temperature chosen for the Gaussian process limit and the sub-networks.
+    chosen : bool
+        Whether there was a choice between temperatures to be made by the log evidence.
+    status : xarray.DataArray, dims (seed, width)
+        Status code of every grid point.
+
+    Raises
+    ------
+    ValueError
+        If the store does not have the temperature asked for.
+    """
+
+    def __init__(self, dataset: xr.Dataset, temperature: float | None = None):
+        self._dataset = dataset
+        available = dataset["temperature"].values
+        # the markers first: what they vouch for is then surely there, even while a run goes on
+        status = dataset["status"].transpose("seed", "temperature", "width").load()
+        self._references = dataset["reference_done"].transpose("seed", "temperature").load()
+        if temperature is None:
+            evidence = dataset["log_evidence"].transpose("seed", "temperature", "width").values
+            tried = status.values != NOT_COMPUTED
+            index = [_best(evidence[..., w], tried[..., w]) for w in range(dataset.sizes["width"])]
+            evidence = dataset["log_evidence_gp"].transpose("seed", "temperature").values
+            self._index_gp = _best(evidence, self._references.values != 0)
+        else:
+            near = np.flatnonzero(np.isclose(available, temperature, rtol=1e-9, atol=0))
+            if not near.size:
+                raise ValueError(
+                    f"the store has no temperature {temperature:g}; it has "
+                    + ", ".join(f"{value:g}" for value in available)
+                )
+            self._index_gp = int(near[0])
+            index = [self._index_gp] * dataset.sizes["width"]
+        self._index = xr.DataArray(np.array(index, dtype=int), dims="width")
+        self.temperatures = available[index]
+        self.temperature_gp = float(available[self._index_gp])
+        self.chosen = temperature is None and available.size > 1
+        self.status = self._at_width(status)
+
+    def point(self, name: str) -> xr.DataArray:
+        """Variable of the grid points, dims (seed, width, …), NaN where not computed."""
+        return self._at_width(self._dataset[name]).where(self.status != NOT_COMPUTED)
+
+    def reference(self, name: str) -> xr.DataArray:
+        """Variable of the Gaussian process limit, dims (seed, …), NaN where not computed."""
+        return self._dataset[name].isel(temperature=self._index_gp).where(self.references_done)
+
+    @property
+    def references_done(self) -> xr.DataArray:
+        """Whether the limits of each seed are computed, dims (seed,)."""
+        return self._references.isel(temperature=self._index_gp) != 0
+
+    def describe(self, values: bool = True) -> str:
+        """The choice of temperatures in words, with or without their values."""
+        if not self.chosen:
+            return f"T = {self.temperature_gp:g}"
+        if not values:
+            return "T of largest log evidence"
+        lowest, highest = min(self.temperatures), max(self.temperatures)
+        widths = f"{lowest:g}" if lowest == highest else f"{lowest:g} to {highest:g}"
+        return (
+            f"T of largest log evidence at each width ({widths}) "
+            f"and in the GP limit ({self.temperature_gp:g})"
+        )
+
+    def _at_width(self, variable: xr.DataArray) -> xr.DataArray:
+        every = xr.DataArray(np.arange(variable.sizes["width"]), dims="width")
+        chosen = variable.isel(temperature=self._index, width=every)
+        return chosen.transpose("seed", "width", ...)
+
+
+def _best(evidence: np.ndarray, tried: np.ndarray) -> int:
+    """Temperature of largest summed log evidence; both arguments (seed, temperature)."""
+    seeds = tried.sum(axis=1) == tried.sum(axis=1).max()
+    common = tried[seeds].all(axis=0)
+    if not common.any():  # the seeds have different temperatures: go by the first
+        seeds = np.arange(len(tried)) == np.argmax(seeds)
+        common = tried[seeds][0]
+    evidence = evidence[seeds]
+    finite = np.where(common, np.isfinite(evidence).sum(axis=0), -1)
+    total = np.where(np.isfinite(evidence), evidence, 0).sum(axis=0)
+    # a temperature that failed for some seed is chosen only if all did
+    return int(np.argmax(np.where(finite == finite.max(), total, -np.inf)))
+
+
+def number(value: float) -> str:
+    """A width as a reader would write it: 1000, not 1e+03."""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:g}"
