@@ -19,7 +19,7 @@ class MinimisationError(RuntimeError):
     Attributes
     ----------
     solution : Solution
-        The best point reached, with its status, counts and history.
+        The last point reached, with its status, counts and history.
     """
 
     def __init__(self, message: str, solution: Any):

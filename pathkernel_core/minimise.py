@@ -150,8 +150,8 @@ def minimise_action(
     temperature : float
         Positive Gibbs temperature T.
     tolerance : float, optional
-        Largest entry allowed in the gradients ∂(S/N)/∂U. By default 1e-8 in float64 and 1e-3 in
-        lower precision.
+        Largest entry allowed in the gradients ∂(S/N)/∂U. By default 1e-8 in float64, and in
+        lower precision the smaller of 1e-2 and 1 / (2N).
     start : Solution, optional
         Where to begin, for example the solution at a neighbouring width or temperature. By
         default the Gaussian process limit.
@@ -163,7 +163,7 @@ def minimise_action(
     Raises
     ------
     MinimisationError
-        If the tolerance is not reached; the error holds the best Solution.
+        If the tolerance is not reached; the error holds the Solution at the last step.
     NotPositiveDefiniteError
         If the kernel cannot be factorised at the start.
     ValueError
@@ -173,7 +173,8 @@ def minimise_action(
     _check_network(problem, network)
     if tolerance is None:
         double = problem.array.dtype == array_namespace(array=problem.array).float64
-        tolerance = 1e-8 if double else 1e-3
+        # in float32 twice what rounding leaves of the gradient, which shrinks with the width
+        tolerance = 1e-8 if double else min(1e-2, 0.5 / network.width)
     positive("tolerance", tolerance)
     positive("max_evaluations", max_evaluations)
     action = _Action(problem, network, temperature)
@@ -193,12 +194,7 @@ def minimise_action(
             status = Status.CONVERGED
     except _OutOfEvaluationsError:
         status = Status.MAX_EVALUATIONS
-    if not history:
-        raise ValueError(f"max_evaluations must be at least 1, but is {max_evaluations}")
-    best = min(history, key=lambda evaluation: evaluation.gradient_norm)
-    if status is Status.CONVERGED or best.gradient_norm > tolerance:
-        best = history[-1]
-    solution = _solution(action, best, status, history)
+    solution = _solution(action, history[-1], status, history)
     if throw and not status.ok:
         raise MinimisationError(
             f"the action was not minimised: {status.value}. The gradient of S/N is "

@@ -195,7 +195,7 @@ def _create_array(group: zarr.Group, variable: Variable, sizes: Mapping[str, int
     group.create_array(
         name=variable.name,
         shape=shape,
-        chunks=tuple(1 if dim in POINT else sizes[dim] for dim in variable.dims),
+        chunks=tuple(1 if dim in POINT else max(1, sizes[dim]) for dim in variable.dims),
         dtype=dtype,
         fill_value=0 if dtype != "float64" else np.nan,
         dimension_names=variable.dims,

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 def print_table(dataset: xr.Dataset, temperature: float | None = None) -> None:
     """Print the summary of a dataset to stdout."""
-    from pathkernel_datasets.tables import rich_table
     from rich.console import Console
+
+    from pathkernel_datasets.tables import rich_table
 
     # without a terminal there is no width to fit into, and a cut table helps nobody
     console = Console() if sys.stdout.isatty() else Console(width=120)
