@@ -34,10 +34,10 @@ def _group(name):
 
 
 def _test_backend(session, backend, *requirements):
-    """Tests of the core that depend on the array library, on one library."""
+    """Tests that depend on the array library, on one library."""
     session.install(".", *_group("test"), *requirements)
-    options = ("-m", "backend", "--backend", backend)
-    session.run("pytest", "tests/core", *options, *session.posargs, env=ONE_THREAD)
+    chosen = ("tests/core", "tests/datasets", "-m", "backend", "--backend", backend)
+    session.run("pytest", *chosen, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(python=PYTHON)

@@ -346,6 +346,7 @@ def test_missing_backend_names_the_command(tmp_path, monkeypatch):
         run(tmp_path / "small.zarr", backend="jax")
 
 
+@pytest.mark.backend
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_other_array_libraries_fill_the_same_store(tmp_path, complete, backend):
     pytest.importorskip(backend)
