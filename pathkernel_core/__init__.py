@@ -3,7 +3,7 @@
 Arrays in, arrays out, on whatever array library they come from. See the README for a start.
 """
 
-from pathkernel_core.action import entropy, entropy_gradient, gp_order_parameters, log_evidence
+from pathkernel_core.action import entropy, entropy_gradient, gp_order_parameters
 from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, attentioned_inputs
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError, PrecisionError
 from pathkernel_core.kernels import (
@@ -48,7 +48,6 @@ __all__ = [
     "gp_order_parameters",
     "head_scores",
     "kernel_task_alignment",
-    "log_evidence",
     "minimise_action",
     "option",
     "order_parameter_from_weights",

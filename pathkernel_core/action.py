@@ -86,19 +86,19 @@ def entropy_gradient(
     return tuple(gradients)
 
 
-def log_evidence(network: Network, action: float, n_labels: int) -> float:
+def log_evidence(network: Network, total_action: float, n_labels: int) -> float:
     """Leading-order log evidence ln p(Y) at the minimum.
 
     Parameters
     ----------
     network : Network
-    action : float
-        Minimum of the action, not divided by N.
+    total_action : float
+        Minimum of the action S, not divided by N as ``Solution.action`` is.
     n_labels : int
         Number of labels, P·C.
     """
     at_gp = entropy(network, gp_order_parameters(network))
-    return -0.5 * (action - at_gp + n_labels * math.log(2 * math.pi))
+    return -0.5 * (total_action - at_gp + n_labels * math.log(2 * math.pi))
 
 
 def _levels(network: Network) -> list[tuple[float, float]]:

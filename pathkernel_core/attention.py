@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import array_api_compat
 
 from pathkernel_core.backend import Array, array_namespace, batches, real_floating
+from pathkernel_core.network import positive
 
 Readout = Literal["first", "last", "mean"] | int
 
@@ -62,8 +63,10 @@ class QueryKey:
 
     def __post_init__(self):
         array_namespace(queries=self.queries, keys=self.keys)
-        real_floating("queries", self.queries, (None, None, None))
+        real_floating("queries", self.queries, ("H", "G", "N_0"))
         real_floating("keys", self.keys, tuple(self.queries.shape))
+        if self.scale is not None:
+            positive("scale", self.scale)
 
     @property
     def n_heads(self) -> int:
@@ -112,7 +115,8 @@ class AttentionProduct:
 
     def __post_init__(self):
         array_namespace(products=self.products)
-        real_floating("products", self.products, (None, *self.products.shape[-1:] * 2))
+        real_floating("products", self.products, ("H", *self.products.shape[-1:] * 2))
+        positive("scale", self.scale)
 
     @property
     def n_heads(self) -> int:
@@ -155,8 +159,14 @@ class Attention:
     omega: Array
 
     def __post_init__(self):
-        array_namespace(omega=self.omega)
-        real_floating("omega", self.omega, (None, None, *self.omega.shape[-1:] * 2))
+        xp = array_namespace(omega=self.omega)
+        omega = real_floating("omega", self.omega, ("P", "H", *self.omega.shape[-1:] * 2))
+        excess = xp.max(xp.abs(xp.sum(omega, axis=-2) - 1))
+        if not bool(excess < 1e-3):
+            raise ValueError(
+                "omega must sum to 1 over the key tokens (axis 2), but is off by "
+                f"{float(excess):.3g}; if its last two axes are (query, key), swap them"
+            )
 
     @property
     def n_heads(self) -> int:
@@ -219,13 +229,16 @@ def attentioned_inputs(
         If the arrays are of different libraries or devices.
     """
     xp = array_namespace(inputs=inputs)
-    inputs = real_floating("inputs", inputs, (None, None, None))
+    inputs = real_floating("inputs", inputs, ("P", "M", "N_0"))
     examples, tokens, _ = inputs.shape
-    if examples == 0 or tokens == 0:
-        raise ValueError(f"inputs must hold examples and tokens, but has shape {inputs.shape}")
-    if not layers:
-        raise ValueError("layers must hold at least one attention layer")
+    if not isinstance(layers, Sequence) or not layers:
+        raise TypeError("layers must be a list of at least one attention layer, the first first")
     for number, layer in enumerate(layers, start=1):
+        if not hasattr(layer, "attention"):
+            raise TypeError(
+                f"layers[{number - 1}] must be a QueryKey, AttentionProduct or Attention, "
+                f"not {type(layer).__name__}"
+            )
         if isinstance(layer, Attention) and layer.omega.shape[0] != examples:
             raise ValueError(
                 f"layers[{number - 1}].omega holds {layer.omega.shape[0]} examples, "

@@ -79,23 +79,26 @@ def library_name(xp: Any) -> str:
     return xp.__name__.removeprefix("array_api_compat.").removesuffix(".numpy")
 
 
-def real_floating(name: str, array: Array, shape: tuple[int | None, ...] | None = None) -> Array:
-    """Return ``array`` after checking that it is real floating, finite and of the given shape.
+def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None = None) -> Array:
+    """Return ``array`` after checking that it is float64 or float32, finite and of a shape.
 
-    ``None`` in ``shape`` allows any length. Integers become float64.
+    A string in ``shape`` names a dimension of any length but zero. Integers become float64.
     """
     xp = array_api_compat.array_namespace(array)
     if shape is not None and (
         array.ndim != len(shape)
-        or any(want is not None and want != got for want, got in zip(shape, array.shape))
+        or any(not isinstance(want, str) and want != got for want, got in zip(shape, array.shape))
     ):
-        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        wanted = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
         raise ValueError(f"{name} must have shape ({wanted}), but has {tuple(array.shape)}")
+    for want, got in zip(shape or (), array.shape):
+        if got == 0:
+            raise ValueError(f"{name} of shape {tuple(array.shape)} is empty: {want} must not be 0")
     if xp.isdtype(array.dtype, ("integral", "bool")):
         array = xp.astype(array, xp.float64)
-    if not xp.isdtype(array.dtype, "real floating"):
+    if array.dtype not in (xp.float64, xp.float32):
         raise TypeError(
-            f"{name} must be real floating, but has dtype {array.dtype}; cast it to float64"
+            f"{name} must be float64 or float32, but has dtype {array.dtype}; cast it to float64"
         )
     if not _is_tracer(array) and not bool(xp.all(xp.isfinite(array))):
         raise ValueError(

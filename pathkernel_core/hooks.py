@@ -11,9 +11,11 @@ pathkernel is registered in the same way.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib.metadata
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,7 +25,7 @@ import pluggy
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
-from pathkernel_core.task import Task
+from pathkernel_core.task import NAME_PATTERN, RESERVED_OPTIONS, Task
 
 GROUP = "pathkernel"
 
@@ -190,16 +192,30 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
     ):
         found += [(kind, table, thing.name, thing) for thing in _flatten(call)]
     added: dict[tuple[str, str], Any] = {}
+    if not found:
+        raise PluginError("it provides nothing; mark its hook functions with hookimpl")
     for kind, table, name, thing in found:
         taken = table.get(name, added.get((kind, name)))
         if taken is not None:
             raise PluginError(f"the {kind} name {name!r} is already taken by {taken!r}")
         added[kind, name] = thing
-        if kind == "task" and not (isinstance(thing, type) and issubclass(thing, Task)):
-            raise PluginError(f"{thing!r} is no subclass of pathkernel_core.task.Task")
+        if kind == "task":
+            _check_task_class(thing)
     for _, table, name, thing in found:
         table[name] = thing
     return tuple(f"{kind} {name}" for kind, _, name, _ in found)
+
+
+def _check_task_class(task: Any) -> None:
+    if not (isinstance(task, type) and issubclass(task, Task)):
+        raise PluginError(f"{task!r} is no subclass of pathkernel_core.task.Task")
+    if not re.fullmatch(NAME_PATTERN, task.name):
+        raise PluginError(f"the name {task.name!r} must be lower-case words joined by hyphens")
+    if "__dataclass_fields__" not in vars(task):
+        raise PluginError(f"{task.__name__} must be decorated with @dataclass(frozen=True)")
+    taken = RESERVED_OPTIONS & {entry.name for entry in dataclasses.fields(task)}
+    if taken:
+        raise PluginError(f"{task.__name__} has options whose names are taken: {sorted(taken)}")
 
 
 def _flatten(call: Callable[[], list[Iterable[Any]]]) -> list[Any]:

@@ -17,6 +17,7 @@ from pathkernel_core.backend import (
     real_floating,
     to_host,
 )
+from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.network import positive
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Posterior, Space, per_output
 
@@ -45,9 +46,7 @@ class SufficientStatistics:
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> batches = [(rng.normal(size=(50, 2, 3)), rng.normal(size=50)) for _ in range(4)]
-    >>> total = sum((SufficientStatistics.of(xi, y) for xi, y in batches[1:]),
-    ...             start=SufficientStatistics.of(*batches[0]))
-    >>> total.n_examples
+    >>> sum(SufficientStatistics.of(xi, labels) for xi, labels in batches).n_examples
     200
     """
 
@@ -75,6 +74,10 @@ class SufficientStatistics:
             float(xp.sum(labels**2)),
             examples,
         )
+
+    def __radd__(self, other: object) -> SufficientStatistics:
+        """Let ``sum`` start from 0."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __add__(self, other: SufficientStatistics) -> SufficientStatistics:
         if self.projections.shape != other.projections.shape:
@@ -162,6 +165,12 @@ class PathKernels:
         self.form, self.input_width, self.n_paths = form, input_width, n_paths
         self.n_examples, self.outputs, self._basis = n_examples, outputs, basis
 
+    def __repr__(self) -> str:
+        return (
+            f"PathKernels({self.n_examples} examples, {self.n_paths} paths, "
+            f"N_0 = {self.input_width}, {self.outputs} outputs, in the space of {self.space})"
+        )
+
     @property
     def space(self) -> str:
         """Form of the energy in use: "examples" or "features"."""
@@ -240,7 +249,7 @@ class PathKernels:
     ) -> tuple[Array, Array]:
         """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each."""
         xp = array_namespace(xi=xi, training=self.array)
-        xi = real_floating("xi", xi, (None, self.n_paths, self.input_width))
+        xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
         full = per_output(xi / math.sqrt(self.input_width * self.n_paths), self.outputs)
         factor = xp.matrix_transpose(from_host(factor, xi))
         mixed = xp.matmul(factor, full)
@@ -287,14 +296,15 @@ def total_kernel(
     other = xi if other is None else other
     xp = array_namespace(xi=xi, other=other)
     _, paths, width = xi.shape
-    mixed = xp.matmul(from_host(to_host(order_parameter), xi), xi)
+    matrix = real_floating("order_parameter", to_host(order_parameter), (paths, paths))
+    mixed = xp.matmul(from_host(matrix, xi), xi)
     mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
     return xp.matmul(mixed, xp.matrix_transpose(xp.reshape(other, (other.shape[0], -1))))
 
 
 def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
     xp = array_namespace(xi=xi, labels=labels)
-    xi = real_floating("xi", xi, (None, None, None))
+    xi = real_floating("xi", xi, ("P", "n", "N_0"))
     labels = real_floating("labels", labels)
     if labels.ndim == 1:
         labels = labels[:, None]
@@ -305,8 +315,8 @@ def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
             f"labels holds {labels.shape[0]} examples, but xi of shape {tuple(xi.shape)} "
             f"holds {xi.shape[0]}; give one label per example"
         )
-    if 0 in xi.shape or 0 in labels.shape:
-        raise ValueError(f"xi of shape {tuple(xi.shape)} holds no examples; give at least one")
+    if 0 in labels.shape:
+        raise ValueError(f"labels of shape {tuple(labels.shape)} hold no outputs")
     return xi, xp.astype(labels, xi.dtype, copy=False)
 
 
@@ -331,6 +341,8 @@ def _span(second_moment: Array, xp: object) -> Array | None:
     Directions whose eigenvalue is below rounding of the largest add nothing to a kernel that is
     stored in the same precision.
     """
+    if not bool(xp.all(xp.isfinite(second_moment))):
+        return None  # the energy says that the kernel overflows
     values, vectors = xp.linalg.eigh(second_moment)
     values, width = to_host(values), second_moment.shape[0]
     rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
@@ -338,8 +350,6 @@ def _span(second_moment: Array, xp: object) -> Array | None:
 
 
 def _host_cholesky(name: str, matrix: np.ndarray) -> np.ndarray:
-    from pathkernel_core.errors import NotPositiveDefiniteError
-
     try:
         return np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:

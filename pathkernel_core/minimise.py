@@ -74,7 +74,7 @@ class Solution:
         What was solved.
     """
 
-    order_parameters: tuple[Array, ...]
+    order_parameters: tuple[Array, ...] = field(repr=False)
     action: float
     entropy: float
     energy: float
@@ -96,8 +96,8 @@ class Solution:
     @property
     def log_evidence(self) -> float:
         """Leading-order log evidence ln p(Y), in nats."""
-        labels = self.problem.n_examples * self.network.outputs
-        return log_evidence(self.network, self.action * self.network.width, labels)
+        n_labels = self.problem.n_examples * self.network.outputs
+        return log_evidence(self.network, self.network.width * self.action, n_labels)
 
     def predict(self, xi: Array) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).
@@ -244,20 +244,20 @@ class _Action:
             raise _OutOfEvaluationsError
         self.evaluations += 1
         width, variance = self.network.width, self.network.variances[0]
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             relative = self.coordinates.relative_factors(coordinates)
             factors = self.coordinates.factors(relative)
         try:
             energy, gradient = self.problem.form.energy_and_gradient(
                 math.sqrt(variance) * factors[0], self.temperature
             )
-        except (NotPositiveDefiniteError, ValueError):
+            energy, gradient = energy / width, gradient * (variance / width)
+            entropy = self.coordinates.entropy(relative)
+            norm = self._gradient_norm(factors, gradient)
+        except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
             if self.last is None:  # at the start this is the user's problem; later, a long step
                 raise
             return math.inf, np.full_like(coordinates, np.nan)
-        energy, gradient = energy / width, gradient * (variance / width)
-        entropy = self.coordinates.entropy(relative)
-        norm = self._gradient_norm(factors, gradient)
         self.last = _Evaluation(factors, entropy, energy, norm)
         return entropy + energy, self.coordinates.gradient(relative, factors, gradient)
 
@@ -290,6 +290,8 @@ def _solution(
 
 
 def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
+    if not isinstance(start, Solution):
+        raise TypeError(f"start must be a Solution, not {type(start).__name__}")
     matrices = [to_host(matrix).astype(float) for matrix in start.order_parameters]
     if tuple(len(matrix) for matrix in matrices) != coordinates.network.sizes:
         raise ValueError(
@@ -307,6 +309,9 @@ def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
 
 
 def _check_network(problem: PathKernels, network: Network) -> None:
+    for name, value, kind in (("problem", problem, PathKernels), ("network", network, Network)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
     if network.n_paths != problem.n_paths:
         raise ValueError(
             f"network has heads {network.heads}, hence {network.n_paths} paths, but the problem "

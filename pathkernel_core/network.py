@@ -128,7 +128,12 @@ class Network:
         )
 
     def _kept(self, kept: Sequence[Iterable[int]]) -> list[list[int]]:
-        layers = [sorted(set(layer)) for layer in kept]
+        try:
+            layers = [sorted(set(layer)) for layer in kept]
+        except TypeError:
+            raise TypeError(
+                f"kept must list the heads of each layer, such as ((1, 2), (1,)), not {kept!r}"
+            ) from None
         if len(layers) != self.n_layers:
             raise ValueError(
                 f"kept must name the heads of each of the {self.n_layers} layers, "
@@ -155,7 +160,10 @@ def _whole_numbers(name: str, values: Iterable[int]) -> tuple[int, ...]:
 def _per_layer(
     name: str, values: float | Sequence[float], count: int, meaning: str
 ) -> tuple[float, ...]:
-    values = (values,) * count if isinstance(values, numbers.Real) else tuple(values)
+    try:
+        values = (values,) * count if isinstance(values, numbers.Real) else tuple(values)
+    except TypeError:
+        raise TypeError(f"{name} must be one number or {count} numbers, not {values!r}") from None
     if len(values) != count:
         raise ValueError(
             f"{name} must be one number or {count} numbers ({meaning}), but has {len(values)}"

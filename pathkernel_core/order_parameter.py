@@ -30,9 +30,9 @@ def path_weights(values: Sequence[Array], readout: Array) -> Array:
     named = {f"values[{index}]": value for index, value in enumerate(values)}
     xp = array_namespace(readout=readout, **named)
     weights = readout[None, :] if readout.ndim == 1 else readout
-    weights = real_floating("readout", weights, (None, None))
+    weights = real_floating("readout", weights, ("C", "N_L"))
     for index in reversed(range(len(values))):
-        layer = real_floating(f"values[{index}]", values[index], (None, weights.shape[1], None))
+        layer = real_floating(f"values[{index}]", values[index], ("H", weights.shape[1], "N"))
         product = xp.matmul(weights[None, :, :], layer) / weights.shape[1] ** 0.5
         weights = xp.reshape(product, (-1, layer.shape[2]))
     return weights

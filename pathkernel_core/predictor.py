@@ -30,10 +30,13 @@ def accuracy(mean: Array, labels: Array) -> float:
         )
     if mean.shape[0] == 0:
         raise ValueError("mean holds no examples; give at least one")
-    if mean.ndim == 2 and mean.shape[1] > 1:
-        right = xp.argmax(mean, axis=1) == xp.argmax(labels, axis=1)
-    else:
-        right = mean * labels > 0
+    several = mean.ndim == 2 and mean.shape[1] > 1
+    if not several and bool(xp.any(labels == 0)):
+        raise ValueError(
+            "labels of one output must be positive or negative, such as ±1, but hold 0"
+        )
+    classes = [xp.argmax(values, axis=1) for values in (mean, labels)] if several else None
+    right = classes[0] == classes[1] if several else mean * labels > 0
     return float(xp.mean(xp.astype(right, xp.float64)))
 
 

@@ -27,6 +27,12 @@ class Examples:
     inputs: Array
     labels: Array
 
+    def __post_init__(self):
+        for name in ("inputs", "labels"):
+            value = getattr(self, name)
+            if not hasattr(value, "ndim"):
+                raise TypeError(f"{name} must be an array, not {type(value).__name__}")
+
 
 @dataclass(frozen=True)
 class Realisation:
@@ -53,6 +59,10 @@ class Realisation:
     test_sets: Mapping[str, Examples]
     sub_networks: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
+    def __post_init__(self):
+        if not self.test_sets:
+            raise ValueError("test_sets must hold at least one test set")
+
     @property
     def heads(self) -> tuple[int, ...]:
         """Number of heads of each layer."""
@@ -62,6 +72,15 @@ class Realisation:
     def outputs(self) -> int:
         """Number C of outputs."""
         return self.train.labels.shape[1] if self.train.labels.ndim == 2 else 1
+
+
+RESERVED_OPTIONS = frozenset(
+    ("widths", "temperatures", "seeds", "backend", "dtype", "out", "figures", "threads", "help")
+)
+"""Names that the command line uses for every task; a task's own options need others."""
+
+NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
+"""What a task is called: lower-case words joined by hyphens."""
 
 
 def option(default: Any, help: str, choices: Sequence[str] | None = None) -> Any:
@@ -118,6 +137,16 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def realise(self, seed: int) -> Realisation:
         """Draw the data and heads. The same seed and options must give the same arrays."""
+
+    @property
+    def label(self) -> str:
+        """Name with the options that are not at their default, for titles."""
+        changed = [
+            f"{entry.name} {getattr(self, entry.name)}".replace("_", " ")
+            for entry in dataclasses.fields(self)
+            if getattr(self, entry.name) != entry.default
+        ]
+        return ", ".join([self.name, *changed])
 
     def options(self) -> dict[str, Any]:
         """Options by name, as plain values that JSON can hold."""

@@ -24,7 +24,7 @@ from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
 from pathkernel_core.network import Network
-from pathkernel_core.task import Examples, Realisation, Task
+from pathkernel_core.task import NAME_PATTERN, RESERVED_OPTIONS, Examples, Realisation, Task
 
 
 class TaskContract:
@@ -39,7 +39,7 @@ class TaskContract:
     def test_describes_itself(self) -> None:
         """Its name, summary and default grid can be shown and typed."""
         task = self.task()
-        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", task.name), (
+        assert re.fullmatch(NAME_PATTERN, task.name), (
             f"name {task.name!r} must be lower-case words joined by hyphens"
         )
         assert task.summary.strip(), "summary must say in one line what the task is"
@@ -56,6 +56,7 @@ class TaskContract:
         assert type(task)(**options) == task, "options() must rebuild the task"
         for entry in dataclasses.fields(task):
             assert entry.metadata.get("help"), f"option {entry.name} needs a help text"
+            assert entry.name not in RESERVED_OPTIONS, f"the option name {entry.name} is taken"
 
     def test_same_seed_same_data(self) -> None:
         """A seed fixes the data, and NumPy's global generator is left alone."""

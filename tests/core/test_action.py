@@ -11,10 +11,9 @@ from pathkernel_core import (
     entropy,
     entropy_gradient,
     gp_order_parameters,
-    log_evidence,
     minimise_action,
 )
-from pathkernel_core.action import partial_trace
+from pathkernel_core.action import log_evidence, partial_trace
 
 
 def test_entropy_is_the_formula(network, generator):

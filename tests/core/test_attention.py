@@ -152,12 +152,11 @@ def test_bad_inputs_are_named(library):
     cases = [
         ((library.array(np.ones((2, 3))), [layer]), r"inputs must have shape .* but has \(2, 3\)"),
         ((library.array(bad), [layer]), r"inputs of shape \(2, 3, 4\) holds NaN or infinity"),
-        ((library.array(np.ones((0, 3, 4))), [layer]), "inputs must hold examples and tokens"),
+        ((library.array(np.ones((0, 3, 4))), [layer]), "inputs .* is empty: P must not be 0"),
         (
             (library.array(np.ones((2, 3, 5))), [layer]),
             "width N_0 = 5, but products expect N_0 = 4",
         ),
-        ((good, []), "layers must hold at least one attention layer"),
         ((good, [layer], "middle"), 'readout must be "first", "last", "mean".* not \'middle\''),
         ((good, [layer], 1.0), "readout must be .* not 1.0"),
         ((good, [layer], True), "readout must be .* not True"),
@@ -165,17 +164,24 @@ def test_bad_inputs_are_named(library):
         ((good, [layer], -4), "readout names token -4, but sequences have 3 tokens"),
         ((good, [layer], "last", 0), "batch_size must be at least 1, but is 0"),
         (
-            (good, [pk.Attention(library.array(np.ones((3, 1, 3, 3))))]),
+            (good, [pk.Attention(library.array(np.full((3, 1, 3, 3), 1 / 3)))]),
             r"layers\[0\].omega holds 3 examples, but inputs holds 2",
         ),
         (
-            (good, [pk.Attention(library.array(np.ones((2, 1, 4, 4))))]),
+            (good, [pk.Attention(library.array(np.full((2, 1, 4, 4), 1 / 4)))]),
             r"omega must have shape \(2, 1, 3, 3\)",
         ),
     ]
     for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
             pk.attentioned_inputs(*arguments)
+    for layers, message in [
+        ([], "layers must be a list of at least one attention layer"),
+        (layer, "layers must be a list of at least one attention layer"),
+        ([layer, good], r"layers\[1\] must be a QueryKey, AttentionProduct or Attention"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            pk.attentioned_inputs(good, layers)
     with pytest.raises(TypeError, match=r"inputs must be an array .* not list; convert it"):
         pk.attentioned_inputs([[[1.0]]], [layer])
 
@@ -186,14 +192,19 @@ def test_bad_layers_are_named(library):
         pk.QueryKey(array(np.ones((1, 2, 3))), array(np.ones((1, 2, 4))))
     with pytest.raises(ValueError, match=r"queries must have shape .* but has"):
         pk.QueryKey(array(np.ones((2, 3))), array(np.ones((2, 3))))
-    with pytest.raises(
-        ValueError, match=r"products must have shape \(any, 4, 4\), but has \(3, 4\)"
-    ):
+    with pytest.raises(ValueError, match=r"products must have shape \(H, 4, 4\), but has \(3, 4\)"):
         pk.AttentionProduct(array(np.ones((3, 4))))
     with pytest.raises(ValueError, match=r"products must have shape .* but has \(1, 3, 4\)"):
         pk.AttentionProduct(array(np.ones((1, 3, 4))))
     with pytest.raises(ValueError, match=r"omega must have shape .* but has \(2, 1, 3, 4\)"):
         pk.Attention(array(np.ones((2, 1, 3, 4))))
+    with pytest.raises(ValueError, match=r"omega must sum to 1 over the key tokens .* off by 1;"):
+        pk.Attention(array(np.ones((3, 1, 2, 2))))
+    for scale in (0.0, np.nan, -1.0):
+        with pytest.raises(ValueError, match="scale must be positive"):
+            pk.QueryKey(array(np.ones((1, 2, 3))), array(np.ones((1, 2, 3))), scale)
+    with pytest.raises(ValueError, match=r"queries .* is empty: G must not be 0"):
+        pk.QueryKey(array(np.ones((1, 0, 3))), array(np.ones((1, 0, 3))))
     with pytest.raises(ValueError, match=r"omega .* holds NaN or infinity"):
         pk.Attention(array(np.full((1, 1, 2, 2), np.inf)))
     with pytest.raises(TypeError, match=r"products must be an array .* not list"):

@@ -385,3 +385,12 @@ def test_a_kernel_that_cannot_be_factorised_at_the_start_is_reported():
     problem = PathKernels(np.ones((3, 1, 1)), np.ones(3), "examples")
     with pytest.raises(pk.NotPositiveDefiniteError, match="temperature 1e-300"):
         minimise_action(problem, Network((1,), 10), 1e-300)
+
+
+def test_arguments_of_the_wrong_kind_are_named():
+    problem = PathKernels(np.ones((3, 1, 2)), np.ones(3))
+    network = Network((1,), 10)
+    with pytest.raises(TypeError, match="problem must be a PathKernels, not ndarray"):
+        minimise_action(np.ones((3, 1, 2)), network, 0.1)
+    with pytest.raises(TypeError, match="start must be a Solution, not tuple"):
+        minimise_action(problem, network, 0.1, start=())

@@ -190,9 +190,9 @@ def test_bad_weights_are_named(library):
         assert function(values, array(np.ones(5))).shape[0] == 4
         with pytest.raises(ValueError, match=r"values must hold .* at least one layer"):
             function([], array(np.ones(5)))
-        with pytest.raises(ValueError, match=r"values\[1\] must have shape \(any, 4, any\), but"):
+        with pytest.raises(ValueError, match=r"values\[1\] must have shape \(H, 4, N\), but"):
             function(values, array(np.ones(4)))
-        with pytest.raises(ValueError, match=r"values\[0\] must have shape \(any, 4, any\), but"):
+        with pytest.raises(ValueError, match=r"values\[0\] must have shape \(H, 4, N\), but"):
             function([values[1], array(np.ones((2, 5, 4)))], array(np.ones(5)))
         with pytest.raises(ValueError, match="readout must have shape"):
             function(values, array(np.ones((1, 1, 5))))

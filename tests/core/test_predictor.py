@@ -77,7 +77,7 @@ def test_bad_new_examples_are_named(library, generator):
         with pytest.raises(ValueError, match=r"xi must have shape \(P_new, n, N_0\), but has"):
             solution.predict(library.array(np.ones(shape)))
     for shape in ((4, 1, 3), (4, 2, 2)):
-        with pytest.raises(ValueError, match=r"xi must have shape \(any, 2, 3\), but has"):
+        with pytest.raises(ValueError, match=r"xi must have shape \(P_new, 2, 3\), but has"):
             solution.predict(library.array(np.ones(shape)))
     with pytest.raises(ValueError, match=r"xi .* holds NaN or infinity"):
         solution.predict(library.array(np.full((1, 2, 3), np.nan)))
@@ -137,3 +137,8 @@ def test_bad_alignments_are_named(library):
         pk.kernel_task_alignment(library.array(np.ones((2, 3))), library.array(np.ones(2)))
     with pytest.raises(ValueError, match=r"but have \(2, 2\) and \(2, 1\)"):
         pk.kernel_task_alignment(library.array(np.eye(2)), library.array(np.ones((2, 1))))
+
+
+def test_labels_of_zero_are_refused(library):
+    with pytest.raises(ValueError, match="such as ±1, but hold 0"):
+        pk.accuracy(library.array(np.ones(3)), library.array(np.array([1.0, 0.0, 1.0])))
