@@ -19,9 +19,15 @@ def code_blocks(document, language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_readme_example_runs(capsys):
-    exec(code_blocks("README.md", "python")[0], {})
+def test_readme_examples_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example, sub_network, study, dataset = code_blocks("README.md", "python")
+    namespace = {}
+    exec(example + sub_network, namespace)
     assert "CONVERGED" in capsys.readouterr().out
+    assert namespace["part"].network.heads == (2,)
+    exec(study, {})
+    exec(dataset.replace("hidden-markov.zarr", "small.zarr"), {})
 
 
 def test_readme_example_is_short():

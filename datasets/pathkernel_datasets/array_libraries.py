@@ -60,6 +60,7 @@ def array_library(name: str, dtype: str = "float64") -> ArrayLibrary:
         raise MissingLibraryError(
             f"the backend {name!r} needs a library that is not installed ({error}); install it "
             f'with: pip install "pathkernel[{EXTRAS[name]}]"'
+            + (" (or cupy-cuda13x, for CUDA 13)" if name == "cupy" else "")
         ) from None
     if name == "numpy":
         return ArrayLibrary(name, dtype, "cpu", lambda array: np.asarray(array, dtype=dtype))

@@ -135,10 +135,10 @@ def thin_frame(axis: Axes) -> None:
     axis.tick_params(length=2, width=0.6)
 
 
-def colour_bar(figure: Figure, image: AxesImage, axis: Axes) -> None:
+def colour_bar(figure: Figure, image: AxesImage, axis: Axes, symmetric: bool = True) -> None:
     """Add a small colour bar beside one panel."""
     bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.04)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(4, symmetric=True))
+    bar.ax.yaxis.set_major_locator(MaxNLocator(4, symmetric=symmetric))
     bar.ax.tick_params(labelsize=7, length=2)
     bar.outline.set_visible(False)
 

@@ -290,23 +290,17 @@ def same_path_kernels(dataset: xr.Dataset, seed: int | None = None) -> Figure:
     paths = [str(path) for path in dataset["path"].values]
     columns = min(len(paths), 4 if len(paths) <= 16 else 8)
     rows = -(-len(paths) // columns)
-    # a few large entries, such as the diagonal of a noisy path, would hide all the rest
-    low, high = np.percentile(kernels, [1, 99])
-    signed = low < -0.1 * high
-    if signed:
-        high = max(-low, high)
-        low = -high
     with matplotlib.rc_context(STYLE):
-        shape = (max(1.7 * columns + 1.3, 4.0), 1.77 * rows + 0.6)
+        shape = (max(2.1 * columns + 0.6, 4.0), 1.77 * rows + 0.6)
         figure, axes = panel_grid(len(paths), columns, shape)
         for place, (axis, path, kernel) in enumerate(zip(axes, paths, kernels)):
-            image = axis.imshow(kernel, cmap="RdBu_r" if signed else "cividis", vmin=low, vmax=high)
+            # a few large entries, such as the diagonal of a noisy path, would hide all the rest
+            low, high = np.percentile(kernel, [1, 99])
+            image = axis.imshow(kernel, cmap="cividis", vmin=low, vmax=high)
+            colour_bar(figure, image, axis, symmetric=False)
             axis.set_title(f"path {path}")
             thin_frame(axis)
             label_axes(axis, labels, place + columns >= len(paths), place % columns == 0)
-        bar = figure.colorbar(image, ax=axes, aspect=10 + 10 * rows, extend="both", extendfrac=0.03)
-        bar.set_label("same-path kernel")
-        bar.outline.set_visible(False)
         label = "label of output 0" if "output" in dataset.dims else "label y"
         figure.supxlabel(f"training example, by {label}", fontsize=9)
         figure.supylabel(f"example, by {label}", fontsize=9)
@@ -511,6 +505,6 @@ def _point_words(dataset: xr.Dataset, selection: Selection, w: int) -> str:
 
 def _title(figure: Figure, dataset: xr.Dataset, words: str) -> None:
     """Name of the task and what is shown, in lines that fit the figure."""
-    title = f"{dataset.attrs.get('task', 'pathkernel')}: {words}"
+    title = f"{dataset.attrs.get('label', 'pathkernel')}: {words}"
     characters = int(figure.get_figwidth() / 0.078)
     figure.suptitle(textwrap.fill(title, characters), fontsize=9)

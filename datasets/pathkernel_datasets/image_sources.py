@@ -56,6 +56,11 @@ def mirror() -> Path | None:
     if not named:
         return None
     folder = Path(named).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ImageDataError(
+            f"{MIRROR_VARIABLE} names {str(folder)!r}, which is no folder. Correct "
+            f"{MIRROR_VARIABLE}, or unset it to download the data"
+        )
     if not folder.is_dir():
         raise ImageDataError(
             f"{MIRROR_VARIABLE} names the folder {str(folder)!r}, which does not exist. Create it, "
@@ -92,8 +97,9 @@ def locate(file: RemoteFile) -> Path:
         pooch.retrieve(file.url, known_hash=file.checksum, fname=local.name, path=local.parent)
     except (OSError, ValueError) as error:  # no network or disk; a checksum that does not match
         raise ImageDataError(
-            f"{file.url} could not be downloaded to {str(local)!r}: {error}. Check the network, or "
-            f"set {MIRROR_VARIABLE} to a folder that holds {mirrored!r}"
+            f"{file.url} could not be downloaded to {str(local)!r}: {str(error)[:200]}. Check the "
+            f"network, or set {MIRROR_VARIABLE} to a folder that holds {mirrored!r} and the other "
+            "image files (docs/data.md lists them)"
         ) from error
     return local
 

@@ -126,6 +126,10 @@ _COORDINATES = {
 }
 
 
+KNOWN_DIMENSIONS = frozenset(_COORDINATES)
+"""Dimensions that every store labels itself."""
+
+
 def coordinates(
     network: Network,
     grid: Mapping[str, Sequence[Any]],

@@ -149,4 +149,5 @@ def _best(evidence: np.ndarray, tried: np.ndarray) -> int:
 
 def number(value: float) -> str:
     """A width as a reader would write it: 1000, not 1e+03."""
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:g}"
+    whole = float(value).is_integer() and abs(value) < 1e7
+    return f"{value:.0f}" if whole else f"{value:g}"

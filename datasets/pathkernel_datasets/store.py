@@ -83,7 +83,12 @@ class Store:
                 warnings.filterwarnings("ignore", message="Consolidated metadata")
                 zarr.consolidate_metadata(partial)
             partial.chmod(0o755)
-            os.rename(partial, path)
+            try:
+                os.rename(partial, path)
+            except OSError:
+                if path.exists():
+                    raise StoreError(f"another run has just made {path}; start again") from None
+                raise
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -99,17 +104,19 @@ class Store:
             If it is no store, is damaged, or holds another study.
         """
         held = check_store(path)
-        different = [key for key in {**held, **study} if held.get(key) != study.get(key)]
+        different = _differences(held, study)
         if different:
-            lines = "; ".join(
-                f"{key}: the store has {_short(held.get(key))}, this run {_short(study.get(key))}"
-                for key in sorted(different)
-            )
             raise StoreError(
-                f"{path} holds another study and is left as it is ({lines}). Choose another file, "
-                "or run with the store's own settings to go on with it"
+                f"{path} holds another study and is left as it is ({'; '.join(different)}). Choose "
+                "another file (--out on the command line), or run with the store's own settings to "
+                "go on with it"
             )
         return cls(path)
+
+    @property
+    def analyses(self) -> list[str]:
+        """Names of the analyses whose variables the store holds."""
+        return list(self._group.attrs["analyses"])
 
     def marker(self, name: str) -> np.ndarray:
         """Values of a marker over its grid."""
@@ -138,7 +145,7 @@ def check_store(path: Path) -> dict[str, Any]:
     StoreError
         If the path is no store of pathkernel, or the store is damaged.
     """
-    remedy = "choose another file, or remove this one"
+    remedy = "choose another file"
     if not path.exists():
         raise StoreError(f"there is no store at {path}; make one with: pathkernel run TASK")
     try:
@@ -225,6 +232,13 @@ def _check_space(path: Path, variables: Iterable[Variable], sizes: Mapping[str, 
         )
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What differs between two studies, entry by entry, in words."""
+    lines = []
+    for key in sorted({**held, **wanted}):
+        one, other = held.get(key), wanted.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            lines += [f"{key}, {line}" for line in _differences(one, other)]
+        elif one != other:
+            lines.append(f"{key}: the store has {json.dumps(one)}, this run {json.dumps(other)}")
+    return lines

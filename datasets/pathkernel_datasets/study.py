@@ -59,8 +59,8 @@ class Study:
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} holds a value twice: {', '.join(map(str, values))}")
         for seed in seeds:
-            if not isinstance(seed, int) or seed < 0:
-                raise ValueError(f"seeds must be whole numbers from 0, but has {seed!r}")
+            if not isinstance(seed, int) or not 0 <= seed < 2**63:
+                raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {seed!r}")
         set_ = object.__setattr__
         set_(self, "task", task)
         set_(self, "widths", tuple(positive("widths", value) for value in widths))

@@ -21,15 +21,20 @@ from pathkernel_core.predictor import accuracy
 from pathkernel_core.task import Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.schema import (
+    KNOWN_DIMENSIONS,
     STATUS_CODES,
     analysis_variables,
     coordinates,
     core_variables,
 )
-from pathkernel_datasets.store import Store
+from pathkernel_datasets.store import Store, StoreError
 from pathkernel_datasets.study import Study, versions
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
+
+
+class AnalysisError(RuntimeError):
+    """An analysis, perhaps of a plugin, failed or returned something else than it declares."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,12 @@ def run_study(
         If the store is damaged, holds another study, or cannot be written.
     """
     path, analyses = Path(path), tuple(analyses)
-    identity = study.identity() | {"analyses": sorted(analysis.name for analysis in analyses)}
+    identity = study.identity()
     library = array_library(study.backend, study.dtype)
-    store = Store.resume(path, identity) if path.exists() else None
+    store = None
+    if path.exists() and not _is_empty_folder(path):
+        store = Store.resume(path, identity)
+        analyses = _stored_analyses(store, analyses)
     computed = 0
     total = len(study.seeds) * len(study.temperatures) * len(study.widths)
     for index, seed in enumerate(study.seeds):
@@ -87,6 +95,22 @@ def run_study(
         computed += _fill_seed(store, study, index, data, analyses, report, total)
     report(Progress(total, total, "complete"))
     return computed
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _stored_analyses(store: Store, analyses: tuple[Analysis, ...]) -> tuple[Analysis, ...]:
+    """Analyses that the store was begun with; plugins that came later do not touch it."""
+    available = {analysis.name: analysis for analysis in analyses}
+    missing = [name for name in store.analyses if name not in available]
+    if missing:
+        raise StoreError(
+            f"{store.path} was begun with the analysis {', '.join(missing)}, which is not "
+            "available; install its plugin to go on, or choose another file"
+        )
+    return tuple(available[name] for name in store.analyses)
 
 
 @dataclass(frozen=True)
@@ -133,6 +157,7 @@ def _create(
     extra: dict[str, Any] = {}
     for analysis in analyses:
         extra |= analysis.coordinates(situation)
+        _check_dimensions(analysis, extra)
     variables = [
         *core_variables(network.outputs),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
@@ -148,8 +173,17 @@ def _create(
             extra,
         ),
         {
-            "title": f"Attention-path theory of {study.task.name}: {study.task.summary}",
+            "title": f"Attention-path theory of {study.task.label}: {study.task.summary}",
             "task": study.task.name,
+            "label": study.task.label,
+            "analyses": [analysis.name for analysis in analyses],
+            "sub_networks": {
+                name: " and ".join(
+                    f"heads {', '.join(map(str, heads))} of layer {layer}"
+                    for layer, heads in enumerate(kept, start=1)
+                )
+                for name, kept in data.realisation.sub_networks.items()
+            },
             "heads_per_layer": list(network.heads),
             "variances": list(network.variances),
             "readout": str(data.realisation.readout),
@@ -203,10 +237,8 @@ def _fill_seed(
 
 def _of_data(data: _Prepared, analyses: Iterable[Analysis]) -> dict[str, Any]:
     situation = Situation(data.realisation, data.xi, data.labels, data.network)
-    values: dict[str, Any] = {}
-    for analysis in analyses:
-        if analysis.of == "data":
-            values |= analysis.compute(situation)
+    of_data = [analysis for analysis in analyses if analysis.of == "data"]
+    values = _compute(of_data, situation)
     labels = [to_host(labels) for _, labels in data.test_sets.values()]
     return values | {"test_label": _stack(labels)}
 
@@ -224,7 +256,7 @@ def _point(
     )
     try:
         solution = minimise_action(problem, network, temperature, throw=False)
-    except NotPositiveDefiniteError:
+    except (NotPositiveDefiniteError, np.linalg.LinAlgError):
         return {}, STATUS_CODES["not_positive_definite"]
     values = {
         "order_parameter": _split_outputs(network, to_host(solution.order_parameter)),
@@ -260,7 +292,7 @@ def _references(
                     for xi, labels in data.test_sets.values()
                 ]
             )
-    except NotPositiveDefiniteError:
+    except (NotPositiveDefiniteError, np.linalg.LinAlgError):
         return {}
     return values | ({"accuracy_sub_network": np.array(table)} if table else {})
 
@@ -281,10 +313,39 @@ def _predictions(data: _Prepared, solution: Solution, variance: bool) -> dict[st
 
 def _analyse(data: _Prepared, solution: Solution, analyses: Iterable[Analysis]) -> dict[str, Any]:
     situation = Situation(data.realisation, data.xi, data.labels, solution.network, solution)
+    return _compute(analyses, situation)
+
+
+def _compute(analyses: Iterable[Analysis], situation: Situation) -> dict[str, Any]:
+    """Values of all analyses; whatever one does wrong is reported under its name."""
     values: dict[str, Any] = {}
     for analysis in analyses:
-        values |= analysis.compute(situation)
+        declared = {variable.name: len(variable.dims) for variable in analysis.variables}
+        try:
+            computed = {
+                name: np.asarray(value) for name, value in analysis.compute(situation).items()
+            }
+        except Exception as error:
+            message = f"analysis {analysis.name!r} failed: {type(error).__name__}: {error}"
+            raise AnalysisError(message) from error
+        for name, value in computed.items():
+            if declared.get(name) != value.ndim:
+                raise AnalysisError(
+                    f"analysis {analysis.name!r} returned {name!r} of shape {value.shape}, but "
+                    f"declares {declared} (variables and their numbers of dimensions)"
+                )
+        values |= computed
     return values
+
+
+def _check_dimensions(analysis: Analysis, extra: Mapping[str, Any]) -> None:
+    for variable in analysis.variables:
+        for dim in variable.dims:
+            if dim not in extra and dim not in KNOWN_DIMENSIONS:
+                raise AnalysisError(
+                    f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
+                    f"{dim!r}, for which its coordinates() gives no labels"
+                )
 
 
 def _stack(rows: list[np.ndarray]) -> np.ndarray:

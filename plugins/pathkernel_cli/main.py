@@ -70,18 +70,31 @@ def _run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (*_expected_errors(), OSError, ValueError, ArithmeticError) as error:
+    except Exception as error:
         if "--traceback" in arguments:
             traceback.print_exc()
-        message = str(error)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            message = (
-                f"no space left on the disk ({error}). What is computed so far is kept: free some "
-                "space and run the same command again to go on"
-            )
-        click.echo(f"Error: {message}", err=True)
+        click.echo(f"Error: {_message(error)}", err=True)
         return 1
     return 0
+
+
+def _message(error: Exception) -> str:
+    """What went wrong, in one line; where in the code is shown on request only."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            f"no space left on the disk ({error}). What is computed so far is kept: free some "
+            "space and run the same command again to go on"
+        )
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error}); take fewer examples, heads or layers"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.strerror}: {error.filename}"
+    if isinstance(error, (*_expected_errors(), OSError, ValueError)):
+        return str(error)
+    return (
+        f"unexpected {type(error).__name__}: {error}. A damaged file or a defect; "
+        "`pathkernel --traceback …` shows where"
+    )
 
 
 def _with_commands(plugins: Plugins) -> click.Group:
@@ -102,6 +115,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     loaded = []
     for module, name in (
         ("pathkernel_datasets.store", "StoreError"),
+        ("pathkernel_datasets.sweep", "AnalysisError"),
         ("pathkernel_datasets.array_libraries", "MissingLibraryError"),
     ):
         if module in sys.modules:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pathkernel_datasets.sweep import Progress
 
 
+_LONGEST_RANGE = 100_000
+
+
 class Numbers(click.ParamType):
     """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
 
@@ -34,10 +37,13 @@ class Numbers(click.ParamType):
             first, dash, last = part.strip().partition("-")
             try:
                 if self.kind is int and dash and first:
-                    numbers += range(int(first), int(last) + 1)
+                    span = range(int(first), int(last) + 1)
+                    if not 0 < len(span) <= _LONGEST_RANGE:
+                        self.fail(f"the range {part!r} is empty or too long", param, ctx)
+                    numbers += span
                 else:
                     numbers.append(self.kind(part))
-            except ValueError:
+            except (ValueError, OverflowError):
                 example = "0-4 or 0,1,2" if self.kind is int else "10,30,100"
                 self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
         return tuple(numbers)
@@ -179,10 +185,12 @@ def _run_task(
         with threadpool_limits(limits=threads), _ProgressBar() as report:
             computed = run_study(study, out, analyses=plugins.analyses.values(), report=report)
     except KeyboardInterrupt:
-        click.echo(
-            f"\nInterrupted. What is computed is in {out}; run the same command again to go on.",
-            err=True,
+        kept = (
+            f"What is computed is in {out}; run"
+            if out.exists()
+            else "Nothing was computed yet; run"
         )
+        click.echo(f"\nInterrupted. {kept} the same command again to go on.", err=True)
         raise SystemExit(INTERRUPTED) from None
     _finish(out, computed, figures)
 
@@ -195,10 +203,20 @@ def _finish(out: Path, computed: int, figures: bool) -> None:
     print_table(dataset)
     if not computed:
         click.echo("Nothing was left to compute: the store was complete.")
+    failed = int((dataset["status"] > 1).sum())
+    if failed:
+        click.echo(
+            f"Warning: {failed} grid points are not minimised to the tolerance; see the variables "
+            "status and gradient_norm (docs/data.md).",
+            err=True,
+        )
     if figures:
         folder = out.with_name(f"{out.stem}-figures")
-        write_figures(dataset, folder)
-        click.echo(f"Figures: {folder.resolve()}")
+        try:
+            write_figures(dataset, folder)
+            click.echo(f"Figures: {folder.resolve()}")
+        except OSError as error:
+            click.echo(f"Warning: no figures are written ({error}).", err=True)
     click.echo(f"Results: {out.resolve()}")
 
 

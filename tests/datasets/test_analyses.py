@@ -1,0 +1,95 @@
+"""Analyses of plugins: their mistakes are named, and they do not lock old stores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_sweep import Small
+
+from pathkernel_core.analysis import Analysis, Variable
+from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import AnalysisError, run_study
+
+
+class Trace(Analysis):
+    name = "trace"
+    summary = "Trace of the order parameter"
+    variables = (Variable("trace", (), "trace of the order parameter"),)
+
+    def coordinates(self, situation):
+        return {}
+
+    def compute(self, situation):
+        return {"trace": np.trace(situation.solution.order_parameter)}
+
+
+class Missing(Trace):
+    variables = (Variable("trace", ("nowhere",), "trace"),)
+
+
+class WrongName(Trace):
+    def compute(self, situation):
+        return {"track": 1.0}
+
+
+class WrongShape(Trace):
+    def compute(self, situation):
+        return {"trace": np.ones(3)}
+
+
+class Failing(Trace):
+    def compute(self, situation):
+        return {"trace": 1 / 0}
+
+
+def run(path, *analyses, **settings):
+    study = Study(Small(), widths=(5, 50), temperatures=(1.0,), **settings)
+    return run_study(study, path, analyses=analyses)
+
+
+def test_analysis_is_computed_at_every_point_and_in_the_limit(tmp_path):
+    run(tmp_path / "a.zarr", Trace())
+    dataset = open_store(tmp_path / "a.zarr").load()
+    diagonal = np.einsum("stwpp->stw", dataset.order_parameter)
+    np.testing.assert_allclose(dataset.trace, diagonal)
+    assert dataset.trace_gp.dims == ("seed", "temperature")
+    np.testing.assert_allclose(dataset.trace_gp, 6 * 1.3**3)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "message"),
+    [
+        (Missing, "declares 'trace' with the dimension 'nowhere'"),
+        (WrongName, "returned 'track' of shape"),
+        (WrongShape, r"returned 'trace' of shape \(3,\)"),
+        (Failing, "failed: ZeroDivisionError"),
+    ],
+)
+def test_mistakes_are_reported_under_the_name_of_the_analysis(tmp_path, analysis, message):
+    with pytest.raises(AnalysisError, match=f"analysis 'trace' .*{message}"):
+        run(tmp_path / "a.zarr", analysis())
+
+
+def test_plugins_that_come_later_leave_a_store_alone(tmp_path):
+    run(tmp_path / "a.zarr")
+    assert run(tmp_path / "a.zarr", Trace()) == 0
+    assert "trace" not in open_store(tmp_path / "a.zarr")
+
+
+def test_store_needs_the_analyses_that_it_was_begun_with(tmp_path):
+    run(tmp_path / "a.zarr", Trace())
+    with pytest.raises(StoreError, match="begun with the analysis trace, which is not available"):
+        run(tmp_path / "a.zarr")
+
+
+def test_empty_folder_can_become_a_store(tmp_path):
+    (tmp_path / "a.zarr").mkdir()
+    assert run(tmp_path / "a.zarr") == 2
+
+
+def test_differences_between_studies_are_named_one_by_one(tmp_path):
+    run(tmp_path / "a.zarr")
+    other = Study(Small(examples=14), widths=(5, 50), temperatures=(1.0,))
+    with pytest.raises(StoreError, match="options, examples: the store has 12, this run 14"):
+        run_study(other, tmp_path / "a.zarr")
