@@ -38,7 +38,7 @@ class Variable:
     equation: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Situation:
     """What an analysis may look at.
 

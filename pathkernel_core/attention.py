@@ -9,12 +9,12 @@ from typing import Literal, Protocol
 
 import array_api_compat
 
-from pathkernel_core.backend import Array, array_namespace, batches, real_floating
+from pathkernel_core.backend import Array, array_namespace, batches, holds, real_floating
 from pathkernel_core.network import positive
 
 Readout = Literal["first", "last", "mean"] | int
 
-_BATCH_ELEMENTS = 2**21  # attention matrix elements held at once, 16 MiB in float64
+_BATCH_ELEMENTS = 2**21  # elements of the largest intermediate array, 16 MiB in float64
 
 
 class Layer(Protocol):
@@ -45,7 +45,7 @@ def _softmax_over_keys(scores: Array, xp: object) -> Array:
     return weights / xp.sum(weights, axis=-2, keepdims=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QueryKey:
     """Heads given by queries and keys: softmax over keys s of (K x_s)·(Q x_t)·scale (Eq. 3).
 
@@ -98,7 +98,7 @@ class QueryKey:
         return QueryKey(function(self.queries), function(self.keys), self.scale)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionProduct:
     """Heads given by the product of keys and queries: softmax over s of x_s · W x_t · scale.
 
@@ -146,7 +146,7 @@ class AttentionProduct:
         return AttentionProduct(function(self.products), self.scale)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attention:
     """Heads given by their attention matrices, for one set of examples only.
 
@@ -162,7 +162,7 @@ class Attention:
         xp = array_namespace(omega=self.omega)
         omega = real_floating("omega", self.omega, ("P", "H", *self.omega.shape[-1:] * 2))
         excess = xp.max(xp.abs(xp.sum(omega, axis=-2) - 1))
-        if not bool(excess < 1e-3):
+        if not holds(excess < 1e-3):
             raise ValueError(
                 "omega must sum to 1 over the key tokens (axis 2), but is off by "
                 f"{float(excess):.3g}; if its last two axes are (query, key), swap them"
@@ -214,7 +214,7 @@ def attentioned_inputs(
     readout : {"last", "first", "mean"} or int
         Token at which the network is read out, or the mean over tokens.
     batch_size : int, optional
-        Examples computed at once. The default keeps the attention matrices within 16 MiB.
+        Examples computed at once. The default keeps each intermediate array within 16 MiB.
 
     Returns
     -------
@@ -246,8 +246,7 @@ def attentioned_inputs(
             )
     token = _readout_token(readout, tokens)
     if batch_size is None:
-        heads = max(layer.n_heads for layer in layers)
-        batch_size = max(1, _BATCH_ELEMENTS // (heads * tokens * tokens))
+        batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers))
     elif batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
     return xp.concat(
@@ -256,6 +255,18 @@ def attentioned_inputs(
             for batch in batches(examples, batch_size)
         ]
     )
+
+
+def _elements_per_example(inputs: Array, layers: Sequence[Layer]) -> int:
+    """Size of the largest intermediate array: scores, queries and keys, or weights along paths."""
+    _, tokens, width = inputs.shape
+    inner = [
+        width,
+        tokens,
+        *(layer.queries.shape[1] for layer in layers if hasattr(layer, "queries")),
+    ]
+    heads = [layer.n_heads for layer in layers]
+    return tokens * max(max(heads) * max(inner), math.prod(heads))
 
 
 def _attentioned_batch(

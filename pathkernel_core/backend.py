@@ -59,10 +59,11 @@ def array_namespace(**arrays: Array) -> Any:
         for name, array in arrays.items()
         if not _is_tracer(array)
     }
+    placed = next(iter(devices), "")
     for name, device in devices.items():
-        if device != devices[first]:
+        if device != devices[placed]:
             raise TypeError(
-                f"{first} lies on device {devices[first]} but {name} on {device}; "
+                f"{placed} lies on device {devices[placed]} but {name} on {device}; "
                 "move one of them with array_api_compat.to_device"
             )
     if is_jax_namespace(xp) and not sys.modules["jax"].config.jax_enable_x64:
@@ -100,12 +101,22 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
         raise TypeError(
             f"{name} must be float64 or float32, but has dtype {array.dtype}; cast it to float64"
         )
-    if not _is_tracer(array) and not bool(xp.all(xp.isfinite(array))):
+    if not holds(xp.all(xp.isfinite(array))):
         raise ValueError(
             f"{name} of shape {tuple(array.shape)} holds NaN or infinity; "
             "remove or replace those values"
         )
     return array
+
+
+def holds(condition: Array) -> bool:
+    """Truth of a zero-dimensional array; true where JAX traces and there is no value yet."""
+    return _is_tracer(condition) or bool(condition)
+
+
+def detached(array: Array) -> Array:
+    """The array without the history by which PyTorch would differentiate it."""
+    return array.detach() if array_api_compat.is_torch_array(array) else array
 
 
 def _is_tracer(array: Array) -> bool:
@@ -180,6 +191,11 @@ def cholesky(matrix: Array, xp: Any) -> Array:
         upper, failed = potrf(matrix.T, lower=0, clean=1)
         return xp.full_like(matrix, xp.nan) if failed else upper.T
     try:
+        if is_cupy_namespace(xp):
+            from cupyx import errstate
+
+            with errstate(linalg="raise"):  # by default a failure may go unnoticed
+                return xp.linalg.cholesky(matrix)
         return xp.linalg.cholesky(matrix)
     except Exception as error:
         if type(error).__name__ not in ("LinAlgError", "_LinAlgError"):

@@ -75,15 +75,8 @@ class ChainCoordinates:
             factors.insert(0, above)
         return factors
 
-    def from_order_parameters(self, order_parameters: Sequence[np.ndarray]) -> np.ndarray:
-        """Coordinates of given order parameters, for a warm start.
-
-        Raises
-        ------
-        numpy.linalg.LinAlgError
-            If an order parameter is not positive definite.
-        """
-        factors = [np.linalg.cholesky(matrix) for matrix in order_parameters]
+    def from_factors(self, factors: Sequence[np.ndarray]) -> np.ndarray:
+        """Coordinates of given factors B_1, …, B_a, for a warm start."""
         parts = []
         for level, factor in enumerate(factors):
             relative = factor / self._scales[level]

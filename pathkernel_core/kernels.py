@@ -13,6 +13,7 @@ from pathkernel_core.backend import (
     Array,
     array_namespace,
     batches,
+    detached,
     from_host,
     real_floating,
     to_host,
@@ -26,7 +27,7 @@ SpaceName = Literal["examples", "features", "auto"]
 _BATCH_ELEMENTS = 2**22  # features held at once while statistics are summed, 32 MiB in float64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SufficientStatistics:
     """All that the feature-space energy needs of the examples: sums that stream and add up.
 
@@ -54,6 +55,13 @@ class SufficientStatistics:
     projections: Array
     label_square: float
     n_examples: int
+
+    def __post_init__(self):
+        array_namespace(gram=self.gram, projections=self.projections)
+        real_floating("projections", self.projections, ("n", "N_0", "C"))
+        shape = tuple(self.projections.shape[:2])
+        real_floating("gram", self.gram, shape * 2)
+        positive("n_examples", self.n_examples)
 
     @classmethod
     def of(cls, xi: Array, labels: Array) -> SufficientStatistics:
@@ -131,7 +139,7 @@ class PathKernels:
         flat = xp.reshape(xi, (examples * paths, width))
         basis = None
         if width <= examples * paths:
-            basis = _span(xp.matmul(xp.matrix_transpose(flat), flat), xp)
+            basis = _span(flat, xp)
         if basis is not None:
             xi = xp.reshape(xp.matmul(flat, basis), (examples, paths, basis.shape[1]))
         rows = examples * labels.shape[1]
@@ -304,8 +312,8 @@ def total_kernel(
 
 def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
     xp = array_namespace(xi=xi, labels=labels)
-    xi = real_floating("xi", xi, ("P", "n", "N_0"))
-    labels = real_floating("labels", labels)
+    xi = real_floating("xi", detached(xi), ("P", "n", "N_0"))
+    labels = real_floating("labels", detached(labels))
     if labels.ndim == 1:
         labels = labels[:, None]
     if labels.ndim != 2:
@@ -335,18 +343,22 @@ def _example_cost(rows: int, features: int) -> float:
     return 2 * rows**2 * features + rows**3 / 3
 
 
-def _span(second_moment: Array, xp: object) -> Array | None:
+def _span(inputs: Array, xp: object) -> Array | None:
     """Orthonormal basis of the inputs' span, where it saves at least a tenth of the dimensions.
 
-    Directions whose eigenvalue is below rounding of the largest add nothing to a kernel that is
-    stored in the same precision.
+    Inputs (rows, N_0). In float64 whatever their precision: the rounding of single-precision
+    inputs then stays apart from a weak signal, since it enters the second moment squared.
     """
+    double = xp.astype(inputs, xp.float64, copy=False)
+    second_moment = xp.matmul(xp.matrix_transpose(double), double)
     if not bool(xp.all(xp.isfinite(second_moment))):
         return None  # the energy says that the kernel overflows
     values, vectors = xp.linalg.eigh(second_moment)
-    values, width = to_host(values), second_moment.shape[0]
+    values, width = to_host(values), inputs.shape[1]
     rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
-    return vectors[:, width - rank :] if 0 < rank <= 0.9 * width else None
+    if not 0 < rank <= 0.9 * width:
+        return None
+    return xp.astype(vectors[:, width - rank :], inputs.dtype)
 
 
 def _host_cholesky(name: str, matrix: np.ndarray) -> np.ndarray:

@@ -12,14 +12,16 @@ import numpy as np
 
 from pathkernel_core import quasi_newton
 from pathkernel_core.action import entropy_gradient, log_evidence
-from pathkernel_core.backend import Array, array_namespace, batches, from_host, to_host
+from pathkernel_core.backend import Array, array_namespace, batches, from_host
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network, positive
 from pathkernel_core.spaces import Posterior
 
-_PREDICTION_ELEMENTS = 2**22
+_PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
+_COORDINATES = 100  # tolerance of the gradient in the chain's coordinates, which has no units,
+# over that in the order parameters, which has those of 1 / U and says little where U is large
 
 
 class Status(enum.Enum):
@@ -36,7 +38,7 @@ class Status(enum.Enum):
         return self in (Status.CONVERGED, Status.GP_LIMIT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """Predictor on new examples.
 
@@ -52,7 +54,7 @@ class Prediction:
     variance: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """Order parameters at the minimum of the action, and what follows from them.
 
@@ -60,6 +62,8 @@ class Solution:
     ----------
     order_parameters : tuple of arrays
         U_1, …, U_L, u_a in the problem's array library.
+    factors : tuple of arrays
+        Lower triangular B with U = B Bᵀ for each of them, NumPy in float64.
     action, entropy, energy : float
         Action per width, S/N, and its two terms; N is the largest width (Eq. 11, 32).
     status : Status
@@ -75,6 +79,7 @@ class Solution:
     """
 
     order_parameters: tuple[Array, ...] = field(repr=False)
+    factors: tuple[np.ndarray, ...] = field(repr=False)
     action: float
     entropy: float
     energy: float
@@ -95,7 +100,7 @@ class Solution:
 
     @property
     def log_evidence(self) -> float:
-        """Leading-order log evidence ln p(Y), in nats."""
+        """Leading-order log evidence ln p(Y), in nats; for widths above the sizes of U."""
         n_labels = self.problem.n_examples * self.network.outputs
         return log_evidence(self.network, self.network.width * self.action, n_labels)
 
@@ -111,7 +116,8 @@ class Solution:
         if xi.ndim != 3 or xi.shape[0] == 0:
             raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
         posterior, factor = self._posterior
-        step = max(1, _PREDICTION_ELEMENTS // max(1, xi.shape[1] * xi.shape[2]))
+        per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
+        step = max(1, _PREDICTION_ELEMENTS // max(1, per_example))
         moments = [
             self.problem.posterior_moments(posterior, factor, xi[batch, ...])
             for batch in batches(xi.shape[0], step)
@@ -124,8 +130,7 @@ class Solution:
 
     @cached_property
     def _posterior(self) -> tuple[Posterior, np.ndarray]:
-        factor = np.linalg.cholesky(to_host(self.order_parameter).astype(float))
-        factor = math.sqrt(self.network.variances[0]) * factor
+        factor = math.sqrt(self.network.variances[0]) * self.factors[0]
         return self.problem.form.posterior(factor, self.temperature), factor
 
 
@@ -140,6 +145,10 @@ def minimise_action(
     throw: bool = True,
 ) -> Solution:
     """Minimise the action over all order parameters (Eq. 11, 32).
+
+    The minimum found is a local one, downhill from the start. On the paper's problems every start
+    tried reached the same; far from them (prior variances around 0.2, say) it can matter, and a
+    solution at larger variances or widths is another start to try.
 
     Parameters
     ----------
@@ -176,7 +185,8 @@ def minimise_action(
         # in float32 twice what rounding leaves of the gradient, which shrinks with the width
         tolerance = 1e-8 if double else min(1e-2, 0.5 / network.width)
     positive("tolerance", tolerance)
-    positive("max_evaluations", max_evaluations)
+    if not isinstance(max_evaluations, int) or max_evaluations < 1:
+        raise ValueError(f"max_evaluations must be a whole number from 1, not {max_evaluations!r}")
     action = _Action(problem, network, temperature)
     coordinates = action.coordinates.gp_limit
     if start is not None:
@@ -184,8 +194,9 @@ def minimise_action(
     history: list[_Evaluation] = []
 
     def stop(point: quasi_newton.Point) -> bool:
-        history.append(action.last)
-        return action.last.gradient_norm <= tolerance
+        history.append(point.detail)
+        steepest = float(np.abs(point.gradient).max())
+        return point.detail.gradient_norm <= tolerance and steepest <= _COORDINATES * tolerance
 
     status = Status.STALLED
     try:
@@ -194,7 +205,7 @@ def minimise_action(
             status = Status.CONVERGED
     except _OutOfEvaluationsError:
         status = Status.MAX_EVALUATIONS
-    solution = _solution(action, history[-1], status, history)
+    solution = _solution(action, _best(history, status), status, history)
     if throw and not status.ok:
         raise MinimisationError(
             f"the action was not minimised: {status.value}. The gradient of S/N is "
@@ -214,32 +225,45 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     action = _Action(problem, network, temperature)
-    action(action.coordinates.gp_limit)
-    return _solution(action, action.last, Status.GP_LIMIT, [action.last])
+    at = action(action.coordinates.gp_limit).detail
+    return _solution(action, at, Status.GP_LIMIT, [at])
 
 
 class _OutOfEvaluationsError(Exception):
     pass
 
 
-@dataclass(frozen=True)
+def _best(history: Sequence[_Evaluation], status: Status) -> _Evaluation:
+    """The last point; where rounding hid the descent, the flattest of the equally low ones."""
+    if status is not Status.STALLED:
+        return history[-1]
+    lowest = min(point.action for point in history)
+    rounding = quasi_newton.ROUNDING * max(1.0, abs(lowest))
+    low = [point for point in history if point.action <= lowest + rounding]
+    return min(low, key=lambda point: point.gradient_norm)
+
+
+@dataclass(frozen=True, eq=False)
 class _Evaluation:
     factors: list[np.ndarray]
     entropy: float
     energy: float
     gradient_norm: float
 
+    @property
+    def action(self) -> float:
+        return self.entropy + self.energy
+
 
 class _Action:
-    """Action per width as a function of the chain's coordinates; remembers its last evaluation."""
+    """Action per width as a function of the chain's coordinates; counts its evaluations."""
 
     def __init__(self, problem: PathKernels, network: Network, temperature: float):
         self.problem, self.network, self.temperature = problem, network, temperature
         self.coordinates = ChainCoordinates(network)
         self.evaluations, self.limit = 0, math.inf
-        self.last: _Evaluation | None = None
 
-    def __call__(self, coordinates: np.ndarray) -> tuple[float, np.ndarray]:
+    def __call__(self, coordinates: np.ndarray) -> quasi_newton.Point:
         if self.evaluations >= self.limit:
             raise _OutOfEvaluationsError
         self.evaluations += 1
@@ -255,11 +279,12 @@ class _Action:
             entropy = self.coordinates.entropy(relative)
             norm = self._gradient_norm(factors, gradient)
         except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
-            if self.last is None:  # at the start this is the user's problem; later, a long step
+            if self.evaluations == 1:  # at the start this is the user's problem; later, a long step
                 raise
-            return math.inf, np.full_like(coordinates, np.nan)
-        self.last = _Evaluation(factors, entropy, energy, norm)
-        return entropy + energy, self.coordinates.gradient(relative, factors, gradient)
+            return quasi_newton.Point(coordinates, math.inf, np.full_like(coordinates, np.nan))
+        gradient = self.coordinates.gradient(relative, factors, gradient)
+        detail = _Evaluation(factors, entropy, energy, norm)
+        return quasi_newton.Point(coordinates, detail.action, gradient, detail)
 
     def _gradient_norm(self, factors: Sequence[np.ndarray], energy: np.ndarray) -> float:
         gradients = entropy_gradient(self.network, [factor @ factor.T for factor in factors])
@@ -274,14 +299,15 @@ def _solution(
         order_parameters=tuple(
             from_host(factor @ factor.T, action.problem.array) for factor in at.factors
         ),
-        action=at.entropy + at.energy,
+        factors=tuple(at.factors),
+        action=at.action,
         entropy=at.entropy,
         energy=at.energy,
         status=status,
         evaluations=action.evaluations,
         iterations=len(history) - 1,
         gradient_norm=at.gradient_norm,
-        action_history=np.array([step.entropy + step.energy for step in history]),
+        action_history=np.array([step.action for step in history]),
         gradient_history=np.array([step.gradient_norm for step in history]),
         network=action.network,
         problem=action.problem,
@@ -292,20 +318,13 @@ def _solution(
 def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
     if not isinstance(start, Solution):
         raise TypeError(f"start must be a Solution, not {type(start).__name__}")
-    matrices = [to_host(matrix).astype(float) for matrix in start.order_parameters]
-    if tuple(len(matrix) for matrix in matrices) != coordinates.network.sizes:
+    sizes = tuple(map(len, start.factors))
+    if sizes != coordinates.network.sizes:
         raise ValueError(
-            f"start has order parameters of sizes {tuple(map(len, matrices))}, but this network "
+            f"start has order parameters of sizes {sizes}, but this network "
             f"needs {coordinates.network.sizes}; start from a network with the same heads"
         )
-    try:
-        return coordinates.from_order_parameters(matrices)
-    except np.linalg.LinAlgError:
-        smallest = min(float(np.linalg.eigvalsh(matrix)[0]) for matrix in matrices)
-        raise NotPositiveDefiniteError(
-            "start has an order parameter that is not positive definite: the smallest eigenvalue "
-            f"is {smallest:.3g}; start from another solution, or leave start out"
-        ) from None
+    return coordinates.from_factors(start.factors)
 
 
 def _check_network(problem: PathKernels, network: Network) -> None:

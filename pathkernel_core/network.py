@@ -152,7 +152,7 @@ class Network:
 def _whole_numbers(name: str, values: Iterable[int]) -> tuple[int, ...]:
     values = tuple(values)
     for value in values:
-        if not isinstance(value, numbers.Integral) or value < 1:
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be positive whole numbers, but has {value!r}")
     return tuple(int(value) for value in values)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.backend import Array, array_namespace, to_host
+from pathkernel_core.backend import Array, array_namespace, real_floating, to_host
 
 
 def accuracy(mean: Array, labels: Array) -> float:
@@ -40,7 +40,7 @@ def accuracy(mean: Array, labels: Array) -> float:
     return float(xp.mean(xp.astype(right, xp.float64)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Alignment:
     """Principal components of a kernel and their overlap with the labels.
 
@@ -69,11 +69,15 @@ def kernel_task_alignment(kernel: Array, labels: Array, components: int | None =
         How many components, from the largest eigenvalue down. All by default.
     """
     xp = array_namespace(kernel=kernel, labels=labels)
+    kernel, labels = real_floating("kernel", kernel), real_floating("labels", labels)
     if labels.ndim != 1 or kernel.shape != (labels.shape[0], labels.shape[0]):
         raise ValueError(
             f"kernel must have shape (P, P) and labels (P,), but have {tuple(kernel.shape)} "
             f"and {tuple(labels.shape)}"
         )
+    if not bool(xp.any(labels != 0)):
+        raise ValueError("labels are all zero, so nothing can be aligned with them")
+    labels = xp.astype(labels, kernel.dtype, copy=False)
     values, vectors = xp.linalg.eigh(kernel)
     overlaps = xp.abs(xp.matmul(labels[None, :], vectors)[0, :]) / xp.linalg.vector_norm(labels)
     leading = slice(None, components)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 _MEMORY = 30
 _ARMIJO = 1e-4
 _CURVATURE = 0.9
-_ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
+ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
 _TRIALS = 25  # of one line search
 _IDLE = 50  # steps in a row that lower neither the value nor the gradient
 _PROGRESS = 1e-14  # relative change of the value that counts as lower
@@ -30,10 +31,11 @@ class Point:
     x: np.ndarray
     value: float
     gradient: np.ndarray
+    detail: Any = None  # what the function wants to remember of its evaluation here
 
 
 def minimise(
-    function: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    function: Callable[[np.ndarray], Point],
     start: np.ndarray,
     curvature: np.ndarray,
     stop: Callable[[Point], bool],
@@ -43,7 +45,7 @@ def minimise(
     Parameters
     ----------
     function : callable
-        x → (value, gradient); the value may be infinite where x is out of bounds.
+        x → Point; the value may be infinite where x is out of bounds.
     start : array
         Where to begin.
     curvature : array
@@ -57,10 +59,12 @@ def minimise(
         Whether ``stop`` held. False if no step along the gradient lowers the function any more,
         or many steps in a row only moved about within rounding.
     """
-    point = Point(start, *function(start))
+    point = function(start)
     lowest, flattest, idle = point.value, float(np.abs(point.gradient).max()), 0
     pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
-    while not stop(point):
+    if stop(point):
+        return True
+    while True:
         direction = _direction(point.gradient, pairs, curvature)
         step = 1.0
         if not pairs:
@@ -76,6 +80,8 @@ def minimise(
         if inner > 1e-14 * np.linalg.norm(moved) * np.linalg.norm(bent):
             pairs = [*pairs[-_MEMORY + 1 :], (moved, bent, inner)]
         point = following
+        if stop(point):
+            return True
         slope = float(np.abs(point.gradient).max())
         idle += 1
         if point.value < lowest - _PROGRESS * max(1.0, abs(lowest)):
@@ -84,7 +90,6 @@ def minimise(
             flattest, idle = slope, 0
         if idle >= _IDLE:
             return False
-    return True
 
 
 def _direction(
@@ -109,7 +114,7 @@ def _direction(
 
 
 def _line_search(
-    function: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    function: Callable[[np.ndarray], Point],
     point: Point,
     direction: np.ndarray,
     step: float,
@@ -118,21 +123,20 @@ def _line_search(
     slope = float(point.gradient @ direction)
     if not slope < 0:
         return None
-    rounding = _ROUNDING * max(1.0, abs(point.value))
+    rounding = ROUNDING * max(1.0, abs(point.value))
     low, low_slope, high, high_slope = 0.0, slope, None, None
     for _ in range(_TRIALS):
-        x = point.x + step * direction
-        value, gradient = function(x)
-        new_slope = float(gradient @ direction) if np.isfinite(value) else np.nan
-        lower = value <= point.value + _ARMIJO * step * slope or (
-            value <= point.value + rounding and new_slope <= (2 * _ARMIJO - 1) * slope
+        trial = function(point.x + step * direction)
+        new_slope = float(trial.gradient @ direction) if np.isfinite(trial.value) else np.nan
+        lower = trial.value <= point.value + _ARMIJO * step * slope or (
+            trial.value <= point.value + rounding and new_slope <= (2 * _ARMIJO - 1) * slope
         )
         if not lower:
             high, high_slope = step, new_slope
         elif new_slope < _CURVATURE * slope:
             low, low_slope = step, new_slope
         else:
-            return Point(x, value, gradient)
+            return trial
         step = _next_step(low, low_slope, high, high_slope)
     return None
 

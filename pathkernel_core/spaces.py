@@ -76,7 +76,7 @@ def per_output(features: Array, outputs: int) -> Array:
     return xp.reshape(rows, (examples * outputs, paths * outputs, width))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExampleSpace:
     """Energy from a Cholesky factor of K + T1, P·C × P·C; for more features than examples.
 
@@ -137,7 +137,7 @@ class ExampleSpace:
         return ExampleSpace(scale * kept, self.labels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExamplePosterior:
     """Posterior with the whitened mixed features of the training examples, (P·C, n·C·N_0)."""
 
@@ -151,7 +151,7 @@ class ExamplePosterior:
         return xp.sum(xp.matmul(self.whitened, xp.matrix_transpose(mixed)) ** 2, axis=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FeatureSpace:
     """Energy from sufficient statistics, one n·N_0·C factorisation whatever P is.
 
@@ -239,7 +239,7 @@ class FeatureSpace:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FeaturePosterior:
     """Posterior with L⁻¹ of B = LLᵀ = T1 + (Bᵀ⊗1) ΦᵀΦ (B⊗1), from which the variance follows."""
 
@@ -273,6 +273,9 @@ def _mix_gram(gram: Array, factor: Array, xp: object) -> Array:
 
 def _sum_over_inputs(blocks: Array, xp: object) -> Array:
     """Sum over i of FᵀF blocks: (rows, n, N_0) → (n, n)."""
+    if blocks.shape[1] > blocks.shape[2]:  # one product, rather than a matrix n × n per row
+        by_path = xp.reshape(xp.permute_dims(blocks, (1, 0, 2)), (blocks.shape[1], -1))
+        return xp.matmul(by_path, xp.matrix_transpose(by_path))
     return xp.sum(xp.matmul(blocks, xp.matrix_transpose(blocks)), axis=0)
 
 

@@ -12,7 +12,7 @@ from pathkernel_core.attention import Layer, Readout
 from pathkernel_core.backend import Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Examples:
     """Labelled token sequences.
 
@@ -34,7 +34,7 @@ class Examples:
                 raise TypeError(f"{name} must be an array, not {type(value).__name__}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Realisation:
     """One draw of a task's data and heads.
 

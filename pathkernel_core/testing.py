@@ -54,6 +54,10 @@ class TaskContract:
         task = self.task()
         options = json.loads(json.dumps(task.options()))
         assert type(task)(**options) == task, "options() must rebuild the task"
+        provenance = task.provenance()
+        assert json.loads(json.dumps(provenance)) == provenance, (
+            "provenance() must be a dictionary of plain values, such as text"
+        )
         for entry in dataclasses.fields(task):
             assert entry.metadata.get("help"), f"option {entry.name} needs a help text"
             assert entry.name not in RESERVED_OPTIONS, f"the option name {entry.name} is taken"
@@ -68,6 +72,10 @@ class TaskContract:
         for (name, one), (_, other) in zip(_examples(first), _examples(second)):
             assert np.array_equal(one.inputs, other.inputs), f"{name}: inputs differ"
             assert np.array_equal(one.labels, other.labels), f"{name}: labels differ"
+        pairs = zip(_arrays_of_layers(first), _arrays_of_layers(second), strict=True)
+        assert all(np.array_equal(one, other) for one, other in pairs), (
+            "the layers differ: draw random heads from the seed too"
+        )
 
     def test_other_seed_other_data(self) -> None:
         """Two seeds give two draws."""
@@ -145,6 +153,13 @@ def check_task(task: Task) -> None:
 def _global_state() -> list[Any]:
     _, keys, *rest = np.random.get_state()  # noqa: NPY002
     return [keys.tolist(), *rest]  # a few draws move only the position within the keys
+
+
+def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
+    arrays = []
+    for layer in realisation.layers:
+        layer.convert(lambda array: arrays.append(np.array(array)) or array)
+    return arrays
 
 
 def _examples(realisation: Realisation) -> list[tuple[str, Examples]]:

@@ -15,7 +15,12 @@ def minimise(function, start, curvature=None, tolerance=1e-10):
         return np.abs(point.gradient).max() <= tolerance
 
     curvature = np.ones(len(start)) if curvature is None else curvature
-    found = quasi_newton.minimise(function, np.asarray(start, dtype=float), curvature, stop)
+    found = quasi_newton.minimise(
+        lambda x: quasi_newton.Point(x, *function(x)),
+        np.asarray(start, dtype=float),
+        curvature,
+        stop,
+    )
     return found, points
 
 
@@ -97,3 +102,24 @@ def test_units_of_the_function_do_not_matter(scale):
     found, points = minimise(scaled, [-1.2, 1.0], np.full(2, scale), tolerance=1e-7 * scale)
     assert found
     np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-6)
+
+
+def test_stop_sees_accepted_points_only():
+    """A line search that fails is begun anew from the same point, which is not shown twice."""
+    evaluated, shown = [], []
+
+    def noisy(x):
+        value = float(x @ x) + 1e-3 * np.sin(1e7 * x.sum())
+        point = quasi_newton.Point(x, value, 2 * x, detail=len(evaluated))
+        evaluated.append(point)
+        return point
+
+    def stop(point):
+        shown.append(point)
+        return False
+
+    assert not quasi_newton.minimise(noisy, np.array([1.0, -2.0]), np.ones(2), stop)
+    assert len({point.detail for point in shown}) == len(shown)
+    assert all(point is evaluated[point.detail] for point in shown)
+    values = [point.value for point in shown]
+    assert all(after <= before + 1e-10 for before, after in itertools.pairwise(values))

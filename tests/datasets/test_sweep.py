@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import warnings
@@ -364,7 +363,3 @@ def test_float32_is_computed_and_recorded(tmp_path, complete):
     assert mine.attrs["dtype"] == "float32"
     assert (mine.status == STATUS_CODES["converged"]).all()
     np.testing.assert_allclose(mine.action, reference.action, rtol=1e-3)
-
-
-def test_task_options_are_fields(complete):
-    assert {entry.name for entry in dataclasses.fields(Small)} == {"outputs", "examples"}
