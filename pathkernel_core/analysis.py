@@ -72,6 +72,8 @@ class Analysis(abc.ABC):
         As in listings.
     variables : tuple of Variable
         What :meth:`compute` returns.
+    dimensions : mapping of str to str
+        What the analysis's own dimensions count, in words.
     of : {"solution", "data"}
         "solution": computed at every grid point and, under names that end in ``_gp``, in the
         Gaussian process limit. "data": computed once per seed.
@@ -80,6 +82,7 @@ class Analysis(abc.ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     variables: ClassVar[tuple[Variable, ...]]
+    dimensions: ClassVar[Mapping[str, str]] = {}
     of: ClassVar[Literal["solution", "data"]] = "solution"
 
     @abc.abstractmethod

@@ -118,7 +118,7 @@ _COORDINATES = {
     "path_dual": "attention path of the order parameter's second index",
     "output": "network output",
     "output_dual": "network output of the order parameter's second index",
-    "test_set": "test set",
+    "test_set": "name of the set of test examples",
     "example": "index of the test example within its test set",
     "sub_network": "part of the network that is kept",
     "layer": "attention layer, from the input",
@@ -136,6 +136,7 @@ def coordinates(
     test_sets: Mapping[str, int],
     sub_networks: Iterable[str],
     extra: Mapping[str, Sequence[Any]],
+    meanings: Mapping[str, str],
 ) -> dict[str, tuple[tuple[str, ...], Sequence[Any], dict[str, str]]]:
     """Coordinates of a store: name → (dimensions, values, attributes).
 
@@ -151,6 +152,8 @@ def coordinates(
         Names of sub-networks.
     extra : mapping
         Coordinates of the analyses' own dimensions.
+    meanings : mapping
+        What those count, in words.
     """
     values: dict[str, Sequence[Any]] = {
         **{name: grid[name] for name in POINT},
@@ -177,7 +180,11 @@ def coordinates(
             )
     for name, entries in extra.items():
         if name not in result:
-            result[name] = ((name,), entries, {"long_name": name.replace("_", " ")})
+            result[name] = (
+                (name,),
+                entries,
+                {"long_name": meanings.get(name, name.replace("_", " "))},
+            )
     return result
 
 

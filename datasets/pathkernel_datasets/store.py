@@ -36,7 +36,7 @@ class Store:
 
     def __init__(self, path: Path):
         self.path = path
-        self._group = zarr.open_group(path, mode="r+")
+        self._group = zarr.open_group(path, mode="r+", use_consolidated=False)
         self._arrays = {name: self._group[name] for name in self._group.array_keys()}
 
     @classmethod
@@ -69,6 +69,7 @@ class Store:
                 **attributes,
                 "schema_version": SCHEMA_VERSION,
                 "references": _REFERENCE,
+                "variables": [variable.name for variable in variables],
                 "study": json.dumps(study, sort_keys=True),
             },
         )
@@ -119,8 +120,20 @@ class Store:
         return list(self._group.attrs["analyses"])
 
     def marker(self, name: str) -> np.ndarray:
-        """Values of a marker over its grid."""
-        return self._arrays[name][...]
+        """Values of a marker over its grid.
+
+        Raises
+        ------
+        StoreError
+            If the file that holds them is damaged.
+        """
+        try:
+            return self._arrays[name][...]
+        except Exception as error:  # whatever the decoder of a damaged file raises
+            raise StoreError(
+                f"{self.path} is damaged: its variable {name!r} cannot be read ({error}); "
+                "choose another file"
+            ) from None
 
     def write(
         self, index: tuple[int, ...], values: Mapping[str, Any], marker: str, code: int
@@ -149,7 +162,7 @@ def check_store(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise StoreError(f"there is no store at {path}; make one with: pathkernel run TASK")
     try:
-        group = zarr.open_group(path, mode="r")
+        group = zarr.open_group(path, mode="r", use_consolidated=False)
         attributes = dict(group.attrs)
         present = set(group.array_keys())
     except Exception as error:  # zarr raises whatever its parsers and the file system raise
@@ -161,16 +174,23 @@ def check_store(path: Path) -> dict[str, Any]:
             f"{path} has schema version {attributes['schema_version']}, this pathkernel reads "
             f"version {SCHEMA_VERSION}; install the version of pathkernel that wrote it"
         )
-    missing = {marker.name for marker in MARKERS} | {"accuracy", "order_parameter"}
-    missing -= present
+    missing = set(attributes.get("variables", ())) - present
     if missing:
         raise StoreError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}; {remedy}")
     try:
-        return json.loads(attributes["study"])
+        study = json.loads(attributes["study"])
     except (TypeError, json.JSONDecodeError) as error:
         raise StoreError(
             f"{path} is damaged: its study is unreadable ({error}); {remedy}"
         ) from None
+    for name in POINT:
+        try:
+            intact = np.array_equal(group[name][...], study[f"{name}s"])
+        except Exception:  # whatever the decoder of a damaged file raises
+            intact = False
+        if not intact:
+            raise StoreError(f"{path} is damaged: its coordinate {name!r} is lost; {remedy}")
+    return study
 
 
 def open_store(path: str | os.PathLike) -> xr.Dataset:

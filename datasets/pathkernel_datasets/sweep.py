@@ -155,7 +155,9 @@ def _create(
     network = data.network
     situation = Situation(data.realisation, data.xi, data.labels, network)
     extra: dict[str, Any] = {}
+    meanings: dict[str, str] = {}
     for analysis in analyses:
+        meanings |= analysis.dimensions
         extra |= analysis.coordinates(situation)
         _check_dimensions(analysis, extra)
     variables = [
@@ -171,6 +173,7 @@ def _create(
             {name: xi.shape[0] for name, (xi, _) in data.test_sets.items()},
             data.realisation.sub_networks,
             extra,
+            meanings,
         ),
         {
             "title": f"Attention-path theory of {study.task.label}: {study.task.summary}",

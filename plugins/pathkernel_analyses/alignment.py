@@ -31,6 +31,10 @@ class KernelTaskAlignment(Analysis):
         ),
     )
 
+    dimensions: ClassVar[Mapping[str, str]] = {
+        "component": "principal component of the kernel, from the largest eigenvalue down"
+    }
+
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
         """Principal components, numbered from 1 at the largest eigenvalue."""
         return {"component": range(1, min(COMPONENTS, situation.xi.shape[0]) + 1)}

@@ -33,6 +33,11 @@ class SamePathKernels(Analysis):
         Variable("train_label", ("train_example",), "label of the training example"),
     )
 
+    dimensions: ClassVar[Mapping[str, str]] = {
+        "train_example": "training example kept, by decreasing label",
+        "train_example_dual": "training example kept, of the kernel's second index",
+    }
+
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
         """Training examples kept, counted in the order of decreasing label."""
         kept = range(min(EXAMPLES, situation.xi.shape[0]))

@@ -89,12 +89,14 @@ def test_mixed_libraries_are_refused(library):
         backend.array_namespace(one=library.array([1.0]), two=np.ones(1))
 
 
+@pytest.mark.backend
 def test_mixed_devices_are_refused():
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="one lies on device cpu but two on meta; move one"):
         backend.array_namespace(one=torch.ones(1), two=torch.ones(1, device="meta"))
 
 
+@pytest.mark.backend
 def test_devices_of_the_strict_library_are_told_apart():
     strict = pytest.importorskip("array_api_strict")
     other = strict.asarray([1.0], device=strict.Device("device1"))
@@ -102,6 +104,7 @@ def test_devices_of_the_strict_library_are_told_apart():
         backend.array_namespace(one=strict.asarray([1.0]), two=other)
 
 
+@pytest.mark.backend
 def test_jax_in_single_precision_is_refused():
     pytest.importorskip("jax")
     program = """

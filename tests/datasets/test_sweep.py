@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import warnings
 from dataclasses import dataclass
 from typing import ClassVar
@@ -72,6 +73,12 @@ def complete(tmp_path_factory):
     return path
 
 
+def damage_chunks(array):
+    for chunk in (array / "c").rglob("*"):
+        if chunk.is_file():
+            chunk.write_bytes(b"damage")
+
+
 def recompute(seed, temperature, width, task=None):
     task = task or Small()
     realisation = task.realise(seed)
@@ -120,7 +127,7 @@ def test_dataset_explains_itself(complete):
         warnings.simplefilter("error")
         dataset = xr.open_zarr(complete)
     for name, variable in dataset.variables.items():
-        assert variable.attrs.get("long_name"), name
+        assert len(variable.attrs["long_name"]) > len(name), name
         assert len(set(variable.dims)) == len(variable.dims), name
         if name in dataset.data_vars:
             assert "units" in variable.attrs, name
@@ -263,6 +270,9 @@ def test_unconverged_points_are_marked(tmp_path, monkeypatch):
             "schema version 99",
         ),
         (lambda path: zarr.open_group(path).attrs.update({"study": "{"}), "study is unreadable"),
+        (lambda path: shutil.rmtree(path / "predictor_mean"), "lacks predictor_mean"),
+        (lambda path: shutil.rmtree(path / "width" / "c"), "coordinate 'width' is lost"),
+        (lambda path: damage_chunks(path / "temperature"), "coordinate 'temperature' is lost"),
     ],
 )
 def test_damaged_stores_are_refused_and_left_alone(tmp_path, damage, message):
@@ -275,6 +285,14 @@ def test_damaged_stores_are_refused_and_left_alone(tmp_path, damage, message):
     with pytest.raises(StoreError, match=message):
         open_store(path)
     assert files == sorted(path.rglob("*"))
+
+
+def test_damaged_marker_is_named(tmp_path):
+    path = tmp_path / "small.zarr"
+    run(path, widths=(5,), temperatures=(1.0,))
+    damage_chunks(path / "status")
+    with pytest.raises(StoreError, match="its variable 'status' cannot be read"):
+        run(path, widths=(5,), temperatures=(1.0,))
 
 
 def test_no_store_says_how_to_make_one(tmp_path):
