@@ -232,9 +232,7 @@ def _advance(
             lambda: (averaging, matrix),
         )
         step_size = jnp.exp(averaging.log_step_size)
-        state = state._replace(
-            step_size=step_size, inverse_mass_matrix=matrix.inverse_mass_matrix
-        )
+        state = state._replace(step_size=step_size, inverse_mass_matrix=matrix.inverse_mass_matrix)
         return state, _Adaptation(averaging, matrix)
 
     def body(index: jax.Array, carry: tuple) -> tuple:

@@ -61,9 +61,7 @@ class Form(Protocol):
     def energy_and_gradient(self, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Energy (Eq. 34) at U = F Fᵀ and its gradient 2 (M − R) F, for F (n·C, r)."""
 
-    def moments(
-        self, factor: jax.Array, features: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean, and how much variance the examples explain, for new features (P', n, N_0)."""
 
 
@@ -112,9 +110,7 @@ class FeatureForm:
         gradient = 2 * self._correlate(residual, reduced)
         return value, gradient if rotation is None else gradient @ rotation.T
 
-    def moments(
-        self, factor: jax.Array, features: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and explained variance (P'·C,) of the predictor (Eq. 29, 30)."""
         reduced, _ = _at_most_square(factor)
         outputs = self.labels.shape[1]
@@ -176,9 +172,7 @@ class PackedForm:
         halves = jnp.zeros((factor.shape[0],) * 2).at[pairs].set(packed)
         return value, (halves + halves.T) @ factor  # M − R = (halves + halvesᵀ) / 2
 
-    def moments(
-        self, factor: jax.Array, features: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and explained variance (P',) of the predictor (Eq. 29, 30)."""
         return FeatureForm.moments(self, factor, features)
 
@@ -231,9 +225,7 @@ class StatisticsForm:
         gradient = 2 * (mixed - z @ fit.reshape(rank, width).T)
         return value, gradient if rotation is None else gradient @ rotation.T
 
-    def moments(
-        self, factor: jax.Array, features: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and explained variance (P'·C,) of the predictor (Eq. 29, 30)."""
         reduced, _ = _at_most_square(factor)
         _, lower, right = self._factorise(reduced)
@@ -262,9 +254,7 @@ class Likelihood:
     Made by :meth:`from_problem`. Instances can be arguments of compiled functions.
     """
 
-    def __init__(
-        self, form: Form, scale: float, basis: np.ndarray | None, rows: int, outputs: int
-    ):
+    def __init__(self, form: Form, scale: float, basis: np.ndarray | None, rows: int, outputs: int):
         self.form, self.scale, self.rows, self.outputs = form, jnp.asarray(scale), rows, outputs
         self.basis = None if basis is None else jnp.asarray(basis)
 

@@ -75,7 +75,7 @@ class _StandardNormal:
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior."""
-        return jax.random.normal(key, (self.dimension,))
+        return jnp.asarray(_generator(key).standard_normal(self.dimension))
 
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
@@ -116,13 +116,14 @@ class OrderParameterModel(_GivenOrderParameter):
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior."""
-        draws = []
-        for number, (width, _, _, (rows, columns)) in enumerate(self._levels()):
-            normal, chi = jax.random.split(jax.random.fold_in(key, number))
-            half = jax.random.gamma(chi, jnp.asarray((width - columns) / 2))  # χ² / 2
-            below = jax.random.normal(normal, rows.shape)
-            draws.append(jnp.where(rows == columns, 0.5 * jnp.log(2 * half), below))
-        return jnp.concatenate(draws)
+        generator, draws = _generator(key), []
+        for width, _, _, (rows, columns) in self._levels():
+            values = generator.standard_normal(len(rows))
+            on_diagonal = rows == columns
+            square = generator.chisquare(width - columns[on_diagonal])
+            values[on_diagonal] = 0.5 * np.log(square)
+            draws.append(values)
+        return jnp.asarray(np.concatenate(draws))
 
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
@@ -145,7 +146,9 @@ class OrderParameterModel(_GivenOrderParameter):
         for width, scale, heads, (rows, columns) in self._levels():
             values = x[start : start + len(rows)]
             start += len(rows)
-            values = jnp.where(rows == columns, jnp.exp(jnp.where(rows == columns, values, 0)), values)
+            values = jnp.where(
+                rows == columns, jnp.exp(jnp.where(rows == columns, values, 0)), values
+            )
             bartlett = jnp.zeros((rows[-1] + 1, columns.max() + 1)).at[rows, columns].set(values)
             size, rank = factor.shape
             blocks = bartlett.reshape(heads, rank, -1)
@@ -305,6 +308,11 @@ def build_model(
     if name == WeightsModel.name:
         return WeightsModel(xi, labels.reshape(len(xi), -1), network, temperature)
     return MODELS[name](likelihood, network)
+
+
+def _generator(key: jax.Array) -> np.random.Generator:
+    """Generator on the host, where a single draw needs no compilation."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 def _weight_shapes(network: Network) -> list[tuple[int, ...]]:
