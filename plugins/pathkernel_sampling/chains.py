@@ -7,7 +7,6 @@ with the same keys continues bit for bit.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -99,7 +98,7 @@ def warm_up(
     position, log_density, gradient = _start(model, key)
     matrix = jnp.eye(dimension) if dense else jnp.ones(dimension)
     state = ChainState(position, log_density, gradient, jnp.ones(()), matrix)
-    adaptation = _Adaptation.begin(state)
+    adaptation = _begin_adaptation(state)
     schedule = np.asarray(build_schedule(steps), dtype=np.int32)
     stages = schedule[:, 0] + 1  # 1: step size, 2: mass matrix too
     target = jnp.asarray(target_acceptance)
@@ -133,7 +132,7 @@ def draw(model: Model, state: ChainState, key: jax.Array, count: int) -> tuple[C
     """
     if count < 1:
         raise ValueError(f"count of draws must be at least 1, but is {count}")
-    adaptation, blocks = _Adaptation.begin(state), []
+    adaptation, blocks = _begin_adaptation(state), []
     for first in range(0, count, _BLOCK):
         size = min(_BLOCK, count - first)
         plan = _Plan.of(np.zeros(size), np.zeros(size))
@@ -164,21 +163,16 @@ class _Adaptation(NamedTuple):
     averaging: Any
     matrix: Any
 
-    @classmethod
-    def begin(cls, state: ChainState) -> _Adaptation:
-        start, _, _ = mass_matrix_adaptation(state.inverse_mass_matrix.ndim == 1)
-        begin_averaging, _, _ = dual_averaging_adaptation(0.8)
-        averaging = jax.tree.map(jnp.asarray, begin_averaging(state.step_size))
-        matrix = jax.tree.map(jnp.asarray, start(len(state.position)))
-        return cls(_strong(averaging), _strong(matrix))
+
+@jax.jit
+def _begin_adaptation(state: ChainState) -> _Adaptation:
+    begin_matrix, _, _ = mass_matrix_adaptation(state.inverse_mass_matrix.ndim == 1)
+    begin_averaging, _, _ = dual_averaging_adaptation(0.8)
+    dimension = len(state.position)
+    return _Adaptation(begin_averaging(state.step_size), begin_matrix(dimension))
 
 
-def _strong(tree: Any) -> Any:
-    """Arrays with the types that a loop would give them, so that code is compiled once."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), tree)
-
-
-@functools.partial(jax.jit)
+@jax.jit
 def _advance(
     model: Model,
     state: ChainState,

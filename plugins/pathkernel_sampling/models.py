@@ -47,7 +47,7 @@ class Model(Protocol):
         """Order parameter U (n·C, n·C) of a draw."""
 
     def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance (P_test, C) of f given the draw, at attentioned inputs (P_test, n, N_0).
+        """Mean and variance (P_test, C) of f given the draw, at new inputs (P_test, n, N_0).
 
         The variance within a draw; that of the means between draws adds to it.
         """
