@@ -1,4 +1,4 @@
-"""Sampling at one point of a study, into the study's store; goes on where an earlier run stopped."""
+"""Sampling a point of a study into the study's store, or going on where a run stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import xarray as xr
 
 from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.backend import Array
-from pathkernel_core.hooks import Plugins, load_plugins
+from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins, unknown_name
 from pathkernel_core.network import Network
 from pathkernel_core.task import Examples
 from pathkernel_datasets.selection import Selection, number
@@ -26,7 +26,7 @@ from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.study import Study, versions
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
-from pathkernel_sampling.models import Model, build_model
+from pathkernel_sampling.models import Model
 from pathkernel_sampling.sample_store import SampleStore, group_name
 
 DRAWS = 1000
@@ -112,7 +112,7 @@ def sample_study(
     store : path
         Result store of the study.
     sampler : str
-        ``"order-parameter"``, ``"collapsed"`` or ``"weights"``.
+        ``"order-parameter"``, ``"collapsed"``, ``"weights"``, or what plugins add.
     width : float
         Width N, one of the study's.
     temperature : float, optional
@@ -135,7 +135,7 @@ def sample_study(
     jobs : int
         Chains that are drawn at the same time, in threads.
     plugins : Plugins, optional
-        Where tasks are looked up; by default those installed.
+        Where tasks and samplers are looked up; by default those installed.
     report : callable
         Called with a SampleProgress before every step.
 
@@ -149,6 +149,8 @@ def sample_study(
     StoreError
         If the store is damaged, lacks the point, was made from other data, or holds draws at this
         point with other settings.
+    UnknownNameError
+        If no plugin provides that sampler or the study's task.
     ValueError
         If a number is out of range.
     """
@@ -158,6 +160,9 @@ def sample_study(
             raise ValueError(f"{name} must be at least 1, but is {value}")
     if target_ess is not None and not target_ess > 0:
         raise ValueError(f"target-ess must be positive, but is {target_ess}")
+    plugins = load_plugins() if plugins is None else plugins
+    if sampler not in plugins.samplers:
+        raise UnknownNameError(unknown_name("sampler", sampler, plugins.samplers))
     store = Path(store)
     study = check_store(store)
     dataset = open_store(store)
@@ -179,8 +184,9 @@ def sample_study(
     if samples is not None and goal.reached(*_so_far(samples)):
         return group
     report(SampleProgress(0, None, "data and attention"))
-    point = _rebuild(study, width, temperature, seed, plugins or load_plugins())
-    model = build_model(sampler, point.xi, point.labels, point.network, temperature)
+    point = _rebuild(study, width, temperature, seed, plugins)
+    build = plugins.samplers[sampler].build
+    model = build(point.xi, point.labels, point.network, temperature)
     with _threads(min(jobs, chains)) as each_chain:
         run = _Run(model, point, chains, thin, each_chain)
         if samples is None:
@@ -247,8 +253,8 @@ class _Run:
 
         def one(chain: int) -> tuple[Any, dict, list]:
             state, drawn, predictions = states[chain], [], []
-            for number in range(first, first + rounds):
-                key = jax.random.fold_in(self._keys[chain], number + 1)
+            for index in range(first, first + rounds):
+                key = jax.random.fold_in(self._keys[chain], index + 1)
                 state, draws = nuts.draw(self.model, state, key, self.thin)
                 drawn.append(draws)
                 predictions.append(self._predictions(state.position))
