@@ -14,9 +14,11 @@ differentiation of small matrices. docs/corrections.md derives the formulas.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +33,8 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, Status
 from pathkernel_core.network import Network
 from pathkernel_core.spaces import per_output
+
+Array = jax.Array
 
 _BLOCK_ELEMENTS = 2**22  # products of kernels held at once, 32 MiB
 
@@ -245,9 +249,7 @@ class _Energy:
                 traces[block, r] = traces[r, block]
                 weight = np.where(np.arange(block.start, block.stop) == r, 1.0, 2.0)
                 crossed += np.einsum("s,sij,sji->", weight, products, products)
-        third = 2 * (
-            traces - sandwich - sandwich.transpose(1, 0, 2) - sandwich.transpose(0, 2, 1)
-        )
+        third = 2 * (traces - sandwich - sandwich.transpose(1, 0, 2) - sandwich.transpose(0, 2, 1))
         square = np.einsum("rij,rjk->ik", kernels, kernels, optimize=True)  # Σ A_r²
         mapped = square @ self._labels
         fits = mapped @ mapped + np.einsum("ri,ij,rj->", seen, square, seen, optimize=True)
@@ -282,7 +284,9 @@ class _Chain:
     """Derivatives of U_1 and of the entropy with respect to the coordinates x of the chain."""
 
     def __init__(self, network: Network):
-        self._order_parameter, self._entropy = _chain(network)
+        self._derivatives = _derivatives(network.heads, network.outputs)
+        self._scales = np.sqrt(network.order_parameter_variances)
+        self._widths = np.array(network.degrees_of_freedom)
         parts = []
         for size in network.sizes:
             rows, columns = np.tril_indices(size)
@@ -290,87 +294,98 @@ class _Chain:
         self.remainder = np.concatenate(parts)
         """Gradient of c, (D,)."""
 
-    def _half_linear(self, first: np.ndarray) -> Callable[[jax.Array], jax.Array]:
-        """Half the entropy plus the energy to first order in U."""
-        return lambda x: (self._entropy(x) + first @ self._order_parameter(x)) / 2
+    def _call(self, name: str, *arguments: np.ndarray) -> np.ndarray:
+        scales, widths = jnp.asarray(self._scales), jnp.asarray(self._widths)
+        arguments = map(jnp.asarray, arguments)
+        return np.asarray(self._derivatives[name](scales, widths, *arguments))
 
     def jacobian(self, x: np.ndarray) -> np.ndarray:
         """∂U/∂x, (p, D)."""
-        return _evaluate(jax.jacfwd(self._order_parameter), x)
-
-    def hessian(self, x: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """Hessian of half the entropy plus half the linear energy, (D, D)."""
-        return _evaluate(jax.hessian(self._half_linear(first)), x)
+        return self._call("jacobian", x)
 
     def curvature(self, x: np.ndarray, directions: np.ndarray) -> np.ndarray:
         """Second derivatives of U along pairs of directions, (p, D, D)."""
-        second = _evaluate(jax.jacfwd(jax.jacfwd(self._order_parameter)), x)
-        return directions.T @ second @ directions
+        return directions.T @ self._call("curvature", x) @ directions
 
     def laplacian_gradient(self, x: np.ndarray, directions: np.ndarray) -> np.ndarray:
         """Derivative along each direction of the sum of U's second derivatives, (p, D)."""
-        laplacian = _laplacian(self._order_parameter, directions)
-        return _evaluate(jax.jacfwd(laplacian), x) @ directions
+        return self._call("laplacian_gradient", x, directions) @ directions
+
+    def hessian(self, x: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """Hessian of half the entropy plus half the energy linearised in U, (D, D)."""
+        return self._call("hessian", x, first)
 
     def cubic(self, x: np.ndarray, directions: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """Third derivatives of half the entropy plus half the linear energy, (D, D, D)."""
-        hessian = jax.hessian(self._half_linear(first))
-
-        def along(x: jax.Array) -> jax.Array:
-            return jax.lax.map(lambda v: jax.jvp(hessian, (x,), (v,))[1], directions.T)
-
-        return directions.T @ _evaluate(along, x) @ directions
+        """Third derivatives of the same along triples of directions, (D, D, D)."""
+        return directions.T @ self._call("cubic", x, first, directions) @ directions
 
     def quartic(self, x: np.ndarray, directions: np.ndarray, first: np.ndarray) -> float:
-        """Laplacian of the Laplacian of half the entropy plus half the linear energy."""
-        twice = _laplacian(_laplacian(self._half_linear(first), directions), directions)
-        return float(_evaluate(twice, x))
+        """Laplacian of the Laplacian of the same."""
+        return float(self._call("quartic", x, first, directions))
 
 
-def _laplacian(function: Callable[[jax.Array], Any], directions: np.ndarray) -> Callable:
-    """Sum of a function's second derivatives along directions, one per column."""
-
-    def along(x: jax.Array, direction: jax.Array) -> jax.Array:
-        slope = lambda y: jax.jvp(function, (y,), (direction,))[1]  # noqa: E731
-        return jax.jvp(slope, (x,), (direction,))[1]
-
-    return lambda x: jnp.sum(jax.lax.map(lambda v: along(x, v), directions.T), axis=0)
-
-
-def _evaluate(function: Callable[[jax.Array], Any], x: np.ndarray) -> np.ndarray:
-    return np.asarray(jax.jit(function)(jnp.asarray(x)))
-
-
-def _chain(network: Network) -> tuple[Callable, Callable]:
-    """U_1's lower triangle and the entropy (not divided by N, up to a constant) of x."""
-    indices = [np.tril_indices(size) for size in network.sizes]
+@functools.cache
+def _derivatives(heads: tuple[int, ...], outputs: int) -> dict[str, Callable]:
+    """Compiled derivatives, each a function of σ_1 … σ_a, the widths and the point x."""
+    heads = (*heads, 1)
+    sizes = [math.prod(heads[level:]) * outputs for level in range(len(heads))]
+    indices = [np.tril_indices(size) for size in sizes]
     splits = np.cumsum([len(rows) for rows, _ in indices])[:-1]
-    scales = [math.sqrt(variance) for variance in network.order_parameter_variances]
-    heads = (*network.heads, 1)
 
-    def factors(x: jax.Array) -> list[jax.Array]:
-        """Relative factors X_1, …, X_a."""
-        out = []
-        for part, (rows, columns), size in zip(jnp.split(x, splits), indices, network.sizes):
+    def order_parameter(scales: Array, x: Array) -> Array:
+        """Lower triangle of U_1, (p,)."""
+        above = jnp.eye(outputs)
+        parts = jnp.split(x, splits)
+        for level in reversed(range(len(heads))):
+            rows, columns = indices[level]
             diagonal = rows == columns
+            part = parts[level]
             entries = jnp.where(diagonal, jnp.exp(jnp.where(diagonal, part, 0.0)), part)
-            out.append(jnp.zeros((size, size)).at[rows, columns].set(entries))
-        return out
-
-    def order_parameter(x: jax.Array) -> jax.Array:
-        above = jnp.eye(network.outputs)
-        for count, scale, factor in reversed(list(zip(heads, scales, factors(x)))):
-            blocks = factor.reshape(count, -1, factor.shape[1])
-            above = scale * jnp.matmul(above, blocks).reshape(factor.shape)
+            factor = jnp.zeros((sizes[level], sizes[level])).at[rows, columns].set(entries)
+            blocks = factor.reshape(heads[level], -1, sizes[level])
+            above = scales[level] * jnp.matmul(above, blocks).reshape(factor.shape)
         return (above @ above.T)[indices[0]]
 
-    def entropy(x: jax.Array) -> jax.Array:
-        total = 0.0
-        parts = jnp.split(x, splits)
-        for width, (rows, columns), part in zip(network.degrees_of_freedom, indices, parts):
+    def half_linear(scales: Array, widths: Array, x: Array, first: Array) -> Array:
+        """Half the entropy, not divided by N, plus half the energy linearised in U."""
+        total = first @ order_parameter(scales, x)
+        for width, (rows, columns), part in zip(widths, indices, jnp.split(x, splits)):
             diagonal = rows == columns
             square = jnp.where(diagonal, jnp.exp(2 * jnp.where(diagonal, part, 0.0)), part**2)
             total += width * (square - jnp.where(diagonal, 2 * part, 0.0)).sum()
-        return total
+        return total / 2
 
-    return order_parameter, entropy
+    def jacobian(scales: Array, widths: Array, x: Array) -> Array:
+        return jax.jacfwd(partial(order_parameter, scales))(x)
+
+    def curvature(scales: Array, widths: Array, x: Array) -> Array:
+        return jax.jacfwd(jax.jacfwd(partial(order_parameter, scales)))(x)
+
+    def laplacian_gradient(scales: Array, widths: Array, x: Array, directions: Array) -> Array:
+        return jax.jacfwd(_laplacian(partial(order_parameter, scales), directions))(x)
+
+    def hessian(scales: Array, widths: Array, x: Array, first: Array) -> Array:
+        return jax.hessian(lambda y: half_linear(scales, widths, y, first))(x)
+
+    def cubic(scales: Array, widths: Array, x: Array, first: Array, directions: Array) -> Array:
+        slope = jax.hessian(lambda y: half_linear(scales, widths, y, first))
+        return jax.lax.map(lambda v: jax.jvp(slope, (x,), (v,))[1], directions.T)
+
+    def quartic(scales: Array, widths: Array, x: Array, first: Array, directions: Array) -> Array:
+        once = _laplacian(lambda y: half_linear(scales, widths, y, first), directions)
+        return _laplacian(once, directions)(x)
+
+    functions = (jacobian, curvature, laplacian_gradient, hessian, cubic, quartic)
+    return {function.__name__: jax.jit(function) for function in functions}
+
+
+def _laplacian(function: Callable[[Array], Any], directions: Array) -> Callable:
+    """Sum of a function's second derivatives along directions, one per column."""
+
+    def second(x: Array, direction: Array) -> Array:
+        def slope(y: Array) -> Array:
+            return jax.jvp(function, (y,), (direction,))[1]
+
+        return jax.jvp(slope, (x,), (direction,))[1]
+
+    return lambda x: jnp.sum(jax.lax.map(lambda v: second(x, v), directions.T), axis=0)
