@@ -114,7 +114,8 @@ def sample(
             '"pathkernel[sampling]"'
         ) from None
     try:
-        with threadpool_limits(limits=1), _ProgressBar() as report:
+        progress = _ProgressBar()
+        with threadpool_limits(limits=1), progress as report:
             group = sample_study(
                 store,
                 sampler,
@@ -138,6 +139,9 @@ def sample(
         # a trajectory in another thread cannot be stopped, and all that is written is safe
         os._exit(INTERRUPTED)
     _finish(store, group, figures, trace)
+    if not progress.reported:
+        click.echo("Nothing was left to draw: the run was complete.")
+    click.echo(f"Results: {store.resolve()}")
 
 
 def _finish(store: Path, group: str, figures: bool, trace: bool) -> None:
@@ -167,11 +171,12 @@ def _finish(store: Path, group: str, figures: bool, trace: bool) -> None:
         )
         click.echo(f"Figures: {folder.resolve()}")
     click.echo(f"Group: {group}")
-    click.echo(f"Results: {store.resolve()}")
 
 
 class _ProgressBar:
     """Progress on stderr; silent where stderr is no terminal."""
+
+    reported = False  # whether there was anything to do
 
     def __enter__(self) -> Callable[[SampleProgress], None]:
         from rich.console import Console
@@ -199,6 +204,7 @@ class _ProgressBar:
 
         def report(progress: SampleProgress) -> None:
             nonlocal drawing
+            self.reported = True
             if progress.done and not drawing:  # the time left is that of draws, not of the warm-up
                 drawing = True
                 self._bar.reset(task)

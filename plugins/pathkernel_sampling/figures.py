@@ -36,15 +36,20 @@ from pathkernel_sampling.sample_tables import Theory, describe_run, run_settings
 _RESOLUTION = 150  # dots per inch of PNG files
 _TRACED = 6  # entries of U that traces show
 _BINS = 20  # of rank plots
-_MARKERS = {"order-parameter": ("s", GREEN), "collapsed": ("^", PURPLE), "weights": ("D", SKY)}
+# colours that the study's own figure leaves
+_MARKERS = {
+    "order-parameter": ("s", "black"),
+    "collapsed": ("^", "#E69F00"),
+    "weights": ("D", "#882255"),
+}
 
 
 def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) -> Figure:
     """Accuracy against width: theory, Gaussian process limit, and every run of the same seed and T.
 
-    Error bars of samples are two Monte-Carlo errors. Samples and theory are tested on the same
-    examples, so that the test set's binomial error, which the theory's band shows, is common to
-    both.
+    Error bars of samples are two Monte-Carlo standard errors (MCSE). Samples and theory are tested
+    on the same examples, so that the test set's binomial error, which the theory's band shows, is
+    common to both.
 
     Parameters
     ----------
@@ -91,7 +96,7 @@ def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) 
                     linewidth=1.2,
                     capsize=2,
                     zorder=4,
-                    label=f"sampled ({sampler}) ± 2 Monte-Carlo errors",
+                    label=f"sampled, {sampler} ± 2 MCSE",
                 )
         for legend in figure.legends:
             legend.remove()
@@ -178,7 +183,7 @@ def predictors(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
                     2 * error[chosen],
                     fmt="o",
                     color=colour,
-                    markersize=2.2,
+                    markersize=3,
                     linewidth=0.6,
                     alpha=0.6,
                     markeredgewidth=0,
@@ -226,7 +231,9 @@ def traces(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
                 colour = colours[chain % len(colours)]
                 trace.plot(series[chain], color=colour, linewidth=0.4, label=f"chain {chain}")
                 counts, _ = np.histogram(ranks[chain], edges)
-                rank.stairs(counts * _BINS / draws, edges, color=colour, linewidth=1.1)
+                rank.stairs(
+                    counts * _BINS / draws, edges, color=colour, linewidth=1.1, baseline=None
+                )
             rank.axhline(1, color="black", linewidth=0.6, linestyle=":")
             rank.set_ylim(0, None)
             trace.set_title(
@@ -318,5 +325,6 @@ def _write(figure: Figure, file: Path) -> None:
 
 def _title(figure: Figure, dataset: xr.Dataset, words: str) -> None:
     """Name of the task and what is shown, in lines that fit the figure."""
+    words = words.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     title = f"{dataset.attrs.get('task', 'pathkernel')}: {words}"
     figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() / 0.078)), fontsize=9)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
 import numpy as np
 
 from pathkernel_core.hooks import Sampler, hookimpl
 from pathkernel_core.network import Network
+from pathkernel_sampling.command import sample
 
 if TYPE_CHECKING:
     from pathkernel_sampling.models import Model
@@ -57,3 +59,9 @@ def pathkernel_samplers() -> list[Sampler]:
         PosteriorSampler("collapsed", "projection integrated; draws value and readout weights"),
         PosteriorSampler("weights", "nothing integrated; draws all weights, the reference"),
     ]
+
+
+@hookimpl
+def pathkernel_commands() -> list[click.Command]:
+    """The command ``pathkernel sample``."""
+    return [sample]

@@ -65,11 +65,14 @@ def group_name(sampler: str, seed: int, temperature: float, width: float) -> str
 
 
 def runs(path: str | os.PathLike) -> list[str]:
-    """Groups of all runs in a store, in alphabetic order; none if nothing was sampled."""
+    """Groups of all runs that a reader of the store can see, in alphabetic order."""
+    samples = zarr.open_group(path, mode="r").get(ROOT)
+    if samples is None:
+        return []
     return sorted(
-        "/".join(folder.relative_to(path).parts)
-        for folder in Path(path).glob(f"{ROOT}/*/seed-*")
-        if (folder / "zarr.json").exists()
+        f"{ROOT}/{sampler}/{name}"
+        for sampler, group in samples.groups()
+        for name in group.group_keys()
     )
 
 
@@ -197,7 +200,7 @@ class SampleStore:
             If its settings are others, naming the differences.
         """
         path = Path(path)
-        if group not in runs(path):
+        if not (path / group / "zarr.json").exists():
             return None
         _remove_abandoned(path, path / group)
         store = cls(path, group)
