@@ -107,7 +107,9 @@ def warm_up(
         plan = _Plan.of(stages[block], schedule[block, 1])
         state, adaptation, _ = _advance(model, state, adaptation, key, first, target, plan)
     step_size = jnp.exp(adaptation.averaging.log_step_size_avg)
-    return state._replace(step_size=step_size)
+    state = state._replace(step_size=step_size)
+    # types as in a stored state, which decide whether code is compiled anew
+    return ChainState.from_arrays(state.to_arrays())
 
 
 def draw(model: Model, state: ChainState, key: jax.Array, count: int) -> tuple[ChainState, Draws]:

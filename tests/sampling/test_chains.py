@@ -170,7 +170,9 @@ def test_warm_up_and_draws_of_problems_of_one_shape_are_compiled_once():
         xi, labels = generator.standard_normal((9, 3, 6)), generator.standard_normal(9)
         model = build_model("order-parameter", xi, labels, network, 0.2 + seed)
         state = warm_up(model, jax.random.key(seed), 150)
-        draw(model, ChainState.from_arrays(state.to_arrays()), jax.random.key(1), 10)
+        state, _ = draw(model, state, jax.random.key(1), 10)
+        state, _ = draw(model, state, jax.random.key(2), 10)
+        draw(model, ChainState.from_arrays(state.to_arrays()), jax.random.key(3), 10)
     assert chains._advance._cache_size() == before + 1
 
 
