@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,12 +15,16 @@ pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
 from pathkernel_cli.main import main
-from pathkernel_core.hooks import UnknownNameError, load_plugins
+from pathkernel_core import Examples, QueryKey, Realisation, Task
+from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_sampling.diagnostics import diagnose
+from pathkernel_sampling.figures import save_sample_figures
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import SampleStore, open_samples, runs
+from pathkernel_sampling.sample_tables import Theory, accuracy_table, order_parameter_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 POINT = {"width": 10, "chains": 2, "warm_up": 30}
@@ -253,3 +259,43 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
         for name in ("accuracy", "order_parameters", "predictors", "traces")
         for kind in ("png", "svg")
     }
+
+
+@dataclass(frozen=True)
+class Cycle(Task):
+    """Three classes told by which token comes first."""
+
+    name: ClassVar[str] = "cycle"
+    summary: ClassVar[str] = "Three classes"
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+        layers = [QueryKey(*generator.normal(size=(2, 2, 3, 5)))]
+
+        def examples(count):
+            inputs = generator.normal(size=(count, 4, 5))
+            return Examples(inputs, np.eye(3)[inputs[:, 0, :3].argmax(axis=1)])
+
+        tests = {"many": examples(9), "few": examples(6)}
+        return Realisation(layers, "mean", examples(12), tests)
+
+
+@pytest.mark.parametrize("sampler", ["order-parameter", "weights"])
+def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler):
+    path = tmp_path / "study.zarr"
+    run_study(Study(Cycle(), [4, 7], [0.1]), path)
+    plugins = Plugins(tasks={"cycle": Cycle}, samplers=load_plugins().samplers)
+    group = sample_study(path, sampler, draws=40, plugins=plugins, **POINT | {"width": 7})
+    run = open_samples(path, group)
+    assert run["posterior"]["order_parameter"].dims[2:] == (
+        *("path", "output", "path_dual", "output_dual"),
+    )
+    mean = run["predictions"]["predictor_mean"]
+    assert mean.dims == ("chain", "draw", "test_set", "example", "output")
+    assert mean.isnull().any(("chain", "draw", "output")).sum("example").values.tolist() == [0, 3]
+    assert run["observed_data"]["label"].shape == (12, 3)
+    written = save_sample_figures(path, group, tmp_path / "figures", trace=True)
+    assert len(written) == 8
+    theory = Theory.of(open_store(path), run)
+    assert accuracy_table(run, theory).row_count == 2
+    assert order_parameter_table(run, theory, diagnose(run)).row_count == 15
