@@ -16,14 +16,14 @@ import difflib
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import pluggy
 
 from pathkernel_core.analysis import Analysis
-from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
 from pathkernel_core.task import NAME_PATTERN, RESERVED_OPTIONS, Task
 
@@ -34,22 +34,36 @@ hookimpl = pluggy.HookimplMarker("pathkernel")
 
 
 class Sampler(Protocol):
-    """Sampler of the posterior, as the ``pathkernel_samplers`` hook returns it."""
+    """Sampler of the posterior, as the ``pathkernel_samplers`` hook returns it.
+
+    Attributes
+    ----------
+    name : str
+        By which it is chosen.
+    summary : str
+        What it integrates and what it draws, in one line.
+    """
 
     name: str
     summary: str
 
-    def sample(
-        self,
-        problem: PathKernels,
-        network: Network,
-        temperature: float,
-        *,
-        draws: int,
-        chains: int,
-        seed: int,
-    ) -> Mapping[str, Any]:
-        """Draws by variable name, each with leading dimensions (chain, draw)."""
+    def build(
+        self, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float
+    ) -> Any:
+        """Model of the posterior: a density over a vector, and what is read off a draw.
+
+        Parameters
+        ----------
+        xi : array, shape (P, n, N_0)
+            Attentioned inputs, unscaled.
+        labels : array, shape (P,) or (P, C)
+        network : Network
+        temperature : float
+
+        Returns
+        -------
+        pathkernel_sampling.models.Model
+        """
 
 
 @hookspec

@@ -190,6 +190,11 @@ class PathKernels:
         return self.form.features if self.space == "examples" else self.form.gram
 
     @property
+    def basis(self) -> Array | None:
+        """Orthonormal basis (N_0, rank) of the inputs' span, or None if they are not rotated."""
+        return self._basis
+
+    @property
     def n_features(self) -> int:
         """Number of features per path after rotation into their span, at most N_0."""
         return self.input_width if self._basis is None else self._basis.shape[1]

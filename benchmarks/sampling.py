@@ -1,0 +1,174 @@
+"""Effective samples per CPU second of the samplers: ``python -m benchmarks.sampling``.
+
+Hidden Markov task of the paper (P = 100, n = 4, N_0 = 231), N = 10, T = 0.01, on one core. Counted
+is the smallest bulk effective sample size of the order parameter's entries, over the CPU time of
+everything from the construction of the model to the last draw, warm-up and compilation included.
+Each sampler runs in a process of its own. ``weights`` draws until it has used ``--minutes`` of CPU
+time. All samplers are compared with the first by the largest deviation of an entry of the mean
+order parameter, in combined Monte-Carlo errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SAMPLERS = ("order-parameter", "collapsed", "weights")
+ONE_THREAD = {
+    "JAX_ENABLE_X64": "1",
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+def measure(name: str, options: argparse.Namespace) -> dict:
+    """Sample in this process; figures for the table."""
+    import jax
+    import numpy as np
+    from arviz_stats.base import array_stats
+
+    import pathkernel_core as pk
+    from benchmarks.problems import markov
+    from pathkernel_sampling.chains import draw, warm_up
+    from pathkernel_sampling.models import build_model
+
+    problem = markov(options.seed)
+    network = pk.Network(problem.heads, options.width)
+    limit = 60 * options.minutes if name == "weights" else np.inf
+    chains = 1 if name == "weights" else options.chains
+    start = time.process_time()
+    model = build_model(name, problem.xi, problem.labels, network, problem.temperature)
+    keys = [jax.random.fold_in(jax.random.key(options.seed), chain) for chain in range(chains)]
+    states = [warm_up(model, jax.random.fold_in(key, 0), options.warm_up) for key in keys]
+    warm = time.process_time() - start
+    drawn, block, done = [], 50 if name == "weights" else 500, 0
+    while (limit < np.inf or done < options.draws) and time.process_time() - start < limit:
+        row = []
+        for chain, key in enumerate(keys):
+            key = jax.random.fold_in(key, len(drawn) + 1)
+            states[chain], draws = draw(model, states[chain], key, block)
+            row.append({key: value for key, value in draws.items() if key != "position"})
+        drawn.append(row)
+        done += block
+        print(f"  {name}: {done} draws, {time.process_time() - start:.0f} s", file=sys.stderr)
+    seconds = time.process_time() - start
+    if not drawn:
+        raise SystemExit(f"{name}: warm-up took all of {options.minutes:g} minutes; allow more")
+
+    def together(variable: str) -> np.ndarray:
+        return np.stack(
+            [np.concatenate([row[chain][variable] for row in drawn]) for chain in range(chains)]
+        )
+
+    u = together("order_parameter")
+    entries = u[:, :, *np.tril_indices(u.shape[-1])]
+    columns = [entries[..., index] for index in range(entries.shape[-1])]
+    bulk = [float(array_stats.ess(column, method="bulk")) for column in columns]
+    sizes = np.array([float(array_stats.ess(column, method="mean")) for column in columns])
+    return {
+        "dimension": model.dimension,
+        "draws": int(u.shape[0] * u.shape[1]),
+        "chains": chains,
+        "warm-up seconds": warm,
+        "seconds": seconds,
+        "minimum ess": min(bulk),
+        "ess per second": min(bulk) / seconds,
+        "rhat": max(float(array_stats.rhat(column)) for column in columns),
+        "divergences": int(together("diverging").sum()),
+        "leapfrogs per draw": float(together("n_steps").mean()),
+        "cut off": float(together("reached_max_tree_depth").mean()),
+        "mean": entries.mean((0, 1)).tolist(),
+        "error": (entries.std((0, 1)) / np.sqrt(sizes)).tolist(),
+    }
+
+
+def in_own_process(name: str, arguments: list[str]) -> dict:
+    """Figures of one sampler, measured by a fresh interpreter on one thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "figures.json"
+        command = [sys.executable, "-m", "benchmarks.sampling", *arguments]
+        command += ["--samplers", name, "--out", str(out)]
+        subprocess.run(command, env={**os.environ, **ONE_THREAD}, check=True)
+        return json.loads(out.read_text())
+
+
+def show(figures: dict[str, dict]) -> None:
+    """Print the table, the ratio and the agreement."""
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Hidden Markov task: smallest bulk ESS of U, per CPU second")
+    columns = {
+        "numbers": ("dimension", "d"),
+        "chains": ("chains", "d"),
+        "draws": ("draws", "d"),
+        "warm-up s": ("warm-up seconds", ".1f"),
+        "CPU s": ("seconds", ".1f"),
+        "min. ESS": ("minimum ess", ".0f"),
+        "ESS/s": ("ess per second", ".3g"),
+        "R-hat": ("rhat", ".3f"),
+        "diverging": ("divergences", "d"),
+        "leapfrogs": ("leapfrogs per draw", ".0f"),
+        "cut off": ("cut off", ".0%"),
+        "deviation": ("deviation", ".1f"),
+    }
+    table.add_column("sampler")
+    for column in columns:
+        table.add_column(column, justify="right")
+    first = next(iter(figures.values()))
+    for name, row in figures.items():
+        difference = np.abs(np.subtract(row["mean"], first["mean"]))
+        row["deviation"] = float((difference / np.hypot(row["error"], first["error"])).max())
+        table.add_row(name, *(format(row[key], style) for key, style in columns.values()))
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(table)
+    if {"order-parameter", "weights"} <= set(figures):
+        ratio = figures["order-parameter"]["ess per second"] / figures["weights"]["ess per second"]
+        console.print(f"order-parameter / weights: {ratio:,.0f} (required: 1,000)")
+    if "order-parameter" in figures:
+        rate = figures["order-parameter"]["ess per second"]
+        console.print(f"order-parameter: {rate:.0f} ESS per CPU second (required: 200)")
+
+
+def main() -> None:
+    """Measure each sampler in turn, and print and save the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--samplers", nargs="+", choices=SAMPLERS, default=("order-parameter", "weights"))
+    add("--width", type=int, default=10)
+    add("--chains", type=int, default=4, help="chains, but for weights, which runs one")
+    add("--draws", type=int, default=4000, help="draws of each chain, but for weights")
+    add("--warm-up", type=int, default=300, help="steps of adaptation of each chain")
+    add("--minutes", type=float, default=20.0, help="CPU time of weights, warm-up included")
+    add("--seed", type=int, default=0)
+    add("--no-save", action="store_true", help="print only")
+    add("--out", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.out:
+        options.out.write_text(json.dumps(measure(options.samplers[0], options)))
+        return
+    names = ("width", "chains", "draws", "warm_up", "minutes", "seed")
+    arguments = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
+    figures = {name: in_own_process(name, arguments) for name in options.samplers}
+    show(figures)
+    if not options.no_save:
+        from benchmarks.measuring import record, results_file, save
+
+        path = results_file("sampling", ["jax"])
+        for name, row in figures.items():
+            save(path, name, row, record("jax", "cpu"))
+        print(f"Figures in {path}")
+
+
+if __name__ == "__main__":
+    main()

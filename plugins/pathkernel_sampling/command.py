@@ -1,0 +1,221 @@
+"""``pathkernel sample STORE``: sample the posterior at a point of a study."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pathkernel_cli.main import INTERRUPTED
+from pathkernel_core.hooks import Plugins
+
+if TYPE_CHECKING:
+    from pathkernel_sampling.run import SampleProgress
+
+_EXTRA = ("arviz_base", "arviz_stats", "blackjax", "jax")
+
+
+@click.command()
+@click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
+@click.option(
+    "--sampler",
+    metavar="NAME",
+    default="order-parameter",
+    show_default=True,
+    help="order-parameter, collapsed, weights, or one that a plugin adds.",
+)
+@click.option("--width", type=float, required=True, help="Width N, one of the study's.")
+@click.option(
+    "--temperature",
+    type=float,
+    help="Temperature T, one of the study's; by default the one with most evidence.",
+)
+@click.option("--seed", type=int, help="Seed, one of the study's; by default its first.")
+@click.option(
+    "--draws",
+    type=click.IntRange(min=1),
+    help="Draws of each chain.  [default: 1000, or as many as --target-ess takes]",
+)
+@click.option(
+    "--chains", type=click.IntRange(min=1), default=4, show_default=True, help="Chains to draw."
+)
+@click.option(
+    "--warm-up",
+    type=click.IntRange(min=20),
+    default=500,
+    show_default=True,
+    help="Steps of adaptation before the draws.",
+)
+@click.option(
+    "--target-ess",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Stop at this effective sample size of every entry of U, over all chains.",
+)
+@click.option(
+    "--thin",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Evaluate the predictor at every so-many-th draw.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Chains that are drawn at the same time.",
+)
+@click.option(
+    "--figures/--no-figures",
+    default=True,
+    show_default=True,
+    help="Write figures into a folder beside the store.",
+)
+@click.option("--trace", is_flag=True, help="Also write trace and rank plots.")
+def sample(
+    store: Path,
+    sampler: str,
+    width: float,
+    temperature: float | None,
+    seed: int | None,
+    draws: int | None,
+    chains: int,
+    warm_up: int,
+    target_ess: float | None,
+    thin: int,
+    jobs: int,
+    figures: bool,
+    trace: bool,
+) -> None:
+    """Sample the exact posterior at a point of a study.
+
+    Draws of the no-U-turn sampler go beside the theory's results into the same Zarr store, as
+    ArviZ takes them. Running the same command again goes on where it stopped; more draws, or a
+    larger effective sample size, extend a finished run.
+    """
+    # before JAX is imported: it computes in float32 otherwise, and takes all cores
+    os.environ.setdefault("JAX_ENABLE_X64", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
+    from threadpoolctl import threadpool_limits
+
+    try:
+        from pathkernel_sampling.run import sample_study
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
+            raise
+        raise click.ClickException(
+            f"sampling needs {error.name}, which is not installed; install it with: pip install "
+            '"pathkernel[sampling]"'
+        ) from None
+    try:
+        progress = _ProgressBar()
+        with threadpool_limits(limits=1), progress as report:
+            group = sample_study(
+                store,
+                sampler,
+                width=width,
+                temperature=temperature,
+                seed=seed,
+                draws=draws,
+                chains=chains,
+                warm_up=warm_up,
+                thin=thin,
+                target_ess=target_ess,
+                jobs=jobs,
+                plugins=click.get_current_context().find_object(Plugins),
+                report=report,
+            )
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nInterrupted. What is drawn is in {store}; run the same command again to go on.",
+            err=True,
+        )
+        # a trajectory in another thread cannot be stopped, and all that is written is safe
+        os._exit(INTERRUPTED)
+    _finish(store, group, figures, trace)
+    if not progress.reported:
+        click.echo("Nothing was left to draw: the run was complete.")
+    click.echo(f"Results: {store.resolve()}")
+
+
+def _finish(store: Path, group: str, figures: bool, trace: bool) -> None:
+    import sys
+
+    from rich.console import Console
+
+    from pathkernel_datasets.store import open_store
+    from pathkernel_sampling.diagnostics import diagnose
+    from pathkernel_sampling.sample_store import open_samples
+    from pathkernel_sampling.sample_tables import Theory, accuracy_table, order_parameter_table
+
+    run = open_samples(store, group)
+    theory, diagnostics = Theory.of(open_store(store), run), diagnose(run)
+    # without a terminal there is no width to fit into, and a cut table helps nobody
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console.print(order_parameter_table(run, theory, diagnostics))
+    console.print(accuracy_table(run, theory))
+    for line in diagnostics.warnings():
+        click.echo(f"Warning: {line}.")
+    if figures:
+        from pathkernel_sampling.figures import save_sample_figures
+
+        folder = store.with_name(f"{store.stem}-figures") / group
+        save_sample_figures(
+            store, group, folder, trace=trace, report=lambda line: click.echo(line, err=True)
+        )
+        click.echo(f"Figures: {folder.resolve()}")
+    click.echo(f"Group: {group}")
+
+
+class _ProgressBar:
+    """Progress on stderr; silent where stderr is no terminal."""
+
+    reported = False  # whether there was anything to do
+
+    def __enter__(self) -> Callable[[SampleProgress], None]:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True)
+        self._bar = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._bar.start()
+        task = self._bar.add_task("starting", total=None)
+        drawing = False
+
+        def report(progress: SampleProgress) -> None:
+            nonlocal drawing
+            self.reported = True
+            if progress.done and not drawing:  # the time left is that of draws, not of the warm-up
+                drawing = True
+                self._bar.reset(task)
+            words = progress.doing
+            if progress.ess == progress.ess:
+                words += f", min ESS {progress.ess:.0f}"
+            if progress.divergences:
+                words += f", {progress.divergences} divergences"
+            self._bar.update(task, completed=progress.done, total=progress.total, description=words)
+
+        return report
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

@@ -1,0 +1,391 @@
+"""Next order in 1/N of ⟨U⟩ and of the log evidence, around the saddle of the exact hierarchy.
+
+In the coordinates x of :mod:`pathkernel_core.coordinates` (relative triangular factors X_ℓ with
+logarithmic diagonals) the exact posterior density of the Wishart hierarchy is
+
+    p(x, Y) ∝ exp(−φ(x) − c(x)),      φ = S/2,      c = Σ_ℓ Σ_j j · ln (X_ℓ)_jj,   j = 0, 1, …
+
+with S the action, not divided by N. There is no gauge freedom left and c is linear, so Laplace's
+method to next order needs the second to fourth derivatives of S at its minimum and nothing else.
+They come in two parts: those of the energy with respect to U are traces of products of P × P
+matrices, written out below; those of U and of the entropy with respect to x are taken by automatic
+differentiation of small matrices. docs/corrections.md derives the formulas.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pathkernel_core.backend import to_host
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.errors import PrecisionError
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minimise import Solution, Status
+from pathkernel_core.network import Network
+from pathkernel_core.spaces import per_output
+
+Array = jax.Array
+
+_BLOCK_ELEMENTS = 2**22  # products of kernels held at once, 32 MiB
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The saddle point's order parameter and log evidence, and their next order in 1/N.
+
+    Attributes
+    ----------
+    order_parameter : array, shape (n·C, n·C)
+        U at the minimum of the action.
+    order_parameter_correction : array, shape (n·C, n·C)
+        To be added for ⟨U⟩, the posterior mean at finite width.
+    log_evidence : float
+        Leading order ln p(Y), in nats: ``Solution.log_evidence``.
+    log_evidence_correction : float
+        To be added for the next order, in nats: fluctuations around the minimum (one loop) and
+        the cubic and quartic terms (two loops), both relative to those of the prior.
+    log_evidence_two_loops : float
+        The part of the correction due to the cubic and quartic terms. The expansion can be
+        trusted while this is well below one.
+    """
+
+    order_parameter: np.ndarray
+    order_parameter_correction: np.ndarray
+    log_evidence: float
+    log_evidence_correction: float
+    log_evidence_two_loops: float
+
+    @property
+    def mean_order_parameter(self) -> np.ndarray:
+        """⟨U⟩ to next order, (n·C, n·C)."""
+        return self.order_parameter + self.order_parameter_correction
+
+    @property
+    def next_log_evidence(self) -> float:
+        """Log evidence to next order, in nats."""
+        return self.log_evidence + self.log_evidence_correction
+
+
+def next_order(solution: Solution) -> Correction:
+    """Next order in 1/N of ⟨U⟩ and of the log evidence.
+
+    With the number of examples P in proportion to N the errors left are O(1/N²) of both; at fixed
+    P they are O(1/N²) of ⟨U⟩ and O(1/N³) of the log evidence. The time goes into p²/2 products of
+    R × R matrices, with p = nC(nC + 1)/2 entries of U and R the smaller of P·C and n·N_0·C; p
+    such matrices are held twice.
+
+    Parameters
+    ----------
+    solution : Solution
+        Converged minimum of the action in float64, in either form of the energy.
+
+    Raises
+    ------
+    ValueError
+        If the solution did not converge, or a width is smaller than its order parameter: there
+        U is singular, and its prior has no density to expand.
+    PrecisionError
+        If the solution or JAX works in single precision.
+    """
+    _check(solution)
+    network = solution.network
+    x = ChainCoordinates(network).from_order_parameters(
+        [to_host(matrix).astype(float) for matrix in solution.order_parameters]
+    )
+    energy = _Energy(solution)
+    chain = _Chain(network)
+
+    # one loop: Hessian of φ
+    jacobian = chain.jacobian(x)  # ∂U/∂x, (p, D)
+    linear = chain.hessian(x, energy.first)  # of (entropy + energy linearised in U)/2
+    hessian = linear + jacobian.T @ energy.second @ jacobian / 2
+    try:
+        lower = np.linalg.cholesky(hessian)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "the action has no minimum here: its Hessian's smallest eigenvalue is "
+            f"{np.linalg.eigvalsh(hessian)[0]:.3g}; minimise it to a lower tolerance"
+        ) from None
+    # x = x* + V z makes the Hessian in z the identity; all that follows is in z
+    directions = solve_triangular(lower, np.eye(len(x)), lower=True).T
+    slope = directions.T @ chain.remainder
+    jacobian = jacobian @ directions
+    curvature = chain.curvature(x, directions)  # ∂²U/∂z², (p, D, D)
+    laplacian = np.trace(curvature, axis1=1, axis2=2)
+    second = energy.second
+
+    # cubic and quartic terms of φ
+    basis = np.linalg.cholesky(jacobian @ jacobian.T)  # covariance of U at one loop
+    third, fourth = energy.higher(basis)
+    whitened = solve_triangular(basis, jacobian, lower=True)
+    cubic = np.einsum("rst,ri,sj,tk->ijk", third, whitened, whitened, whitened, optimize=True)
+    mixed = np.einsum("ai,ab,bjk->ijk", jacobian, second, curvature, optimize=True)
+    cubic += mixed + mixed.transpose(1, 0, 2) + mixed.transpose(1, 2, 0)
+    cubic = cubic / 2 + chain.cubic(x, directions, energy.first)
+
+    relative = solve_triangular(basis, curvature.reshape(len(basis), -1), lower=True)
+    relative = relative.reshape(curvature.shape)
+    gradient = chain.laplacian_gradient(x, directions)  # ∂ΔU/∂z, (p, D)
+    quartic = fourth + laplacian @ second @ laplacian
+    quartic += 4 * np.einsum("ai,ab,bi->", jacobian, second, gradient, optimize=True)
+    quartic += 2 * np.einsum("aij,ab,bij->", curvature, second, curvature, optimize=True)
+    quartic += 2 * np.einsum("rrt,tii->", third, relative, optimize=True)
+    quartic += 4 * np.einsum("rst,ri,sj,tij->", third, whitened, whitened, relative, optimize=True)
+    quartic = quartic / 2 + chain.quartic(x, directions, energy.first)
+
+    tadpole = np.trace(cubic, axis1=1, axis2=2)
+    shift = -(slope + tadpole / 2)  # mean of z
+    one_loop = -np.log(np.diagonal(lower)).sum() - chain.remainder @ x
+    two_loops = (tadpole @ tadpole - quartic) / 8 + (cubic**2).sum() / 12
+    two_loops += slope @ (slope + tadpole) / 2
+    prior_one_loop, prior_two_loops = _prior_loops(network)
+    two_loops -= prior_two_loops
+    return Correction(
+        order_parameter=to_host(solution.order_parameter).astype(float),
+        order_parameter_correction=_unpack(laplacian / 2 + jacobian @ shift, network.sizes[0]),
+        log_evidence=solution.log_evidence,
+        log_evidence_correction=float(one_loop - prior_one_loop + two_loops),
+        log_evidence_two_loops=float(two_loops),
+    )
+
+
+def _check(solution: Solution) -> None:
+    if solution.status is not Status.CONVERGED:
+        raise ValueError(
+            f"solution must be a converged minimum of the action, but is {solution.status.name}: "
+            f"{solution.status.value}; solve again with minimise_action"
+        )
+    network = solution.network
+    for number, (width, size) in enumerate(zip(network.degrees_of_freedom, network.sizes)):
+        if width < size:
+            raise ValueError(
+                f"width N_{number} = {width:g} is smaller than the size {size} of its order "
+                "parameter, which is singular then: there is no expansion around a saddle. Use a "
+                f"width of at least {size}, or sample the posterior"
+            )
+    if to_host(solution.order_parameter).dtype != np.float64:
+        raise PrecisionError("the solution is in single precision; solve in float64")
+    if not jax.config.jax_enable_x64:
+        raise PrecisionError(
+            "JAX computes in single precision; set JAX_ENABLE_X64=1, or "
+            'jax.config.update("jax_enable_x64", True), before any array is made'
+        )
+
+
+def _prior_loops(network: Network) -> tuple[float, float]:
+    """Log of the prior's normaliser to one loop, and its two-loop term.
+
+    The same expansion as for the posterior, rather than the exact Γ functions, so that what the
+    data do not change cancels to all orders.
+    """
+    one, two = 0.0, 0.0
+    for width, size in zip(network.degrees_of_freedom, network.sizes):
+        column = np.arange(size)
+        one -= size * math.log(2 * width) / 2 + size * (size - 1) / 2 * math.log(width) / 2
+        two += ((1 / 6 + column / 2 + column**2 / 4) / width).sum()
+    return one, float(two)
+
+
+def _unpack(packed: np.ndarray, size: int) -> np.ndarray:
+    matrix = np.zeros((size, size))
+    rows, columns = np.tril_indices(size)
+    matrix[rows, columns] = matrix[columns, rows] = packed
+    return matrix
+
+
+class _Energy:
+    """Derivatives of the energy with respect to the p lower-triangular entries of U."""
+
+    def __init__(self, solution: Solution):
+        features, labels = _examples(solution.problem)
+        features = math.sqrt(solution.network.variances[0]) * features
+        count, size, _ = features.shape
+        u = to_host(solution.order_parameter).astype(float)
+        flat = features.reshape(count, -1)
+        noisy = np.einsum("ab,pbi->pai", u, features).reshape(count, -1) @ flat.T
+        noisy[np.diag_indices(count)] += solution.temperature
+        lower = np.linalg.cholesky((noisy + noisy.T) / 2)
+        whitened = solve_triangular(lower, flat, lower=True).reshape(features.shape)
+        self._labels = solve_triangular(lower, labels, lower=True)  # w = L⁻¹ Y
+        pairs = np.tril_indices(size)
+        self._kernels = np.empty((len(pairs[0]), count, count))  # A = L⁻¹ ∂K/∂U L⁻ᵀ
+        for kernel, one, two in zip(self._kernels, *pairs):
+            product = whitened[:, one] @ whitened[:, two].T
+            kernel[:] = product if one == two else product + product.T
+        seen = self._kernels @ self._labels  # A_a w, (p, R)
+        stack = self._kernels.reshape(len(seen), -1)
+        self.first = np.trace(self._kernels, axis1=1, axis2=2) - seen @ self._labels
+        self.second = 2 * seen @ seen.T - stack @ stack.T
+
+    def higher(self, basis: np.ndarray) -> tuple[np.ndarray, float]:
+        """Third derivatives in the directions of a basis, and Σ_rs of the fourth in r, r, s, s.
+
+        ``basis`` has one direction per column, (p, p).
+        """
+        count, size = len(self._labels), len(basis)
+        stack = basis.T @ self._kernels.reshape(size, -1)
+        kernels = stack.reshape(self._kernels.shape)
+        seen = kernels @ self._labels
+        twice = np.einsum("sij,rj->rsi", kernels, seen, optimize=True)  # A_s A_r w
+        sandwich = np.einsum("rsi,ti->rst", twice, seen, optimize=True)  # wᵀ A_r A_s A_t w
+
+        traces, crossed = np.empty((size, size, size)), 0.0
+        step = max(1, _BLOCK_ELEMENTS // count**2)
+        for r in range(size):
+            for start in range(0, r + 1, step):
+                block = slice(start, min(start + step, r + 1))
+                products = kernels[r] @ kernels[block]  # A_r A_s
+                traces[r, block] = products.reshape(-1, count**2) @ stack.T
+                traces[block, r] = traces[r, block]
+                weight = np.where(np.arange(block.start, block.stop) == r, 1.0, 2.0)
+                crossed += np.einsum("s,sij,sji->", weight, products, products)
+        third = 2 * (traces - sandwich - sandwich.transpose(1, 0, 2) - sandwich.transpose(0, 2, 1))
+        square = np.einsum("rij,rjk->ik", kernels, kernels, optimize=True)  # Σ A_r²
+        mapped = square @ self._labels
+        fits = mapped @ mapped + np.einsum("ri,ij,rj->", seen, square, seen, optimize=True)
+        fits += np.einsum("rsi,sri->", twice, twice)
+        return third, 8 * fits - 4 * (square**2).sum() - 2 * crossed
+
+
+def _examples(problem: PathKernels) -> tuple[np.ndarray, np.ndarray]:
+    """Features (R, n·C, N_0) and labels (R,), as few as give the energy up to a constant."""
+    form, outputs = problem.form, problem.outputs
+    if problem.space == "examples":
+        features = to_host(form.features).astype(float)
+        labels = to_host(form.labels).astype(float)
+        shape = features.shape[1:]
+        if len(features) > math.prod(shape):
+            rotation, features = np.linalg.qr(features.reshape(len(features), -1))
+            labels = rotation.T @ labels
+    else:
+        gram = to_host(form.gram).astype(float)
+        shape = gram.shape[:2]
+        size = math.prod(shape)
+        values, vectors = np.linalg.eigh(gram.reshape(size, size))
+        kept = values > values[-1] * size * np.finfo(float).eps
+        roots, vectors = np.sqrt(values[kept]), vectors[:, kept]
+        features = roots[:, None] * vectors.T
+        projections = to_host(form.projections).astype(float).reshape(size, outputs)
+        labels = vectors.T @ projections / roots[:, None]
+    return per_output(features.reshape(-1, *shape), outputs), labels.reshape(-1)
+
+
+class _Chain:
+    """Derivatives of U_1 and of the entropy with respect to the coordinates x of the chain."""
+
+    def __init__(self, network: Network):
+        self._derivatives = _derivatives(network.heads, network.outputs)
+        self._scales = np.sqrt(network.order_parameter_variances)
+        self._widths = np.array(network.degrees_of_freedom)
+        parts = []
+        for size in network.sizes:
+            rows, columns = np.tril_indices(size)
+            parts.append(np.where(rows == columns, rows, 0.0))
+        self.remainder = np.concatenate(parts)
+        """Gradient of c, (D,)."""
+
+    def _call(self, name: str, *arguments: np.ndarray) -> np.ndarray:
+        scales, widths = jnp.asarray(self._scales), jnp.asarray(self._widths)
+        arguments = map(jnp.asarray, arguments)
+        return np.asarray(self._derivatives[name](scales, widths, *arguments))
+
+    def jacobian(self, x: np.ndarray) -> np.ndarray:
+        """∂U/∂x, (p, D)."""
+        return self._call("jacobian", x)
+
+    def curvature(self, x: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Second derivatives of U along pairs of directions, (p, D, D)."""
+        return directions.T @ self._call("curvature", x) @ directions
+
+    def laplacian_gradient(self, x: np.ndarray, directions: np.ndarray) -> np.ndarray:
+        """Derivative along each direction of the sum of U's second derivatives, (p, D)."""
+        return self._call("laplacian_gradient", x, directions) @ directions
+
+    def hessian(self, x: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """Hessian of half the entropy plus half the energy linearised in U, (D, D)."""
+        return self._call("hessian", x, first)
+
+    def cubic(self, x: np.ndarray, directions: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """Third derivatives of the same along triples of directions, (D, D, D)."""
+        return directions.T @ self._call("cubic", x, first, directions) @ directions
+
+    def quartic(self, x: np.ndarray, directions: np.ndarray, first: np.ndarray) -> float:
+        """Laplacian of the Laplacian of the same."""
+        return float(self._call("quartic", x, first, directions))
+
+
+@functools.cache
+def _derivatives(heads: tuple[int, ...], outputs: int) -> dict[str, Callable]:
+    """Compiled derivatives, each a function of σ_1 … σ_a, the widths and the point x."""
+    heads = (*heads, 1)
+    sizes = [math.prod(heads[level:]) * outputs for level in range(len(heads))]
+    indices = [np.tril_indices(size) for size in sizes]
+    splits = np.cumsum([len(rows) for rows, _ in indices])[:-1]
+
+    def order_parameter(scales: Array, x: Array) -> Array:
+        """Lower triangle of U_1, (p,)."""
+        above = jnp.eye(outputs)
+        parts = jnp.split(x, splits)
+        for level in reversed(range(len(heads))):
+            rows, columns = indices[level]
+            diagonal = rows == columns
+            part = parts[level]
+            entries = jnp.where(diagonal, jnp.exp(jnp.where(diagonal, part, 0.0)), part)
+            factor = jnp.zeros((sizes[level], sizes[level])).at[rows, columns].set(entries)
+            blocks = factor.reshape(heads[level], -1, sizes[level])
+            above = scales[level] * jnp.matmul(above, blocks).reshape(factor.shape)
+        return (above @ above.T)[indices[0]]
+
+    def half_linear(scales: Array, widths: Array, x: Array, first: Array) -> Array:
+        """Half the entropy, not divided by N, plus half the energy linearised in U."""
+        total = first @ order_parameter(scales, x)
+        for width, (rows, columns), part in zip(widths, indices, jnp.split(x, splits)):
+            diagonal = rows == columns
+            square = jnp.where(diagonal, jnp.exp(2 * jnp.where(diagonal, part, 0.0)), part**2)
+            total += width * (square - jnp.where(diagonal, 2 * part, 0.0)).sum()
+        return total / 2
+
+    def jacobian(scales: Array, widths: Array, x: Array) -> Array:
+        return jax.jacfwd(partial(order_parameter, scales))(x)
+
+    def curvature(scales: Array, widths: Array, x: Array) -> Array:
+        return jax.jacfwd(jax.jacfwd(partial(order_parameter, scales)))(x)
+
+    def laplacian_gradient(scales: Array, widths: Array, x: Array, directions: Array) -> Array:
+        return jax.jacfwd(_laplacian(partial(order_parameter, scales), directions))(x)
+
+    def hessian(scales: Array, widths: Array, x: Array, first: Array) -> Array:
+        return jax.hessian(lambda y: half_linear(scales, widths, y, first))(x)
+
+    def cubic(scales: Array, widths: Array, x: Array, first: Array, directions: Array) -> Array:
+        slope = jax.hessian(lambda y: half_linear(scales, widths, y, first))
+        return jax.lax.map(lambda v: jax.jvp(slope, (x,), (v,))[1], directions.T)
+
+    def quartic(scales: Array, widths: Array, x: Array, first: Array, directions: Array) -> Array:
+        once = _laplacian(lambda y: half_linear(scales, widths, y, first), directions)
+        return _laplacian(once, directions)(x)
+
+    functions = (jacobian, curvature, laplacian_gradient, hessian, cubic, quartic)
+    return {function.__name__: jax.jit(function) for function in functions}
+
+
+def _laplacian(function: Callable[[Array], Any], directions: Array) -> Callable:
+    """Sum of a function's second derivatives along directions, one per column."""
+
+    def second(x: Array, direction: Array) -> Array:
+        def slope(y: Array) -> Array:
+            return jax.jvp(function, (y,), (direction,))[1]
+
+        return jax.jvp(slope, (x,), (direction,))[1]
+
+    return lambda x: jnp.sum(jax.lax.map(lambda v: second(x, v), directions.T), axis=0)

@@ -1,0 +1,263 @@
+"""What a run tells: U and the predictor with Monte-Carlo errors, and whether to trust them.
+
+R-hat, effective sample sizes, Monte-Carlo errors and BFMI are ArviZ's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import arviz_stats
+import numpy as np
+import xarray as xr
+from arviz_stats.base import array_stats
+
+from pathkernel_core.predictor import accuracy
+
+R_HAT = 1.01
+ESS = 400.0
+BFMI = 0.3
+"""Thresholds beyond which a run is not to be trusted: Vehtari et al. 2021, Betancourt 2016."""
+
+_SMALLEST = 4  # draws of a chain that ArviZ needs
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Diagnostics of a run.
+
+    Attributes
+    ----------
+    entries : xarray.Dataset, dims (entry,)
+        Of every entry of U on and below the diagonal: ``mean``, ``sd``, ``mcse`` of the mean,
+        ``r_hat`` (rank-normalised, split), ``ess_bulk`` and ``ess_tail``.
+    bfmi : array, shape (chain,)
+        Estimated Bayesian fraction of missing information of each chain.
+    chains, draws : int
+        Number of chains, and of draws of each.
+    divergences, saturated : int
+        Trajectories, in all chains, that diverged or were cut off at the largest tree depth.
+    """
+
+    entries: xr.Dataset
+    bfmi: np.ndarray
+    chains: int
+    draws: int
+    divergences: int
+    saturated: int
+
+    def warnings(self) -> list[str]:
+        """What is wrong, in plain words; empty if nothing is."""
+        entries, total = self.entries, self.chains * self.draws
+        if self.draws < _SMALLEST:
+            return [f"{self.draws} draws are too few for any diagnostic; raise --draws"]
+        lines = []
+        if self.chains == 1:
+            lines.append("a single chain cannot show that it found everything; use --chains 4")
+        else:
+            worst, name = _worst(entries, "r_hat", np.nanargmax)
+            if worst > R_HAT:
+                lines.append(
+                    f"R-hat is {worst:.3f} for U {name} (at most {R_HAT} is good): the chains do "
+                    "not agree yet; raise --draws, and if that does not help --warm-up"
+                )
+        for column, what in (
+            ("ess_bulk", "means"),
+            ("ess_tail", "intervals"),
+        ):
+            worst, name = _worst(entries, column, np.nanargmin)
+            if worst < ESS:
+                lines.append(
+                    f"the {column.removeprefix('ess_')} effective sample size is {worst:.0f} for U "
+                    f"{name} (at least {ESS:.0f} is good): {what} and their errors are rough; "
+                    "raise --draws"
+                )
+        if self.divergences:
+            lines.append(
+                f"{self.divergences} of {total} trajectories diverged: some region of the posterior"
+                " is not reached, and means may be off; try a longer --warm-up, or another sampler"
+            )
+        if self.saturated:
+            lines.append(
+                f"{self.saturated} of {total} trajectories were cut off at the largest tree depth: "
+                "the draws are right but costly; try a longer --warm-up, or another sampler"
+            )
+        low = np.flatnonzero(self.bfmi < BFMI)
+        if low.size:
+            lines.append(
+                f"BFMI is {self.bfmi.min():.2f} at worst, below {BFMI} in {low.size} of "
+                f"{self.chains} chains: the energy is explored slowly, tails may be missed; raise "
+                "--draws, or try another sampler"
+            )
+        return lines
+
+
+def diagnose(run: xr.DataTree) -> Diagnostics:
+    """Diagnostics of a run.
+
+    Parameters
+    ----------
+    run : xarray.DataTree
+        From :func:`pathkernel_sampling.sample_store.open_samples`, finished or not.
+    """
+    values = distinct_entries(run["posterior"]["order_parameter"])
+    statistics = run["sample_stats"]
+    chains, draws = values.sizes["chain"], values.sizes["draw"]
+    columns: dict[str, xr.DataArray] = {
+        "mean": values.mean(("chain", "draw")),
+        "sd": values.std(("chain", "draw")),
+        "mcse": _quietly(arviz_stats.mcse, values, method="mean"),
+        "r_hat": _quietly(arviz_stats.rhat, values),
+        "ess_bulk": _quietly(arviz_stats.ess, values, method="bulk"),
+        "ess_tail": _quietly(arviz_stats.ess, values, method="tail"),
+    }
+    energy = statistics["energy"].load()
+    bfmi = np.full(chains, np.nan)
+    if draws >= _SMALLEST:
+        bfmi = arviz_stats.bfmi(energy).values
+    return Diagnostics(
+        xr.Dataset(columns),
+        bfmi,
+        chains,
+        draws,
+        int(statistics["diverging"].sum()),
+        int(statistics["reached_max_tree_depth"].sum()),
+    )
+
+
+def distinct_entries(order_parameter: xr.DataArray) -> xr.DataArray:
+    """Entries of U on and below the diagonal, (…, path, [output,] path_dual, …) → (…, entry).
+
+    The coordinate ``entry`` names them: ``"1-1, 1-2"`` for two paths.
+    """
+    rows = [dim for dim in ("path", "output") if dim in order_parameter.dims]
+    columns = [f"{dim}_dual" for dim in rows]
+    rest = [dim for dim in order_parameter.dims if dim not in (*rows, *columns)]
+    ordered = order_parameter.transpose(*rest, *rows, *columns)
+    names = [
+        " ".join(str(ordered[dim].values[place]) for dim, place in zip(rows, index))
+        for index in np.ndindex(*(ordered.sizes[dim] for dim in rows))
+    ]
+    size = len(names)
+    lower = np.tril_indices(size)
+    values = ordered.values.reshape(*(ordered.sizes[dim] for dim in rest), size, size)
+    entry = [f"{names[row]}, {names[column]}" for row, column in zip(*lower)]
+    coords = {dim: ordered[dim].values for dim in rest if dim in ordered.coords}
+    return xr.DataArray(
+        values[(..., *lower)],
+        dims=(*rest, "entry"),
+        coords={**coords, "entry": entry},
+        name="order_parameter",
+    )
+
+
+def minimum_bulk_ess(order_parameter: np.ndarray) -> float:
+    """Smallest bulk effective sample size of U's entries; NaN if there are too few draws.
+
+    Parameters
+    ----------
+    order_parameter : array, shape (chain, draw, …)
+    """
+    chains, draws = order_parameter.shape[:2]
+    size = int(np.sqrt(np.prod(order_parameter.shape[2:])))
+    if draws < _SMALLEST:
+        return float("nan")
+    lower = np.tril_indices(size)
+    entries = order_parameter.reshape(chains, draws, size, size)[(..., *lower)]
+    ess = array_stats.ess(entries, chain_axis=0, draw_axis=1, method="bulk")
+    return float(np.min(ess))
+
+
+def predictor(run: xr.DataTree) -> xr.Dataset:
+    """Posterior mean and variance of the network's output on the test sets.
+
+    Parameters
+    ----------
+    run : xarray.DataTree
+        From :func:`pathkernel_sampling.sample_store.open_samples`.
+
+    Returns
+    -------
+    xarray.Dataset, dims (test_set, example) and output where there are several
+        ``mean``; ``variance``, by the law of total variance the sum of ``variance_within`` draws
+        and ``variance_between`` them; ``mcse``, the Monte-Carlo error of the mean.
+    """
+    predictions = run["predictions"]
+    means = predictions["predictor_mean"].load()
+    within = predictions["predictor_variance"].mean(("chain", "draw"))
+    between = means.var(("chain", "draw"))
+    return xr.Dataset(
+        {
+            "mean": means.mean(("chain", "draw")),
+            "variance": within + between,
+            "variance_within": within,
+            "variance_between": between,
+            "mcse": _quietly(arviz_stats.mcse, means, method="mean"),
+        }
+    )
+
+
+def sampled_accuracy(run: xr.DataTree, labels: xr.DataArray) -> xr.Dataset:
+    """Accuracy of the posterior-mean predictor on each test set.
+
+    Parameters
+    ----------
+    run : xarray.DataTree
+        From :func:`pathkernel_sampling.sample_store.open_samples`.
+    labels : DataArray, dims (test_set, example) and output where there are several
+        NaN beyond the end of a test set.
+
+    Returns
+    -------
+    xarray.Dataset, dims (test_set,)
+        ``accuracy``, and its Monte-Carlo error ``mcse`` from a jackknife that leaves out half a
+        chain at a time; that the test set is finite does not enter.
+    """
+    means = run["predictions"]["predictor_mean"].load()
+    rounds = means.sizes["draw"]
+    batches = [
+        (chain, part)
+        for chain in range(means.sizes["chain"])
+        for part in (slice(None, rounds // 2), slice(rounds // 2, None))
+    ]
+    sums = [means.isel(chain=chain, draw=part).sum("draw") for chain, part in batches]
+    total = sum(sums[1:], sums[0])
+    whole = _accuracies(total, labels)
+    left_out = np.array([_accuracies(total - part, labels) for part in sums])
+    count = len(batches)
+    spread = np.sqrt((count - 1) * ((left_out - left_out.mean(0)) ** 2).mean(0))
+    return xr.Dataset(
+        {"accuracy": ("test_set", whole), "mcse": ("test_set", spread)},
+        coords={"test_set": means["test_set"].values},
+    )
+
+
+def _accuracies(mean: xr.DataArray, labels: xr.DataArray) -> np.ndarray:
+    values = []
+    for index in range(mean.sizes["test_set"]):
+        label = labels.isel(test_set=index).values
+        known = ~np.isnan(label.reshape(len(label), -1)).any(axis=1)
+        values.append(accuracy(mean.isel(test_set=index).values[known], label[known]))
+    return np.array(values)
+
+
+def _worst(
+    entries: xr.Dataset, column: str, choose: Callable[[np.ndarray], Any]
+) -> tuple[float, str]:
+    values = entries[column].values
+    if np.isnan(values).all():
+        return float("nan"), ""
+    place = choose(values)
+    return float(values[place]), f"[{entries['entry'].values[place]}]"
+
+
+def _quietly(function: Callable, values: xr.DataArray, **options: Any) -> xr.DataArray:
+    """ArviZ's result, NaN without a warning where it is undefined (an entry without spread)."""
+    if values.sizes["draw"] < _SMALLEST:
+        return values.mean(("chain", "draw")) * np.nan
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return function(values, **options)

@@ -1,0 +1,340 @@
+"""Three models of one posterior (Eq. 8, 19), which differ in what is integrated analytically.
+
+All parameters are scaled to a standard normal prior, or are Bartlett's for a Wishart matrix. Log
+densities are normalised, so that their integral over the parameters is the evidence p(Y).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+
+from pathkernel_core.hooks import unknown_name
+from pathkernel_core.network import Network, positive
+from pathkernel_core.order_parameter import path_weights
+from pathkernel_sampling.likelihood import Likelihood, pytree, require_double_precision
+
+
+class Model(Protocol):
+    """Posterior density over a flat vector of parameters, and what is read off a draw.
+
+    Attributes
+    ----------
+    name : str
+    dimension : int
+        Number of parameters.
+    """
+
+    name: str
+    dimension: int
+
+    def initial(self, key: jax.Array) -> jax.Array:
+        """Draw (dimension,) from the prior, which is over-dispersed for the posterior."""
+
+    def log_prior(self, x: jax.Array) -> jax.Array:
+        """Normalised log density of the prior at x (dimension,)."""
+
+    def log_density(self, x: jax.Array) -> jax.Array:
+        """Log of prior times likelihood at x (dimension,)."""
+
+    def order_parameter(self, x: jax.Array) -> jax.Array:
+        """Order parameter U (n·C, n·C) of a draw."""
+
+    def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Mean and variance (P_test, C) of f given the draw, at new inputs (P_test, n, N_0).
+
+        The variance within a draw; that of the means between draws adds to it.
+        """
+
+
+class _GivenOrderParameter:
+    """What models share whose likelihood depends on a factor of the order parameter alone."""
+
+    def log_density(self, x: jax.Array) -> jax.Array:
+        """Log of prior times likelihood at x (dimension,)."""
+        return self.log_prior(x) + self.likelihood.log_likelihood(self.factor(x))
+
+    def order_parameter(self, x: jax.Array) -> jax.Array:
+        """Order parameter U (n·C, n·C) of a draw."""
+        factor = self.factor(x)
+        return factor @ factor.T
+
+    def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Mean and variance (P_test, C) of f given U (Eq. 29, 30)."""
+        return self.likelihood.moments(self.factor(x), test)
+
+
+class _StandardNormal:
+    """Prior of models whose parameters are scaled weights."""
+
+    def initial(self, key: jax.Array) -> jax.Array:
+        """Draw (dimension,) from the prior."""
+        return jnp.asarray(_generator(key).standard_normal(self.dimension))
+
+    def log_prior(self, x: jax.Array) -> jax.Array:
+        """Normalised log density of the prior at x (dimension,)."""
+        return -0.5 * (x @ x + self.dimension * math.log(2 * math.pi))
+
+
+@pytree(("likelihood",), ("network",))
+class OrderParameterModel(_GivenOrderParameter):
+    """All weights integrated: the Wishart hierarchy of the order parameters.
+
+    From the readout down, U_ℓ given U_{ℓ+1} is Wishart with N_{ℓ-1} degrees of freedom and mean
+    σ²_ℓ (1 ⊗ U_{ℓ+1}), exactly at every width. Its factor is
+
+        F_ℓ = σ_ℓ (1 ⊗ F_{ℓ+1}) A_ℓ / √N_{ℓ-1}
+
+    with Bartlett's A_ℓ, lower trapezoidal: A_jj = √χ²_{N_{ℓ-1} − j} (j from 0), standard normal
+    below the diagonal. A width smaller than the matrix makes U_ℓ singular, and A_ℓ a tall matrix.
+
+    The parameters are ln A_jj and A_ij of each level, the readout's level first, row by row.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    network : Network
+        Its widths must be whole numbers where they are smaller than the matrix.
+    """
+
+    name = "order-parameter"
+
+    def __init__(self, likelihood: Likelihood, network: Network):
+        self.likelihood, self.network = likelihood, network
+        self._levels()
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters."""
+        return sum(len(rows) for *_, (rows, _) in self._levels())
+
+    def initial(self, key: jax.Array) -> jax.Array:
+        """Draw (dimension,) from the prior."""
+        generator, draws = _generator(key), []
+        for width, _, _, (rows, columns) in self._levels():
+            values = generator.standard_normal(len(rows))
+            on_diagonal = rows == columns
+            square = generator.chisquare(width - columns[on_diagonal])
+            values[on_diagonal] = 0.5 * np.log(square)
+            draws.append(values)
+        return jnp.asarray(np.concatenate(draws))
+
+    def log_prior(self, x: jax.Array) -> jax.Array:
+        """Normalised log density of the prior at x (dimension,)."""
+        total, start = 0.0, 0
+        for width, _, _, (rows, columns) in self._levels():
+            values = x[start : start + len(rows)]
+            start += len(rows)
+            on_diagonal = rows == columns
+            logs = values[on_diagonal]
+            degrees = width - columns[on_diagonal]
+            total += jnp.sum(degrees * logs - 0.5 * jnp.exp(2 * logs))
+            total -= jnp.sum((degrees / 2 - 1) * math.log(2) + gammaln(degrees / 2))
+            total -= 0.5 * jnp.sum(values[~on_diagonal] ** 2)
+            total -= 0.5 * math.log(2 * math.pi) * np.sum(~on_diagonal)
+        return total
+
+    def factor(self, x: jax.Array) -> jax.Array:
+        """Factor F (n·C, r) of U = F Fᵀ."""
+        factor, start = jnp.eye(self.network.outputs), 0
+        for width, scale, heads, (rows, columns) in self._levels():
+            values = x[start : start + len(rows)]
+            start += len(rows)
+            values = jnp.where(
+                rows == columns, jnp.exp(jnp.where(rows == columns, values, 0)), values
+            )
+            bartlett = jnp.zeros((rows[-1] + 1, columns.max() + 1)).at[rows, columns].set(values)
+            size, rank = factor.shape
+            blocks = bartlett.reshape(heads, rank, -1)
+            factor = (factor @ blocks).reshape(heads * size, -1) * (scale / math.sqrt(width))
+        return factor
+
+    def _levels(self) -> list[tuple[float, float, int, tuple[np.ndarray, np.ndarray]]]:
+        """Width, deviation, heads and Bartlett's indices of u_a, U_L, …, U_1."""
+        network = self.network
+        levels, rank = [], network.outputs
+        for width, variance, heads in zip(
+            reversed(network.widths), reversed(network.variances[1:]), (1, *network.heads[::-1])
+        ):
+            size = heads * rank
+            if width < size:
+                _whole((width,))
+            rank = min(size, math.ceil(width))
+            levels.append((width, math.sqrt(variance), heads, np.tril_indices(size, 0, rank)))
+        return levels
+
+
+@pytree(("likelihood",), ("network",))
+class CollapsedModel(_StandardNormal, _GivenOrderParameter):
+    """The projection V⁰ integrated: Y ~ Normal(0, K(U(W)) + T1) with U of the weights by Eq. 13.
+
+    The parameters are the value weights of each layer, (H_ℓ, N_ℓ, N_{ℓ-1}), the first layer first,
+    then the readout (C, N_L), all divided by their prior deviation.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    network : Network
+        Its widths must be whole numbers.
+    """
+
+    name = "collapsed"
+
+    def __init__(self, likelihood: Likelihood, network: Network):
+        _whole(network.widths)
+        self.likelihood, self.network = likelihood, network
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters."""
+        return sum(map(math.prod, _weight_shapes(self.network)))
+
+    def factor(self, x: jax.Array) -> jax.Array:
+        """Factor F = W / √N_0 (n·C, N_0) of U (Eq. 13)."""
+        return _path_factor(self.network, x)
+
+
+@pytree(("features", "labels", "temperature"), ("network",))
+class WeightsModel(_StandardNormal):
+    """Nothing integrated: all weights of the network, as the paper samples them (Appendix F).
+
+    The parameters are the projection V⁰ (N_0, input width), then those of
+    :class:`CollapsedModel`, all divided by their prior deviation.
+
+    Parameters
+    ----------
+    xi : array, shape (P, n, input width)
+        Attentioned inputs, unscaled.
+    labels : array, shape (P, C)
+    network : Network
+        Its widths must be whole numbers.
+    temperature : float
+    """
+
+    name = "weights"
+
+    def __init__(self, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float):
+        _whole(network.widths)
+        self.network = network
+        self.features = jnp.asarray(xi * self._scale(xi.shape))
+        self.labels, self.temperature = jnp.asarray(labels), jnp.asarray(temperature)
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters."""
+        shapes = _weight_shapes(self.network)
+        return self._projection_size + sum(map(math.prod, shapes))
+
+    def log_density(self, x: jax.Array) -> jax.Array:
+        """Log of prior times likelihood at x (dimension,) (Eq. 8)."""
+        error = self._outputs(x, self.features) - self.labels
+        fit = jnp.sum(error**2) / self.temperature
+        normaliser = error.size * jnp.log(2 * math.pi * self.temperature)
+        return self.log_prior(x) - 0.5 * (fit + normaliser)
+
+    def order_parameter(self, x: jax.Array) -> jax.Array:
+        """Order parameter U (n·C, n·C) of a draw (Eq. 13)."""
+        factor = _path_factor(self.network, x[self._projection_size :])
+        return factor @ factor.T
+
+    def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Output f (P_test, C) of the network (Eq. 4), and its variance given all weights: zero."""
+        mean = self._outputs(x, test * self._scale(test.shape))
+        return mean, jnp.zeros_like(mean)
+
+    def _outputs(self, x: jax.Array, features: jax.Array) -> jax.Array:
+        size = self._projection_size
+        projection = x[:size].reshape(-1, features.shape[2])
+        weights = _path_factor(self.network, x[size:]) @ projection  # (n·C, input width)
+        weights = weights.reshape(-1, self.network.outputs, features.shape[2])
+        flat = weights.transpose(0, 2, 1).reshape(-1, self.network.outputs)
+        return features.reshape(features.shape[0], -1) @ flat
+
+    @property
+    def _projection_size(self) -> int:
+        return int(self.network.widths[0]) * self.features.shape[2]
+
+    def _scale(self, shape: tuple[int, ...]) -> float:
+        return math.sqrt(self.network.variances[0] / (shape[1] * shape[2]))
+
+
+MODELS = {model.name: model for model in (OrderParameterModel, CollapsedModel, WeightsModel)}
+
+
+def build_model(
+    name: str, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float
+) -> Model:
+    """Model of the posterior given a task's training examples.
+
+    Parameters
+    ----------
+    name : {"order-parameter", "collapsed", "weights"}
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs, unscaled.
+    labels : array, shape (P,) or (P, C)
+    network : Network
+    temperature : float
+        Positive temperature T.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model, a shape does not fit the network, or a value is not finite.
+    PrecisionError
+        If JAX's 64-bit mode is off.
+    """
+    if name not in MODELS:
+        raise ValueError(unknown_name("model", name, MODELS))
+    require_double_precision()
+    positive("temperature", temperature)
+    xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
+    likelihood = Likelihood.from_problem(xi, labels, temperature, network.variances[0])
+    if xi.shape[1] != network.n_paths:
+        raise ValueError(
+            f"xi of shape {xi.shape} holds {xi.shape[1]} paths, but the network's heads "
+            f"{network.heads} make {network.n_paths}"
+        )
+    if likelihood.outputs != network.outputs:
+        raise ValueError(
+            f"labels of shape {labels.shape} have {likelihood.outputs} outputs, but the network "
+            f"has {network.outputs}"
+        )
+    if name == WeightsModel.name:
+        return WeightsModel(xi, labels.reshape(len(xi), -1), network, temperature)
+    return MODELS[name](likelihood, network)
+
+
+def _generator(key: jax.Array) -> np.random.Generator:
+    """Generator on the host, where a single draw needs no compilation."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def _weight_shapes(network: Network) -> list[tuple[int, ...]]:
+    """Shapes of the value weights of each layer, and of the readout."""
+    widths = [int(width) for width in network.widths]
+    values = zip(network.heads, widths[1:], widths[:-1])
+    return [*values, (network.outputs, widths[-1])]
+
+
+def _path_factor(network: Network, x: jax.Array) -> jax.Array:
+    """W / √N_0 (n·C, N_0) of scaled weights, so that U = F Fᵀ (Eq. 13)."""
+    shapes = _weight_shapes(network)
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    parts = jnp.split(x, ends[:-1])
+    *values, readout = (
+        math.sqrt(variance) * part.reshape(shape)
+        for variance, part, shape in zip(network.variances[1:], parts, shapes)
+    )
+    return path_weights(values, readout) / math.sqrt(network.widths[0])
+
+
+def _whole(widths: Sequence[float]) -> None:
+    for width in widths:
+        if width != int(width):
+            raise ValueError(f"widths must be whole numbers to be sampled, but has {width:g}")

@@ -1,0 +1,428 @@
+"""Draws in a study's Zarr store, beside the theory: written in blocks, each with its marker last.
+
+A run is a group of its own, with the groups that ArviZ knows:
+
+    samples/<sampler>/seed-<s>_T-<T>_N-<N>/
+        posterior          order parameter of every draw
+        predictions        predictor on the test sets, of every thin-th draw
+        sample_stats       what the sampler reports of every draw
+        observed_data      training labels
+        adaptation         states of the chains, to go on from, and the marker
+
+The study's own root group is left as it is, but for the index of metadata that Zarr keeps there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from pathkernel_datasets.store import StoreError, check_store
+
+ROOT = "samples"
+GROWING = ("posterior", "predictions", "sample_stats")
+"""Groups whose arrays grow along ``draw`` from block to block."""
+
+_CHUNK_BYTES = 2**23
+_CHUNK_DRAWS = 500
+_STATE = "state_"  # prefix of the arrays that hold the chains' states
+_ABANDONED = 60  # seconds after which a file that was to be moved into place is left over
+
+_ATTRIBUTES = {
+    "order_parameter": ("order parameter U", "1"),
+    "predictor_mean": ("mean of the network's output given the draw", "1"),
+    "predictor_variance": ("variance of the network's output given the draw", "1"),
+    "lp": ("log density of the sampled coordinates, up to a constant", "nat"),
+    "energy": ("Hamiltonian of the accepted point of the trajectory", "nat"),
+    "diverging": ("whether the trajectory diverged", "1"),
+    "tree_depth": ("depth of the trajectory's tree", "1"),
+    "reached_max_tree_depth": ("whether the trajectory was cut off at the largest depth", "1"),
+    "n_steps": ("leapfrog steps of the trajectory", "1"),
+    "acceptance_rate": ("mean acceptance probability along the trajectory", "1"),
+    "step_size": ("step size of the integrator", "1"),
+    "label": ("label of the training example", "1"),
+    "chain": ("chain", "1"),
+    "draw": ("draw after the warm-up", "1"),
+    "observation": ("training example", "1"),
+}
+
+
+def group_name(sampler: str, seed: int, temperature: float, width: float) -> str:
+    """Path of a run's group inside the store."""
+    numbers = (np.format_float_positional(value, trim="-") for value in (temperature, width))
+    return "{}/{}/seed-{}_T-{}_N-{}".format(ROOT, sampler, seed, *numbers)
+
+
+def runs(path: str | os.PathLike) -> list[str]:
+    """Groups of all runs that a reader of the store can see, in alphabetic order."""
+    samples = zarr.open_group(path, mode="r").get(ROOT)
+    if samples is None:
+        return []
+    return sorted(
+        f"{ROOT}/{sampler}/{name}"
+        for sampler, group in samples.groups()
+        for name in group.group_keys()
+    )
+
+
+def open_samples(path: str | os.PathLike, group: str) -> xr.DataTree:
+    """Open one run lazily, as ArviZ takes it; also while it goes on.
+
+    Parameters
+    ----------
+    path : path
+        Result store.
+    group : str
+        Group of the run, from :func:`group_name` or :func:`runs`.
+
+    Returns
+    -------
+    xarray.DataTree
+        Groups posterior, predictions, sample_stats, observed_data and adaptation. Growing arrays
+        have the dimensions (chain, draw, …).
+
+    Raises
+    ------
+    StoreError
+        If the store holds no such run.
+    """
+    check_store(Path(path))
+    found = runs(path)
+    if group not in found:
+        raise StoreError(
+            f"{path} holds no draws in {group!r}; it has {', '.join(found) or 'none'}. "
+            "Draw some with: pathkernel sample"
+        )
+    return xr.open_datatree(path, group=group, engine="zarr", chunks=None)
+
+
+class SampleStore:
+    """One run inside a study's store, open for adding draws.
+
+    The arrays of a block come first, then the states of the chains after it, then the marker
+    (``draws_done``), then the index of metadata by which readers see the block. States are kept in
+    two slots in turn, so that the one that belongs to the marker is never overwritten. Whatever
+    is killed, the run goes on from the marker.
+
+    Parameters
+    ----------
+    path : path
+        Result store.
+    group : str
+        Group of the run.
+    """
+
+    def __init__(self, path: Path, group: str):
+        self.path, self.group = Path(path), group
+        self._zarr = zarr.open_group(path, path=group, mode="r+", use_consolidated=False)
+        self._arrays = {name: dict(self._zarr[name].arrays()) for name in (*GROWING, "adaptation")}
+        self.settings: dict[str, Any] = json.loads(self._zarr.attrs["settings"])
+        for name in GROWING:  # a block that was not finished
+            self._resize(name, self.draws_done // self._step(name))
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        group: str,
+        settings: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        coordinates: Mapping[str, xr.Variable],
+        dims: Mapping[str, tuple[str, ...]],
+        example: Mapping[str, Mapping[str, np.ndarray]],
+        labels: np.ndarray,
+        states: Sequence[Mapping[str, np.ndarray]],
+        seconds: float,
+    ) -> SampleStore:
+        """Make a run without draws beside the store and move it in, whole or not at all.
+
+        Parameters
+        ----------
+        path, group
+            As for the class.
+        settings : mapping
+            What fixes the draws, with ``chains`` and ``thin``; a run goes on only with the same.
+        attributes : mapping
+            Further attributes of the group.
+        coordinates : mapping of str to Variable
+            Coordinates of the study; each group takes those of its dimensions.
+        dims : mapping of str to tuple of str
+            Dimensions of growing arrays after (chain, draw), where they have any.
+        example : mapping of str to mapping of str to array
+            A block, as for :meth:`append`, for the shapes and types of the growing arrays.
+        labels : array, shape (P,) or (P, C)
+            Training labels.
+        states : sequence of mapping
+            States of the chains after the warm-up.
+        seconds : float
+            Time that the warm-up took.
+
+        Raises
+        ------
+        StoreError
+            If the folder cannot be written.
+        """
+        path = Path(path)
+        partial = _folder_beside(path)
+        try:
+            _create_groups(partial, settings, attributes, coordinates, dims, example, labels)
+            _create_adaptation(partial, states, seconds)
+            parent = zarr.open_group(path, mode="r+", use_consolidated=False)
+            for part in group.split("/")[:-1]:
+                parent = parent.require_group(part)
+            partial.chmod(0o755)
+            os.rename(partial, path / group)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        store = cls(path, group)
+        store.publish()
+        return store
+
+    @classmethod
+    def resume(cls, path: Path, group: str, settings: Mapping[str, Any]) -> SampleStore | None:
+        """Open a run to add draws; None if the store does not hold it yet.
+
+        Raises
+        ------
+        StoreError
+            If its settings are others, naming the differences.
+        """
+        path = Path(path)
+        if not (path / group / "zarr.json").exists():
+            return None
+        _remove_abandoned(path, path / group)
+        store = cls(path, group)
+        held = store.settings
+        different = [key for key in {**held, **settings} if held.get(key) != settings.get(key)]
+        if different:
+            lines = "; ".join(
+                f"{key.replace('_', '-')}: the store has {held.get(key)}, this run "
+                f"{settings.get(key)}"
+                for key in sorted(different)
+            )
+            raise StoreError(
+                f"{path} holds other draws in {group}, which are left as they are ({lines}). Go on "
+                "with their settings, or sample in another store"
+            )
+        store.publish()
+        return store
+
+    @property
+    def draws_done(self) -> int:
+        """Draws of each chain that are written."""
+        return int(self._arrays["adaptation"]["draws_done"][()])
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on the run so far, warm-up included."""
+        return float(self._arrays["adaptation"]["seconds"][self._slot()])
+
+    def states(self) -> list[dict[str, np.ndarray]]:
+        """States of the chains after the last draw, one mapping of arrays per chain."""
+        slot = self._slot()
+        values = {
+            name.removeprefix(_STATE): array[slot]
+            for name, array in self._arrays["adaptation"].items()
+            if name.startswith(_STATE)
+        }
+        return [
+            {name: np.asarray(value[chain]) for name, value in values.items()}
+            for chain in range(self.settings["chains"])
+        ]
+
+    def read(self, group: str, name: str) -> np.ndarray:
+        """Values of a growing array, (chain, draw, …)."""
+        return self._arrays[group][name][...]
+
+    def append(
+        self,
+        block: Mapping[str, Mapping[str, np.ndarray]],
+        states: Sequence[Mapping[str, np.ndarray]],
+        seconds: float,
+    ) -> None:
+        """Write a block of draws, and the states of the chains after it.
+
+        Parameters
+        ----------
+        block : mapping of str to mapping of str to array
+            Group → variable → values (chain, draw, …). ``predictions`` has one entry for every
+            ``thin`` draws of the others.
+        states : sequence of mapping of str to array
+            Per chain.
+        seconds : float
+            Time spent on the run so far.
+        """
+        done = self.draws_done
+        count = next(iter(block["posterior"].values())).shape[1]
+        for group, variables in block.items():
+            step = self._step(group)
+            region = slice(done // step, (done + count) // step)
+            self._resize(group, region.stop)
+            for name, values in variables.items():
+                self._put(self._arrays[group][name], (slice(None), region), values)
+            numbers = np.arange(region.start, region.stop) * step + step - 1
+            self._put(self._arrays[group]["draw"], region, numbers)
+        adaptation = self._arrays["adaptation"]
+        slot = 1 - self._slot()
+        for name in states[0]:
+            values = np.stack([state[name] for state in states])
+            self._put(adaptation[_STATE + name], slot, values)
+        self._put(adaptation["seconds"], slot, seconds)
+        self._put(adaptation["slot_draws"], slot, done + count)
+        self._put(adaptation["draws_done"], (), done + count)
+        self.publish()
+
+    def publish(self) -> None:
+        """Show all that is written to readers, who go by the store's index of metadata."""
+        with warnings.catch_warnings():
+            # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
+            warnings.filterwarnings("ignore", message="Consolidated metadata")
+            warnings.filterwarnings("ignore", message="Object at .* is not recognized")
+            zarr.consolidate_metadata(self.path)
+
+    def _slot(self) -> int:
+        draws = self._arrays["adaptation"]["slot_draws"][...]
+        return int(np.flatnonzero(draws == self.draws_done)[0])
+
+    def _step(self, group: str) -> int:
+        return self.settings["thin"] if group == "predictions" else 1
+
+    def _resize(self, group: str, length: int) -> None:
+        for array in self._arrays[group].values():
+            if "draw" not in array.metadata.dimension_names:
+                continue
+            axis = array.metadata.dimension_names.index("draw")
+            if array.shape[axis] != length:
+                array.resize((*array.shape[:axis], length, *array.shape[axis + 1 :]))
+
+    def _put(self, array: zarr.Array, region: Any, values: Any) -> None:
+        array[region] = values
+
+
+def _folder_beside(path: Path) -> Path:
+    folder = path.resolve().parent
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{path.name}.samples.", dir=folder))
+    except PermissionError:
+        raise StoreError(
+            f"the folder {folder} cannot be written; copy the store elsewhere"
+        ) from None
+
+
+def _create_groups(
+    folder: Path,
+    settings: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    coordinates: Mapping[str, xr.Variable],
+    dims: Mapping[str, tuple[str, ...]],
+    example: Mapping[str, Mapping[str, np.ndarray]],
+    labels: np.ndarray,
+) -> None:
+    root = zarr.open_group(folder, mode="w", zarr_format=3)
+    root.attrs.update({**attributes, "settings": json.dumps(settings, sort_keys=True)})
+    chain = xr.Variable("chain", np.arange(settings["chains"]), _described("chain"))
+    for group, variables in example.items():
+        names = {dim for name in variables for dim in dims.get(name, ())}
+        fixed = {
+            name: variable
+            for name, variable in coordinates.items()
+            if variable.dims and set(variable.dims) <= names
+        }
+        _write_dataset(folder, group, xr.Dataset(coords={"chain": chain, **fixed}))
+        target = root[group]
+        for name, values in variables.items():
+            _create_growing(target, name, np.asarray(values), dims.get(name, ()))
+        target.create_array(
+            name="draw",
+            shape=(0,),
+            chunks=(100 * _CHUNK_DRAWS,),
+            dtype="int64",
+            fill_value=0,
+            dimension_names=("draw",),
+            attributes=_described("draw"),
+        )
+    observed_dims = ("observation", "output")[: labels.ndim]
+    observed = xr.Dataset(
+        {"label": (observed_dims, labels, _described("label"))},
+        coords={
+            "observation": ("observation", np.arange(len(labels)), _described("observation")),
+            **{name: coordinates[name] for name in observed_dims[1:]},
+        },
+    )
+    _write_dataset(folder, "observed_data", observed)
+
+
+def _create_growing(
+    group: zarr.Group, name: str, values: np.ndarray, dims: tuple[str, ...]
+) -> None:
+    """Array without draws, in chunks of all chains and as many draws as a few MiB hold."""
+    chains, _, *tail = values.shape
+    draw_bytes = chains * int(np.prod(tail, dtype=int)) * values.itemsize
+    chunk = min(_CHUNK_DRAWS, max(1, _CHUNK_BYTES // draw_bytes))
+    group.create_array(
+        name=name,
+        shape=(chains, 0, *tail),
+        chunks=(chains, chunk, *tail),
+        dtype=values.dtype,
+        fill_value=np.nan if values.dtype.kind == "f" else values.dtype.type(0),
+        dimension_names=("chain", "draw", *dims),
+        attributes=_described(name),
+    )
+
+
+def _create_adaptation(
+    folder: Path, states: Sequence[Mapping[str, np.ndarray]], seconds: float
+) -> None:
+    variables: dict[str, Any] = {
+        "draws_done": ((), np.int64(0), {"long_name": "draws of each chain that are written"}),
+        "slot_draws": (
+            ("slot",),
+            np.array([0, -1]),
+            {"long_name": "draw after which the states of this slot were taken"},
+        ),
+        "seconds": (
+            ("slot",),
+            np.array([seconds, 0.0]),
+            {"long_name": "time spent on the run so far", "units": "s"},
+        ),
+    }
+    for name in states[0]:
+        values = np.stack([np.asarray(state[name]) for state in states])
+        dims = (f"{name}_dim_{axis}" for axis in range(values.ndim - 1))
+        variables[_STATE + name] = (
+            ("slot", "chain", *dims),
+            np.stack([values, np.zeros_like(values)]),
+            {"long_name": f"{name.replace('_', ' ')} of the chain"},
+        )
+    _write_dataset(folder, "adaptation", xr.Dataset(variables))
+
+
+def _write_dataset(folder: Path, group: str, dataset: xr.Dataset) -> None:
+    dataset.to_zarr(folder, group=group, mode="w", zarr_format=3, consolidated=False)
+
+
+def _described(name: str) -> dict[str, str]:
+    long_name, units = _ATTRIBUTES.get(name, (name.replace("_", " "), "1"))
+    return {"long_name": long_name, "units": units}
+
+
+def _remove_abandoned(path: Path, run: Path) -> None:
+    """Remove files that a killed run of ours was about to move into place."""
+    for file in (*path.glob("*.partial"), *path.glob(f"{ROOT}/*.partial"), *run.rglob("*.partial")):
+        try:
+            if run in file.parents or time.time() - file.stat().st_mtime > _ABANDONED:
+                file.unlink()
+        except FileNotFoundError:  # moved into place by a run that goes on
+            continue

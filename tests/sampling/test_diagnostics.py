@@ -1,0 +1,181 @@
+"""Diagnostics of draws whose answer is known."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+pytest.importorskip("arviz_stats")
+
+from pathkernel_sampling.diagnostics import (
+    diagnose,
+    distinct_entries,
+    minimum_bulk_ess,
+    predictor,
+    sampled_accuracy,
+)
+
+CHAINS, DRAWS = 4, 1000
+PATHS = ["1", "2"]
+
+
+def tree(matrices, **changes):
+    """Run of given U (chain, draw, path, path_dual)."""
+    chains, draws = matrices.shape[:2]
+    generator = np.random.default_rng(1)
+    statistics = {
+        "energy": generator.normal(size=(chains, draws)),
+        "diverging": np.zeros((chains, draws), dtype=bool),
+        "reached_max_tree_depth": np.zeros((chains, draws), dtype=bool),
+        **changes,
+    }
+    numbers = {"chain": range(chains), "draw": range(draws)}
+    means = generator.normal(size=(chains, draws // 10, 1, 30)) + 1.0
+    return xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(
+                {"order_parameter": (("chain", "draw", "path", "path_dual"), matrices)},
+                coords={**numbers, "path": PATHS, "path_dual": PATHS},
+            ),
+            "sample_stats": xr.Dataset(
+                {name: (("chain", "draw"), values) for name, values in statistics.items()},
+                coords=numbers,
+            ),
+            "predictions": xr.Dataset(
+                {
+                    "predictor_mean": (("chain", "draw", "test_set", "example"), means),
+                    "predictor_variance": (
+                        ("chain", "draw", "test_set", "example"),
+                        np.full(means.shape, 0.5),
+                    ),
+                },
+                coords={"chain": range(chains), "test_set": ["test"]},
+            ),
+        }
+    )
+
+
+def independent(chains=CHAINS, draws=DRAWS):
+    """Independent draws of a symmetric matrix of mean [[3, 1], [1, 2]]."""
+    noise = np.random.default_rng(0).normal(size=(chains, draws, 2, 2))
+    return np.array([[3.0, 1.0], [1.0, 2.0]]) + (noise + np.swapaxes(noise, 2, 3)) / 2
+
+
+def test_independent_draws_pass():
+    found = diagnose(tree(independent()))
+    assert found.warnings() == []
+    entries = found.entries
+    assert list(entries["entry"].values) == ["1, 1", "2, 1", "2, 2"]
+    assert (abs(entries["mean"] - [3, 1, 2]) < 5 * entries["mcse"]).all()
+    np.testing.assert_allclose(entries["mcse"], entries["sd"] / np.sqrt(CHAINS * DRAWS), rtol=0.2)
+    assert (entries["ess_bulk"] > 3000).all()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda u: u + np.arange(4)[:, None, None, None], "R-hat is"),
+        (lambda u: np.cumsum(u - u.mean((0, 1)), axis=1), "bulk effective sample size"),
+        (lambda u: u[:, :50], "tail effective sample size"),
+        (lambda u: u[:1], "a single chain"),
+        (lambda u: u[:, :3], "too few"),
+    ],
+)
+def test_bad_draws_are_called_so(spoil, words):
+    lines = diagnose(tree(spoil(independent()))).warnings()
+    assert any(words in line for line in lines), lines
+
+
+def test_the_worst_entry_is_named():
+    matrices = independent()
+    matrices[..., 1, 1] += np.arange(4)[:, None]
+    (line,) = [x for x in diagnose(tree(matrices)).warnings() if "R-hat" in x]
+    assert "U [2, 2]" in line
+
+
+def test_trouble_of_the_sampler_is_counted():
+    some = np.zeros((CHAINS, DRAWS), dtype=bool)
+    some[0, :7] = True
+    slow = np.cumsum(np.random.default_rng(2).normal(size=(CHAINS, DRAWS)), axis=1)
+    found = diagnose(tree(independent(), diverging=some, reached_max_tree_depth=~some, energy=slow))
+    lines = "\n".join(found.warnings())
+    assert "7 of 4000 trajectories diverged" in lines
+    assert "3993 of 4000 trajectories were cut off" in lines
+    assert "BFMI is" in lines
+    assert "below 0.3 in 4 of 4 chains" in lines
+
+
+def test_entries_of_several_outputs_keep_their_names():
+    values = np.arange(16.0).reshape(2, 2, 2, 2)
+    matrix = xr.DataArray(
+        values + values.transpose(2, 3, 0, 1),
+        dims=("path", "output", "path_dual", "output_dual"),
+        coords={"path": PATHS, "output": [0, 1]},
+    )
+    entries = distinct_entries(matrix)
+    assert entries.sizes == {"entry": 10}
+    assert entries.sel(entry="2 0, 1 1") == matrix[1, 0, 0, 1]
+
+
+def test_smallest_ess_over_chains_and_entries():
+    matrices = independent()
+    assert minimum_bulk_ess(matrices) == float(diagnose(tree(matrices)).entries["ess_bulk"].min())
+    assert np.isnan(minimum_bulk_ess(matrices[:, :3]))
+    matrices[..., 0, 1] = matrices[..., 1, 0] = np.repeat(matrices[:, ::10, 0, 1], 10, axis=1)
+    assert minimum_bulk_ess(matrices) < 700
+
+
+def test_variance_is_that_within_and_between_draws():
+    run = tree(independent())
+    found = predictor(run)
+    means = run["predictions"]["predictor_mean"]
+    np.testing.assert_allclose(found["mean"], means.mean(("chain", "draw")))
+    np.testing.assert_allclose(found["variance"], 0.5 + means.var(("chain", "draw")))
+    np.testing.assert_allclose(found["mcse"], 1 / np.sqrt(400), rtol=0.35)
+
+
+def test_accuracy_is_that_of_the_mean_and_leaves_padding_out():
+    run = tree(independent())
+    labels = np.ones((1, 30))
+    labels[0, :5] = -1
+    labels[0, 28:] = np.nan
+    found = sampled_accuracy(run, xr.DataArray(labels, dims=("test_set", "example")))
+    assert float(found["accuracy"][0]) == 23 / 28
+    assert float(found["mcse"][0]) == 0, "every half chain has the same signs"
+
+
+def test_accuracy_error_covers_the_truth():
+    """Jackknife error against the spread over repetitions."""
+    generator = np.random.default_rng(3)
+    labels = xr.DataArray(np.ones((1, 200)), dims=("test_set", "example"))
+    truth = generator.normal(size=200) * 0.1
+    values, errors = [], []
+    for _ in range(40):
+        means = truth + generator.normal(size=(4, 50, 1, 200))
+        run = xr.DataTree.from_dict(
+            {
+                "predictions": xr.Dataset(
+                    {"predictor_mean": (("chain", "draw", "test_set", "example"), means)},
+                    coords={"test_set": ["test"]},
+                )
+            }
+        )
+        found = sampled_accuracy(run, labels)
+        values.append(float(found["accuracy"][0]))
+        errors.append(float(found["mcse"][0]))
+    assert 0.6 < np.mean(errors) / np.std(values) < 1.7
+
+
+def test_table_shows_the_worst_entries_of_many():
+    from pathkernel_sampling.sample_tables import Theory, order_parameter_table
+
+    run = tree(independent())
+    settings = {"sampler": "weights", "width": 3.0, "temperature": 0.01, "seed": 0}
+    run.attrs["settings"] = json.dumps(settings)
+    run["adaptation"] = xr.DataTree(xr.Dataset({"seconds": ("slot", [1.0, 2.0])}))
+    nothing = run["posterior"]["order_parameter"].mean(("chain", "draw")) * np.nan
+    theory = Theory(nothing, *[None] * 5, converged=False)
+    table = order_parameter_table(run, theory, diagnose(run), rows=1)
+    assert table.row_count == 1
+    assert "did not converge" in str(table.caption)

@@ -1,0 +1,147 @@
+"""Energy, gradient and predictor in every form, against dense formulas and autodiff."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+from pathkernel_core import PathKernels  # noqa: E402
+from pathkernel_core.errors import PrecisionError  # noqa: E402
+from pathkernel_sampling.likelihood import (  # noqa: E402
+    FeatureForm,
+    Likelihood,
+    PackedForm,
+    StatisticsForm,
+    energy,
+)
+
+TEMPERATURE = 0.3
+
+
+def problem(outputs=1, examples=7, paths=3, width=5):
+    generator = np.random.default_rng(outputs)
+    features = generator.standard_normal((examples, paths, width)) / np.sqrt(paths * width)
+    return features, generator.standard_normal((examples, outputs))
+
+
+def form(kind, features, labels):
+    if kind is not StatisticsForm:
+        return kind(jnp.asarray(features), jnp.asarray(labels), TEMPERATURE)
+    gram = np.einsum("mpi,mqj->piqj", features, features)
+    projections = np.einsum("mpi,mc->pic", features, labels)
+    return StatisticsForm(
+        jnp.asarray(gram), jnp.asarray(projections), (labels**2).sum(), labels.size, TEMPERATURE
+    )
+
+
+def dense_kernel(factor, left, right, outputs):
+    paths = left.shape[1]
+    u = (factor @ factor.T).reshape(paths, outputs, paths, outputs)
+    kernel = jnp.einsum("mpi,pcqd,nqi->mcnd", left, u, right)
+    return kernel.reshape(len(left) * outputs, len(right) * outputs)
+
+
+def dense_energy(factor, features, labels):
+    kernel = dense_kernel(factor, features, features, labels.shape[1])
+    noisy = kernel + TEMPERATURE * jnp.eye(labels.size)
+    lower = jnp.linalg.cholesky(noisy)
+    flat = labels.reshape(-1)
+    return 2 * jnp.log(jnp.diag(lower)).sum() + flat @ jnp.linalg.solve(noisy, flat)
+
+
+CASES = [
+    (kind, outputs, rank)
+    for kind in (FeatureForm, StatisticsForm, PackedForm)
+    for outputs in (1, 2)
+    for rank in (1, 3, 9)  # singular, square for one output, more columns than rows
+    if kind is not PackedForm or outputs == 1
+]
+
+
+@pytest.mark.parametrize(("kind", "outputs", "rank"), CASES)
+def test_energy_and_gradient_are_those_of_the_dense_formula(kind, outputs, rank):
+    features, labels = problem(outputs)
+    generator = np.random.default_rng(rank)
+    factor = jnp.asarray(generator.standard_normal((3 * outputs, rank)))
+    form_ = form(kind, features, labels)
+    want, want_gradient = jax.value_and_grad(dense_energy)(factor, features, labels)
+    got, gradient = jax.jit(jax.value_and_grad(energy, argnums=1))(form_, factor)
+    np.testing.assert_allclose(got, want, rtol=1e-11)
+    np.testing.assert_allclose(gradient, want_gradient, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("kind", "outputs", "rank"), CASES)
+def test_gradient_is_that_of_finite_differences(kind, outputs, rank):
+    form_ = form(kind, *problem(outputs))
+    generator = np.random.default_rng(rank)
+    factor = generator.standard_normal((3 * outputs, rank))
+    direction = generator.standard_normal(factor.shape)
+    slope = jnp.sum(jax.grad(energy, argnums=1)(form_, jnp.asarray(factor)) * direction)
+    step = 1e-5
+    above, below = (energy(form_, jnp.asarray(factor + s * direction)) for s in (step, -step))
+    np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-6)
+
+
+def test_the_energy_is_that_of_the_core():
+    features, labels = problem()
+    xi = features * np.sqrt(15)
+    factor = np.random.default_rng(0).standard_normal((3, 3))
+    want, m_minus_r = PathKernels(xi, labels).energy_and_gradient(
+        factor @ factor.T, TEMPERATURE, variance=1.7
+    )
+    likelihood = Likelihood.from_problem(xi, labels, TEMPERATURE, variance_0=1.7)
+    value, gradient = jax.value_and_grad(likelihood.log_likelihood)(jnp.asarray(factor))
+    np.testing.assert_allclose(value, -0.5 * (want + 7 * np.log(2 * np.pi)), rtol=1e-12)
+    np.testing.assert_allclose(gradient, -m_minus_r @ factor, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("rank", [2, 6, 9])
+@pytest.mark.parametrize(
+    ("kind", "examples", "width", "outputs", "span"),
+    [
+        (PackedForm, 7, 30, 1, 30),
+        (FeatureForm, 4, 9, 2, 9),
+        (FeatureForm, 6, 15, 2, 4),  # rotated into the inputs' span
+        (StatisticsForm, 60, 4, 1, 4),
+        (StatisticsForm, 60, 9, 2, 3),
+    ],
+)
+def test_moments_are_those_of_the_gaussian_process(kind, examples, width, outputs, span, rank):
+    generator = np.random.default_rng(3)
+    paths, variance = 3, 0.6
+    basis = np.linalg.qr(generator.standard_normal((width, width)))[0][:span]
+    xi = generator.standard_normal((examples, paths, span)) @ basis
+    test = generator.standard_normal((5, paths, width))
+    labels = generator.standard_normal((examples, outputs))
+    factor = generator.standard_normal((paths * outputs, rank))
+    likelihood = Likelihood.from_problem(xi, labels, TEMPERATURE, variance)
+    assert type(likelihood.form) is kind
+    assert (likelihood.basis is None) == (span == width)
+    mean, spread = likelihood.moments(jnp.asarray(factor), test)
+    scale = np.sqrt(variance / (paths * width))
+    noisy = dense_kernel(factor, scale * xi, scale * xi, outputs)
+    noisy += TEMPERATURE * np.eye(len(noisy))
+    across = dense_kernel(factor, scale * test, scale * xi, outputs)
+    prior = dense_kernel(factor, scale * test, scale * test, outputs)
+    want = across @ np.linalg.solve(noisy, labels.reshape(-1))
+    np.testing.assert_allclose(mean, want.reshape(5, outputs), rtol=1e-9, atol=1e-10)
+    want = np.diag(prior - across @ np.linalg.solve(noisy, across.T))
+    np.testing.assert_allclose(spread, want.reshape(5, outputs), rtol=1e-8, atol=1e-10)
+
+
+def test_a_kernel_that_cannot_be_factorised_gives_nan_and_not_a_number():
+    features, labels = problem(examples=40)  # more examples than the 15 features
+    bad = FeatureForm(jnp.asarray(1e9 * features), jnp.asarray(labels), 1e-9)
+    assert np.isnan(energy(bad, jnp.eye(3)))
+
+
+def test_single_precision_is_refused():
+    xi, labels = problem()
+    with jax.enable_x64(False), pytest.raises(PrecisionError, match="JAX_ENABLE_X64"):
+        Likelihood.from_problem(xi, labels, TEMPERATURE)
+
+
+def test_temperature_must_be_positive():
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        Likelihood.from_problem(*problem(), 0.0)

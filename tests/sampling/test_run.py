@@ -1,0 +1,301 @@
+"""Sampling a study: interrupted or not the same draws, goals, refusals, and the command."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+pytest.importorskip("blackjax")
+pytest.importorskip("arviz_stats")
+
+from pathkernel_cli.main import main
+from pathkernel_core import Examples, QueryKey, Realisation, Task
+from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
+from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_sampling.diagnostics import diagnose
+from pathkernel_sampling.figures import save_sample_figures
+from pathkernel_sampling.run import sample_study
+from pathkernel_sampling.sample_store import SampleStore, open_samples, runs
+from pathkernel_sampling.sample_tables import Theory, accuracy_table, order_parameter_table
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+POINT = {"width": 10, "chains": 2, "warm_up": 30}
+
+
+class Killed(BaseException):
+    """As little to be caught as a signal."""
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "study.zarr"
+    make(path)
+    return path
+
+
+def make(path):
+    run_study(Study(HiddenMarkov(examples=10, test_examples=20), [10, 100]), path)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """All growing arrays of an uninterrupted run of 120 draws."""
+    path = tmp_path_factory.mktemp("reference") / "study.zarr"
+    make(path)
+    return arrays(path, sample_study(path, "order-parameter", draws=120, **POINT))
+
+
+def arrays(path, group):
+    tree = open_samples(path, group)
+    return {
+        f"{name}/{variable}": tree[name][variable].values
+        for name in ("posterior", "predictions", "sample_stats")
+        for variable in tree[name].variables
+    }
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_draws_are_those_of_the_posterior(study, reference):
+    draws = reference["posterior/order_parameter"]
+    assert draws.shape == (2, 120, 4, 4)
+    np.testing.assert_allclose(draws, np.swapaxes(draws, 2, 3), atol=1e-12)
+    assert (np.linalg.eigvalsh(draws) > -1e-9).all()
+    assert not np.array_equal(draws[0], draws[1]), "chains have keys of their own"
+    assert reference["predictions/predictor_mean"].shape == (2, 12, 1, 20)
+    saddle = open_store(study)["order_parameter"].sel(seed=0, temperature=0.01, width=10).values
+    error = draws.std((0, 1)) / np.sqrt(50)
+    # the saddle is off by O(1/N)
+    assert (abs(draws.mean((0, 1)) - saddle) < 5 * error + 0.3 * abs(saddle).max()).all()
+
+
+def test_the_predictor_is_that_of_its_draw(study, reference):
+    from pathkernel_core import attentioned_inputs, total_kernel
+
+    data = HiddenMarkov(examples=10, test_examples=20).realise(0)
+    sets = (data.train, data.test_sets["test"])
+    xi = np.concatenate(
+        [attentioned_inputs(part.inputs, data.layers, data.readout) for part in sets]
+    )
+    for chain, index in ((0, 0), (1, 11)):
+        draw = reference["predictions/draw"][index]
+        u = reference["posterior/order_parameter"][chain, draw]
+        kernel = total_kernel(xi, u)
+        inner = kernel[:10, :10] + 0.01 * np.eye(10)
+        across = kernel[10:, :10]
+        mean = across @ np.linalg.solve(inner, data.train.labels)
+        explained = np.einsum("ij,ji->i", across, np.linalg.solve(inner, across.T))
+        found = reference["predictions/predictor_mean"][chain, index, 0]
+        np.testing.assert_allclose(found, mean, rtol=1e-6, atol=1e-8)
+        found = reference["predictions/predictor_variance"][chain, index, 0]
+        np.testing.assert_allclose(found, np.diag(kernel)[10:] - explained, rtol=1e-5, atol=1e-7)
+
+
+def test_extended_in_pieces_and_in_threads_gives_the_same_draws(study, reference):
+    group = sample_study(study, "order-parameter", draws=15, **POINT)
+    assert open_samples(study, group)["posterior"].sizes["draw"] == 20, "rounded up to thin"
+    sample_study(study, "order-parameter", draws=70, jobs=2, **POINT)
+    seen = []
+    assert sample_study(study, "order-parameter", draws=70, report=seen.append, **POINT) == group
+    assert seen == [], "nothing was left to do"
+    sample_study(study, "order-parameter", draws=120, **POINT)
+    assert_same(arrays(study, group), reference)
+
+
+def test_killed_between_writes_gives_the_same_draws(study, reference, monkeypatch):
+    put, count = SampleStore._put, [0]
+
+    def fail(self, array, region, values):
+        count[0] += 1
+        if count[0] in (4, 30, 57, 80):
+            raise Killed
+        put(self, array, region, values)
+
+    monkeypatch.setattr(SampleStore, "_put", fail)
+    monkeypatch.setattr("pathkernel_sampling.run._BLOCK_SECONDS", 0.0)  # many small blocks
+    kills = 0
+    while True:
+        try:
+            group = sample_study(study, "order-parameter", draws=120, **POINT)
+        except Killed:
+            kills += 1
+        else:
+            break
+    assert kills == 4
+    assert_same(arrays(study, group), reference)
+
+
+def test_sigkill_loses_nothing_that_is_written(study, reference):
+    code = (
+        "import sys, pathkernel_sampling.run as run;"
+        "run._BLOCK_SECONDS = 0.0;"  # a block every few milliseconds
+        f"run.sample_study(sys.argv[1], 'order-parameter', draws=100_000, **{POINT})"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", code, str(study)], env=environment)
+    group = "samples/order-parameter/seed-0_T-0.01_N-10"
+    try:
+        end = time.monotonic() + 60
+        seen = 0
+        while seen < 40 and time.monotonic() < end:
+            assert process.poll() is None, "the run ended by itself"
+            if group in runs(study):
+                seen = open_samples(study, group)["posterior"].sizes["draw"]  # while it goes on
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 40 <= seen < 100_000
+    killed = arrays(study, group)
+    assert killed["posterior/draw"].size >= seen
+    assert not np.isnan(killed["posterior/order_parameter"]).any()
+    count = max(120, killed["posterior/draw"].size + 20)
+    sample_study(study, "order-parameter", draws=count, **POINT)
+    resumed = arrays(study, group)
+    for name, values in killed.items():
+        axis = slice(None, values.size if name.endswith("/draw") else None)
+        kept = resumed[name][axis] if values.ndim == 1 else resumed[name][:, : values.shape[1]]
+        np.testing.assert_array_equal(kept[: len(values)], values, err_msg=name)
+    np.testing.assert_array_equal(
+        resumed["posterior/order_parameter"][:, :120], reference["posterior/order_parameter"]
+    )
+
+
+def test_a_run_killed_in_its_warm_up_leaves_nothing_and_starts_again(study, reference, monkeypatch):
+    def fail(*arguments):
+        raise Killed
+
+    monkeypatch.setattr("pathkernel_sampling.chains.warm_up", fail)
+    with pytest.raises(Killed):
+        sample_study(study, "order-parameter", draws=120, **POINT)
+    assert not (study / "samples").exists()
+    monkeypatch.undo()
+    group = sample_study(study, "order-parameter", draws=120, **POINT)
+    assert_same(arrays(study, group), reference)
+
+
+def test_target_ess_stops_and_a_larger_one_goes_on(study):
+    seen = []
+    group = sample_study(study, "order-parameter", target_ess=60, report=seen.append, **POINT)
+    first = open_samples(study, group)["posterior"].sizes["draw"]
+    assert seen[-1].doing == "complete"
+    assert seen[-1].ess >= 60
+    assert first >= 100, "few draws cannot tell their effective sample size"
+    sample_study(study, "order-parameter", target_ess=1e9, draws=first + 30, **POINT)
+    assert open_samples(study, group)["posterior"].sizes["draw"] == first + 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 11}, "the store has no width 11; it has 10, 100"),
+        ({"temperature": 0.5}, "no temperature 0.5"),
+        ({"seed": 4}, "no seed 4"),
+        ({"chains": 0}, "chains must be at least 1"),
+        ({"draws": 0}, "draws must be at least 1"),
+        ({"target_ess": -1.0}, "target-ess must be positive"),
+        ({"chains": 3}, "chains: the store has 2, this run 3"),
+        ({"warm_up": 40}, "warm-up: the store has 30, this run 40"),
+        ({"thin": 5}, "thin: the store has 10, this run 5"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(sampled_study, changes, message):
+    before = arrays(*sampled_study)
+    with pytest.raises((StoreError, ValueError), match=message):
+        sample_study(sampled_study[0], "order-parameter", **{**POINT, "draws": 20, **changes})
+    assert_same(arrays(*sampled_study), before)
+
+
+@pytest.fixture(scope="module")
+def sampled_study(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sampled") / "study.zarr"
+    make(path)
+    return path, sample_study(path, "order-parameter", draws=20, **POINT)
+
+
+def test_unknown_sampler_gets_a_suggestion(study):
+    with pytest.raises(UnknownNameError, match="Did you mean 'collapsed'"):
+        sample_study(study, "colapsed", **POINT)
+
+
+def test_a_study_of_other_data_is_refused(study, monkeypatch):
+    monkeypatch.setattr(HiddenMarkov, "provenance", lambda self: {"file": "another"})
+    with pytest.raises(StoreError, match="provenance"):
+        sample_study(study, "order-parameter", **POINT)
+
+
+def test_the_command_prints_tables_and_says_where_everything_lies(
+    study, capsys, monkeypatch, tmp_path
+):
+    assert "sample" in load_plugins().commands
+    monkeypatch.chdir(tmp_path)
+    options = ("--width", "10", "--chains", "2", "--warm-up", "30", "--draws", "40", "--trace")
+    for again in (False, True):
+        with pytest.raises(SystemExit) as exit_:
+            main(["sample", "study.zarr", *options])
+        out, err = capsys.readouterr()
+        assert exit_.value.code == 0, err
+        assert err == "", "stderr is no terminal: no progress belongs there"
+        assert out.splitlines()[-1] == f"Results: {study}"
+        assert ("Nothing was left to draw" in out) == again
+        for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Warning: the bulk effective sample"):
+            assert words in out
+    folder = tmp_path / "study-figures/samples/order-parameter/seed-0_T-0.01_N-10"
+    names = {file.name for file in folder.iterdir()}
+    assert names == {
+        f"{name}.{kind}"
+        for name in ("accuracy", "order_parameters", "predictors", "traces")
+        for kind in ("png", "svg")
+    }
+
+
+@dataclass(frozen=True)
+class Cycle(Task):
+    """Three classes told by which token comes first."""
+
+    name: ClassVar[str] = "cycle"
+    summary: ClassVar[str] = "Three classes"
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+        layers = [QueryKey(*generator.normal(size=(2, 2, 3, 5)))]
+
+        def examples(count):
+            inputs = generator.normal(size=(count, 4, 5))
+            return Examples(inputs, np.eye(3)[inputs[:, 0, :3].argmax(axis=1)])
+
+        tests = {"many": examples(9), "few": examples(6)}
+        return Realisation(layers, "mean", examples(12), tests)
+
+
+@pytest.mark.parametrize("sampler", ["order-parameter", "weights"])
+def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler):
+    path = tmp_path / "study.zarr"
+    run_study(Study(Cycle(), [4, 7], [0.1]), path)
+    plugins = Plugins(tasks={"cycle": Cycle}, samplers=load_plugins().samplers)
+    group = sample_study(path, sampler, draws=40, plugins=plugins, **POINT | {"width": 7})
+    run = open_samples(path, group)
+    assert run["posterior"]["order_parameter"].dims[2:] == (
+        *("path", "output", "path_dual", "output_dual"),
+    )
+    mean = run["predictions"]["predictor_mean"]
+    assert mean.dims == ("chain", "draw", "test_set", "example", "output")
+    assert mean.isnull().any(("chain", "draw", "output")).sum("example").values.tolist() == [0, 3]
+    assert run["observed_data"]["label"].shape == (12, 3)
+    written = save_sample_figures(path, group, tmp_path / "figures", trace=True)
+    assert len(written) == 8
+    theory = Theory.of(open_store(path), run)
+    assert accuracy_table(run, theory).row_count == 2
+    assert order_parameter_table(run, theory, diagnose(run)).row_count == 15
