@@ -79,10 +79,11 @@ class Correction:
 def next_order(solution: Solution) -> Correction:
     """Next order in 1/N of ⟨U⟩ and of the log evidence.
 
-    With the number of examples P in proportion to N the errors left are O(1/N²) of both; at fixed
-    P they are O(1/N²) of ⟨U⟩ and O(1/N³) of the log evidence. The time goes into p²/2 products of
-    R × R matrices, with p = nC(nC + 1)/2 entries of U and R the smaller of P·C and n·N_0·C; p
-    such matrices are held twice.
+    With the number of examples P in proportion to N the errors left are O(1/N²) of both, where
+    the saddle's are O(1) of the log evidence and O(1/N) of ⟨U⟩; at fixed P they are O(1/N³), where
+    the saddle's are O(1/N) and O(1/N²). The time goes into p²/2 products of R × R matrices, with
+    p = nC(nC + 1)/2 entries of U and R the smaller of P·C and n·N_0·C; two sets of p such matrices
+    are held. The first call for a network compiles its derivatives, which takes seconds.
 
     Parameters
     ----------
