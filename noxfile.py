@@ -74,6 +74,13 @@ def tests_strict(session):
     _test_backend(session, "array-api-strict", "array-api-strict>=2.3")
 
 
+@nox.session(python=PYTHON, default=False)
+def tests_sampling(session):
+    """Check the samplers of the posterior; takes some minutes, so it is run by name."""
+    session.install(".[sampling]", *_group("test"))
+    session.run("pytest", "tests/sampling", *session.posargs, env=ONE_THREAD)
+
+
 @nox.session(python=PYTHON, default=GPU)
 def tests_cupy(session):
     """Run the core on CuPy."""

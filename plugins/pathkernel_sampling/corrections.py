@@ -100,9 +100,7 @@ def next_order(solution: Solution) -> Correction:
     """
     _check(solution)
     network = solution.network
-    x = ChainCoordinates(network).from_order_parameters(
-        [to_host(matrix).astype(float) for matrix in solution.order_parameters]
-    )
+    x = ChainCoordinates(network).from_factors(solution.factors)
     energy = _Energy(solution)
     chain = _Chain(network)
 
