@@ -5,7 +5,7 @@ is the smallest bulk effective sample size of the order parameter's entries, ove
 everything from the construction of the model to the last draw, warm-up and compilation included.
 Each sampler runs in a process of its own. ``weights`` draws until it has used ``--minutes`` of CPU
 time. All samplers are compared with the first by the largest deviation of an entry of the mean
-order parameter, in combined Monte-Carlo errors.
+order parameter, and of the mean predictor on a test chain, in combined Monte-Carlo errors.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
+_THIN = 10  # the predictor is evaluated at every so-many-th draw, outside the time that counts
 SAMPLERS = ("order-parameter", "collapsed", "weights")
 ONE_THREAD = {
     "JAX_ENABLE_X64": "1",
@@ -33,30 +36,35 @@ ONE_THREAD = {
 def measure(name: str, options: argparse.Namespace) -> dict:
     """Sample in this process; figures for the table."""
     import jax
-    import numpy as np
     from arviz_stats.base import array_stats
 
     import pathkernel_core as pk
-    from benchmarks.problems import markov
     from pathkernel_sampling.chains import draw, warm_up
     from pathkernel_sampling.models import build_model
+    from pathkernel_tasks.hidden_markov import HiddenMarkov
 
-    problem = markov(options.seed)
-    network = pk.Network(problem.heads, options.width)
+    task = HiddenMarkov()
+    drawn_task = task.realise(options.seed)
+    (test,) = drawn_task.test_sets.values()
+    xi, test_xi = (
+        pk.attentioned_inputs(examples.inputs, drawn_task.layers, drawn_task.readout)
+        for examples in (drawn_task.train, test)
+    )
+    network = pk.Network(drawn_task.heads, options.width)
     limit = 60 * options.minutes if name == "weights" else np.inf
-    chains = 1 if name == "weights" else options.chains
+    chains = options.chains
     start = time.process_time()
-    model = build_model(name, problem.xi, problem.labels, network, problem.temperature)
+    model = build_model(name, xi, drawn_task.train.labels, network, task.temperatures[0])
     keys = [jax.random.fold_in(jax.random.key(options.seed), chain) for chain in range(chains)]
     states = [warm_up(model, jax.random.fold_in(key, 0), options.warm_up) for key in keys]
     warm = time.process_time() - start
-    drawn, block, done = [], 50 if name == "weights" else 500, 0
+    drawn, block, done = [], 100 if name == "weights" else 500, 0
     while (limit < np.inf or done < options.draws) and time.process_time() - start < limit:
         row = []
         for chain, key in enumerate(keys):
             key = jax.random.fold_in(key, len(drawn) + 1)
             states[chain], draws = draw(model, states[chain], key, block)
-            row.append({key: value for key, value in draws.items() if key != "position"})
+            row.append({**draws, "position": draws["position"][::_THIN]})
         drawn.append(row)
         done += block
         print(f"  {name}: {done} draws, {time.process_time() - start:.0f} s", file=sys.stderr)
@@ -71,9 +79,13 @@ def measure(name: str, options: argparse.Namespace) -> dict:
 
     u = together("order_parameter")
     entries = u[:, :, *np.tril_indices(u.shape[-1])]
-    columns = [entries[..., index] for index in range(entries.shape[-1])]
+    columns = np.moveaxis(entries, -1, 0)
     bulk = [float(array_stats.ess(column, method="bulk")) for column in columns]
-    sizes = np.array([float(array_stats.ess(column, method="mean")) for column in columns])
+    positions = together("position")
+    outputs = jax.lax.map(
+        lambda x: model.predict(x, test_xi)[0][:, 0], positions.reshape(-1, model.dimension)
+    )
+    outputs = np.asarray(outputs).reshape(*positions.shape[:2], -1)
     return {
         "dimension": model.dimension,
         "draws": int(u.shape[0] * u.shape[1]),
@@ -86,9 +98,27 @@ def measure(name: str, options: argparse.Namespace) -> dict:
         "divergences": int(together("diverging").sum()),
         "leapfrogs per draw": float(together("n_steps").mean()),
         "cut off": float(together("reached_max_tree_depth").mean()),
-        "mean": entries.mean((0, 1)).tolist(),
-        "error": (entries.std((0, 1)) / np.sqrt(sizes)).tolist(),
+        "order parameter": mean_and_error(entries),
+        "predictor": mean_and_error(outputs),
     }
+
+
+def mean_and_error(values: np.ndarray) -> dict[str, list[float]]:
+    """Means (k,) of draws (chain, draw, k), and their Monte-Carlo errors."""
+    from arviz_stats.base import array_stats
+
+    columns = np.moveaxis(values, -1, 0)
+    sizes = [float(array_stats.ess(column, method="mean")) for column in columns]
+    return {
+        "mean": values.mean((0, 1)).tolist(),
+        "error": (values.std((0, 1)) / np.sqrt(sizes)).tolist(),
+    }
+
+
+def deviation(one: dict, other: dict) -> float:
+    """Largest difference of two means, in combined Monte-Carlo errors."""
+    difference = np.subtract(one["mean"], other["mean"])
+    return float(np.abs(difference / np.hypot(one["error"], other["error"])).max())
 
 
 def in_own_process(name: str, arguments: list[str]) -> dict:
@@ -103,7 +133,6 @@ def in_own_process(name: str, arguments: list[str]) -> dict:
 
 def show(figures: dict[str, dict]) -> None:
     """Print the table, the ratio and the agreement."""
-    import numpy as np
     from rich.console import Console
     from rich.table import Table
 
@@ -120,15 +149,16 @@ def show(figures: dict[str, dict]) -> None:
         "diverging": ("divergences", "d"),
         "leapfrogs": ("leapfrogs per draw", ".0f"),
         "cut off": ("cut off", ".0%"),
-        "deviation": ("deviation", ".1f"),
+        "dev. of U": ("deviation of the order parameter", ".1f"),
+        "dev. of f": ("deviation of the predictor", ".1f"),
     }
-    table.add_column("sampler")
+    table.add_column("sampler", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right")
     first = next(iter(figures.values()))
     for name, row in figures.items():
-        difference = np.abs(np.subtract(row["mean"], first["mean"]))
-        row["deviation"] = float((difference / np.hypot(row["error"], first["error"])).max())
+        for quantity in ("order parameter", "predictor"):
+            row[f"deviation of the {quantity}"] = deviation(row[quantity], first[quantity])
         table.add_row(name, *(format(row[key], style) for key, style in columns.values()))
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(table)
@@ -146,7 +176,7 @@ def main() -> None:
     add = parser.add_argument
     add("--samplers", nargs="+", choices=SAMPLERS, default=("order-parameter", "weights"))
     add("--width", type=int, default=10)
-    add("--chains", type=int, default=4, help="chains, but for weights, which runs one")
+    add("--chains", type=int, default=4, help="chains of each sampler")
     add("--draws", type=int, default=4000, help="draws of each chain, but for weights")
     add("--warm-up", type=int, default=300, help="steps of adaptation of each chain")
     add("--minutes", type=float, default=20.0, help="CPU time of weights, warm-up included")

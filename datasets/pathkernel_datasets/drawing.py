@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -149,3 +151,10 @@ def legend_below(figure: Figure, axis: Axes, columns: int) -> None:
     if handles:
         columns = min(columns, len(handles))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def heading(figure: Figure, dataset: xr.Dataset, words: str) -> None:
+    """Put the task and what is shown above the figure, in lines that fit it."""
+    words = words.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    characters = int(figure.get_figwidth() / 0.078)
+    figure.suptitle(textwrap.fill(f"{dataset.attrs['label']}: {words}", characters), fontsize=9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from pathkernel_datasets.drawing import (
     SKY,
     STYLE,
     colour_bar,
+    heading,
     label_axes,
     legend_below,
     line_across,
@@ -30,14 +30,9 @@ from pathkernel_datasets.drawing import (
     thin_frame,
     width_axis,
 )
+from pathkernel_datasets.figure_files import NothingToPlot, write_figures
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection, number
-
-_RESOLUTION = 150  # dots per inch of PNG files
-
-
-class NothingToPlot(ValueError):
-    """A store lacks what a figure shows, or it is not computed yet."""
 
 
 def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
@@ -126,7 +121,7 @@ def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
         if seeds == 1:
             index = int(limit.notnull().any("test_set").values.argmax())
             words = f"{_seed_words(dataset, index)}, {words}"
-        _title(figure, dataset, words)
+        heading(figure, dataset, words)
         legend_below(figure, axes[0], 3 if columns > 1 else 2)
     return figure
 
@@ -190,7 +185,7 @@ def order_parameters(
         blocks = f", in blocks of {outputs} outputs" if outputs > 1 else ""
         figure.supxlabel(f"path (head of each layer){blocks}", fontsize=9)
         figure.supylabel("path", fontsize=9)
-        _title(figure, dataset, f"order parameter U, {_at_seed(dataset, selection, index)}")
+        heading(figure, dataset, f"order parameter U, {_at_seed(dataset, selection, index)}")
     return figure
 
 
@@ -255,7 +250,7 @@ def alignment(
         axis.set_xticks([1, *range(5, len(numbers) + 1, 5)])
         axis.set_xlabel("principal component i of the kernel, largest eigenvalue first")
         axis.set_ylabel("overlap with the labels, |vᵢ·Y| / ‖Y‖")
-        _title(figure, dataset, _at_seed(dataset, selection, index))
+        heading(figure, dataset, _at_seed(dataset, selection, index))
         legend_below(figure, axis, 2)
     return figure
 
@@ -304,7 +299,7 @@ def same_path_kernels(dataset: xr.Dataset, seed: int | None = None) -> Figure:
         label = "label of output 0" if "output" in dataset.dims else "label y"
         figure.supxlabel(f"training example, by {label}", fontsize=9)
         figure.supylabel(f"example, by {label}", fontsize=9)
-        _title(figure, dataset, f"same-path kernels, {_seed_words(dataset, index)}")
+        heading(figure, dataset, f"same-path kernels, {_seed_words(dataset, index)}")
     return figure
 
 
@@ -373,7 +368,7 @@ def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure
         if seeds == 1:
             known = scores.notnull().any(("width", "layer", "head")).values
             words = _seed_words(dataset, int(known.argmax()))
-        _title(figure, dataset, f"{words}, {selection.describe(values=False)}")
+        heading(figure, dataset, f"{words}, {selection.describe(values=False)}")
         legend_below(figure, axes[0], 2)
     return figure
 
@@ -418,33 +413,7 @@ def save_figures(
         "same_path_kernels": lambda: same_path_kernels(dataset, seed),
         "head_scores": lambda: head_scores(dataset, temperature),
     }
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, make in figures.items():
-        try:
-            figure = make()
-        except NothingToPlot as reason:
-            report(f"{name}: skipped, {reason}")
-            continue
-        files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
-        for file in files:
-            _write(figure, file)
-        written += files
-    return written
-
-
-def _write(figure: Figure, file: Path) -> None:
-    """Write beside the file and move into place, so that no half-written figure is left."""
-    kind = file.suffix[1:]
-    partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with matplotlib.rc_context(STYLE):
-            metadata = {"Date": None} if kind == "svg" else None
-            figure.savefig(partial, format=kind, dpi=_RESOLUTION, metadata=metadata)
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
+    return write_figures(figures, folder, report)
 
 
 def _require(dataset: xr.Dataset, *names: str) -> None:
@@ -501,10 +470,3 @@ def _point_words(dataset: xr.Dataset, selection: Selection, w: int) -> str:
     """Width, and its temperature where that differs from width to width."""
     words = f"N = {number(dataset['width'].values[w])}"
     return f"{words}, T = {selection.temperatures[w]:g}" if selection.chosen else words
-
-
-def _title(figure: Figure, dataset: xr.Dataset, words: str) -> None:
-    """Name of the task and what is shown, in lines that fit the figure."""
-    title = f"{dataset.attrs.get('label', 'pathkernel')}: {words}"
-    characters = int(figure.get_figwidth() / 0.078)
-    figure.suptitle(textwrap.fill(title, characters), fontsize=9)

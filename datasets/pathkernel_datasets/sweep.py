@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.analysis import Analysis, Situation
-from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.backend import Array, array_namespace, to_host
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, gp_limit, minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.predictor import accuracy
-from pathkernel_core.task import Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
+from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
     KNOWN_DIMENSIONS,
     STATUS_CODES,
@@ -89,7 +88,7 @@ def run_study(
             continue
         done = 0 if store is None else int((store.marker("status") != 0).sum())
         report(Progress(done, total, f"seed {seed}: data and attention"))
-        data = _prepare(study, seed, library)
+        data = prepare_data(study, seed, library)
         if store is None:
             store = _create(path, study, identity, data, analyses, library)
         computed += _fill_seed(store, study, index, data, analyses, report, total)
@@ -113,42 +112,11 @@ def _stored_analyses(store: Store, analyses: tuple[Analysis, ...]) -> tuple[Anal
     return tuple(available[name] for name in store.analyses)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A realisation seen along its paths, in the study's array library."""
-
-    realisation: Realisation
-    network: Network  # at the largest width of the study
-    xi: Array
-    labels: Array
-    test_sets: Mapping[str, tuple[Array, Array]]
-
-
-def _prepare(study: Study, seed: int, library: ArrayLibrary) -> _Prepared:
-    realisation = study.task.realise(seed)
-    layers = [layer.convert(library.asarray) for layer in realisation.layers]
-
-    def along_paths(examples: Examples) -> tuple[Array, Array]:
-        inputs = library.asarray(examples.inputs)
-        xi = attentioned_inputs(inputs, layers, realisation.readout)
-        labels = examples.labels
-        if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
-            labels = labels[:, 0]
-        return xi, library.asarray(labels)
-
-    xi, labels = along_paths(realisation.train)
-    network = Network(
-        realisation.heads, max(study.widths), study.task.variances, realisation.outputs
-    )
-    tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
-    return _Prepared(realisation, network, xi, labels, tests)
-
-
 def _create(
     path: Path,
     study: Study,
     identity: Mapping[str, Any],
-    data: _Prepared,
+    data: PreparedData,
     analyses: tuple[Analysis, ...],
     library: ArrayLibrary,
 ) -> Store:
@@ -211,7 +179,7 @@ def _fill_seed(
     store: Store,
     study: Study,
     seed: int,
-    data: _Prepared,
+    data: PreparedData,
     analyses: tuple[Analysis, ...],
     report: Callable[[Progress], None],
     total: int,
@@ -238,7 +206,7 @@ def _fill_seed(
     return computed
 
 
-def _of_data(data: _Prepared, analyses: Iterable[Analysis]) -> dict[str, Any]:
+def _of_data(data: PreparedData, analyses: Iterable[Analysis]) -> dict[str, Any]:
     situation = Situation(data.realisation, data.xi, data.labels, data.network)
     of_data = [analysis for analysis in analyses if analysis.of == "data"]
     values = _compute(of_data, situation)
@@ -247,7 +215,7 @@ def _of_data(data: _Prepared, analyses: Iterable[Analysis]) -> dict[str, Any]:
 
 
 def _point(
-    data: _Prepared,
+    data: PreparedData,
     problem: PathKernels,
     width: float,
     temperature: float,
@@ -276,7 +244,7 @@ def _point(
 
 
 def _references(
-    data: _Prepared, problem: PathKernels, temperature: float, analyses: Iterable[Analysis]
+    data: PreparedData, problem: PathKernels, temperature: float, analyses: Iterable[Analysis]
 ) -> dict[str, Any]:
     """Gaussian process limits of the whole network and of its sub-networks."""
     try:
@@ -300,7 +268,7 @@ def _references(
     return values | ({"accuracy_sub_network": np.array(table)} if table else {})
 
 
-def _predictions(data: _Prepared, solution: Solution, variance: bool) -> dict[str, Any]:
+def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict[str, Any]:
     predictions = {name: solution.predict(xi) for name, (xi, _) in data.test_sets.items()}
     values = {
         "accuracy": [
@@ -314,7 +282,9 @@ def _predictions(data: _Prepared, solution: Solution, variance: bool) -> dict[st
     return values
 
 
-def _analyse(data: _Prepared, solution: Solution, analyses: Iterable[Analysis]) -> dict[str, Any]:
+def _analyse(
+    data: PreparedData, solution: Solution, analyses: Iterable[Analysis]
+) -> dict[str, Any]:
     situation = Situation(data.realisation, data.xi, data.labels, solution.network, solution)
     return _compute(analyses, situation)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pathkernel_cli.output import print_table, write_figures
 from pathkernel_core.hooks import Plugins
 
 _STORE = click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
@@ -21,7 +22,6 @@ _TEMPERATURE = click.option(
 @_TEMPERATURE
 def show(store: Path, temperature: float | None) -> None:
     """Print the table of a result store."""
-    from pathkernel_cli.output import print_table
     from pathkernel_datasets.store import open_store
 
     print_table(open_store(store), temperature)
@@ -38,7 +38,6 @@ def show(store: Path, temperature: float | None) -> None:
 )
 def plot(store: Path, temperature: float | None, seed: int | None, out: Path | None) -> None:
     """Draw the figures of a result store, as PNG and SVG."""
-    from pathkernel_cli.output import write_figures
     from pathkernel_datasets.store import open_store
 
     folder = store.with_name(f"{store.stem}-figures") if out is None else out

@@ -1,8 +1,10 @@
-"""Tables and figures as the commands print and write them."""
+"""Progress, tables and figures as the commands show and write them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,17 +12,48 @@ import click
 
 if TYPE_CHECKING:
     import xarray as xr
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Progress on stderr, gone when it is done; silent where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    with Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as bar:
+        yield bar
+
+
+def stdout_console() -> Console:
+    """Console for tables."""
+    from rich.console import Console
+
+    # without a terminal there is no width to fit into, and a cut table helps nobody
+    return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 def print_table(dataset: xr.Dataset, temperature: float | None = None) -> None:
     """Print the summary of a dataset to stdout."""
-    from rich.console import Console
-
     from pathkernel_datasets.tables import rich_table
 
-    # without a terminal there is no width to fit into, and a cut table helps nobody
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    console.print(rich_table(dataset, temperature))
+    stdout_console().print(rich_table(dataset, temperature))
 
 
 def write_figures(

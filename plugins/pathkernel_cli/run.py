@@ -5,48 +5,21 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pathkernel_cli.main import INTERRUPTED, SuggestingGroup
+from pathkernel_cli.output import print_table, progress_bar, write_figures
+from pathkernel_cli.parameters import Numbers
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Task
 
 if TYPE_CHECKING:
     from pathkernel_datasets.sweep import Progress
-
-
-_LONGEST_RANGE = 100_000
-
-
-class Numbers(click.ParamType):
-    """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
-
-    def __init__(self, kind: Callable[[str], float], name: str):
-        self.kind, self.name = kind, name
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
-        """Text → tuple of numbers."""
-        if not isinstance(value, str):
-            return tuple(value)
-        numbers: list[float] = []
-        for part in value.split(","):
-            first, dash, last = part.strip().partition("-")
-            try:
-                if self.kind is int and dash and first:
-                    span = range(int(first), int(last) + 1)
-                    if not 0 < len(span) <= _LONGEST_RANGE:
-                        self.fail(f"the range {part!r} is empty or too long", param, ctx)
-                    numbers += span
-                else:
-                    numbers.append(self.kind(part))
-            except (ValueError, OverflowError):
-                example = "0-4 or 0,1,2" if self.kind is int else "10,30,100"
-                self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
-        return tuple(numbers)
 
 
 class TaskGroup(SuggestingGroup):
@@ -182,7 +155,7 @@ def _run_task(
     out = Path(f"{task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with threadpool_limits(limits=threads), _ProgressBar() as report:
+        with threadpool_limits(limits=threads), _showing_progress() as report:
             computed = run_study(study, out, analyses=plugins.analyses.values(), report=report)
     except KeyboardInterrupt:
         kept = (
@@ -196,7 +169,6 @@ def _run_task(
 
 
 def _finish(out: Path, computed: int, figures: bool) -> None:
-    from pathkernel_cli.output import print_table, write_figures
     from pathkernel_datasets.store import open_store
 
     dataset = open_store(out)
@@ -220,38 +192,10 @@ def _finish(out: Path, computed: int, figures: bool) -> None:
     click.echo(f"Results: {out.resolve()}")
 
 
-class _ProgressBar:
-    """Progress on stderr; silent where stderr is no terminal."""
-
-    def __enter__(self) -> Callable[[Progress], None]:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeRemainingColumn,
+@contextmanager
+def _showing_progress() -> Iterator[Callable[[Progress], None]]:
+    with progress_bar() as bar:
+        line = bar.add_task("starting", total=None)
+        yield lambda progress: bar.update(
+            line, completed=progress.done, total=progress.total, description=progress.doing
         )
-        from rich.progress import Progress as Bar
-
-        console = Console(stderr=True)
-        self._bar = Bar(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._bar.start()
-        task = self._bar.add_task("starting", total=None)
-
-        def report(progress: Progress) -> None:
-            self._bar.update(
-                task, completed=progress.done, total=progress.total, description=progress.doing
-            )
-
-        return report
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pathkernel_cli.main import INTERRUPTED
+from pathkernel_cli.output import progress_bar, stdout_console
+from pathkernel_cli.parameters import Numbers
 from pathkernel_core.hooks import Plugins
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from pathkernel_sampling.run import SampleProgress
 
 _EXTRA = ("arviz_base", "arviz_stats", "blackjax", "jax")
@@ -27,7 +30,14 @@ _EXTRA = ("arviz_base", "arviz_stats", "blackjax", "jax")
     show_default=True,
     help="order-parameter, collapsed, weights, or one that a plugin adds.",
 )
-@click.option("--width", type=float, required=True, help="Width N, one of the study's.")
+@click.option(
+    "--width",
+    "--widths",
+    "widths",
+    type=Numbers(float, "N,N,…"),
+    required=True,
+    help="Widths N, among the study's.",
+)
 @click.option(
     "--temperature",
     type=float,
@@ -78,7 +88,7 @@ _EXTRA = ("arviz_base", "arviz_stats", "blackjax", "jax")
 def sample(
     store: Path,
     sampler: str,
-    width: float,
+    widths: tuple[float, ...],
     temperature: float | None,
     seed: int | None,
     draws: int | None,
@@ -90,7 +100,7 @@ def sample(
     figures: bool,
     trace: bool,
 ) -> None:
-    """Sample the exact posterior at a point of a study.
+    """Sample the exact posterior at points of a study.
 
     Draws of the no-U-turn sampler go beside the theory's results into the same Zarr store, as
     ArviZ takes them. Running the same command again goes on where it stopped; more draws, or a
@@ -113,42 +123,44 @@ def sample(
             f"sampling needs {error.name}, which is not installed; install it with: pip install "
             '"pathkernel[sampling]"'
         ) from None
-    try:
-        progress = _ProgressBar()
-        with threadpool_limits(limits=1), progress as report:
-            group = sample_study(
-                store,
-                sampler,
-                width=width,
-                temperature=temperature,
-                seed=seed,
-                draws=draws,
-                chains=chains,
-                warm_up=warm_up,
-                thin=thin,
-                target_ess=target_ess,
-                jobs=jobs,
-                plugins=click.get_current_context().find_object(Plugins),
-                report=report,
+    plugins = click.get_current_context().find_object(Plugins)
+    for place, width in enumerate(widths):
+        try:
+            with threadpool_limits(limits=1), progress_bar() as bar:
+                report = _Reporter(bar, f"N = {width:g}")
+                group = sample_study(
+                    store,
+                    sampler,
+                    width=width,
+                    temperature=temperature,
+                    seed=seed,
+                    draws=draws,
+                    chains=chains,
+                    warm_up=warm_up,
+                    thin=thin,
+                    target_ess=target_ess,
+                    jobs=jobs,
+                    plugins=plugins,
+                    report=report,
+                )
+        except KeyboardInterrupt:
+            click.echo(
+                f"\nInterrupted. What is drawn is in {store}; run the same command again to go on.",
+                err=True,
             )
-    except KeyboardInterrupt:
-        click.echo(
-            f"\nInterrupted. What is drawn is in {store}; run the same command again to go on.",
-            err=True,
-        )
-        # a trajectory in another thread cannot be stopped, and all that is written is safe
-        os._exit(INTERRUPTED)
-    _finish(store, group, figures, trace)
-    if not progress.reported:
-        click.echo("Nothing was left to draw: the run was complete.")
+            # a trajectory in another thread cannot be stopped, and all that is written is safe
+            os._exit(INTERRUPTED)
+        _print(store, group)
+        if not report.called:
+            click.echo("Nothing was left to draw: the run was complete.")
+        if figures:
+            _draw(store, group, trace)
+        if place < len(widths) - 1:
+            click.echo()
     click.echo(f"Results: {store.resolve()}")
 
 
-def _finish(store: Path, group: str, figures: bool, trace: bool) -> None:
-    import sys
-
-    from rich.console import Console
-
+def _print(store: Path, group: str) -> None:
     from pathkernel_datasets.store import open_store
     from pathkernel_sampling.diagnostics import diagnose
     from pathkernel_sampling.sample_store import open_samples
@@ -156,66 +168,43 @@ def _finish(store: Path, group: str, figures: bool, trace: bool) -> None:
 
     run = open_samples(store, group)
     theory, diagnostics = Theory.of(open_store(store), run), diagnose(run)
-    # without a terminal there is no width to fit into, and a cut table helps nobody
-    console = Console() if sys.stdout.isatty() else Console(width=120)
+    console = stdout_console()
     console.print(order_parameter_table(run, theory, diagnostics))
     console.print(accuracy_table(run, theory))
     for line in diagnostics.warnings():
         click.echo(f"Warning: {line}.")
-    if figures:
-        from pathkernel_sampling.figures import save_sample_figures
-
-        folder = store.with_name(f"{store.stem}-figures") / group
-        save_sample_figures(
-            store, group, folder, trace=trace, report=lambda line: click.echo(line, err=True)
-        )
-        click.echo(f"Figures: {folder.resolve()}")
     click.echo(f"Group: {group}")
 
 
-class _ProgressBar:
-    """Progress on stderr; silent where stderr is no terminal."""
+def _draw(store: Path, group: str, trace: bool) -> None:
+    from pathkernel_sampling.figures import save_sample_figures
 
-    reported = False  # whether there was anything to do
+    folder = store.with_name(f"{store.stem}-figures") / group
+    save_sample_figures(
+        store, group, folder, trace=trace, report=lambda line: click.echo(line, err=True)
+    )
+    click.echo(f"Figures: {folder.resolve()}")
 
-    def __enter__(self) -> Callable[[SampleProgress], None]:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
+
+class _Reporter:
+    """Shows a run's progress on a bar."""
+
+    def __init__(self, bar: Progress, point: str):
+        self._bar, self._point = bar, point
+        self._line = bar.add_task(f"{point}: starting", total=None)
+        self._drawing = False
+        self.called = False  # whether there was anything to do
+
+    def __call__(self, progress: SampleProgress) -> None:
+        self.called = True
+        if progress.done and not self._drawing:  # the time left is of draws, not of the warm-up
+            self._drawing = True
+            self._bar.reset(self._line)
+        words = f"{self._point}: {progress.doing}"
+        if progress.ess == progress.ess:
+            words += f", min ESS {progress.ess:.0f}"
+        if progress.divergences:
+            words += f", {progress.divergences} divergences"
+        self._bar.update(
+            self._line, completed=progress.done, total=progress.total, description=words
         )
-
-        console = Console(stderr=True)
-        self._bar = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._bar.start()
-        task = self._bar.add_task("starting", total=None)
-        drawing = False
-
-        def report(progress: SampleProgress) -> None:
-            nonlocal drawing
-            self.reported = True
-            if progress.done and not drawing:  # the time left is that of draws, not of the warm-up
-                drawing = True
-                self._bar.reset(task)
-            words = progress.doing
-            if progress.ess == progress.ess:
-                words += f", min ESS {progress.ess:.0f}"
-            if progress.divergences:
-                words += f", {progress.divergences} divergences"
-            self._bar.update(task, completed=progress.done, total=progress.total, description=words)
-
-        return report
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()

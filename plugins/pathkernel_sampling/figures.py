@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,17 +22,17 @@ from pathkernel_datasets.drawing import (
     SKY,
     STYLE,
     colour_bar,
+    heading,
     legend_below,
     panel_grid,
     path_axes,
 )
-from pathkernel_datasets.figures import NothingToPlot
+from pathkernel_datasets.figure_files import NothingToPlot, write_figures
 from pathkernel_datasets.store import open_store
 from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_accuracy
 from pathkernel_sampling.sample_store import open_samples, runs
 from pathkernel_sampling.sample_tables import Theory, describe_run, run_settings
 
-_RESOLUTION = 150  # dots per inch of PNG files
 _TRACED = 6  # entries of U that traces show
 _BINS = 20  # of rank plots
 # colours that the study's own figure leaves
@@ -139,7 +138,7 @@ def order_parameters(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
             path_axes(axis, draws["path"].values, outputs, bottom=True, left=place == 0)
         blocks = f", in blocks of {outputs} outputs" if outputs > 1 else ""
         figure.supxlabel(f"path (head of each layer){blocks}", fontsize=9)
-        _title(figure, dataset, f"order parameter U, {describe_run(run)}")
+        heading(figure, dataset, f"order parameter U, {describe_run(run)}")
     return figure
 
 
@@ -196,7 +195,7 @@ def predictors(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
             axis.set_xlabel("mean output, theory")
         for axis in axes[::columns]:
             axis.set_ylabel("mean output, sampled ± 2 errors")
-        _title(figure, dataset, describe_run(run))
+        heading(figure, dataset, describe_run(run))
         legend_below(figure, axes[0], 2)
     return figure
 
@@ -245,7 +244,7 @@ def traces(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
         axes[1].set_title("ranks, in parts of their expectation", loc="left")
         axes[-2].set_xlabel("draw")
         axes[-1].set_xlabel("rank among all draws")
-        _title(figure, dataset, f"entries of smallest effective sample size, {describe_run(run)}")
+        heading(figure, dataset, f"entries of smallest effective sample size, {describe_run(run)}")
         legend_below(figure, axes[0], 6)
     return figure
 
@@ -294,37 +293,4 @@ def save_sample_figures(
     }
     if trace:
         figures["traces"] = lambda: traces(dataset, run)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, make in figures.items():
-        try:
-            figure = make()
-        except NothingToPlot as reason:
-            report(f"{name}: skipped, {reason}")
-            continue
-        files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
-        for file in files:
-            _write(figure, file)
-        written += files
-    return written
-
-
-def _write(figure: Figure, file: Path) -> None:
-    """Write beside the file and move into place, so that no half-written figure is left."""
-    kind = file.suffix[1:]
-    partial = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with matplotlib.rc_context(STYLE):
-            metadata = {"Date": None} if kind == "svg" else None
-            figure.savefig(partial, format=kind, dpi=_RESOLUTION, metadata=metadata)
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _title(figure: Figure, dataset: xr.Dataset, words: str) -> None:
-    """Name of the task and what is shown, in lines that fit the figure."""
-    words = words.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
-    title = f"{dataset.attrs.get('task', 'pathkernel')}: {words}"
-    figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() / 0.078)), fontsize=9)
+    return write_figures(figures, folder, report)

@@ -29,6 +29,7 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.store import StoreError, check_store
+from pathkernel_sampling.point import GridPoint
 
 ROOT = "samples"
 GROWING = ("posterior", "predictions", "sample_stats")
@@ -58,10 +59,9 @@ _ATTRIBUTES = {
 }
 
 
-def group_name(sampler: str, seed: int, temperature: float, width: float) -> str:
+def group_name(sampler: str, at: GridPoint) -> str:
     """Path of a run's group inside the store."""
-    numbers = (np.format_float_positional(value, trim="-") for value in (temperature, width))
-    return "{}/{}/seed-{}_T-{}_N-{}".format(ROOT, sampler, seed, *numbers)
+    return f"{ROOT}/{sampler}/{at}"
 
 
 def runs(path: str | os.PathLike) -> list[str]:

@@ -9,11 +9,12 @@ import xarray as xr
 from pathkernel_datasets.store import Store, StoreError, check_store, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_sampling.point import GridPoint
 from pathkernel_sampling.sample_store import SampleStore, group_name, open_samples, runs
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 CHAINS, THIN = 2, 5
-GROUP = group_name("order-parameter", 0, 0.01, 10)
+GROUP = group_name("order-parameter", GridPoint(width=10, temperature=0.01, seed=0))
 SETTINGS = {"sampler": "order-parameter", "chains": CHAINS, "warm_up": 20, "thin": THIN}
 DIMS = {
     "order_parameter": ("path", "path_dual"),
@@ -69,7 +70,8 @@ def create(path, group=GROUP):
 def test_group_names_tell_points_apart():
     assert GROUP == "samples/order-parameter/seed-0_T-0.01_N-10"
     assert (
-        group_name("weights", 3, 0.123456789, 1000) == "samples/weights/seed-3_T-0.123456789_N-1000"
+        group_name("weights", GridPoint(width=1000, temperature=0.123456789, seed=3))
+        == "samples/weights/seed-3_T-0.123456789_N-1000"
     )
 
 
@@ -219,13 +221,13 @@ def test_a_missing_run_is_named_with_those_there_are(study):
     with pytest.raises(StoreError, match="it has none"):
         open_samples(study, GROUP)
     create(study)
-    other = group_name("weights", 0, 0.01, 10)
+    other = group_name("weights", GridPoint(width=10, temperature=0.01, seed=0))
     with pytest.raises(StoreError, match=GROUP):
         open_samples(study, other)
 
 
 def test_runs_live_beside_one_another(study):
-    other = group_name("collapsed", 0, 0.01, 10)
+    other = group_name("collapsed", GridPoint(width=10, temperature=0.01, seed=0))
     create(study).append(block(0, 10), states(10), 2.0)
     create(study, other).append(block(1, 15), states(15), 2.0)
     assert runs(study) == sorted([GROUP, other])

@@ -1,0 +1,66 @@
+"""The data of a study at one seed, seen along the attention paths of its network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pathkernel_core.attention import attentioned_inputs
+from pathkernel_core.backend import Array
+from pathkernel_core.network import Network
+from pathkernel_core.task import Examples, Realisation
+from pathkernel_datasets.array_libraries import ArrayLibrary
+from pathkernel_datasets.study import Study
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A realisation of a task, its examples replaced by attentioned inputs.
+
+    Attributes
+    ----------
+    realisation : Realisation
+    network : Network
+        At the largest width of the study.
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs of the training examples (Eq. 7), unscaled.
+    labels : array, shape (P,) or (P, C)
+        With one output a vector.
+    test_sets : mapping of str to (xi, labels)
+    """
+
+    realisation: Realisation
+    network: Network
+    xi: Array
+    labels: Array
+    test_sets: Mapping[str, tuple[Array, Array]]
+
+
+def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData:
+    """Draw a study's data and heads, and contract them along the paths.
+
+    Parameters
+    ----------
+    study : Study
+    seed : int
+        Seed of data and heads.
+    library : ArrayLibrary
+        Of the arrays that come out.
+    """
+    realisation = study.task.realise(seed)
+    layers = [layer.convert(library.asarray) for layer in realisation.layers]
+
+    def along_paths(examples: Examples) -> tuple[Array, Array]:
+        inputs = library.asarray(examples.inputs)
+        xi = attentioned_inputs(inputs, layers, realisation.readout)
+        labels = examples.labels
+        if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
+            labels = labels[:, 0]
+        return xi, library.asarray(labels)
+
+    xi, labels = along_paths(realisation.train)
+    network = Network(
+        realisation.heads, max(study.widths), study.task.variances, realisation.outputs
+    )
+    tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
+    return PreparedData(realisation, network, xi, labels, tests)
