@@ -3,9 +3,11 @@
 Hidden Markov task of the paper (P = 100, n = 4, N_0 = 231), N = 10, T = 0.01, on one core. Counted
 is the smallest bulk effective sample size of the order parameter's entries, over the CPU time of
 everything from the construction of the model to the last draw, warm-up and compilation included.
-Each sampler runs in a process of its own. ``weights`` draws until it has used ``--minutes`` of CPU
-time. All samplers are compared with the first by the largest deviation of an entry of the mean
-order parameter, and of the mean predictor on a test chain, in combined Monte-Carlo errors.
+Each sampler runs in a process of its own. ``weights`` and ``layer-by-layer`` draw until they have
+used ``--minutes`` of CPU time; the latter is ``weights`` as it is done today, every gradient passing
+all tokens through all layers. All samplers are compared with the first by the largest deviation of
+an entry of the mean order parameter, and of the mean predictor on a test chain, in combined
+Monte-Carlo errors.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from pathlib import Path
 import numpy as np
 
 _THIN = 10  # the predictor is evaluated at every so-many-th draw, outside the time that counts
-SAMPLERS = ("order-parameter", "collapsed", "weights")
+PRACTICE = "layer-by-layer"
+SAMPLERS = ("order-parameter", "collapsed", "weights", PRACTICE)
+TIMED = ("weights", PRACTICE)
 ONE_THREAD = {
     "JAX_ENABLE_X64": "1",
     "JAX_PLATFORMS": "cpu",
@@ -39,6 +43,7 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     from arviz_stats.base import array_stats
 
     import pathkernel_core as pk
+    from benchmarks.layer_by_layer import LayerByLayer
     from pathkernel_sampling.chains import draw, warm_up
     from pathkernel_sampling.models import build_model
     from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -51,14 +56,18 @@ def measure(name: str, options: argparse.Namespace) -> dict:
         for examples in (drawn_task.train, test)
     )
     network = pk.Network(drawn_task.heads, options.width)
-    limit = 60 * options.minutes if name == "weights" else np.inf
+    limit = 60 * options.minutes if name in TIMED else np.inf
     chains = options.chains
     start = time.process_time()
-    model = build_model(name, xi, drawn_task.train.labels, network, task.temperatures[0])
+    temperature = task.temperatures[0]
+    if name == PRACTICE:
+        model = LayerByLayer(drawn_task, network, temperature)
+    else:
+        model = build_model(name, xi, drawn_task.train.labels, network, temperature)
     keys = [jax.random.fold_in(jax.random.key(options.seed), chain) for chain in range(chains)]
     states = [warm_up(model, jax.random.fold_in(key, 0), options.warm_up) for key in keys]
     warm = time.process_time() - start
-    drawn, block, done = [], 100 if name == "weights" else 500, 0
+    drawn, block, done = [], {"weights": 100, PRACTICE: 10}.get(name, 500), 0
     while (limit < np.inf or done < options.draws) and time.process_time() - start < limit:
         row = []
         for chain, key in enumerate(keys):
@@ -82,6 +91,8 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     columns = np.moveaxis(entries, -1, 0)
     bulk = [float(array_stats.ess(column, method="bulk")) for column in columns]
     positions = together("position")
+    if name == PRACTICE:  # it has the density of weights, which predicts
+        model = build_model("weights", xi, drawn_task.train.labels, network, temperature)
     outputs = jax.lax.map(
         lambda x: model.predict(x, test_xi)[0][:, 0], positions.reshape(-1, model.dimension)
     )
@@ -162,24 +173,25 @@ def show(figures: dict[str, dict]) -> None:
         table.add_row(name, *(format(row[key], style) for key, style in columns.values()))
     console = Console(width=None if sys.stdout.isatty() else 150)
     console.print(table)
-    if {"order-parameter", "weights"} <= set(figures):
-        ratio = figures["order-parameter"]["ess per second"] / figures["weights"]["ess per second"]
-        console.print(f"order-parameter / weights: {ratio:,.0f} (required: 1,000)")
+    rates = {name: row["ess per second"] for name, row in figures.items()}
+    for slow in set(TIMED) & set(rates) if "order-parameter" in rates else ():
+        ratio = rates["order-parameter"] / rates[slow]
+        console.print(f"order-parameter / {slow}: {ratio:,.0f} (aim: 1,000)")
     if "order-parameter" in figures:
-        rate = figures["order-parameter"]["ess per second"]
-        console.print(f"order-parameter: {rate:.0f} ESS per CPU second (required: 200)")
+        rate = rates["order-parameter"]
+        console.print(f"order-parameter: {rate:.0f} ESS per CPU second (aim: 200)")
 
 
 def main() -> None:
     """Measure each sampler in turn, and print and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--samplers", nargs="+", choices=SAMPLERS, default=("order-parameter", "weights"))
+    add("--samplers", nargs="+", choices=SAMPLERS, default=SAMPLERS)
     add("--width", type=int, default=10)
     add("--chains", type=int, default=4, help="chains of each sampler")
-    add("--draws", type=int, default=4000, help="draws of each chain, but for weights")
+    add("--draws", type=int, default=4000, help="draws of each chain, where time does not decide")
     add("--warm-up", type=int, default=300, help="steps of adaptation of each chain")
-    add("--minutes", type=float, default=20.0, help="CPU time of weights, warm-up included")
+    add("--minutes", type=float, default=20.0, help="CPU time of weights and layer-by-layer")
     add("--seed", type=int, default=0)
     add("--no-save", action="store_true", help="print only")
     add("--out", type=Path, help=argparse.SUPPRESS)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
@@ -21,8 +24,53 @@ if TYPE_CHECKING:
 _EXTRA = ("arviz_base", "arviz_stats", "blackjax", "jax")
 
 
+def point_options(command: Callable) -> Callable:
+    """Add the argument and options that choose points of a study to a command."""
+    for decorate in (
+        click.option("--seed", type=int, help="Seed, one of the study's; by default its first."),
+        click.option(
+            "--temperature",
+            type=float,
+            help="Temperature T, one of the study's; by default the one with most evidence.",
+        ),
+        click.option(
+            "--width",
+            "--widths",
+            "widths",
+            type=Numbers(float, "N,N,…"),
+            required=True,
+            help="Widths N, among the study's.",
+        ),
+        click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path)),
+    ):
+        command = decorate(command)
+    return command
+
+
+def prepare_jax() -> None:
+    """Make JAX compute in float64 and on one core; it must not be imported yet."""
+    os.environ.setdefault("JAX_ENABLE_X64", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
+
+
+def import_extra(module: str) -> ModuleType:
+    """Import a module that needs the extra ``sampling``, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
+            raise
+        raise click.ClickException(
+            f"sampling needs {error.name}, which is not installed; install it with: pip install "
+            '"pathkernel[sampling]"'
+        ) from None
+
+
 @click.command()
-@click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
+@point_options
 @click.option(
     "--sampler",
     metavar="NAME",
@@ -30,20 +78,6 @@ _EXTRA = ("arviz_base", "arviz_stats", "blackjax", "jax")
     show_default=True,
     help="order-parameter, collapsed, weights, or one that a plugin adds.",
 )
-@click.option(
-    "--width",
-    "--widths",
-    "widths",
-    type=Numbers(float, "N,N,…"),
-    required=True,
-    help="Widths N, among the study's.",
-)
-@click.option(
-    "--temperature",
-    type=float,
-    help="Temperature T, one of the study's; by default the one with most evidence.",
-)
-@click.option("--seed", type=int, help="Seed, one of the study's; by default its first.")
 @click.option(
     "--draws",
     type=click.IntRange(min=1),
@@ -87,10 +121,10 @@ _EXTRA = ("arviz_base", "arviz_stats", "blackjax", "jax")
 @click.option("--trace", is_flag=True, help="Also write trace and rank plots.")
 def sample(
     store: Path,
-    sampler: str,
     widths: tuple[float, ...],
     temperature: float | None,
     seed: int | None,
+    sampler: str,
     draws: int | None,
     chains: int,
     warm_up: int,
@@ -106,23 +140,10 @@ def sample(
     ArviZ takes them. Running the same command again goes on where it stopped; more draws, or a
     larger effective sample size, extend a finished run.
     """
-    # before JAX is imported: it computes in float32 otherwise, and takes all cores
-    os.environ.setdefault("JAX_ENABLE_X64", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault(
-        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    )
+    prepare_jax()
+    sample_study = import_extra("pathkernel_sampling.run").sample_study
     from threadpoolctl import threadpool_limits
 
-    try:
-        from pathkernel_sampling.run import sample_study
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
-            raise
-        raise click.ClickException(
-            f"sampling needs {error.name}, which is not installed; install it with: pip install "
-            '"pathkernel[sampling]"'
-        ) from None
     plugins = click.get_current_context().find_object(Plugins)
     for place, width in enumerate(widths):
         try:
@@ -164,13 +185,19 @@ def _print(store: Path, group: str) -> None:
     from pathkernel_datasets.store import open_store
     from pathkernel_sampling.diagnostics import diagnose
     from pathkernel_sampling.sample_store import open_samples
-    from pathkernel_sampling.sample_tables import Theory, accuracy_table, order_parameter_table
+    from pathkernel_sampling.sample_tables import (
+        Theory,
+        accuracy_table,
+        describe_evidence,
+        order_parameter_table,
+    )
 
     run = open_samples(store, group)
     theory, diagnostics = Theory.of(open_store(store), run), diagnose(run)
     console = stdout_console()
     console.print(order_parameter_table(run, theory, diagnostics))
     console.print(accuracy_table(run, theory))
+    click.echo(describe_evidence(run, theory))
     for line in diagnostics.warnings():
         click.echo(f"Warning: {line}.")
     click.echo(f"Group: {group}")

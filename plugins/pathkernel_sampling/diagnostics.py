@@ -128,6 +128,19 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     )
 
 
+def sampled_log_evidence(run: xr.DataTree) -> tuple[float, float]:
+    """Log evidence ln p(Y) from bridge sampling, in nats, and its standard error; NaN if unknown.
+
+    Parameters
+    ----------
+    run : xarray.DataTree
+        From :func:`pathkernel_sampling.sample_store.open_samples`.
+    """
+    names = ("log_evidence", "log_evidence_error")
+    value, error = (float(run["adaptation"][name]) for name in names)
+    return value, error
+
+
 def distinct_entries(order_parameter: xr.DataArray) -> xr.DataArray:
     """Entries of U on and below the diagonal, (…, path, [output,] path_dual, …) → (…, entry).
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pathkernel_core.backend import Array
 from pathkernel_sampling import chains as nuts
+from pathkernel_sampling.evidence import LARGEST_DIMENSION
 from pathkernel_sampling.models import Model
 from pathkernel_sampling.point import Point
 
@@ -101,7 +102,7 @@ class Ensemble:
 
         states, drawn, predictions = zip(*self._for_each(one, range(len(self._keys))))
         values = {name: np.stack([draws[name] for draws in drawn]) for name in drawn[0]}
-        del values["position"]  # gigabytes of weights, and U and the predictor are kept
+        positions = values.pop("position")
         matrices = values.pop("order_parameter")
         network = self.point.network
         if network.outputs > 1:  # (…, n·C, n·C) → (…, n, C, n, C)
@@ -109,11 +110,14 @@ class Ensemble:
                 *matrices.shape[:2], *(network.n_paths, network.outputs) * 2
             )
         means, variances = np.moveaxis(np.array(predictions), 2, 0)
-        return list(states), {
+        groups = {
             "posterior": {"order_parameter": matrices},
             "predictions": {"predictor_mean": means, "predictor_variance": variances},
             "sample_stats": values,
         }
+        if self.model.dimension <= LARGEST_DIMENSION:  # others would be gigabytes of weights
+            groups["unconstrained_posterior"] = {"position": positions}
+        return list(states), groups
 
     def _for_each(self, function: Callable, items: Iterable) -> list[Any]:
         return list(self._threads.map(function, items))

@@ -30,6 +30,7 @@ from pathkernel_datasets.drawing import (
 from pathkernel_datasets.figure_files import NothingToPlot, write_figures
 from pathkernel_datasets.store import open_store
 from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_accuracy
+from pathkernel_sampling.finite_width import finite_width
 from pathkernel_sampling.sample_store import open_samples, runs
 from pathkernel_sampling.sample_tables import Theory, describe_run, run_settings
 
@@ -286,11 +287,18 @@ def save_sample_figures(
     """
     dataset, run = open_store(store), open_samples(store, group)
     every = [open_samples(store, name) for name in runs(store)]
+    same = [tree for tree in every if _without_width(tree) == _without_width(run)]
     figures: dict[str, Callable[[], Figure]] = {
         "accuracy": lambda: accuracy(dataset, every, run),
         "order_parameters": lambda: order_parameters(dataset, run),
         "predictors": lambda: predictors(dataset, run),
+        "finite_width": lambda: finite_width(store, dataset, same, _without_width(run)),
     }
     if trace:
         figures["traces"] = lambda: traces(dataset, run)
     return write_figures(figures, folder, report)
+
+
+def _without_width(run: xr.DataTree) -> str:
+    settings = run_settings(run)
+    return f"{settings['sampler']}, T = {settings['temperature']:g}, seed {settings['seed']}"

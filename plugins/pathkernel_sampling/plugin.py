@@ -11,6 +11,7 @@ import numpy as np
 from pathkernel_core.hooks import Sampler, hookimpl
 from pathkernel_core.network import Network
 from pathkernel_sampling.command import sample
+from pathkernel_sampling.correct_command import correct
 
 if TYPE_CHECKING:
     from pathkernel_sampling.models import Model
@@ -63,5 +64,5 @@ def pathkernel_samplers() -> list[Sampler]:
 
 @hookimpl
 def pathkernel_commands() -> list[click.Command]:
-    """The command ``pathkernel sample``."""
-    return [sample]
+    """The commands ``pathkernel sample`` and ``pathkernel correct``."""
+    return [sample, correct]

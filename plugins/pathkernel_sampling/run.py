@@ -21,6 +21,8 @@ from pathkernel_datasets.study import versions
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
 from pathkernel_sampling.ensemble import Ensemble
+from pathkernel_sampling.evidence import LARGEST_DIMENSION, Evidence, log_evidence
+from pathkernel_sampling.models import Model
 from pathkernel_sampling.point import GridPoint, Point
 from pathkernel_sampling.sample_store import SampleStore, group_name
 
@@ -150,7 +152,7 @@ def sample_study(
         draws = DRAWS if target_ess is None else _UNLIMITED
     goal = _Goal(-(-draws // thin) * thin, target_ess)
     samples = SampleStore.resume(store, group, settings)
-    if samples is not None and goal.reached(*_so_far(samples)):
+    if samples is not None and samples.has_evidence and goal.reached(*_so_far(samples)):
         return group
     report(SampleProgress(0, None, "data and attention"))
     point = Point.rebuild(store, at, plugins)
@@ -160,6 +162,7 @@ def sample_study(
         if samples is None:
             samples = _begin(ensemble, store, group, settings, dataset, report)
         _extend(ensemble, samples, goal, report)
+    _estimate_evidence(model, samples, at.seed)
     return group
 
 
@@ -221,6 +224,7 @@ def _begin(
             "order_parameter": ("path", *outputs, "path_dual", *dual),
             "predictor_mean": ("test_set", "example", *outputs),
             "predictor_variance": ("test_set", "example", *outputs),
+            "position": ("coordinate",),
         },
         example,
         np.asarray(ensemble.point.data.labels),
@@ -258,6 +262,15 @@ def _extend(
         done += rounds * ensemble.thin
         # compilation makes the first block slow: grow from there, at most twofold
         rounds = max(1, min(2 * rounds, int(rounds * _BLOCK_SECONDS / took)))
+
+
+def _estimate_evidence(model: Model, samples: SampleStore, seed: int) -> None:
+    """Write the log evidence, NaN where its estimate would not be cheap."""
+    evidence = Evidence(np.nan, np.nan)
+    if model.dimension <= LARGEST_DIMENSION:
+        positions = samples.read("unconstrained_posterior", "position")
+        evidence = log_evidence(model, positions, samples.read("sample_stats", "lp"), seed)
+    samples.write_evidence(*evidence)
 
 
 def _so_far(samples: SampleStore) -> tuple[int, float]:

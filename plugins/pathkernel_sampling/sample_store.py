@@ -6,8 +6,9 @@ A run is a group of its own, with the groups that ArviZ knows:
         posterior          order parameter of every draw
         predictions        predictor on the test sets, of every thin-th draw
         sample_stats       what the sampler reports of every draw
+        unconstrained_posterior    sampled coordinates of every draw, where they are few
         observed_data      training labels
-        adaptation         states of the chains, to go on from, and the marker
+        adaptation         states of the chains, to go on from, the marker, and the evidence
 
 The study's own root group is left as it is, but for the index of metadata that Zarr keeps there.
 """
@@ -32,8 +33,8 @@ from pathkernel_datasets.store import StoreError, check_store
 from pathkernel_sampling.point import GridPoint
 
 ROOT = "samples"
-GROWING = ("posterior", "predictions", "sample_stats")
-"""Groups whose arrays grow along ``draw`` from block to block."""
+GROWING = ("posterior", "predictions", "sample_stats", "unconstrained_posterior")
+"""Groups whose arrays grow along ``draw`` from block to block; the last may be missing."""
 
 _CHUNK_BYTES = 2**23
 _CHUNK_DRAWS = 500
@@ -53,6 +54,7 @@ _ATTRIBUTES = {
     "acceptance_rate": ("mean acceptance probability along the trajectory", "1"),
     "step_size": ("step size of the integrator", "1"),
     "label": ("label of the training example", "1"),
+    "position": ("sampled coordinates", "1"),
     "chain": ("chain", "1"),
     "draw": ("draw after the warm-up", "1"),
     "observation": ("training example", "1"),
@@ -126,10 +128,15 @@ class SampleStore:
     def __init__(self, path: Path, group: str):
         self.path, self.group = Path(path), group
         self._zarr = zarr.open_group(path, path=group, mode="r+", use_consolidated=False)
-        self._arrays = {name: dict(self._zarr[name].arrays()) for name in (*GROWING, "adaptation")}
+        self._arrays = {
+            name: dict(self._zarr[name].arrays())
+            for name in (*GROWING, "adaptation")
+            if name in self._zarr
+        }
         self.settings: dict[str, Any] = json.loads(self._zarr.attrs["settings"])
         for name in GROWING:  # a block that was not finished
-            self._resize(name, self.draws_done // self._step(name))
+            if name in self._arrays:
+                self._resize(name, self.draws_done // self._step(name))
 
     @classmethod
     def create(
@@ -174,7 +181,7 @@ class SampleStore:
             If the folder cannot be written.
         """
         path = Path(path)
-        partial = _folder_beside(path)
+        partial = folder_beside(path)
         try:
             _create_groups(partial, settings, attributes, coordinates, dims, example, labels)
             _create_adaptation(partial, states, seconds)
@@ -284,13 +291,21 @@ class SampleStore:
         self._put(adaptation["draws_done"], (), done + count)
         self.publish()
 
+    @property
+    def has_evidence(self) -> bool:
+        """Whether the evidence that is written takes all draws into account."""
+        return int(self._arrays["adaptation"]["evidence_draws"][()]) == self.draws_done
+
+    def write_evidence(self, value: float, error: float) -> None:
+        """Write an estimate of the log evidence, and its error, from all draws so far."""
+        adaptation = self._arrays["adaptation"]
+        self._put(adaptation["log_evidence"], (), value)
+        self._put(adaptation["log_evidence_error"], (), error)
+        self._put(adaptation["evidence_draws"], (), self.draws_done)
+
     def publish(self) -> None:
-        """Show all that is written to readers, who go by the store's index of metadata."""
-        with warnings.catch_warnings():
-            # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
-            warnings.filterwarnings("ignore", message="Consolidated metadata")
-            warnings.filterwarnings("ignore", message="Object at .* is not recognized")
-            zarr.consolidate_metadata(self.path)
+        """Show all that is written to readers."""
+        publish(self.path)
 
     def _slot(self) -> int:
         draws = self._arrays["adaptation"]["slot_draws"][...]
@@ -311,10 +326,29 @@ class SampleStore:
         array[region] = values
 
 
-def _folder_beside(path: Path) -> Path:
-    folder = path.resolve().parent
+def publish(path: Path) -> None:
+    """Show what groups of a store hold to readers, who go by the store's index of metadata."""
+    with warnings.catch_warnings():
+        # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        warnings.filterwarnings("ignore", message="Object at .* is not recognized")
+        zarr.consolidate_metadata(path)
+
+
+def folder_beside(path: Path) -> Path:
+    """Make a folder beside a store, for what is to be moved into it.
+
+    Raises
+    ------
+    StoreError
+        If the folder of the store cannot be written.
+    """
+    folder, prefix = path.resolve().parent, f".{path.name}.samples."
+    for old in folder.glob(f"{prefix}*"):  # of a run that was killed before it could move its own
+        if time.time() - old.stat().st_mtime > _ABANDONED:
+            shutil.rmtree(old, ignore_errors=True)
     try:
-        return Path(tempfile.mkdtemp(prefix=f".{path.name}.samples.", dir=folder))
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
     except PermissionError:
         raise StoreError(
             f"the folder {folder} cannot be written; copy the store elsewhere"
@@ -398,6 +432,13 @@ def _create_adaptation(
             {"long_name": "time spent on the run so far", "units": "s"},
         ),
     }
+    about = "of the estimate by bridge sampling"
+    for name, value, long_name, units in (
+        ("log_evidence", np.nan, "log evidence ln p(Y), by bridge sampling", "nat"),
+        ("log_evidence_error", np.nan, f"standard error {about}", "nat"),
+        ("evidence_draws", np.int64(-1), f"draws of each chain {about}", "1"),
+    ):
+        variables[name] = ((), value, {"long_name": long_name, "units": units})
     for name in states[0]:
         values = np.stack([np.asarray(state[name]) for state in states])
         dims = (f"{name}_dim_{axis}" for axis in range(values.ndim - 1))

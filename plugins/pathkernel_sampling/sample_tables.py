@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +15,15 @@ from rich.text import Text
 
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import (
     Diagnostics,
     distinct_entries,
     predictor,
     sampled_accuracy,
+    sampled_log_evidence,
 )
+from pathkernel_sampling.point import GridPoint
 
 _ROWS = 15  # entries of U that a table shows
 
@@ -33,6 +38,8 @@ class Theory:
         U at the saddle point.
     accuracy, accuracy_gp : DataArray, dims (test_set,)
     predictor_mean, predictor_variance : DataArray, dims (test_set, example, [output])
+    log_evidence : float
+        ln p(Y) at leading order, in nats.
     labels : DataArray of the same dims
     converged : bool
         Whether the minimisation of the action converged.
@@ -43,6 +50,7 @@ class Theory:
     accuracy_gp: xr.DataArray
     predictor_mean: xr.DataArray
     predictor_variance: xr.DataArray
+    log_evidence: float
     labels: xr.DataArray
     converged: bool
 
@@ -61,6 +69,7 @@ class Theory:
         gp = dataset["accuracy_gp"].sel(reference).load()
         return cls(
             **at,
+            log_evidence=float(dataset["log_evidence"].sel(point)),
             accuracy_gp=gp if reference_done else gp * np.nan,
             labels=dataset["test_label"].sel(seed=settings["seed"]).load(),
             converged=status == STATUS_CODES["converged"],
@@ -168,6 +177,49 @@ def accuracy_table(run: xr.DataTree, theory: Theory) -> Table:
             _show(_root_mean(theory.predictor_variance.isel(at).values), ".3g"),
             _show(_root_mean(difference**2), ".2g"),
             _show(_root_mean(moments["mcse"].isel(at).values ** 2), ".2g"),
+        )
+    return table
+
+
+def describe_evidence(run: xr.DataTree, theory: Theory) -> str:
+    """The log evidence in one line."""
+    value, error = sampled_log_evidence(run)
+    line = f"Log evidence ln p(Y): theory {theory.log_evidence:.2f} nats"
+    if np.isnan(value):
+        return f"{line}; not estimated from these draws"
+    return f"{line}, sampled {value:.2f} ± {error:.2g} nats (bridge sampling)"
+
+
+def correction_table(store: str | os.PathLike, points: Sequence[GridPoint]) -> Table:
+    """Next order in 1/N at points of a study."""
+    table = Table(
+        title=Text("Next order in 1/N"),
+        caption=Text(
+            "ln p(Y) in nats; of its correction, two loops is the part from cubic and quartic "
+            "terms, which should be\nwell below one. change of U: Frobenius norm of the "
+            "correction, relative to that of U at the saddle.",
+            justify="left",
+        ),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("N", "T", "seed", "ln p(Y)", "correction", "two loops", "change of U"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for at in points:
+        found = open_correction(store, at)
+        sizes = [
+            float(np.sqrt((found[name] ** 2).sum()))
+            for name in ("order_parameter_correction", "order_parameter")
+        ]
+        table.add_row(
+            number(at.width),
+            f"{at.temperature:g}",
+            str(at.seed),
+            _show(found["log_evidence"], ".3f"),
+            _show(found["log_evidence_correction"], "+.3f"),
+            _show(found["log_evidence_two_loops"], "+.3f"),
+            format(sizes[0] / sizes[1], ".1%"),
         )
     return table
 

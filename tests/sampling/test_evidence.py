@@ -1,0 +1,71 @@
+"""The evidence by bridge sampling, against integrals that are done in other ways."""
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("blackjax")
+pytest.importorskip("arviz_stats")
+
+from scipy import integrate  # noqa: E402
+from scipy.special import logsumexp  # noqa: E402
+
+from pathkernel_core import Network  # noqa: E402
+from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
+from pathkernel_sampling.evidence import log_evidence  # noqa: E402
+from pathkernel_sampling.models import build_model  # noqa: E402
+
+
+def model_of(network, temperature, count=6, width=4, name="order-parameter"):
+    generator = np.random.default_rng(0)
+    xi = generator.standard_normal((count, network.n_paths, width))
+    labels = 1.5 * generator.standard_normal((count, network.outputs))
+    return build_model(name, xi, labels, network, temperature)
+
+
+def sampled(model, draws, chains=2):
+    positions, densities = [], []
+    for chain in range(chains):
+        key = jax.random.fold_in(jax.random.key(1), chain)
+        state = warm_up(model, jax.random.fold_in(key, 0), 300)
+        _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
+        positions.append(drawn["position"])
+        densities.append(drawn["lp"])
+    return np.array(positions), np.array(densities)
+
+
+def test_of_one_path_it_is_the_integral_over_both_variances():
+    model = model_of(Network((1,), 6), 0.3)
+    density = jax.jit(model.log_density)
+    exact, _ = integrate.dblquad(
+        lambda y, x: np.exp(density(np.array([x, y]))), -1.5, 2.5, -1.5, 2.5, epsrel=1e-6
+    )
+    estimate = log_evidence(model, *sampled(model, 1000))
+    assert 1e-4 < estimate.error < 0.02
+    assert abs(estimate.log_evidence - np.log(exact)) < 4 * estimate.error + 1e-5
+
+
+@pytest.mark.parametrize(
+    "network", [Network((2, 2), 3), Network((2,), (3, 4), outputs=2)], ids=["singular", "outputs"]
+)
+def test_it_is_the_mean_likelihood_of_the_prior(network):
+    model = model_of(network, 1.0, count=3)
+    generator = np.random.default_rng(5)
+    keys = [jax.random.key(int(k)) for k in generator.integers(2**31, size=20_000)]
+    draws = np.array([model.initial(key) for key in keys])
+
+    def log_likelihood(x):
+        return model.log_density(x) - model.log_prior(x)
+
+    values = np.asarray(jax.jit(lambda x: jax.lax.map(log_likelihood, x))(draws))
+    exact = logsumexp(values) - np.log(values.size)
+    error = np.exp(values - exact).std() / np.sqrt(values.size)
+    estimate = log_evidence(model, *sampled(model, 1000))
+    assert np.hypot(error, estimate.error) < 0.05
+    assert abs(estimate.log_evidence - exact) < 4 * np.hypot(error, estimate.error)
+
+
+def test_too_few_draws_give_no_estimate():
+    model = model_of(Network((2, 2), 5), 0.3)
+    positions, densities = sampled(model, 30)
+    assert np.isnan(log_evidence(model, positions, densities)).all()
