@@ -4,10 +4,10 @@ Hidden Markov task of the paper (P = 100, n = 4, N_0 = 231), N = 10, T = 0.01, o
 is the smallest bulk effective sample size of the order parameter's entries, over the CPU time of
 everything from the construction of the model to the last draw, warm-up and compilation included.
 Each sampler runs in a process of its own. ``weights`` and ``layer-by-layer`` draw until they have
-used ``--minutes`` of CPU time; the latter is ``weights`` as it is done today, every gradient passing
-all tokens through all layers. All samplers are compared with the first by the largest deviation of
-an entry of the mean order parameter, and of the mean predictor on a test chain, in combined
-Monte-Carlo errors.
+used ``--minutes`` of CPU time; the latter is ``weights`` as it is done today, where every gradient
+passes all tokens through all layers.
+All samplers are compared with the first by the largest deviation of an entry of the mean order
+parameter, and of the mean predictor on a test chain, in combined Monte-Carlo errors.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ import os
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")  # before JAX is imported anywhere
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# as the commands set it: another number of threads rounds differently
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
 import hypothesis
 import numpy as np

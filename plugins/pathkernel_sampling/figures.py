@@ -292,8 +292,9 @@ def save_sample_figures(
         "accuracy": lambda: accuracy(dataset, every, run),
         "order_parameters": lambda: order_parameters(dataset, run),
         "predictors": lambda: predictors(dataset, run),
-        "finite_width": lambda: finite_width(store, dataset, same, _without_width(run)),
     }
+    if len(same) > 1:
+        figures["finite_width"] = lambda: finite_width(store, dataset, same, _without_width(run))
     if trace:
         figures["traces"] = lambda: traces(dataset, run)
     return write_figures(figures, folder, report)

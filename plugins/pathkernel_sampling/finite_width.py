@@ -124,10 +124,8 @@ def finite_width(
     Raises
     ------
     NothingToPlot
-        If fewer than two widths are sampled.
+        If the theory is not computed at these widths.
     """
-    if len(runs) < 2:
-        raise NothingToPlot("samples at two widths or more are needed")
     found = WidthComparison.collect(store, dataset, runs)
     if np.isnan(found.saddle).all():
         raise NothingToPlot("the theory is not computed at these points")

@@ -20,7 +20,7 @@ from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_sampling.diagnostics import diagnose
+from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
 from pathkernel_sampling.figures import save_sample_figures
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import SampleStore, open_samples, runs
@@ -57,7 +57,7 @@ def arrays(path, group):
     tree = open_samples(path, group)
     return {
         f"{name}/{variable}": tree[name][variable].values
-        for name in ("posterior", "predictions", "sample_stats")
+        for name in ("posterior", "predictions", "sample_stats", "unconstrained_posterior")
         for variable in tree[name].variables
     }
 
@@ -186,6 +186,33 @@ def test_a_run_killed_in_its_warm_up_leaves_nothing_and_starts_again(study, refe
     assert_same(arrays(study, group), reference)
 
 
+def test_evidence_is_written_even_after_a_kill_at_the_end(study, monkeypatch):
+    def fail(self, value, error):
+        raise Killed
+
+    monkeypatch.setattr(SampleStore, "write_evidence", fail)
+    with pytest.raises(Killed):
+        sample_study(study, "order-parameter", draws=120, **POINT)
+    monkeypatch.undo()
+    group = sample_study(study, "order-parameter", draws=120, **POINT)
+    value, error = sampled_log_evidence(open_samples(study, group))
+    leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
+    assert 0 < error < 0.3
+    assert abs(value - leading) < 3, "the saddle is off by some nats"
+    # more draws replace it
+    sample_study(study, "order-parameter", draws=130, **POINT)
+    again = sampled_log_evidence(open_samples(study, group))
+    assert again != (value, error)
+    assert abs(again[0] - value) < 4 * error
+
+
+def test_only_models_of_few_dimensions_keep_their_coordinates(study):
+    group = sample_study(study, "weights", draws=10, **POINT | {"chains": 1})
+    run = open_samples(study, group)
+    assert "unconstrained_posterior" not in run
+    assert np.isnan(sampled_log_evidence(run)).all()
+
+
 def test_target_ess_stops_and_a_larger_one_goes_on(study):
     seen = []
     group = sample_study(study, "order-parameter", target_ess=60, report=seen.append, **POINT)
@@ -259,6 +286,21 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
         for name in ("accuracy", "order_parameters", "predictors", "traces")
         for kind in ("png", "svg")
     }
+
+
+def test_the_command_takes_several_widths_and_compares_them(study, capsys):
+    options = ("--widths", "10,100", "--chains", "2", "--warm-up", "30", "--draws", "120")
+    with pytest.raises(SystemExit) as exit_:
+        main(["sample", str(study), *options])
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 0, err
+    assert err == ""
+    groups = runs(study)
+    assert [group.rpartition("N-")[2] for group in groups] == ["10", "100"]
+    for group in groups:
+        assert f"Group: {group}" in out
+    assert out.count("bridge sampling") == 2
+    assert (study.with_name("study-figures") / groups[1] / "finite_width.png").exists()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,116 @@
+"""Next orders of a study: kept in its store, and compared with samples over the width."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+pytest.importorskip("blackjax")
+pytest.importorskip("arviz_stats")
+
+from pathkernel_cli.main import main
+from pathkernel_core import Network, PathKernels, attentioned_inputs, minimise_action
+from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_sampling.correct import correct_study, open_correction
+from pathkernel_sampling.corrections import next_order
+from pathkernel_sampling.diagnostics import sampled_log_evidence
+from pathkernel_sampling.figures import save_sample_figures
+from pathkernel_sampling.finite_width import WidthComparison
+from pathkernel_sampling.point import GridPoint
+from pathkernel_sampling.run import sample_study
+from pathkernel_sampling.sample_store import open_samples
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+TASK = HiddenMarkov(examples=10, test_examples=20)
+WIDTHS = (3, 20, 100)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    path = tmp_path_factory.mktemp("studies") / "study.zarr"
+    run_study(Study(TASK, WIDTHS), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def corrected(study):
+    return correct_study(study, width=20)
+
+
+def test_the_store_keeps_what_the_expansion_gives(study, corrected):
+    data = TASK.realise(0)
+    xi = attentioned_inputs(data.train.inputs, data.layers, data.readout)
+    problem = PathKernels(xi, data.train.labels)
+    expected = next_order(minimise_action(problem, Network(data.heads, 20), 0.01))
+    assert corrected == GridPoint(width=20, temperature=0.01, seed=0)
+    found = open_correction(study, corrected)
+    for name in (
+        *("order_parameter", "order_parameter_correction", "log_evidence"),
+        *("log_evidence_correction", "log_evidence_two_loops"),
+    ):
+        np.testing.assert_allclose(found[name], getattr(expected, name), rtol=1e-10)
+        assert found[name].attrs["long_name"]
+        assert found[name].attrs["units"] in ("1", "nat")
+    assert found["path"].values.tolist() == ["1-1", "1-2", "2-1", "2-2"]
+    # the saddle is the study's own
+    saddle = open_store(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
+    np.testing.assert_allclose(found["order_parameter"], saddle, rtol=1e-6, atol=1e-8)
+
+
+def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkeypatch):
+    before = open_store(study).load()
+    identity = check_store(study)
+    monkeypatch.setattr("pathkernel_sampling.correct.next_order", None)  # would fail if called
+    assert correct_study(study, width=20) == corrected
+    assert check_store(study) == identity
+    xr.testing.assert_identical(open_store(study).load(), before)
+    assert open_correction(study, GridPoint(100, 0.01, 0)) is None
+
+
+def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
+    with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
+        correct_study(study, width=3)
+    with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
+        correct_study(study, width=7)
+    assert open_correction(study, GridPoint(3, 0.01, 0)) is None
+    assert [file.name for file in study.parent.iterdir()] == [study.name]
+
+
+def test_the_command_prints_what_it_keeps(study, corrected, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["correct", str(study), "--widths", "20,100"])
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 0, err
+    assert err == ""
+    found = open_correction(study, corrected)
+    (line,) = (line for line in out.splitlines() if line.split()[:1] == ["20"])
+    assert line.split()[3:5] == [
+        format(float(found["log_evidence"]), ".3f"),
+        format(float(found["log_evidence_correction"]), "+.3f"),
+    ]
+    assert open_correction(study, GridPoint(100, 0.01, 0)) is not None
+
+
+def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
+    groups = [
+        sample_study(study, "order-parameter", width=width, draws=1500, chains=2, warm_up=200)
+        for width in (3, 20)
+    ]
+    runs = [open_samples(study, group) for group in groups]
+    found = WidthComparison.collect(study, open_store(study), runs[::-1])
+    assert found.widths.tolist() == [3, 20]
+    assert np.isnan(found.next_order[0]).all(), "singular: no expansion"
+    assert np.isfinite(found.saddle).all()
+    np.testing.assert_array_equal(
+        found.evidence[:, 2:], [sampled_log_evidence(run) for run in runs]
+    )
+    # at N = 20 the next order is closer to the exact values than the saddle, and agrees with them
+    saddle, corrected_, sampled, error = found.evidence[1]
+    assert abs(corrected_ - sampled) < 4 * error + 0.03 * abs(saddle - sampled)
+    misfit = np.abs(found.next_order[1] - found.sampled[1]) / found.error[1]
+    gap = np.abs(found.saddle[1] - found.sampled[1]) / found.error[1]
+    assert gap.max() > 4
+    assert misfit.max() < 0.5 * gap.max()
+    written = save_sample_figures(study, groups[0], tmp_path)
+    assert "finite_width.png" in {file.name for file in written}
