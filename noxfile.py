@@ -74,11 +74,22 @@ def tests_strict(session):
     _test_backend(session, "array-api-strict", "array-api-strict>=2.3")
 
 
-@nox.session(python=PYTHON, default=False)
-def tests_sampling(session):
-    """Check the samplers of the posterior; takes some minutes, so it is run by name."""
+def _test_sampling(session, marked):
     session.install(".[sampling]", *_group("test"))
-    session.run("pytest", "tests/sampling", *session.posargs, env=ONE_THREAD)
+    chosen = ("tests/sampling", "-m", marked)
+    session.run("pytest", "-W", "error", *chosen, *session.posargs, env=ONE_THREAD)
+
+
+@nox.session(python=PYTHON)
+def tests_sampling(session):
+    """Check the samplers of the posterior, which need JAX and BlackJAX."""
+    _test_sampling(session, "not slow")
+
+
+@nox.session(python=PYTHON, default=False)
+def tests_slow(session):
+    """Calibrate the samplers over many draws of the data; minutes, so run by name."""
+    _test_sampling(session, "slow")
 
 
 @nox.session(python=PYTHON, default=GPU)

@@ -39,7 +39,7 @@ def sample(model, draws, test=None, chains=2):
     predict = jax.jit(jax.vmap(lambda x: model.predict(x, test)[0]))
     for chain in range(chains):
         key = jax.random.fold_in(jax.random.key(1), chain)
-        state = warm_up(model, jax.random.fold_in(key, 0), 1000)
+        state = warm_up(model, jax.random.fold_in(key, 0), 500)
         _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
         assert drawn["diverging"].mean() < 0.02
         order_parameters.append(drawn["order_parameter"])
@@ -53,7 +53,7 @@ def agree(one, other):
     combined = np.hypot(error, other_error)
     np.testing.assert_array_less(np.abs(mean - other_mean), 4 * combined)
     # errors are small enough to tell models apart
-    assert combined.max() < 0.05 * np.abs(mean).max()
+    assert combined.max() < 0.07 * np.abs(mean).max()
 
 
 def prior_weights(network, draws, seed=0):
@@ -87,7 +87,7 @@ def test_models_agree(network, temperature, names):
     xi, labels = examples(network)
     test, _ = examples(network, 3, seed=7)
     first, *others = (
-        sample(build_model(name, xi, labels, network, temperature), 4000, test) for name in names
+        sample(build_model(name, xi, labels, network, temperature), 2000, test) for name in names
     )
     for other in others:
         for values, compared in zip(first, other):
@@ -100,10 +100,10 @@ def test_models_agree(network, temperature, names):
 )
 def test_starts_are_draws_from_the_prior_hierarchy(name, network):
     model = build_model(name, *examples(network), network, 1.0)
-    keys = jax.random.split(jax.random.key(3), 4000)
+    keys = jax.random.split(jax.random.key(3), 1500)
     positions = jnp.stack([model.initial(key) for key in keys])
     drawn = np.asarray(jax.vmap(model.order_parameter)(positions))
-    want = prior_weights(network, 4000)
+    want = prior_weights(network, 1500)
     scale = math.prod(network.order_parameter_variances)
     exact = scale * np.eye(len(drawn[0]))
     error = drawn.std(0) / np.sqrt(len(drawn))
