@@ -123,7 +123,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     try:
         with safe_open(path, framework="np") as file:
             header = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
+            names = file.keys()  # the file itself is no mapping
+            arrays = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
         raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
     if header.get("format") != FORMAT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import xarray as xr
 import zarr
 
+_ABANDONED = 60  # seconds after which a store that was to be moved into place is left over
 _PREFIX = "curve."  # of the arrays of a training's file
 _VARIABLES = {  # name: (dimension, long name, units)
     "loss": ("step", "mean squared error, averaged over the steps since the last one listed", "1"),
@@ -111,7 +113,7 @@ class LearningCurves:
         test_accuracy : float, optional
             Accuracy on unseen characters, once it is known.
         """
-        arrays = {name: values for name, values in self.to_arrays().items()}
+        arrays = self.to_arrays()
         best_step, best_accuracy = self.best
         scalars = {"best_step": best_step, "best_validation_accuracy": best_accuracy}
         if test_accuracy is not None:
@@ -166,6 +168,16 @@ def save_curves(path: str | os.PathLike, curves: xr.Dataset) -> None:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove stores that a killed training was about to move into the place of ``path``."""
+    for partial in path.parent.glob(f".{path.name}.*"):
+        try:
+            if time.time() - partial.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(partial, ignore_errors=True)
+        except FileNotFoundError:  # moved into place by a training that goes on
+            continue
 
 
 def _described(long_name: str, units: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pathkernel_datasets.omniglot import ARCHIVE_DIGESTS, DRAWINGS, SPLIT_DIGESTS, split_characters
 from pathkernel_tasks.one_shot_images import label_vectors
-from pathkernel_training.episodes import drawing_coordinates
+from pathkernel_training.episodes import all_drawings, drawing_coordinates
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def omniglot_data(label_seed: int = 0) -> TrainingData:
     digests = {f"omniglot {split} characters": SPLIT_DIGESTS[split] for split in ("train", "val")}
     digests |= {f"omniglot {folder}": digest for folder, digest in ARCHIVE_DIGESTS.items()}
     return TrainingData(
-        drawing_coordinates(splits["train"]),
-        drawing_coordinates(splits["val"]),
+        drawing_coordinates(all_drawings(splits["train"])),
+        drawing_coordinates(all_drawings(splits["val"])),
         label_vectors(label_seed),
         digests,
     )

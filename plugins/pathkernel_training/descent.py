@@ -33,6 +33,7 @@ class TrainingState(NamedTuple):
     optimiser: Any
 
 
+@functools.lru_cache  # so that equal settings find the step that is compiled already
 def make_optimiser(learning_rate: float, weight_decay: float) -> optax.GradientTransformation:
     """Adam with L2 regularisation: the decay is added to the gradient, not to the update.
 

@@ -76,7 +76,7 @@ class TrainingEpisodes:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches of an epoch; the few pairs that are left over change from epoch to epoch."""
+        """Whole batches of an epoch. The few pairs left over are others in every epoch."""
         return self.pairs // self.batch
 
     def at(self, step: int) -> Episodes:
@@ -130,12 +130,17 @@ def held_out_episodes(characters: int, episodes: int, seed: int) -> Episodes:
     return character_episodes(characters, episodes, _stream(seed, _TEST, 0))
 
 
-def drawing_coordinates(characters: Sequence[Character]) -> np.ndarray:
-    """Coordinates of the patches of all drawings of some characters; every drawing is read once.
+def drawing_coordinates(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
+    """Coordinates of the patches of Omniglot's drawings.
+
+    Parameters
+    ----------
+    drawings : sequence of (Character, int)
+        Character and number of the drawing, 0 to 19; see :func:`all_drawings`.
 
     Returns
     -------
-    array, shape (20·characters, 16, 64)
+    array, shape (n, 16, 64)
         float32; the last coordinate, for the label, is 0.
 
     Raises
@@ -143,8 +148,12 @@ def drawing_coordinates(characters: Sequence[Character]) -> np.ndarray:
     pathkernel_datasets.image_sources.ImageDataError
         If an archive is missing or damaged, or cannot be downloaded.
     """
-    drawings = [(character, number) for character in characters for number in range(DRAWINGS)]
     return image_coordinates(read_drawings(drawings))
+
+
+def all_drawings(characters: Sequence[Character]) -> list[tuple[Character, int]]:
+    """All drawings of some characters, in the order of the numbers that episodes give them."""
+    return [(character, number) for character in characters for number in range(DRAWINGS)]
 
 
 def image_coordinates(images: np.ndarray) -> np.ndarray:
@@ -224,5 +233,3 @@ def _pairs(characters: int) -> tuple[np.ndarray, np.ndarray]:
 @functools.lru_cache(maxsize=2)
 def _epoch_order(pairs: int, seed: int, epoch: int) -> np.ndarray:
     return _stream(seed, _ORDER, epoch).permutation(np.arange(pairs, dtype=np.int32))
-
-

@@ -2,9 +2,10 @@
 
     z⁰ = V⁰ x,    z^ℓ = H^{-1/2} Σ_h attention_h(V^{ℓh} z^{ℓ-1}),    f = a · mean over t of z^L_t
 
-where the attention of head h in layer ℓ is Ω^{ℓh}_{st} = softmax over s of (K^{ℓh} x_s)·(Q^{ℓh} x_t)/√G.
-The theory's network has 1/√N_0 in front of V⁰ and 1/√N in front of every other weight; a trained
-weight stands for the theory's divided by its root, see :mod:`pathkernel_training.empirical`.
+where the attention of head h in layer ℓ is Ω^{ℓh}_{st} = softmax over s of
+(K^{ℓh} x_s)·(Q^{ℓh} x_t)/√G. The theory's network has 1/√N_0 in front of V⁰ and 1/√N in front of
+every other weight; a trained weight stands for the theory's divided by its root, see
+:mod:`pathkernel_training.empirical`.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class NetworkShape:
         Returns
         -------
         dict
-            ``projection`` V⁰ (N, N_0), ``values`` V (L, H, N, N), ``readout`` a (N,), ``queries`` and
-            ``keys`` (L, H, G, N_0).
+            ``projection`` V⁰ (N, N_0), ``values`` V (L, H, N, N), ``readout`` a (N,),
+            ``queries`` and ``keys`` (L, H, G, N_0).
         """
         attention = (self.layers, self.heads, self.qk_width, token_width)
         return {

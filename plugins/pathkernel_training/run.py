@@ -15,10 +15,10 @@ import numpy as np
 
 from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.study import versions
+from pathkernel_training import checkpoint, curves
 from pathkernel_training.checkpoint import (
     Checkpoint,
     read_checkpoint,
-    remove_abandoned,
     save_checkpoint,
 )
 from pathkernel_training.curves import LearningCurves, save_curves
@@ -237,9 +237,7 @@ class _Training:
             self._write_curves()
         return self._step - first
 
-    def _interval(
-        self, stop: int, total: int, first: int, clock: _Clock, report: Report
-    ) -> None:
+    def _interval(self, stop: int, total: int, first: int, clock: _Clock, report: Report) -> None:
         losses = []
         for step in range(self._step, stop):
             start = time.monotonic()
@@ -284,9 +282,7 @@ class _Training:
         self._write_curves()
 
     def _write_curves(self) -> None:
-        save_curves(
-            self._folder / CURVES, self._curves.to_dataset(curve_attributes(self._about()))
-        )
+        save_curves(self._folder / CURVES, self._curves.to_dataset(curve_attributes(self._about())))
 
     def _checkpoint(self, further: Mapping[str, np.ndarray]) -> Checkpoint:
         weights = {name: np.asarray(array) for name, array in self._state.weights.items()}
@@ -346,7 +342,8 @@ def _open_folder(folder: Path, identity: Mapping[str, Any], total: int) -> Check
             raise StoreError(f"the folder {folder} cannot be made: {error}") from error
     if not os.access(folder, os.W_OK):
         raise StoreError(f"the folder {folder} cannot be written; choose another one")
-    remove_abandoned(folder)
+    checkpoint.remove_abandoned(folder)
+    curves.remove_abandoned(folder / CURVES)
     if not latest.exists():
         return None
     held = read_checkpoint(latest)
