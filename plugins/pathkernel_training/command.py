@@ -135,7 +135,7 @@ def one_shot_images(
 def _kept(folder: Path) -> str:
     """What an interrupted training leaves, as the beginning of a sentence."""
     from pathkernel_training.checkpoint import read_checkpoint
-    from pathkernel_training.run import LATEST
+    from pathkernel_training.folder import LATEST
 
     try:
         step = read_checkpoint(folder / LATEST).about["step"]

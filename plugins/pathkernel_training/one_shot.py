@@ -17,12 +17,10 @@ from pathkernel_training.curves import LearningCurves, save_curves
 from pathkernel_training.data import omniglot_data
 from pathkernel_training.descent import evaluate
 from pathkernel_training.episodes import drawing_coordinates, held_out_episodes, token_space
+from pathkernel_training.folder import BEST, CURVES, LATEST
 from pathkernel_training.network import NetworkShape
 from pathkernel_training.presets import DEFAULT, default_folder, preset
 from pathkernel_training.run import (
-    BEST,
-    CURVES,
-    LATEST,
     Report,
     TrainingProgress,
     TrainingSettings,

@@ -15,10 +15,8 @@ import numpy as np
 
 from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.study import versions
-from pathkernel_training import checkpoint, curves
 from pathkernel_training.checkpoint import (
     Checkpoint,
-    read_checkpoint,
     save_checkpoint,
 )
 from pathkernel_training.curves import LearningCurves, save_curves
@@ -31,9 +29,9 @@ from pathkernel_training.descent import (
     take_step,
 )
 from pathkernel_training.episodes import TrainingEpisodes, token_space, validation_episodes
+from pathkernel_training.folder import BEST, CURVES, LATEST, open_folder
 from pathkernel_training.network import NetworkShape, initial_weights
 
-BEST, LATEST, CURVES = "network.safetensors", "latest.safetensors", "curves.zarr"
 _SAVE_SECONDS = 20.0  # what a kill may cost, to the next end of an interval
 _OPTIMISER = "optimiser"  # prefix of the arrays of its state
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "optax")
@@ -171,7 +169,7 @@ def train(
         "data": dict(data.provenance),
     }
     folder = Path(folder)
-    held = _open_folder(folder, identity, total)
+    held = open_folder(folder, identity, total)
     with jax.enable_x64(False):  # whether JAX computes in double precision elsewhere or not
         training = _Training(folder, shape, data, episodes, settings, identity, held)
         return training.run_to(total, report)
@@ -322,57 +320,6 @@ def curve_attributes(about: Mapping[str, Any]) -> dict[str, Any]:
         **settings,
         "package_versions": dict(about["package_versions"]),
     }
-
-
-def _open_folder(folder: Path, identity: Mapping[str, Any], total: int) -> Checkpoint | None:
-    """Make the folder, or find the training in it and check that it is this one."""
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder} is no folder; choose another one for the training")
-    latest = folder / LATEST
-    if not latest.exists():
-        others = [] if not folder.exists() else [p.name for p in folder.iterdir()]
-        others = [name for name in others if not name.startswith(".") and name != BEST]
-        if others:
-            raise StoreError(
-                f"{folder} holds {others[0]!r} but no training to go on with; choose a new folder"
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"the folder {folder} cannot be made: {error}") from error
-    if not os.access(folder, os.W_OK):
-        raise StoreError(f"the folder {folder} cannot be written; choose another one")
-    checkpoint.remove_abandoned(folder)
-    curves.remove_abandoned(folder / CURVES)
-    if not latest.exists():
-        return None
-    held = read_checkpoint(latest)
-    different = _differences(held.about["settings"], identity)
-    if different:
-        raise StoreError(
-            f"{folder} holds another training and is left as it is ({'; '.join(different)}). "
-            "Choose another folder, or go on with its own settings"
-        )
-    if held.about["step"] > total:
-        raise StoreError(
-            f"{folder} holds a training of {held.about['step']} steps, more than the {total} asked "
-            "for. Choose another folder, or at least as many epochs"
-        )
-    return held
-
-
-def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for name in {**held, **wanted}:
-        there, here = held.get(name), wanted.get(name)
-        if there == here:
-            continue
-        words = name.replace("_", "-")
-        if isinstance(here, (list, dict)) or isinstance(there, (list, dict)):
-            lines.append(f"{words} are others")
-        else:
-            lines.append(f"{words}: the folder has {there}, this run {here}")
-    return lines
 
 
 def _next(step: int, every: int) -> int:
