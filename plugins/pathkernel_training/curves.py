@@ -1,0 +1,184 @@
+"""Learning curves: kept as plain arrays while training, written as a labelled Zarr store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+_ABANDONED = 60  # seconds after which a store that was to be moved into place is left over
+_PREFIX = "curve."  # of the arrays of a training's file
+_VARIABLES = {  # name: (dimension, long name, units)
+    "loss": ("step", "mean squared error, averaged over the steps since the last one listed", "1"),
+    "seconds": ("step", "time that the training took up to this step, validation included", "s"),
+    "validation_accuracy": (
+        "validation_step",
+        "fraction of fresh episodes of the validation characters classified correctly",
+        "1",
+    ),
+    "validation_loss": (
+        "validation_step",
+        "mean squared error on fresh episodes of the validation characters",
+        "1",
+    ),
+}
+_COORDINATES = {
+    "step": ("number of steps of gradient descent", "1"),
+    "validation_step": ("number of steps of gradient descent before the validation", "1"),
+}
+_SCALARS = {
+    "best_step": ("steps of gradient descent before the checkpoint that is kept", "1"),
+    "best_validation_accuracy": ("validation accuracy of the checkpoint that is kept", "1"),
+    "test_accuracy": (
+        "fraction of episodes of unseen characters that the kept checkpoint classifies correctly",
+        "1",
+    ),
+}
+
+
+class LearningCurves:
+    """Learning curves that grow.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        From :meth:`to_arrays`; others are ignored. Empty at the start of a training.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray] | None = None):
+        arrays = arrays or {}
+        self._values = {
+            name: arrays.get(_PREFIX + name, np.empty(0)).tolist()
+            for name in (*_COORDINATES, *_VARIABLES)
+        }
+
+    @property
+    def seconds(self) -> float:
+        """Time that the training took so far."""
+        return self._values["seconds"][-1] if self._values["seconds"] else 0.0
+
+    @property
+    def last_loss(self) -> float:
+        """Loss of the last interval; NaN at the start."""
+        return self._values["loss"][-1] if self._values["loss"] else float("nan")
+
+    @property
+    def last_accuracy(self) -> float:
+        """Last validation accuracy; NaN before the first."""
+        accuracies = self._values["validation_accuracy"]
+        return accuracies[-1] if accuracies else float("nan")
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """Step of the largest validation accuracy, the earliest of equals, and the accuracy."""
+        accuracies = self._values["validation_accuracy"]
+        if not accuracies:
+            return 0, float("nan")
+        place = int(np.argmax(accuracies))
+        return int(self._values["validation_step"][place]), accuracies[place]
+
+    def add_interval(self, step: int, loss: float, seconds: float) -> None:
+        """Add the loss averaged over the steps since the last interval's end."""
+        self._add(step=step, loss=loss, seconds=seconds)
+
+    def add_validation(self, step: int, accuracy: float, loss: float) -> None:
+        """Add a validation."""
+        self._add(validation_step=step, validation_accuracy=accuracy, validation_loss=loss)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Arrays to keep in a training's file."""
+        return {
+            _PREFIX + name: np.array(values, dtype=np.int64 if name in _COORDINATES else float)
+            for name, values in self._values.items()
+        }
+
+    def to_dataset(
+        self, attributes: Mapping[str, Any], test_accuracy: float | None = None
+    ) -> xr.Dataset:
+        """Labelled dataset of the curves, with dimensions ``step`` and ``validation_step``.
+
+        Parameters
+        ----------
+        attributes : mapping
+            Attributes of the dataset.
+        test_accuracy : float, optional
+            Accuracy on unseen characters, once it is known.
+        """
+        arrays = self.to_arrays()
+        best_step, best_accuracy = self.best
+        scalars = {"best_step": best_step, "best_validation_accuracy": best_accuracy}
+        if test_accuracy is not None:
+            scalars["test_accuracy"] = test_accuracy
+        return xr.Dataset(
+            {
+                **{
+                    name: (dim, arrays[_PREFIX + name], _described(long_name, units))
+                    for name, (dim, long_name, units) in _VARIABLES.items()
+                },
+                **{
+                    name: ((), value, _described(*_SCALARS[name]))
+                    for name, value in scalars.items()
+                },
+            },
+            coords={
+                name: (name, arrays[_PREFIX + name], _described(*words))
+                for name, words in _COORDINATES.items()
+            },
+            attrs=dict(attributes),
+        )
+
+    def _add(self, **values: float) -> None:
+        for name, value in values.items():
+            self._values[name].append(value)
+
+
+def save_curves(path: str | os.PathLike, curves: xr.Dataset) -> None:
+    """Write curves as a Zarr store; an older one is replaced by the whole new one.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+    """
+    path = Path(path)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        curves.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+        with warnings.catch_warnings():
+            # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
+            warnings.filterwarnings("ignore", message="Consolidated metadata")
+            zarr.consolidate_metadata(partial)
+        partial.chmod(0o755)
+        if path.exists():
+            old = partial.with_name(partial.name + ".old")
+            os.rename(path, old)
+            os.rename(partial, path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(partial, path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove stores that a killed training was about to move into the place of ``path``."""
+    for partial in path.parent.glob(f".{path.name}.*"):
+        try:
+            if time.time() - partial.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(partial, ignore_errors=True)
+        except FileNotFoundError:  # moved into place by a training that goes on
+            continue
+
+
+def _described(long_name: str, units: str) -> dict[str, str]:
+    return {"long_name": long_name, "units": units}

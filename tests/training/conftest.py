@@ -1,0 +1,22 @@
+"""Made-up drawings to train with, so that most tests need no data set."""
+
+import numpy as np
+import pytest
+
+
+def drawings(generator, characters):
+    """Noisy copies of random pictures, 20 of each."""
+    pictures = generator.random((characters, 1, 32, 32))
+    noise = generator.random((characters, 20, 32, 32))
+    return (0.8 * pictures + 0.2 * noise).reshape(-1, 32, 32)
+
+
+@pytest.fixture(scope="session")
+def data():
+    from pathkernel_tasks.one_shot_images import label_vectors
+    from pathkernel_training.data import TrainingData
+    from pathkernel_training.episodes import image_coordinates
+
+    generator = np.random.default_rng(2)
+    train, validation = (image_coordinates(drawings(generator, count)) for count in (12, 4))
+    return TrainingData(train, validation, label_vectors(0), {"images": "made up"})
