@@ -92,6 +92,14 @@ def tests_slow(session):
     _test_sampling(session, "slow")
 
 
+@nox.session(python=PYTHON)
+def tests_training(session):
+    """Check the training of networks, which needs JAX and optax."""
+    session.install(".[training]", *_group("test"))
+    chosen = ("tests/training", "-m", "not slow")
+    session.run("pytest", "-W", "error", *chosen, *session.posargs, env=ONE_THREAD)
+
+
 @nox.session(python=PYTHON, default=GPU)
 def tests_cupy(session):
     """Run the core on CuPy."""
