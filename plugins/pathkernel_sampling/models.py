@@ -94,7 +94,8 @@ class OrderParameterModel(_GivenOrderParameter):
     with Bartlett's A_ℓ, lower trapezoidal: A_jj = √χ²_{N_{ℓ-1} − j} (j from 0), standard normal
     below the diagonal. A width smaller than the matrix makes U_ℓ singular, and A_ℓ a tall matrix.
 
-    The parameters are ln A_jj and A_ij of each level, the readout's level first, row by row.
+    The parameters are, of each level, the readout's first, row by row, A_ij and √(2k) ln(A_jj/√k)
+    with k = N_{ℓ-1} − j, so that all of them have a prior of about unit variance.
 
     Parameters
     ----------
@@ -120,8 +121,9 @@ class OrderParameterModel(_GivenOrderParameter):
         for width, _, _, (rows, columns) in self._levels():
             values = generator.standard_normal(len(rows))
             on_diagonal = rows == columns
-            square = generator.chisquare(width - columns[on_diagonal])
-            values[on_diagonal] = 0.5 * np.log(square)
+            degrees = width - columns[on_diagonal]
+            square = generator.chisquare(degrees)
+            values[on_diagonal] = np.sqrt(degrees / 2) * np.log(square / degrees)
             draws.append(values)
         return jnp.asarray(np.concatenate(draws))
 
@@ -132,9 +134,10 @@ class OrderParameterModel(_GivenOrderParameter):
             values = x[start : start + len(rows)]
             start += len(rows)
             on_diagonal = rows == columns
-            logs = values[on_diagonal]
             degrees = width - columns[on_diagonal]
+            logs = values[on_diagonal] / np.sqrt(2 * degrees) + 0.5 * np.log(degrees)
             total += jnp.sum(degrees * logs - 0.5 * jnp.exp(2 * logs))
+            total -= 0.5 * np.log(2 * degrees).sum()
             total -= jnp.sum((degrees / 2 - 1) * math.log(2) + gammaln(degrees / 2))
             total -= 0.5 * jnp.sum(values[~on_diagonal] ** 2)
             total -= 0.5 * math.log(2 * math.pi) * np.sum(~on_diagonal)
@@ -146,9 +149,10 @@ class OrderParameterModel(_GivenOrderParameter):
         for width, scale, heads, (rows, columns) in self._levels():
             values = x[start : start + len(rows)]
             start += len(rows)
-            values = jnp.where(
-                rows == columns, jnp.exp(jnp.where(rows == columns, values, 0)), values
-            )
+            diagonal = rows == columns
+            degrees = np.where(diagonal, width - columns, 1)
+            logs = jnp.where(diagonal, values / np.sqrt(2 * degrees), 0)
+            values = jnp.where(diagonal, np.sqrt(degrees) * jnp.exp(logs), values)
             bartlett = jnp.zeros((rows[-1] + 1, columns.max() + 1)).at[rows, columns].set(values)
             size, rank = factor.shape
             blocks = bartlett.reshape(heads, rank, -1)

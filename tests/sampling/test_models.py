@@ -117,7 +117,7 @@ def test_starts_are_draws_from_the_prior_hierarchy(name, network):
 
 @pytest.mark.parametrize("network", [Network((2, 2), 3), UNEQUAL], ids=str)
 def test_bartlett_density_is_the_normalised_one_of_its_draws(network):
-    # a parameter on the diagonal is the logarithm of a chi variable, one below it is normal
+    # a parameter on the diagonal is the scaled logarithm of a chi variable, one below it is normal
     model = build_model("order-parameter", *examples(network), network, 1.0)
     x = np.asarray(model.initial(jax.random.key(5)))
     want, start = 0.0, 0
@@ -129,7 +129,9 @@ def test_bartlett_density_is_the_normalised_one_of_its_draws(network):
             for column in range(min(row + 1, rank)):
                 value, start = x[start], start + 1
                 if row == column:
-                    want += stats.chi(width - column).logpdf(np.exp(value)) + value
+                    scale = np.sqrt(2 * (width - column))
+                    chi = np.sqrt(width - column) * np.exp(value / scale)
+                    want += stats.chi(width - column).logpdf(chi) + np.log(chi / scale)
                 else:
                     want += stats.norm.logpdf(value)
     assert start == model.dimension == len(x)
