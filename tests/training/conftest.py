@@ -13,6 +13,7 @@ def drawings(generator, characters):
 
 @pytest.fixture(scope="session")
 def data():
+    pytest.importorskip("jax", reason="training needs the extra: pip install pathkernel[training]")
     from pathkernel_tasks.one_shot_images import label_vectors
     from pathkernel_training.data import TrainingData
     from pathkernel_training.episodes import image_coordinates
