@@ -80,9 +80,9 @@ def _test_sampling(session, marked):
     session.run("pytest", "-W", "error", *chosen, *session.posargs, env=ONE_THREAD)
 
 
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, default=False)
 def tests_sampling(session):
-    """Check the samplers of the posterior, which need JAX and BlackJAX."""
+    """Check the samplers of the posterior; takes some minutes, so it is run by name."""
     _test_sampling(session, "not slow")
 
 
