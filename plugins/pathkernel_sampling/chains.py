@@ -25,7 +25,7 @@ MAX_TREE_DEPTH = 10
 WARM_UP = 300
 
 _BLOCK = 128  # steps of one call of the compiled loop
-_DENSE = 200  # largest dimension whose mass matrix is dense unless said otherwise
+_STEPS_PER_DIMENSION = 10  # of a warm-up that can tell a dense mass matrix from noise
 
 Draws = dict[str, np.ndarray]
 
@@ -81,7 +81,8 @@ def warm_up(
     target_acceptance : float
         Acceptance rate aimed at by the step size, between 0 and 1.
     dense : bool, optional
-        Adapt a dense mass matrix. By default for at most 200 dimensions.
+        Adapt a dense mass matrix. By default if there are at least 10 steps per dimension: from
+        fewer its estimate is nearly singular, and trajectories become long.
 
     Raises
     ------
@@ -94,7 +95,7 @@ def warm_up(
     if not 0 < target_acceptance < 1:
         raise ValueError(f"target_acceptance must lie between 0 and 1, not {target_acceptance}")
     dimension = model.dimension
-    dense = dimension <= _DENSE if dense is None else dense
+    dense = steps >= _STEPS_PER_DIMENSION * dimension if dense is None else dense
     position, log_density, gradient = _start(model, key)
     matrix = jnp.eye(dimension) if dense else jnp.ones(dimension)
     state = ChainState(position, log_density, gradient, jnp.ones(()), matrix)

@@ -100,6 +100,14 @@ def test_moments_of_a_gaussian(dense):
     assert not drawn["diverging"].any()
 
 
+def test_a_short_warm_up_in_many_dimensions_leaves_trajectories_short():
+    # a dense mass matrix from as few draws would be nearly singular
+    model = Gaussian(np.eye(150))
+    state = warm_up(model, jax.random.key(0), 150)
+    _, drawn = draw(model, state, jax.random.key(1), 50)
+    assert drawn["n_steps"].max() <= 15
+
+
 @pytest.mark.parametrize("network", [Network((2, 2), 3), Network((2,), (4, 5), 1.2, 2)], ids=str)
 def test_the_prior_part_alone_gives_the_moments_of_the_hierarchy(network):
     model = Prior(small_model(network=network))
