@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,6 +42,10 @@ def png(pixels):
     stream = io.BytesIO()
     Image.fromarray(pixels).convert("1").save(stream, "png")
     return stream.getvalue()
+
+
+def files_below(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 @pytest.fixture
@@ -124,6 +129,24 @@ def test_damaged_drawing_is_named(archive, drawings):
         pytest.raises(ImageDataError, match=f"{name} cannot be read .*CRC"),
     ):
         opened.drawing(Character(FOLDER, "Latin", "character01"), 0)
+
+
+def test_members_that_point_out_of_the_folder_are_never_written(tmp_path, monkeypatch):
+    inside = tmp_path / "mirror" / "inside"
+    inside.mkdir(parents=True)
+    path = inside / "drawings.zip"
+    names = [f"{FOLDER}/../../escaped/character01/0001_01.png", "/escaped.png", "../escaped.png"]
+    with zipfile.ZipFile(path, "w") as stream:
+        for name in names:
+            stream.writestr(name, png(np.zeros((105, 105), np.uint8)))
+    monkeypatch.chdir(inside)
+    entry = zipfile.ZipFile(path).infolist()[:1]
+    with DrawingArchive(path, FOLDER, archive_digest(entry)) as opened:
+        # a name is a name: the drawing is read into memory, and no path is made of it
+        opened.drawing(Character(FOLDER, "../../escaped", "character01"), 0)
+    assert files_below(tmp_path) == [path]
+    with pytest.raises(ImageDataError, match="must hold 19280 drawings"):
+        DrawingArchive(path, FOLDER)
 
 
 @pytest.mark.parametrize("content", [png(np.zeros((104, 105), np.uint8)), b"no picture", b""])
@@ -277,10 +300,6 @@ def server():
         thread.join()
 
 
-def files_below(folder):
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
 def test_download_is_cached(cache, server):
     checksum = "sha256:" + hashlib.sha256(b"content").hexdigest()
     path = locate(RemoteFile("set/file", server, checksum))
@@ -310,6 +329,29 @@ def test_splits_are_disjoint_and_complete():
     splits = split_characters()
     assert [len(splits[split]) for split in omniglot.SPLITS] == [1028, 172, 423]
     assert len(set().union(*splits.values())) == 1028 + 172 + 423
+
+
+@needs_data
+@pytest.mark.parametrize("damage", ["an alphabet is missing", "the end is missing"])
+def test_damaged_copies_of_the_real_archive(tmp_path, monkeypatch, damage):
+    sources = Path(os.environ["PATHKERNEL_DATA"])
+    whole = next(sources.rglob(f"{FOLDER}.zip"))
+    copy = tmp_path / whole.relative_to(sources)
+    copy.parent.mkdir(parents=True)
+    character = split_characters()["train"][0]
+    if damage == "the end is missing":
+        copy.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+        message = r"images_background\.zip' is damaged: .* not a complete zip file"
+    else:
+        with zipfile.ZipFile(whole) as stream, zipfile.ZipFile(copy, "w") as other:
+            for entry in stream.infolist():
+                if f"/{character.alphabet}/" not in entry.filename:
+                    other.writestr(entry, stream.read(entry))
+        message = r"images_background\.zip' is damaged: it must hold 19280 drawings"
+    monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path))
+    with pytest.raises(ImageDataError, match=message):
+        read_drawings([(character, 0)])
+    assert files_below(tmp_path) == [copy]
 
 
 @needs_data
