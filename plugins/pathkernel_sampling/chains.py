@@ -22,10 +22,11 @@ from blackjax.adaptation.window_adaptation import build_schedule
 from pathkernel_sampling.models import Model
 
 MAX_TREE_DEPTH = 10
-WARM_UP = 300
 
+_ACCEPTANCE = 0.8  # rate that the step size aims at
 _BLOCK = 128  # steps of one call of the compiled loop
 _STEPS_PER_DIMENSION = 10  # of a warm-up that can tell a dense mass matrix from noise
+_KEPT = 10_000  # largest dimension whose positions are returned: others would fill the memory
 
 Draws = dict[str, np.ndarray]
 
@@ -65,10 +66,7 @@ class ChainState(NamedTuple):
 def warm_up(
     model: Model,
     key: jax.Array,
-    steps: int = WARM_UP,
-    *,
-    target_acceptance: float = 0.8,
-    dense: bool | None = None,
+    steps: int,
 ) -> ChainState:
     """Start a chain from the prior and adapt its step size and mass matrix.
 
@@ -77,36 +75,28 @@ def warm_up(
     model : Model
     key : jax.random key
     steps : int
-        Steps of the windowed adaptation of Stan.
-    target_acceptance : float
-        Acceptance rate aimed at by the step size, between 0 and 1.
-    dense : bool, optional
-        Adapt a dense mass matrix. By default if there are at least 10 steps per dimension: from
-        fewer its estimate is nearly singular, and trajectories become long.
+        Steps of the windowed adaptation of Stan. The mass matrix is dense if there are at least 10
+        of them per dimension: from fewer its estimate would be nearly singular.
 
     Raises
     ------
     ValueError
-        If the number of steps or the target is out of range, or no start of finite density is
-        found.
+        If there are fewer than 20 steps, or no start of finite density is found.
     """
     if steps < 20:
         raise ValueError(f"steps of the warm-up must be at least 20, but is {steps}")
-    if not 0 < target_acceptance < 1:
-        raise ValueError(f"target_acceptance must lie between 0 and 1, not {target_acceptance}")
     dimension = model.dimension
-    dense = steps >= _STEPS_PER_DIMENSION * dimension if dense is None else dense
+    dense = steps >= _STEPS_PER_DIMENSION * dimension
     position, log_density, gradient = _start(model, key)
     matrix = jnp.eye(dimension) if dense else jnp.ones(dimension)
     state = ChainState(position, log_density, gradient, jnp.ones(()), matrix)
     adaptation = _begin_adaptation(state)
     schedule = np.asarray(build_schedule(steps), dtype=np.int32)
     stages = schedule[:, 0] + 1  # 1: step size, 2: mass matrix too
-    target = jnp.asarray(target_acceptance)
     for first in range(0, steps, _BLOCK):
         block = slice(first, min(first + _BLOCK, steps))
         plan = _Plan.of(stages[block], schedule[block, 1])
-        state, adaptation, _ = _advance(model, state, adaptation, key, first, target, plan)
+        state, adaptation, _ = _advance(model, state, adaptation, key, first, plan)
     step_size = jnp.exp(adaptation.averaging.log_step_size_avg)
     state = state._replace(step_size=step_size)
     # types as in a stored state, which decide whether code is compiled anew
@@ -129,9 +119,10 @@ def draw(model: Model, state: ChainState, key: jax.Array, count: int) -> tuple[C
     -------
     state : ChainState
     draws : dict of arrays with leading dimension draw
-        ``position`` (draw, dimension), ``order_parameter`` (draw, n·C, n·C), and statistics
-        (draw,) under ArviZ's names: ``lp``, ``energy``, ``diverging``, ``tree_depth``,
-        ``reached_max_tree_depth``, ``n_steps``, ``acceptance_rate``, ``step_size``.
+        ``position`` (draw, dimension) for at most 10,000 dimensions, ``order_parameter`` (draw,
+        n·C, n·C), and statistics (draw,) under ArviZ's names: ``lp``, ``energy``, ``diverging``,
+        ``tree_depth``, ``reached_max_tree_depth``, ``n_steps``, ``acceptance_rate``,
+        ``step_size``.
     """
     if count < 1:
         raise ValueError(f"count of draws must be at least 1, but is {count}")
@@ -139,8 +130,7 @@ def draw(model: Model, state: ChainState, key: jax.Array, count: int) -> tuple[C
     for first in range(0, count, _BLOCK):
         size = min(_BLOCK, count - first)
         plan = _Plan.of(np.zeros(size), np.zeros(size))
-        target = jnp.asarray(0.8)  # not used without adaptation
-        state, _, block = _advance(model, state, adaptation, key, first, target, plan)
+        state, _, block = _advance(model, state, adaptation, key, first, plan)
         blocks.append({name: np.asarray(values)[:size] for name, values in block.items()})
     return state, {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
@@ -170,7 +160,7 @@ class _Adaptation(NamedTuple):
 @jax.jit
 def _begin_adaptation(state: ChainState) -> _Adaptation:
     begin_matrix, _, _ = mass_matrix_adaptation(state.inverse_mass_matrix.ndim == 1)
-    begin_averaging, _, _ = dual_averaging_adaptation(0.8)
+    begin_averaging, _, _ = dual_averaging_adaptation(_ACCEPTANCE)
     dimension = len(state.position)
     return _Adaptation(begin_averaging(state.step_size), begin_matrix(dimension))
 
@@ -182,13 +172,12 @@ def _advance(
     adaptation: _Adaptation,
     key: jax.Array,
     first: int,
-    target: jax.Array,
     plan: _Plan,
 ) -> tuple[ChainState, _Adaptation, dict[str, jax.Array]]:
     """Up to a block of steps; rows of the draws beyond the plan's steps stay zero."""
     kernel = nuts.build_kernel()
     _, update_matrix, end_window = mass_matrix_adaptation(state.inverse_mass_matrix.ndim == 1)
-    restart, update_averaging, average = dual_averaging_adaptation(target)
+    restart, update_averaging, average = dual_averaging_adaptation(_ACCEPTANCE)
 
     def step(index: jax.Array, state: ChainState) -> tuple[ChainState, dict[str, jax.Array]]:
         moved, info = kernel(
@@ -200,17 +189,20 @@ def _advance(
             MAX_TREE_DEPTH,
         )
         drawn = {
-            "position": moved.position,
             "order_parameter": model.order_parameter(moved.position),
             "lp": moved.logdensity,
             "energy": info.energy,
             "diverging": info.is_divergent,
             "tree_depth": info.num_trajectory_expansions,
-            "reached_max_tree_depth": info.num_trajectory_expansions >= MAX_TREE_DEPTH,
+            "reached_max_tree_depth": (info.num_trajectory_expansions >= MAX_TREE_DEPTH)
+            & ~info.is_turning
+            & ~info.is_divergent,
             "n_steps": info.num_integration_steps,
             "acceptance_rate": info.acceptance_rate,
             "step_size": state.step_size,
         }
+        if len(moved.position) <= _KEPT:
+            drawn["position"] = moved.position
         return ChainState(*moved, *state[3:]), drawn
 
     def adapt(

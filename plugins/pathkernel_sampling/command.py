@@ -183,6 +183,7 @@ def sample(
 
 def _print(store: Path, group: str) -> None:
     from pathkernel_datasets.store import open_store
+    from pathkernel_sampling.correct import open_correction
     from pathkernel_sampling.diagnostics import diagnose
     from pathkernel_sampling.sample_store import open_samples
     from pathkernel_sampling.sample_tables import (
@@ -190,10 +191,12 @@ def _print(store: Path, group: str) -> None:
         accuracy_table,
         describe_evidence,
         order_parameter_table,
+        run_point,
     )
 
     run = open_samples(store, group)
-    theory, diagnostics = Theory.of(open_store(store), run), diagnose(run)
+    correction = open_correction(store, run_point(run))
+    theory, diagnostics = Theory.of(open_store(store), run, correction), diagnose(run)
     console = stdout_console()
     console.print(order_parameter_table(run, theory, diagnostics))
     console.print(accuracy_table(run, theory))

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
-import zarr
 
 from pathkernel_core.hooks import Plugins, load_plugins
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
+from pathkernel_datasets.groups import add_group, publish, sole_writer
 from pathkernel_datasets.store import check_store, open_store
 from pathkernel_sampling.corrections import Correction, next_order
 from pathkernel_sampling.point import GridPoint, Point
-from pathkernel_sampling.sample_store import folder_beside, publish
 
 ROOT = "corrections"
 
@@ -52,7 +50,8 @@ def correct_study(
     Raises
     ------
     StoreError
-        If the store is damaged, lacks the point, or was made from other data.
+        If the store is damaged, lacks the point, was made from other data, or another process
+        writes into it.
     ValueError
         If there is no expansion: a width is smaller than its order parameter, or the action has
         no minimum.
@@ -60,12 +59,14 @@ def correct_study(
     store = Path(store)
     at = GridPoint.find(open_store(store), width, temperature, seed)
     group = f"{ROOT}/{at}"
-    if (store / group / "zarr.json").exists():
-        return at
-    point = Point.rebuild(store, at, load_plugins() if plugins is None else plugins)
-    problem = PathKernels(point.data.xi, point.data.labels)
-    correction = next_order(minimise_action(problem, point.network, at.temperature))
-    _write(store, group, _labelled(correction, point, open_store(store)))
+    with sole_writer(store):
+        if (store / group / "zarr.json").exists():
+            publish(store, group)  # a kill may have come before
+            return at
+        point = Point.rebuild(store, at, load_plugins() if plugins is None else plugins)
+        problem = PathKernels(point.data.xi, point.data.labels)
+        correction = next_order(minimise_action(problem, point.network, at.temperature))
+        add_group(store, group, _labelled(correction, point, open_store(store)))
     return at
 
 
@@ -123,17 +124,3 @@ def _labelled(correction: Correction, point: Point, study: xr.Dataset) -> xr.Dat
         if study[name].dims and set(study[name].dims) <= set(dims)
     }
     return xr.Dataset(entries, coords)
-
-
-def _write(store: Path, group: str, dataset: xr.Dataset) -> None:
-    """Write beside the store and move in, whole or not at all."""
-    partial = folder_beside(store)
-    try:
-        dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
-        parent = zarr.open_group(store, mode="r+", use_consolidated=False)
-        parent.require_group(ROOT)
-        partial.chmod(0o755)
-        os.rename(partial, store / group)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    publish(store)

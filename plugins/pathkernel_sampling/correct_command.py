@@ -20,8 +20,7 @@ def correct(
 
     Corrects the order parameter and the log evidence of the saddle point, without sampling, and
     keeps the result in the same Zarr store. Widths must be at least as large as the order
-    parameter. The time grows with the eighth power of the number of paths: seconds for 4 of them,
-    minutes for 16.
+    parameter. The time grows at least with the fourth power of the number of paths.
     """
     prepare_jax()
     module = import_extra("pathkernel_sampling.correct")
@@ -36,7 +35,9 @@ def correct(
             at = {"width": width, "temperature": temperature, "seed": seed}
             points.append(module.correct_study(store, **at, plugins=plugins))
             bar.advance(line)
-    from pathkernel_sampling.sample_tables import correction_table
+    from pathkernel_sampling.sample_tables import corrected_entries_table, correction_table
 
-    stdout_console().print(correction_table(store, points))
+    console = stdout_console()
+    console.print(correction_table(store, points))
+    console.print(corrected_entries_table(store, points))
     click.echo(f"Results: {store.resolve()}")

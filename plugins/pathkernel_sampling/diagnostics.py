@@ -136,9 +136,10 @@ def sampled_log_evidence(run: xr.DataTree) -> tuple[float, float]:
     run : xarray.DataTree
         From :func:`pathkernel_sampling.sample_store.open_samples`.
     """
-    names = ("log_evidence", "log_evidence_error")
-    value, error = (float(run["adaptation"][name]) for name in names)
-    return value, error
+    adaptation = run["adaptation"].load()
+    if adaptation["evidence_draws"] != adaptation["draws_done"]:  # the run was extended since
+        return float("nan"), float("nan")
+    return float(adaptation["log_evidence"]), float(adaptation["log_evidence_error"])
 
 
 def distinct_entries(order_parameter: xr.DataArray) -> xr.DataArray:
@@ -227,7 +228,8 @@ def sampled_accuracy(run: xr.DataTree, labels: xr.DataArray) -> xr.Dataset:
     -------
     xarray.Dataset, dims (test_set,)
         ``accuracy``, and its Monte-Carlo error ``mcse`` from a jackknife that leaves out half a
-        chain at a time; that the test set is finite does not enter.
+        chain at a time; that the test set is finite does not enter. ``mean_mcse`` is the error of
+        the average over the test sets, which are evaluated on the same draws.
     """
     means = run["predictions"]["predictor_mean"].load()
     rounds = means.sizes["draw"]
@@ -241,9 +243,16 @@ def sampled_accuracy(run: xr.DataTree, labels: xr.DataArray) -> xr.Dataset:
     whole = _accuracies(total, labels)
     left_out = np.array([_accuracies(total - part, labels) for part in sums])
     count = len(batches)
-    spread = np.sqrt((count - 1) * ((left_out - left_out.mean(0)) ** 2).mean(0))
+
+    def jackknife(values: np.ndarray) -> np.ndarray:
+        return np.sqrt((count - 1) * ((values - values.mean(0)) ** 2).mean(0))
+
     return xr.Dataset(
-        {"accuracy": ("test_set", whole), "mcse": ("test_set", spread)},
+        {
+            "accuracy": ("test_set", whole),
+            "mcse": ("test_set", jackknife(left_out)),
+            "mean_mcse": ((), jackknife(left_out.mean(1))),
+        },
         coords={"test_set": means["test_set"].values},
     )
 

@@ -102,7 +102,7 @@ class Ensemble:
 
         states, drawn, predictions = zip(*self._for_each(one, range(len(self._keys))))
         values = {name: np.stack([draws[name] for draws in drawn]) for name in drawn[0]}
-        positions = values.pop("position")
+        positions = values.pop("position", None)
         matrices = values.pop("order_parameter")
         network = self.point.network
         if network.outputs > 1:  # (…, n·C, n·C) → (…, n, C, n, C)

@@ -26,10 +26,13 @@ _ITERATIONS = 200
 
 
 class Evidence(NamedTuple):
-    """Estimate of ln p(Y), in nats, and its standard error; both NaN where draws are too few."""
+    """Estimate of ln p(Y), in nats, and its standard error; both NaN where draws do not give it."""
 
     log_evidence: float
     error: float
+
+
+_UNKNOWN = Evidence(float("nan"), float("nan"))
 
 
 def log_evidence(
@@ -50,10 +53,13 @@ def log_evidence(
     chains, draws, dimension = positions.shape
     half = draws // 2
     if half < _LEAST_DRAWS or chains * half < _PER_DIMENSION * dimension:
-        return Evidence(float("nan"), float("nan"))
+        return _UNKNOWN
     fitted = positions[:, :half].reshape(-1, dimension)
     mean = fitted.mean(0)
-    lower = np.linalg.cholesky(np.atleast_2d(np.cov(fitted.T)))
+    try:
+        lower = np.linalg.cholesky(np.atleast_2d(np.cov(fitted.T)))
+    except np.linalg.LinAlgError:  # chains that hardly move
+        return _UNKNOWN
 
     def log_gaussian(x: np.ndarray) -> np.ndarray:
         whitened = solve_triangular(lower, (x - mean).T, lower=True)
@@ -91,6 +97,8 @@ def _bridge(at_draws: np.ndarray, at_proposals: np.ndarray, effective: float) ->
         )
         if abs(value - before) < 1e-10 * max(1.0, abs(value)):
             break
+    else:
+        return _UNKNOWN
     proposals, draws = np.exp(over - over.max()), np.exp(under - under.max())
     size = float(array_stats.ess(draws, method="mean"))
     variance = (proposals.var() / proposals.mean() ** 2) / count

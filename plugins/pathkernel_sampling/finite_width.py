@@ -31,8 +31,7 @@ from pathkernel_sampling.diagnostics import (
     sampled_accuracy,
     sampled_log_evidence,
 )
-from pathkernel_sampling.point import GridPoint
-from pathkernel_sampling.sample_tables import Theory, run_settings
+from pathkernel_sampling.sample_tables import Theory, run_point, run_settings
 
 _ENTRIES = 3  # of U that are shown
 _BLACK = "black"
@@ -80,8 +79,7 @@ class WidthComparison:
 
 
 def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> dict:
-    settings = run_settings(run)
-    at = GridPoint(*(settings[name] for name in ("width", "temperature", "seed")))
+    at = run_point(run)
     theory, diagnostics = Theory.of(dataset, run), diagnose(run).entries
     saddle = distinct_entries(theory.order_parameter)
     expansion = open_correction(store, at)
@@ -92,7 +90,7 @@ def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> dic
         evidence = float(expansion["log_evidence"] + expansion["log_evidence_correction"])
     scores = sampled_accuracy(run, theory.labels)
     gain = scores["accuracy"].values - theory.accuracy.values
-    error = np.sqrt((scores["mcse"].values ** 2).sum()) / len(gain)
+    error = float(scores["mean_mcse"])
     leading = float(dataset["log_evidence"].sel(dataclasses.asdict(at)))
     return {
         "entries": [str(name) for name in saddle["entry"].values],

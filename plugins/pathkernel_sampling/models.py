@@ -41,7 +41,10 @@ class Model(Protocol):
         """Normalised log density of the prior at x (dimension,)."""
 
     def log_density(self, x: jax.Array) -> jax.Array:
-        """Log of prior times likelihood at x (dimension,)."""
+        """Log of prior times likelihood at x (dimension,), both with their normalising factors.
+
+        Its integral over x is the evidence, which is estimated from it.
+        """
 
     def order_parameter(self, x: jax.Array) -> jax.Array:
         """Order parameter U (n·C, n·C) of a draw."""

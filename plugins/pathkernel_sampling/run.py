@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins, unknown_name
+from pathkernel_datasets.groups import sole_writer
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import versions
 from pathkernel_sampling import chains as nuts
@@ -28,7 +29,6 @@ from pathkernel_sampling.sample_store import SampleStore, group_name
 
 DRAWS = 1000
 _BLOCK_SECONDS = 3.0  # what a kill may cost
-_UNLIMITED = 2**40
 _LEAST_DRAWS = 100  # of a chain before an estimate of the effective sample size decides anything
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "blackjax")
 
@@ -119,8 +119,8 @@ def sample_study(
     Raises
     ------
     StoreError
-        If the store is damaged, lacks the point, was made from other data, or holds draws at this
-        point with other settings.
+        If the store is damaged, lacks the point, was made from other data, holds draws at this
+        point with other settings, or another process writes into it.
     UnknownNameError
         If no plugin provides that sampler or the study's task.
     ValueError
@@ -148,42 +148,43 @@ def sample_study(
         "warm_up": warm_up,
         "thin": thin,
     }
-    if draws is None:
-        draws = DRAWS if target_ess is None else _UNLIMITED
-    goal = _Goal(-(-draws // thin) * thin, target_ess)
-    samples = SampleStore.resume(store, group, settings)
-    if samples is not None and samples.has_evidence and goal.reached(*_so_far(samples)):
-        return group
-    report(SampleProgress(0, None, "data and attention"))
-    point = Point.rebuild(store, at, plugins)
-    build = plugins.samplers[sampler].build
-    model = build(point.data.xi, point.data.labels, point.network, at.temperature)
-    with Ensemble(model, point, chains, thin, jobs) as ensemble:
-        if samples is None:
-            samples = _begin(ensemble, store, group, settings, dataset, report)
-        _extend(ensemble, samples, goal, report)
-    _estimate_evidence(model, samples, at.seed)
+    if draws is None and target_ess is None:
+        draws = DRAWS
+    goal = _Goal(None if draws is None else -(-draws // thin) * thin, target_ess)
+    with sole_writer(store):
+        samples = SampleStore.resume(store, group, settings)
+        if samples is not None and samples.has_evidence and goal.reached(*_so_far(samples)):
+            return group
+        report(SampleProgress(0, None, "data and attention"))
+        point = Point.rebuild(store, at, plugins)
+        build = plugins.samplers[sampler].build
+        model = build(point.data.xi, point.data.labels, point.network, at.temperature)
+        with Ensemble(model, point, chains, thin, jobs) as ensemble:
+            if samples is None:
+                samples = _begin(ensemble, store, group, settings, dataset, report)
+            _extend(ensemble, samples, goal, report)
+        _estimate_evidence(model, samples, at.seed)
     return group
 
 
 @dataclass(frozen=True)
 class _Goal:
-    """When a run is done."""
+    """When a run is done: after so many draws, or at an effective sample size if that is first."""
 
-    draws: int
+    draws: int | None
     ess: float | None
 
     def reached(self, draws: int, ess: float) -> bool:
         if self.ess is not None and draws >= _LEAST_DRAWS and ess >= self.ess:
             return True
-        return draws >= self.draws
+        return self.draws is not None and draws >= self.draws
 
     def total(self, draws: int, ess: float) -> int | None:
-        """Draws after which it is expected to be reached."""
-        expected = self.draws
+        """Draws after which it is expected to be reached; None if nothing tells yet."""
+        expected = [] if self.draws is None else [self.draws]
         if self.ess is not None and ess > 0:
-            expected = min(expected, max(_LEAST_DRAWS, int(np.ceil(draws * self.ess / ess))))
-        return None if expected == _UNLIMITED else max(expected, draws)
+            expected.append(max(_LEAST_DRAWS, int(np.ceil(draws * self.ess / ess))))
+        return max(min(expected), draws) if expected else None
 
 
 def _begin(
@@ -194,7 +195,7 @@ def _begin(
     dataset: xr.Dataset,
     report: Callable[[SampleProgress], None],
 ) -> SampleStore:
-    """Warm up, and make the run's groups."""
+    """Warm up, make the run's groups, and write the first round."""
 
     def warming_up(finished: int) -> None:
         words = f"warm-up, {finished} of {settings['chains']} chains"
@@ -202,7 +203,8 @@ def _begin(
 
     start = time.monotonic()
     states = ensemble.warm_up(settings["warm_up"], warming_up)
-    _, example = ensemble.block(states, 0, 1)
+    warm = time.monotonic() - start
+    after, block = ensemble.block(states, 0, 1)
     outputs = ("output",) if ensemble.point.network.outputs > 1 else ()
     dual = ("output_dual",) if outputs else ()
     attributes = {
@@ -214,7 +216,7 @@ def _begin(
         "max_tree_depth": nuts.MAX_TREE_DEPTH,
         "package_versions": versions(_RECORDED_VERSIONS),
     }
-    return SampleStore.create(
+    samples = SampleStore.create(
         store,
         group,
         settings,
@@ -226,11 +228,13 @@ def _begin(
             "predictor_variance": ("test_set", "example", *outputs),
             "position": ("coordinate",),
         },
-        example,
+        block,
         np.asarray(ensemble.point.data.labels),
         [state.to_arrays() for state in states],
-        time.monotonic() - start,
+        warm,
     )
+    samples.append(block, [state.to_arrays() for state in after], time.monotonic() - start)
+    return samples
 
 
 def _extend(
@@ -251,7 +255,8 @@ def _extend(
             report(SampleProgress(done, done, "complete", ess, divergences))
             return
         report(SampleProgress(done, total, "drawing", ess, divergences))
-        rounds = min(rounds, -(-(goal.draws - done) // ensemble.thin))
+        if goal.draws is not None:
+            rounds = min(rounds, -(-(goal.draws - done) // ensemble.thin))
         start = time.monotonic()
         states, block = ensemble.block(states, done // ensemble.thin, rounds)
         took = time.monotonic() - start

@@ -18,9 +18,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,36 +26,14 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from pathkernel_datasets.groups import folder_beside, move_into, publish
 from pathkernel_datasets.store import StoreError, check_store
 from pathkernel_sampling.point import GridPoint
+from pathkernel_sampling.sample_layout import STATE, create_adaptation, create_groups
 
 ROOT = "samples"
 GROWING = ("posterior", "predictions", "sample_stats", "unconstrained_posterior")
 """Groups whose arrays grow along ``draw`` from block to block; the last may be missing."""
-
-_CHUNK_BYTES = 2**23
-_CHUNK_DRAWS = 500
-_STATE = "state_"  # prefix of the arrays that hold the chains' states
-_ABANDONED = 60  # seconds after which a file that was to be moved into place is left over
-
-_ATTRIBUTES = {
-    "order_parameter": ("order parameter U", "1"),
-    "predictor_mean": ("mean of the network's output given the draw", "1"),
-    "predictor_variance": ("variance of the network's output given the draw", "1"),
-    "lp": ("log density of the sampled coordinates, up to a constant", "nat"),
-    "energy": ("Hamiltonian of the accepted point of the trajectory", "nat"),
-    "diverging": ("whether the trajectory diverged", "1"),
-    "tree_depth": ("depth of the trajectory's tree", "1"),
-    "reached_max_tree_depth": ("whether the trajectory was cut off at the largest depth", "1"),
-    "n_steps": ("leapfrog steps of the trajectory", "1"),
-    "acceptance_rate": ("mean acceptance probability along the trajectory", "1"),
-    "step_size": ("step size of the integrator", "1"),
-    "label": ("label of the training example", "1"),
-    "position": ("sampled coordinates", "1"),
-    "chain": ("chain", "1"),
-    "draw": ("draw after the warm-up", "1"),
-    "observation": ("training example", "1"),
-}
 
 
 def group_name(sampler: str, at: GridPoint) -> str:
@@ -110,7 +85,7 @@ def open_samples(path: str | os.PathLike, group: str) -> xr.DataTree:
 
 
 class SampleStore:
-    """One run inside a study's store, open for adding draws.
+    """One run inside a study's store, open for adding draws by its sole writer.
 
     The arrays of a block come first, then the states of the chains after it, then the marker
     (``draws_done``), then the index of metadata by which readers see the block. States are kept in
@@ -133,7 +108,7 @@ class SampleStore:
             for name in (*GROWING, "adaptation")
             if name in self._zarr
         }
-        self.settings: dict[str, Any] = json.loads(self._zarr.attrs["settings"])
+        self.settings = _settings(self.path, group)
         for name in GROWING:  # a block that was not finished
             if name in self._arrays:
                 self._resize(name, self.draws_done // self._step(name))
@@ -183,16 +158,11 @@ class SampleStore:
         path = Path(path)
         partial = folder_beside(path)
         try:
-            _create_groups(partial, settings, attributes, coordinates, dims, example, labels)
-            _create_adaptation(partial, states, seconds)
-            parent = zarr.open_group(path, mode="r+", use_consolidated=False)
-            for part in group.split("/")[:-1]:
-                parent = parent.require_group(part)
-            partial.chmod(0o755)
-            os.rename(partial, path / group)
-        except BaseException:
+            create_groups(partial, settings, attributes, coordinates, dims, example, labels)
+            create_adaptation(partial, states, seconds)
+            move_into(partial, path, group)
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            raise
         store = cls(path, group)
         store.publish()
         return store
@@ -209,9 +179,7 @@ class SampleStore:
         path = Path(path)
         if not (path / group / "zarr.json").exists():
             return None
-        _remove_abandoned(path, path / group)
-        store = cls(path, group)
-        held = store.settings
+        held = _settings(path, group)
         different = [key for key in {**held, **settings} if held.get(key) != settings.get(key)]
         if different:
             lines = "; ".join(
@@ -221,8 +189,9 @@ class SampleStore:
             )
             raise StoreError(
                 f"{path} holds other draws in {group}, which are left as they are ({lines}). Go on "
-                "with their settings, or sample in another store"
+                f"with their settings, or delete the folder {path / group} to draw anew"
             )
+        store = cls(path, group)
         store.publish()
         return store
 
@@ -240,9 +209,9 @@ class SampleStore:
         """States of the chains after the last draw, one mapping of arrays per chain."""
         slot = self._slot()
         values = {
-            name.removeprefix(_STATE): array[slot]
+            name.removeprefix(STATE): array[slot]
             for name, array in self._arrays["adaptation"].items()
-            if name.startswith(_STATE)
+            if name.startswith(STATE)
         }
         return [
             {name: np.asarray(value[chain]) for name, value in values.items()}
@@ -285,7 +254,7 @@ class SampleStore:
         slot = 1 - self._slot()
         for name in states[0]:
             values = np.stack([state[name] for state in states])
-            self._put(adaptation[_STATE + name], slot, values)
+            self._put(adaptation[STATE + name], slot, values)
         self._put(adaptation["seconds"], slot, seconds)
         self._put(adaptation["slot_draws"], slot, done + count)
         self._put(adaptation["draws_done"], (), done + count)
@@ -299,13 +268,14 @@ class SampleStore:
     def write_evidence(self, value: float, error: float) -> None:
         """Write an estimate of the log evidence, and its error, from all draws so far."""
         adaptation = self._arrays["adaptation"]
+        self._put(adaptation["evidence_draws"], (), -1)  # what is written next belongs to no draws
         self._put(adaptation["log_evidence"], (), value)
         self._put(adaptation["log_evidence_error"], (), error)
         self._put(adaptation["evidence_draws"], (), self.draws_done)
 
     def publish(self) -> None:
         """Show all that is written to readers."""
-        publish(self.path)
+        publish(self.path, self.group)
 
     def _slot(self) -> int:
         draws = self._arrays["adaptation"]["slot_draws"][...]
@@ -326,144 +296,6 @@ class SampleStore:
         array[region] = values
 
 
-def publish(path: Path) -> None:
-    """Show what groups of a store hold to readers, who go by the store's index of metadata."""
-    with warnings.catch_warnings():
-        # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
-        warnings.filterwarnings("ignore", message="Consolidated metadata")
-        warnings.filterwarnings("ignore", message="Object at .* is not recognized")
-        zarr.consolidate_metadata(path)
-
-
-def folder_beside(path: Path) -> Path:
-    """Make a folder beside a store, for what is to be moved into it.
-
-    Raises
-    ------
-    StoreError
-        If the folder of the store cannot be written.
-    """
-    folder, prefix = path.resolve().parent, f".{path.name}.samples."
-    for old in folder.glob(f"{prefix}*"):  # of a run that was killed before it could move its own
-        if time.time() - old.stat().st_mtime > _ABANDONED:
-            shutil.rmtree(old, ignore_errors=True)
-    try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
-    except PermissionError:
-        raise StoreError(
-            f"the folder {folder} cannot be written; copy the store elsewhere"
-        ) from None
-
-
-def _create_groups(
-    folder: Path,
-    settings: Mapping[str, Any],
-    attributes: Mapping[str, Any],
-    coordinates: Mapping[str, xr.Variable],
-    dims: Mapping[str, tuple[str, ...]],
-    example: Mapping[str, Mapping[str, np.ndarray]],
-    labels: np.ndarray,
-) -> None:
-    root = zarr.open_group(folder, mode="w", zarr_format=3)
-    root.attrs.update({**attributes, "settings": json.dumps(settings, sort_keys=True)})
-    chain = xr.Variable("chain", np.arange(settings["chains"]), _described("chain"))
-    for group, variables in example.items():
-        names = {dim for name in variables for dim in dims.get(name, ())}
-        fixed = {
-            name: variable
-            for name, variable in coordinates.items()
-            if variable.dims and set(variable.dims) <= names
-        }
-        _write_dataset(folder, group, xr.Dataset(coords={"chain": chain, **fixed}))
-        target = root[group]
-        for name, values in variables.items():
-            _create_growing(target, name, np.asarray(values), dims.get(name, ()))
-        target.create_array(
-            name="draw",
-            shape=(0,),
-            chunks=(100 * _CHUNK_DRAWS,),
-            dtype="int64",
-            fill_value=0,
-            dimension_names=("draw",),
-            attributes=_described("draw"),
-        )
-    observed_dims = ("observation", "output")[: labels.ndim]
-    observed = xr.Dataset(
-        {"label": (observed_dims, labels, _described("label"))},
-        coords={
-            "observation": ("observation", np.arange(len(labels)), _described("observation")),
-            **{name: coordinates[name] for name in observed_dims[1:]},
-        },
-    )
-    _write_dataset(folder, "observed_data", observed)
-
-
-def _create_growing(
-    group: zarr.Group, name: str, values: np.ndarray, dims: tuple[str, ...]
-) -> None:
-    """Array without draws, in chunks of all chains and as many draws as a few MiB hold."""
-    chains, _, *tail = values.shape
-    draw_bytes = chains * int(np.prod(tail, dtype=int)) * values.itemsize
-    chunk = min(_CHUNK_DRAWS, max(1, _CHUNK_BYTES // draw_bytes))
-    group.create_array(
-        name=name,
-        shape=(chains, 0, *tail),
-        chunks=(chains, chunk, *tail),
-        dtype=values.dtype,
-        fill_value=np.nan if values.dtype.kind == "f" else values.dtype.type(0),
-        dimension_names=("chain", "draw", *dims),
-        attributes=_described(name),
-    )
-
-
-def _create_adaptation(
-    folder: Path, states: Sequence[Mapping[str, np.ndarray]], seconds: float
-) -> None:
-    variables: dict[str, Any] = {
-        "draws_done": ((), np.int64(0), {"long_name": "draws of each chain that are written"}),
-        "slot_draws": (
-            ("slot",),
-            np.array([0, -1]),
-            {"long_name": "draw after which the states of this slot were taken"},
-        ),
-        "seconds": (
-            ("slot",),
-            np.array([seconds, 0.0]),
-            {"long_name": "time spent on the run so far", "units": "s"},
-        ),
-    }
-    about = "of the estimate by bridge sampling"
-    for name, value, long_name, units in (
-        ("log_evidence", np.nan, "log evidence ln p(Y), by bridge sampling", "nat"),
-        ("log_evidence_error", np.nan, f"standard error {about}", "nat"),
-        ("evidence_draws", np.int64(-1), f"draws of each chain {about}", "1"),
-    ):
-        variables[name] = ((), value, {"long_name": long_name, "units": units})
-    for name in states[0]:
-        values = np.stack([np.asarray(state[name]) for state in states])
-        dims = (f"{name}_dim_{axis}" for axis in range(values.ndim - 1))
-        variables[_STATE + name] = (
-            ("slot", "chain", *dims),
-            np.stack([values, np.zeros_like(values)]),
-            {"long_name": f"{name.replace('_', ' ')} of the chain"},
-        )
-    _write_dataset(folder, "adaptation", xr.Dataset(variables))
-
-
-def _write_dataset(folder: Path, group: str, dataset: xr.Dataset) -> None:
-    dataset.to_zarr(folder, group=group, mode="w", zarr_format=3, consolidated=False)
-
-
-def _described(name: str) -> dict[str, str]:
-    long_name, units = _ATTRIBUTES.get(name, (name.replace("_", " "), "1"))
-    return {"long_name": long_name, "units": units}
-
-
-def _remove_abandoned(path: Path, run: Path) -> None:
-    """Remove files that a killed run of ours was about to move into place."""
-    for file in (*path.glob("*.partial"), *path.glob(f"{ROOT}/*.partial"), *run.rglob("*.partial")):
-        try:
-            if run in file.parents or time.time() - file.stat().st_mtime > _ABANDONED:
-                file.unlink()
-        except FileNotFoundError:  # moved into place by a run that goes on
-            continue
+def _settings(path: Path, group: str) -> dict[str, Any]:
+    """What fixes the draws of a run."""
+    return json.loads(zarr.open_group(path, path=group, mode="r").attrs["settings"])

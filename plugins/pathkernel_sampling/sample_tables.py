@@ -43,6 +43,10 @@ class Theory:
     labels : DataArray of the same dims
     converged : bool
         Whether the minimisation of the action converged.
+    next_order : DataArray or None
+        U to next order in 1/N, if the store holds it.
+    next_log_evidence : float
+        ln p(Y) to next order, in nats; NaN if the store does not hold it.
     """
 
     order_parameter: xr.DataArray
@@ -53,10 +57,23 @@ class Theory:
     log_evidence: float
     labels: xr.DataArray
     converged: bool
+    next_order: xr.DataArray | None
+    next_log_evidence: float
 
     @classmethod
-    def of(cls, dataset: xr.Dataset, run: xr.DataTree) -> Theory:
-        """The study's values at the run's seed, temperature and width."""
+    def of(
+        cls, dataset: xr.Dataset, run: xr.DataTree, correction: xr.Dataset | None = None
+    ) -> Theory:
+        """The study's values at the run's seed, temperature and width.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            The study.
+        run : DataTree
+        correction : Dataset, optional
+            From :func:`pathkernel_sampling.correct.open_correction`.
+        """
         settings = run_settings(run)
         point = {name: settings[name] for name in ("seed", "temperature", "width")}
         reference = {name: settings[name] for name in ("seed", "temperature")}
@@ -67,13 +84,30 @@ class Theory:
         if status == NOT_COMPUTED:
             at = {name: values * np.nan for name, values in at.items()}
         gp = dataset["accuracy_gp"].sel(reference).load()
+        further = {"next_order": None, "next_log_evidence": np.nan}
+        if correction is not None:
+            further = {
+                "next_order": _to_next_order(correction, "order_parameter"),
+                "next_log_evidence": float(_to_next_order(correction, "log_evidence")),
+            }
         return cls(
             **at,
             log_evidence=float(dataset["log_evidence"].sel(point)),
             accuracy_gp=gp if reference_done else gp * np.nan,
             labels=dataset["test_label"].sel(seed=settings["seed"]).load(),
             converged=status == STATUS_CODES["converged"],
+            **further,
         )
+
+
+def _to_next_order(correction: xr.Dataset, name: str) -> xr.DataArray:
+    return (correction[name] + correction[f"{name}_correction"]).load()
+
+
+def run_point(run: xr.DataTree) -> GridPoint:
+    """Point of the study that a run samples."""
+    settings = run_settings(run)
+    return GridPoint(*(settings[name] for name in ("width", "temperature", "seed")))
 
 
 def run_settings(run: xr.DataTree) -> dict:
@@ -112,13 +146,34 @@ def order_parameter_table(
         left_out = f" The {rows} largest and worst of {len(chosen)} entries are shown."
         chosen = np.sort(kept)
     size = diagnostics.chains * diagnostics.draws
+    many = "s" if diagnostics.chains > 1 else ""
+    columns = {"saddle": (saddle, ".4g")}
+    if theory.next_order is not None:
+        columns["next"] = (distinct_entries(theory.next_order).values, ".4g")
+    columns |= {
+        heading: (entries[name].values, form)
+        for heading, name, form in (
+            ("mean", "mean", ".4g"),
+            ("±", "mcse", ".2g"),
+            ("sd", "sd", ".3g"),
+            ("R-hat", "r_hat", ".3f"),
+            ("bulk ESS", "ess_bulk", ".0f"),
+            ("tail ESS", "ess_tail", ".0f"),
+        )
+    }
+    off = (saddle - entries["mean"].values) / entries["mcse"].values
+    columns["saddle off"] = (np.where(np.isfinite(off), off, np.nan), "+.1f")
     seconds = float(run["adaptation"]["seconds"].max())
     table = Table(
         title=Text(f"Order parameter U: {describe_run(run)}"),
         caption=Text(
-            f"{diagnostics.chains} chains of {diagnostics.draws} draws, {size} together; "
-            f"{seconds:.0f} s, warm-up and compilation included.\n± is the Monte-Carlo error of "
-            f"the mean, sd the spread of the posterior.{left_out}"
+            f"{diagnostics.chains} chain{many} of {diagnostics.draws} draws, {size} together; "
+            f"{seconds:.0f} s, warm-up and compilation included.\n{diagnostics.divergences} "
+            f"divergences, {diagnostics.saturated} trajectories cut off, smallest BFMI "
+            f"{_show(np.min(diagnostics.bfmi), '.2f')}.\n± is the Monte-Carlo error of the mean, "
+            "sd the spread of the posterior.\n"
+            + ("" if theory.next_order is None else "next: U to next order in 1/N. ")
+            + f"saddle off: its distance from the mean, in errors ±.{left_out}"
             + ("" if theory.converged else "\nThe theory's minimisation did not converge here."),
             justify="left",
         ),
@@ -127,20 +182,12 @@ def order_parameter_table(
         padding=(0, 1, 0, 0),
     )
     table.add_column("entry", no_wrap=True)
-    for heading in ("saddle", "mean", "±", "sd", "R-hat", "bulk ESS", "tail ESS"):
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
+    names = entries["entry"].values
     for place in chosen:
-        row = entries.isel(entry=place)
-        table.add_row(
-            Text(str(row["entry"].values)),
-            _show(saddle[place], ".4g"),
-            _show(row["mean"], ".4g"),
-            _show(row["mcse"], ".2g"),
-            _show(row["sd"], ".3g"),
-            _show(row["r_hat"], ".3f"),
-            _show(row["ess_bulk"], ".0f"),
-            _show(row["ess_tail"], ".0f"),
-        )
+        cells = (_show(values[place], form) for values, form in columns.values())
+        table.add_row(Text(str(names[place])), *cells)
     return table
 
 
@@ -185,6 +232,8 @@ def describe_evidence(run: xr.DataTree, theory: Theory) -> str:
     """The log evidence in one line."""
     value, error = sampled_log_evidence(run)
     line = f"Log evidence ln p(Y): theory {theory.log_evidence:.2f} nats"
+    if not np.isnan(theory.next_log_evidence):
+        line += f", to next order {theory.next_log_evidence:.2f} nats"
     if np.isnan(value):
         return f"{line}; not estimated from these draws"
     return f"{line}, sampled {value:.2f} ± {error:.2g} nats (bridge sampling)"
@@ -204,7 +253,8 @@ def correction_table(store: str | os.PathLike, points: Sequence[GridPoint]) -> T
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for heading in ("N", "T", "seed", "ln p(Y)", "correction", "two loops", "change of U"):
+    headings = ("N", "T", "seed", "ln p(Y)", "correction", "sum", "two loops", "change of U")
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for at in points:
         found = open_correction(store, at)
@@ -218,9 +268,40 @@ def correction_table(store: str | os.PathLike, points: Sequence[GridPoint]) -> T
             str(at.seed),
             _show(found["log_evidence"], ".3f"),
             _show(found["log_evidence_correction"], "+.3f"),
+            _show(_to_next_order(found, "log_evidence"), ".3f"),
             _show(found["log_evidence_two_loops"], "+.3f"),
             format(sizes[0] / sizes[1], ".1%"),
         )
+    return table
+
+
+def corrected_entries_table(
+    store: str | os.PathLike, points: Sequence[GridPoint], rows: int = _ROWS
+) -> Table:
+    """Entries of U at the saddle and to next order, one column per point."""
+    found = [open_correction(store, at) for at in points]
+    saddle = np.array([distinct_entries(entry["order_parameter"]).values for entry in found])
+    entries = [distinct_entries(_to_next_order(entry, "order_parameter")) for entry in found]
+    largest = np.argsort(-np.abs(saddle).max(axis=0))[:rows]
+    left_out = ""
+    if rows < saddle.shape[1]:
+        left_out = f" The {rows} largest of {saddle.shape[1]} entries are shown."
+    table = Table(
+        title=Text("Order parameter U, saddle → next order"),
+        caption=Text(f"Entries are named by their two paths.{left_out}", justify="left"),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("entry", no_wrap=True)
+    for at in points:
+        table.add_column(f"N = {number(at.width)}", justify="right", no_wrap=True)
+    for place in np.sort(largest):
+        cells = (
+            f"{_show(before[place], '.3g')} → {_show(after.values[place], '.3g')}"
+            for before, after in zip(saddle, entries)
+        )
+        table.add_row(Text(str(entries[0]["entry"].values[place])), *cells)
     return table
 
 

@@ -86,8 +86,11 @@ def covariance():
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_moments_of_a_gaussian(dense):
-    model = Gaussian(covariance())
-    state = warm_up(model, jax.random.key(0), 400, dense=dense)
+    size = 3 if dense else 45  # a warm-up of 400 steps is too short for a dense matrix then
+    whole = np.eye(size)
+    whole[:3, :3] = covariance()
+    model = Gaussian(whole)
+    state = warm_up(model, jax.random.key(0), 400)
     assert state.inverse_mass_matrix.ndim == (2 if dense else 1)
     _, drawn = draw(model, state, jax.random.key(1), 3000)
     outer = drawn["order_parameter"]
@@ -188,10 +191,9 @@ def test_warm_up_and_draws_of_problems_of_one_shape_are_compiled_once():
     ("call", "message"),
     [
         (lambda model: warm_up(model, jax.random.key(0), 5), "steps of the warm-up"),
-        (lambda model: warm_up(model, jax.random.key(0), target_acceptance=1.0), "target"),
         (lambda model: draw(model, None, jax.random.key(0), 0), "count of draws"),
         (lambda _: ChainState.from_arrays({"position": np.zeros(2)}), "lack log_density"),
-        (lambda _: warm_up(Gaussian(np.full((1, 1), np.nan)), jax.random.key(0)), "no start"),
+        (lambda _: warm_up(Gaussian(np.full((1, 1), np.nan)), jax.random.key(0), 20), "no start"),
     ],
 )
 def test_what_cannot_be_done_is_refused(call, message):

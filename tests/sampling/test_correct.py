@@ -1,5 +1,7 @@
 """Next orders of a study: kept in its store, and compared with samples over the width."""
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -68,13 +70,30 @@ def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkey
     assert open_correction(study, GridPoint(100, 0.01, 0)) is None
 
 
+def test_killed_before_it_can_be_seen_it_is_not_lost(study, corrected):
+    group = f"corrections/{corrected}"
+    index = json.loads((study / "zarr.json").read_text())
+    entries = index["consolidated_metadata"]["metadata"]
+    kept = {name: entry for name, entry in entries.items() if not name.startswith("corrections")}
+    index["consolidated_metadata"]["metadata"] = kept
+    (study / "zarr.json").write_text(json.dumps(index))
+    with pytest.raises(KeyError):
+        xr.open_zarr(study, group=group, chunks=None)
+    correct_study(study, width=20)
+    xr.testing.assert_identical(
+        xr.open_zarr(study, group=group, chunks=None).load(),
+        open_correction(study, corrected).load(),
+    )
+
+
 def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
     with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
         correct_study(study, width=3)
     with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
         correct_study(study, width=7)
     assert open_correction(study, GridPoint(3, 0.01, 0)) is None
-    assert [file.name for file in study.parent.iterdir()] == [study.name]
+    visible = [file.name for file in study.parent.iterdir() if not file.name.endswith(".lock")]
+    assert visible == [study.name]
 
 
 def test_the_command_prints_what_it_keeps(study, corrected, capsys):

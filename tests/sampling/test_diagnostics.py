@@ -175,7 +175,7 @@ def test_table_shows_the_worst_entries_of_many():
     run.attrs["settings"] = json.dumps(settings)
     run["adaptation"] = xr.DataTree(xr.Dataset({"seconds": ("slot", [1.0, 2.0])}))
     nothing = run["posterior"]["order_parameter"].mean(("chain", "draw")) * np.nan
-    theory = Theory(nothing, *[None] * 6, converged=False)
+    theory = Theory(nothing, *[None] * 6, False, None, np.nan)
     table = order_parameter_table(run, theory, diagnose(run), rows=1)
     assert table.row_count == 1
     assert "did not converge" in str(table.caption)

@@ -69,3 +69,9 @@ def test_too_few_draws_give_no_estimate():
     model = model_of(Network((2, 2), 5), 0.3)
     positions, densities = sampled(model, 30)
     assert np.isnan(log_evidence(model, positions, densities)).all()
+
+
+def test_chains_that_do_not_move_give_none():
+    model = model_of(Network((1,), 6), 0.3)
+    stuck = np.repeat(np.arange(8.0).reshape(4, 1, 2), 100, axis=1)
+    assert np.isnan(log_evidence(model, stuck, np.zeros((4, 100)))).all()

@@ -1,14 +1,18 @@
 """A run's groups in a study's store: written whole, found again, seen by every reader."""
 
+import json
 import warnings
 
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
+from pathkernel_datasets.groups import folder_beside, sole_writer
 from pathkernel_datasets.store import Store, StoreError, check_store, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.point import GridPoint
 from pathkernel_sampling.sample_store import SampleStore, group_name, open_samples, runs
 from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -191,19 +195,25 @@ def test_killed_before_it_can_be_seen_the_run_is_not_lost(study, monkeypatch):
     assert runs(study) == [GROUP]
 
 
-def test_what_was_to_be_moved_into_place_is_removed(study):
+def test_what_a_killed_writer_left_is_removed_by_the_next(study):
     create(study)
     left = study / GROUP / "posterior" / "order_parameter" / "zarr.0123.partial"
     left.write_text("{")
-    assert SampleStore.resume(study, GROUP, SETTINGS).draws_done == 0
-    assert not left.exists()
+    beside = folder_beside(study)
+    with sole_writer(study):
+        assert not left.exists()
+        assert not beside.exists()
+        with pytest.raises(StoreError, match="another process is writing"), sole_writer(study):
+            pass
+    with sole_writer(study):
+        pass
 
 
 def test_creation_is_whole_or_not_at_all(study, monkeypatch):
     def fail(*arguments):
         raise Killed
 
-    monkeypatch.setattr("pathkernel_sampling.sample_store._create_adaptation", fail)
+    monkeypatch.setattr("pathkernel_sampling.sample_store.create_adaptation", fail)
     with pytest.raises(Killed):
         create(study)
     assert runs(study) == []
@@ -213,8 +223,11 @@ def test_creation_is_whole_or_not_at_all(study, monkeypatch):
 
 def test_other_settings_are_refused_by_name(study):
     create(study)
+    store = SampleStore.resume(study, GROUP, SETTINGS)
+    store._resize("posterior", 7)  # as in the middle of a block
     with pytest.raises(StoreError, match="warm-up: the store has 20, this run 30"):
         SampleStore.resume(study, GROUP, SETTINGS | {"warm_up": 30})
+    assert store.read("posterior", "order_parameter").shape[1] == 7, "left as it is"
 
 
 def test_a_missing_run_is_named_with_those_there_are(study):
@@ -233,3 +246,39 @@ def test_runs_live_beside_one_another(study):
     assert runs(study) == sorted([GROUP, other])
     assert open_samples(study, GROUP)["posterior"].sizes["draw"] == 10
     assert open_samples(study, other)["posterior"].sizes["draw"] == 15
+
+
+def test_a_block_that_was_not_finished_is_not_shown_by_another_run(study, monkeypatch):
+    store = create(study)
+    store.append(block(0, 10), states(10), 2.0)
+
+    def fail(self, array, region, values):
+        raise Killed
+
+    monkeypatch.setattr(SampleStore, "_put", fail)
+    with pytest.raises(Killed):
+        store.append(block(10, 5), states(15), 3.0)
+    monkeypatch.undo()
+    create(study, group_name("collapsed", GridPoint(width=10, temperature=0.01, seed=0)))
+    assert open_samples(study, GROUP)["posterior"].sizes["draw"] == 10
+
+
+def test_the_index_is_that_of_zarr(study):
+    """What is written entry by entry is what Zarr would write for the whole store."""
+    create(study).append(block(0, 10), states(10), 2.0)
+    other = group_name("weights", GridPoint(width=100, temperature=0.01, seed=0))
+    create(study, other).append(block(1, 15), states(15), 2.0)
+    found = json.loads((study / "zarr.json").read_text())["consolidated_metadata"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(study)
+    assert found == json.loads((study / "zarr.json").read_text())["consolidated_metadata"]
+
+
+def test_evidence_of_fewer_draws_does_not_count(study):
+    store = create(study)
+    store.append(block(0, 10), states(10), 2.0)
+    store.write_evidence(-3.0, 0.1)
+    assert sampled_log_evidence(open_samples(study, GROUP)) == (-3.0, 0.1)
+    store.append(block(10, 5), states(15), 3.0)
+    assert np.isnan(sampled_log_evidence(open_samples(study, GROUP))).all()

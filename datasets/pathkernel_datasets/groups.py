@@ -1,0 +1,137 @@
+"""Groups beside a study in its store: by one writer at a time, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+import xarray as xr
+import zarr
+
+from pathkernel_datasets.store import StoreError
+
+_PARTIAL = "partial"  # suffix of files that are to be moved into place
+_INDEX = {"kind": "inline", "must_understand": False, "metadata": {}}  # of a group in the index
+
+
+@contextmanager
+def sole_writer(path: str | os.PathLike) -> Iterator[None]:
+    """Hold the right to write into a store, which ends with the process if nothing else ends it.
+
+    What a writer that was killed left half-written is removed first.
+
+    Parameters
+    ----------
+    path : path
+        The store. The lock is a hidden file beside it.
+
+    Raises
+    ------
+    StoreError
+        If another process writes into the store, or the folder cannot be written.
+    """
+    path = Path(path)
+    lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise StoreError(
+            f"another process is writing into {path}; wait until it ends, or work in a copy"
+        ) from None
+    except PermissionError:
+        raise StoreError(
+            f"the folder of {path} cannot be written; copy the store elsewhere"
+        ) from None
+    try:
+        _remove_left_over(path)
+        yield
+    finally:
+        lock.release()
+
+
+def add_group(path: str | os.PathLike, group: str, dataset: xr.Dataset) -> None:
+    """Write a dataset as a group of a store; one that is there is replaced.
+
+    Parameters
+    ----------
+    path : path
+        The store, which :func:`sole_writer` holds.
+    group : str
+        Path of the group inside the store.
+    dataset : Dataset
+    """
+    partial = folder_beside(path)
+    try:
+        dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+        move_into(partial, path, group)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    publish(path, group)
+
+
+def folder_beside(path: str | os.PathLike) -> Path:
+    """Make a folder beside a store, for what :func:`move_into` is to move into it."""
+    path = Path(path)
+    return Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.resolve().parent))
+
+
+def move_into(folder: Path, path: str | os.PathLike, group: str) -> None:
+    """Make a folder a group of the store beside it; a group that is there is replaced."""
+    target = Path(path) / group
+    parent = zarr.open_group(path, mode="r+", use_consolidated=False)
+    for part in group.split("/")[:-1]:
+        parent = parent.require_group(part)
+    folder.chmod(0o755)
+    if target.exists():
+        os.rename(target, folder_beside(path) / "old")
+    os.rename(folder, target)
+    for old in _left_over(Path(path)):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def publish(path: str | os.PathLike, group: str) -> None:
+    """Show readers what a group holds: they go by the index of metadata at the store's root.
+
+    The rest of the index stays as it is, so that a block of draws that was not finished, of a run
+    in another group, is never seen.
+    """
+    path = Path(path)
+    root = json.loads((path / "zarr.json").read_text())
+    index = root["consolidated_metadata"]["metadata"]
+    index = {
+        name: entry
+        for name, entry in index.items()
+        if name != group and not name.startswith(f"{group}/")
+    }
+    above = [path.joinpath(*group.split("/")[:end]) for end in range(1, group.count("/") + 1)]
+    for file in (*(folder / "zarr.json" for folder in above), *(path / group).rglob("zarr.json")):
+        entry = json.loads(file.read_text())
+        if entry["node_type"] == "group":
+            entry["consolidated_metadata"] = _INDEX
+        index[file.parent.relative_to(path).as_posix()] = entry
+    ordered = sorted(index.items(), key=lambda item: (item[0].count("/"), item[0]))
+    root["consolidated_metadata"]["metadata"] = dict(ordered)
+    partial = path / f"zarr.json.{_PARTIAL}"
+    partial.write_text(json.dumps(root, indent=2))
+    os.replace(partial, path / "zarr.json")
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.group."
+
+
+def _left_over(path: Path) -> list[Path]:
+    return list(path.resolve().parent.glob(f"{_prefix(path)}*"))
+
+
+def _remove_left_over(path: Path) -> None:
+    for folder in _left_over(path):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in path.rglob(f"*.{_PARTIAL}"):
+        file.unlink(missing_ok=True)
