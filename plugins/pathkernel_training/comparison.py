@@ -227,6 +227,8 @@ class _Blocks:
 
 def _correlation(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Pearson correlation of all pairs of rows, NaN for a row of equal numbers."""
+    if ours.shape[1] < 2:
+        return np.full((len(ours), len(theirs)), np.nan)
     return np.clip(_standardised(ours) @ _standardised(theirs).T, -1, 1)
 
 
@@ -247,13 +249,9 @@ def _equal_signs_weighted(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 def _standardised(rows: np.ndarray) -> np.ndarray:
     """Rows of mean 0 and norm 1; NaN where all numbers of a row are equal."""
-    if rows.shape[1] < 2:
-        return np.full(rows.shape, np.nan)
     centred = rows - rows.mean(axis=1, keepdims=True)
-    norm = np.linalg.norm(centred, axis=1, keepdims=True)
-    return centred / np.where(
-        norm > _ROUNDING * np.linalg.norm(rows, axis=1)[:, None], norm, np.nan
-    )
+    norm, size = (np.linalg.norm(array, axis=1, keepdims=True) for array in (centred, rows))
+    return centred / np.where(norm > _ROUNDING * size, norm, np.nan)
 
 
 def _rounded(rows: np.ndarray) -> np.ndarray:
