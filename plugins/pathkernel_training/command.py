@@ -124,7 +124,7 @@ def one_shot_images(
                 epochs=chosen.epochs if epochs is None else epochs,
                 seed=seed,
                 test_episodes=test_episodes,
-                report=_Reporter(bar),
+                report=ProgressReport(bar),
             )
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted. {_kept(folder)} the same command again to go on.", err=True)
@@ -169,14 +169,15 @@ def _finish(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None
     click.echo(f"Results: {trained.folder.resolve()}")
 
 
-class _Reporter:
-    """Shows a training's progress on a bar."""
+class ProgressReport:
+    """Shows a training's progress on a bar, from :func:`pathkernel_cli.output.progress_bar`."""
 
     def __init__(self, bar: Progress):
         self._bar, self._started = bar, False
         self._line = bar.add_task("reading images", total=None)
 
     def __call__(self, progress: TrainingProgress) -> None:
+        """Show where the training is."""
         known = {"total": progress.total, "completed": progress.step}
         if not self._started:  # the time left is that of this run's steps
             self._started = True

@@ -35,6 +35,26 @@ GROUP = "comparison"
 SOURCES = ("theory", "sampled")
 
 _MATRIX = ("path", "path_dual")
+_GRID = ("source", *POINT, "statistic")
+_VARIABLES = {  # name: (dimensions, long name)
+    "order_parameter_trained": (_MATRIX, "order parameter U of the trained network"),
+    "order_parameter_sampled": (
+        (*POINT, *_MATRIX),
+        "order parameter U, posterior mean of the draws in the store",
+    ),
+    "agreement": (_GRID, "agreement of the order parameter with that of the trained network"),
+    "p_value": (_GRID, "fraction of relabellings of heads that agree at least as well"),
+    "head_score_trained": (
+        ("layer", "head"),
+        "weight of the trained network's U on the paths through a head, largest 1",
+    ),
+}
+_LABELS = {
+    "source": "where the order parameter comes from that is compared with the trained one",
+    "statistic": "how the agreement is measured",
+    "meaning": "the statistic in words",
+}
+_ABOUT = ("step", "validation_accuracy")  # what is told of the training, if the file does
 _ABANDONED = 60  # seconds after which a folder that was to be moved into place is left over
 
 
@@ -73,11 +93,10 @@ def compare_study(
     network = Network(study_heads(study), widths=held.shape.width)
     trained = empirical_order_parameter(held.weights)
     theory = study["order_parameter"].where(study["status"] != NOT_COMPUTED)
-    theory = theory.transpose(*POINT, *_MATRIX).load()
-    sampled = theory.copy(data=sampled_means(store, study))
-    both = np.stack([theory.values, sampled.values])
-    agreement = compare_order_parameters(network, both, trained)
-    dataset = _labelled(study, network, trained, sampled.values, agreement)
+    theory = theory.transpose(*POINT, *_MATRIX).values
+    sampled = sampled_means(store, study)
+    agreement = compare_order_parameters(network, np.stack([theory, sampled]), trained)
+    dataset = _labelled(study, network, trained, sampled, agreement)
     dataset.attrs = _attributes(file, held, agreement)
     _write(store, dataset)
     return open_comparison(store)
@@ -147,89 +166,51 @@ def _labelled(
     sampled: np.ndarray,
     agreement: Agreement,
 ) -> xr.Dataset:
-    grid = ("source", *POINT, "statistic")
-    largest = max(network.heads)
-    scores = np.full((network.n_layers, largest), np.nan)
-    for row, values in zip(scores, head_scores(network, trained)):
-        row[: len(values)] = values
-    words = np.dtypes.StringDType()
-    statistics = agreement.statistics
-    coords = {
-        name: study[name].variable
-        for name in study.coords
-        if study[name].dims and set(study[name].dims) <= {*POINT, *_MATRIX, "layer", "head"}
+    values = {
+        "order_parameter_trained": trained,
+        "order_parameter_sampled": sampled,
+        "agreement": agreement.values,
+        "p_value": agreement.p_values,
+        "head_score_trained": np.stack(head_scores(network, trained)),
     }
-    coords |= {
-        "source": xr.Variable(
-            "source",
-            np.array(SOURCES, dtype=words),
-            {"long_name": "where the order parameter compared with the trained one comes from"},
-        ),
-        "statistic": xr.Variable(
-            "statistic",
-            np.array([statistic.name for statistic in statistics], dtype=words),
-            {"long_name": "how the agreement is measured"},
-        ),
-        "meaning": xr.Variable(
-            "statistic",
-            np.array([statistic.long_name for statistic in statistics], dtype=words),
-            {"long_name": "the statistic in words"},
-        ),
+    labels = {
+        "source": ("source", SOURCES),
+        "statistic": ("statistic", [statistic.name for statistic in agreement.statistics]),
+        "meaning": ("statistic", [statistic.long_name for statistic in agreement.statistics]),
     }
-    variables = {
-        "order_parameter_trained": (
-            _MATRIX,
-            trained,
-            "order parameter U of the trained network",
-            "Eq. 13, 35",
-        ),
-        "order_parameter_sampled": (
-            (*POINT, *_MATRIX),
-            sampled,
-            "order parameter U, posterior mean of the draws in the store",
-            "Eq. 13",
-        ),
-        "agreement": (
-            grid,
-            agreement.values,
-            "agreement of the order parameter with that of the trained network",
-            None,
-        ),
-        "p_value": (
-            grid,
-            agreement.p_values,
-            "fraction of relabellings of heads that agree at least as well",
-            None,
-        ),
-        "head_score_trained": (
-            ("layer", "head"),
-            scores,
-            "weight of the trained network's U on the paths through a head, largest 1",
-            None,
-        ),
-    }
+    text = np.dtypes.StringDType()
+    dims = {dim for dims, _ in _VARIABLES.values() for dim in dims}
     return xr.Dataset(
         {
-            name: (
-                dims,
-                values,
-                {"long_name": long_name, "units": "1"} | ({"equation": eq} if eq else {}),
-            )
-            for name, (dims, values, long_name, eq) in variables.items()
+            name: (dims, values[name], {"long_name": long_name, "units": "1"})
+            for name, (dims, long_name) in _VARIABLES.items()
         },
-        coords,
+        {
+            name: study[name].variable
+            for name in study.coords
+            if study[name].dims and set(study[name].dims) <= dims
+        }
+        | {
+            name: (
+                dim,
+                np.array(words, dtype=np.dtypes.StringDType()),
+                {"long_name": _LABELS[name]},
+            )
+            for name, (dim, words) in labels.items()
+        },
     )
 
 
 def _attributes(file: Path, held: Checkpoint, agreement: Agreement) -> dict[str, Any]:
     every = "all" if agreement.exact else "drawn at random"
+    known = {name: held.about[name] for name in _ABOUT if name in held.about}
     return {
         "checkpoint": str(file),
         "checkpoint_sha256": heads_digest(file),
         "trained_width": held.shape.width,
-        "trained_step": held.about.get("step", -1),
         "relabellings": agreement.relabellings,
         "relabellings_are": every,
+        **{f"trained_{name}": value for name, value in known.items()},
     }
 
 
