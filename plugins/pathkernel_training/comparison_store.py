@@ -191,11 +191,7 @@ def _labelled(
             if study[name].dims and set(study[name].dims) <= dims
         }
         | {
-            name: (
-                dim,
-                np.array(words, dtype=np.dtypes.StringDType()),
-                {"long_name": _LABELS[name]},
-            )
+            name: (dim, np.array(words, dtype=text), {"long_name": _LABELS[name]})
             for name, (dim, words) in labels.items()
         },
     )

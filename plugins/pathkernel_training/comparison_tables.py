@@ -26,7 +26,7 @@ _CAPTION = """\
 Agreement with the trained U; below in brackets, the fraction of {relabellings}
 relabellings of heads that agree at least as well.
 all of U, off diag.: correlation of entries; ranks: rank correlation
-signs: fraction of equal ones off the diagonal; by |U|: weighted by magnitude
+signs: fraction of equal ones off the diagonal; by |U|: weighted
 blocks: correlation of mean |U| over paths through the heads of a layer
 head scores: their rank correlation. {points}."""
 
