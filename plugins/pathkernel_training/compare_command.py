@@ -55,16 +55,14 @@ def compare(
     kept in the same Zarr store.
     """
     from pathkernel_datasets.store import open_store
-    from pathkernel_training.comparison_store import SOURCES, compare_study
-    from pathkernel_training.comparison_tables import Shown, comparison_table
+    from pathkernel_training.comparison_store import compare_study
+    from pathkernel_training.comparison_tables import Shown, comparison_tables
 
     study = open_store(store)
     shown = Shown.select(study, widths, temperature, seed)
     comparison = compare_study(store, checkpoint)
-    for source in SOURCES:
-        table = comparison_table(comparison, shown, source)
-        if table is not None:
-            stdout_console().print(table)
+    for table in comparison_tables(comparison, shown):
+        stdout_console().print(table)
     if figures:
         from pathkernel_training.comparison_figures import save_comparison_figures
 

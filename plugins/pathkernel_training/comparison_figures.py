@@ -57,8 +57,9 @@ def order_parameters(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) ->
     """
     points = _known(study, shown)
     draws = comparison["order_parameter_sampled"]
-    sampled = [(shown.title(place), shown.at(draws, place).values) for place, _ in points]
-    sampled = [(f"sampled, {words}", matrix) for words, matrix in sampled]
+    sampled = [
+        (f"sampled, {shown.title(place)}", shown.at(draws, place).values) for place, _ in points
+    ]
     if np.isnan([matrix for _, matrix in sampled]).all():
         sampled = []
     theory = [(f"theory, {shown.title(place)}", matrix) for place, matrix in points]
@@ -73,11 +74,10 @@ def order_parameters(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) ->
         shape = (2.1 * columns + 0.4, 1.85 * -(-len(panels) // columns) + 0.9)
         figure, axes = panel_grid(len(panels), columns, shape)
         for place, (axis, (title, matrix)) in enumerate(zip(axes, panels)):
-            axis.set_title(title)
-            if np.isnan(matrix).any():
-                axis.set_axis_off()
-                axis.text(0.5, 0.5, "no draws", ha="center", transform=axis.transAxes, color=GREY)
+            if np.isnan(matrix).any():  # no draws at this width
+                axis.remove()
                 continue
+            axis.set_title(title)
             scale = np.abs(matrix).max()
             image = axis.imshow(matrix, cmap="RdBu_r", vmin=-scale, vmax=scale)
             colour_bar(figure, image, axis)

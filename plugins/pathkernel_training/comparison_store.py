@@ -32,7 +32,6 @@ from pathkernel_training.empirical import empirical_order_parameter
 from pathkernel_training.study_checkpoint import study_checkpoint, study_heads
 
 GROUP = "comparison"
-SOURCES = ("theory", "sampled")
 
 _MATRIX = ("path", "path_dual")
 _GRID = ("source", *POINT, "statistic")
@@ -174,7 +173,7 @@ def _labelled(
         "head_score_trained": np.stack(head_scores(network, trained)),
     }
     labels = {
-        "source": ("source", SOURCES),
+        "source": ("source", ("theory", "sampled")),
         "statistic": ("statistic", [statistic.name for statistic in agreement.statistics]),
         "meaning": ("statistic", [statistic.long_name for statistic in agreement.statistics]),
     }

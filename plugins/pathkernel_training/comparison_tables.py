@@ -112,7 +112,7 @@ class Shown:
         return Shown(self.seed, widths, temperatures, self.words)
 
 
-def comparison_table(comparison: xr.Dataset, shown: Shown, source: str) -> Table | None:
+def comparison_tables(comparison: xr.Dataset, shown: Shown) -> list[Table]:
     """Agreement with the trained network at every width, p-values below in brackets.
 
     Parameters
@@ -120,38 +120,43 @@ def comparison_table(comparison: xr.Dataset, shown: Shown, source: str) -> Table
     comparison : Dataset
         From :func:`pathkernel_training.comparison_store.open_comparison`.
     shown : Shown
-    source : str
-        ``"theory"`` or ``"sampled"``.
 
     Returns
     -------
-    Table or None
-        None if nothing is known at these points.
+    list of Table
+        For the theory and for the samples, where they are known at any of the points; the last
+        explains the columns.
     """
-    entries = comparison[["agreement", "p_value"]].sel(source=source).load()
-    points = [shown.at(entries, place) for place in range(len(shown.widths))]
-    known = [place for place, point in enumerate(points) if not np.isnan(point["agreement"]).all()]
-    if not known:
-        return None
+    found = {}
+    for source in ("theory", "sampled"):
+        entries = comparison[["agreement", "p_value"]].sel(source=source).load()
+        points = [shown.at(entries, place) for place in range(len(shown.widths))]
+        known = [point for point in points if point["agreement"].notnull().any()]
+        if known:
+            found[source] = _table(source, known, comparison.attrs["trained_width"])
+    tables = list(found.values())
+    if tables:
+        tables[-1].caption = Text(_caption(comparison, shown), justify="left")
+    return tables
+
+
+def _table(source: str, points: Sequence[xr.Dataset], trained_width: int) -> Table:
     table = Table(
-        title=Text(
-            f"Order parameter U: {source} against trained (N = {comparison.attrs['trained_width']})"
-        ),
-        caption=Text(_caption(comparison, shown), justify="left"),
+        title=Text(f"Order parameter U: {source} against trained (N = {trained_width})"),
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    names = [str(name) for name in comparison["statistic"].values]
+    names = [str(name) for name in points[0]["statistic"].values]
     chosen = [name for name in names if name in _HEADINGS or name.startswith("blocks_")]
     for heading in ("N", "T", *(_HEADINGS.get(name, _blocks(name)) for name in chosen)):
         table.add_column(heading, justify="right", no_wrap=True)
-    for place in known:
-        columns = [points[place].sel(statistic=name) for name in chosen]
+    for point in points:
+        columns = [point.sel(statistic=name) for name in chosen]
         table.add_row(
-            number(shown.widths[place]),
-            f"{shown.temperatures[place]:g}",
-            *(_cell(float(point["agreement"]), float(point["p_value"])) for point in columns),
+            number(float(point["width"])),
+            f"{float(point['temperature']):g}",
+            *(_cell(float(column["agreement"]), float(column["p_value"])) for column in columns),
         )
     return table
 

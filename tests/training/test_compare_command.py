@@ -29,6 +29,7 @@ from pathkernel_tasks.one_shot_images import OneShotImages, label_vectors
 from pathkernel_training import comparison_store
 from pathkernel_training.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_training.comparison import compare_order_parameters
+from pathkernel_training.comparison_figures import order_parameters
 from pathkernel_training.comparison_store import compare_study, open_comparison
 from pathkernel_training.comparison_tables import Shown
 from pathkernel_training.empirical import empirical_order_parameter
@@ -413,7 +414,8 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
     options = ("--seed", 4, "--temperature", 0.5, "--out", folder / "figures")
     status, out, err = invoke(capsys, "compare", study, *options)
     assert (status, err) == (0, "")
-    assert "sampled against trained" in out
+    assert out.index("theory against trained") < out.index("sampled against trained")
+    assert out.count("relabellings") == 1, "explained below both"
     assert f"Figures: {folder / 'figures'}" in out
     names = {file.name for file in (folder / "figures").iterdir()}
     assert names == {
@@ -424,7 +426,11 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
     drawn = (folder / "figures" / "order_parameters.svg").read_text()
     for words in ("theory, N = 10", "theory, N = 100", "sampled, N = 10", "trained, N = 8"):
         assert words in drawn
-    assert "no draws" in drawn, "at N = 100"
+    assert "sampled, N = 100" not in drawn, "no draws there"
+    one = Shown.select(open_store(study), (10,), 0.5, 4)
+    figure = order_parameters(open_store(study), open_comparison(study), one)
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert titles == ["theory, N = 10, T = 0.5", "sampled, N = 10, T = 0.5", "trained, N = 8"]
 
 
 def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
