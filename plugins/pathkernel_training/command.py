@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pathkernel_cli.main import INTERRUPTED, SuggestingGroup
+from pathkernel_cli.output import progress_bar
 from pathkernel_training.presets import DEFAULT, PRESETS, default_folder, preset
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from pathkernel_training.network import NetworkShape
     from pathkernel_training.one_shot import TrainedNetwork
     from pathkernel_training.run import TrainingProgress
@@ -115,14 +117,14 @@ def one_shot_images(
             '"pathkernel[training]"'
         ) from None
     try:
-        with threadpool_limits(limits=1), _ProgressBar() as report:
+        with threadpool_limits(limits=1), progress_bar() as bar:
             trained = train_one_shot_images(
                 folder,
                 shape,
                 epochs=chosen.epochs if epochs is None else epochs,
                 seed=seed,
                 test_episodes=test_episodes,
-                report=report,
+                report=ProgressReport(bar),
             )
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted. {_kept(folder)} the same command again to go on.", err=True)
@@ -167,49 +169,20 @@ def _finish(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None
     click.echo(f"Results: {trained.folder.resolve()}")
 
 
-class _ProgressBar:
-    """Progress on stderr; silent where stderr is no terminal."""
+class ProgressReport:
+    """Shows a training's progress on a bar, from :func:`pathkernel_cli.output.progress_bar`."""
 
-    def __enter__(self) -> Callable[[TrainingProgress], None]:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+    def __init__(self, bar: Progress):
+        self._bar, self._started = bar, False
+        self._line = bar.add_task("reading images", total=None)
 
-        console = Console(stderr=True)
-        self._bar = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._bar.start()
-        task = self._bar.add_task("reading images", total=None)
-        started = False
-
-        def report(progress: TrainingProgress) -> None:
-            nonlocal started
-            if not started:  # the time left is that of this run's steps
-                started = True
-                self._bar.reset(task, total=progress.total, completed=progress.step)
-            self._bar.update(
-                task,
-                total=progress.total,
-                completed=progress.step,
-                description=describe(progress),
-            )
-
-        return report
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+    def __call__(self, progress: TrainingProgress) -> None:
+        """Show where the training is."""
+        known = {"total": progress.total, "completed": progress.step}
+        if not self._started:  # the time left is that of this run's steps
+            self._started = True
+            self._bar.reset(self._line, **known)
+        self._bar.update(self._line, **known, description=describe(progress))
 
 
 def describe(progress: TrainingProgress) -> str:

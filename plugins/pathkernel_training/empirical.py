@@ -15,7 +15,9 @@ def empirical_order_parameter(weights: Weights) -> np.ndarray:
     every value weight (Eq. 2, 4). The two are the same function if the theory's weights are √N
     times the trained ones, so that is how they enter here. The scale of U then still is not the
     theory's, as descent with little weight decay does not draw from the posterior: compare
-    structure and signs.
+    structure and signs (:mod:`pathkernel_training.comparison`). Rotations of a hidden layer do not
+    change U. Other changes of its basis, which the output does not show either, do: U is of
+    these weights, not of the function that they compute.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Registers the command that trains networks, without importing what it needs to run."""
+"""Registers the commands that train networks and compare them, without what they need to run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import click
 
 from pathkernel_core.hooks import hookimpl
 from pathkernel_training.command import train
+from pathkernel_training.compare_command import compare
 
 
 @hookimpl
 def pathkernel_commands() -> list[click.Command]:
-    """The command ``pathkernel train``."""
-    return [train]
+    """The commands ``pathkernel train`` and ``pathkernel compare``."""
+    return [train, compare]

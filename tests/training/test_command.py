@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pathkernel_cli.main import main
+from pathkernel_cli.output import progress_bar
 from pathkernel_core.hooks import UnknownNameError
-from pathkernel_training.command import describe
+from pathkernel_training.command import ProgressReport, describe
 from pathkernel_training.network import NetworkShape
 from pathkernel_training.presets import PRESETS, default_folder, preset
 
@@ -79,6 +80,25 @@ def test_progress_in_words():
     assert describe(TrainingProgress(0, 10, doing="starting")) == "starting"
     full = TrainingProgress(5, 10, 0.5, 0.75, 12.34)
     assert describe(full) == "training, loss 0.500, accuracy 75.0%, 12.3 steps/s"
+
+
+def test_progress_on_the_shared_bar():
+    pytest.importorskip("optax", reason=NEEDS_EXTRA)
+    from pathkernel_training.run import TrainingProgress
+
+    with progress_bar() as bar:
+        report = ProgressReport(bar)
+        (line,) = bar.tasks
+        assert (line.description, line.total) == ("reading images", None)
+        started = line.start_time
+        report(TrainingProgress(4, 10, doing="starting"))
+        assert (line.completed, line.total) == (4, 10), "of a training that goes on"
+        assert line.start_time > started, "reading images does not count for the time left"
+        started = line.start_time
+        report(TrainingProgress(5, 10, 0.5, 0.75, 12.34))
+        assert (line.completed, line.total) == (5, 10)
+        assert line.start_time == started
+        assert line.description == "training, loss 0.500, accuracy 75.0%, 12.3 steps/s"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,260 @@
+"""How well two order parameters agree, and how well by chance.
+
+A statistic compares U of a trained network with U of the theory. Its p-value comes from a
+permutation test: the trained network's heads are relabelled within each layer, rows and columns of
+U together, and the p-value is the fraction of relabellings that agree at least as well. The null
+hypothesis is that it does not matter which head is which.
+
+No sign or order is left to be matched beforehand: U is quadratic in the weights, so that it does
+not change under rotations of a hidden layer or under the sign flips that leave the network's output
+alone, the flip of one head's values gives another function, and heads keep their numbers because
+theory and network share queries and keys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+from pathkernel_core.network import Network
+from pathkernel_core.order_parameter import head_scores
+
+_ROUNDING = 1e-10  # numbers that differ by less may be the same, summed in another order
+_BATCH_ENTRIES = 2**22  # of relabelled order parameters that are held at a time
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number that says how well two order parameters agree; larger is better.
+
+    Attributes
+    ----------
+    name : str
+    long_name : str
+    features : callable
+        Order parameters, (k, n, n) → the numbers that are compared, (k, m).
+    compare : callable
+        Such numbers of k and of r order parameters, (k, m) and (r, m) → the statistic, (k, r).
+    """
+
+    name: str
+    long_name: str
+    features: Callable[[np.ndarray], np.ndarray]
+    compare: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Statistics of agreement and their p-values, NaN where they are not defined.
+
+    Attributes
+    ----------
+    statistics : tuple of Statistic
+        What the last axis of the arrays counts.
+    values : array, shape (..., s)
+        Correlations between -1 and 1, fractions between 0 and 1.
+    p_values : array, shape (..., s)
+        Fraction of the relabellings of heads that agree at least as well; the one given is among
+        them.
+    relabellings : int
+        Number of relabellings of heads that were tried.
+    exact : bool
+        Whether these are all that there are; otherwise they were drawn at random.
+    """
+
+    statistics: tuple[Statistic, ...]
+    values: np.ndarray
+    p_values: np.ndarray
+    relabellings: int
+    exact: bool
+
+
+def compare_order_parameters(
+    network: Network,
+    order_parameters: np.ndarray,
+    trained: np.ndarray,
+    *,
+    relabellings: int = 1000,
+    seed: int = 0,
+) -> Agreement:
+    """Compare order parameters of the theory, or sampled ones, with that of a trained network.
+
+    Parameters
+    ----------
+    network : Network
+        Heads of each layer; one output.
+    order_parameters : array, shape (..., n, n)
+        Order parameters U, such as those of all widths and temperatures; NaN where unknown.
+    trained : array, shape (n, n)
+        Order parameter of the trained network, at any scale: every statistic leaves it out.
+    relabellings : int
+        How many relabellings of heads to try at most. All of them if there are no more than that,
+        otherwise the one given and others at random.
+    seed : int
+        Seed of those.
+
+    Returns
+    -------
+    Agreement
+
+    Raises
+    ------
+    ValueError
+        If the network has several outputs, or a shape does not fit it.
+    """
+    if network.outputs != 1:
+        raise ValueError(f"network must have one output, but has {network.outputs}")
+    if relabellings < 1:
+        raise ValueError(f"relabellings must be at least 1, but is {relabellings}")
+    shape = (network.n_paths,) * 2
+    if trained.shape != shape or order_parameters.shape[-2:] != shape:
+        raise ValueError(
+            f"order parameters of {network.n_paths} paths must have shape {shape}, but trained has "
+            f"{trained.shape} and order_parameters {order_parameters.shape}"
+        )
+    grid = order_parameters.shape[:-2]
+    others = order_parameters.reshape(-1, *shape)
+    orders, exact = relabelled_paths(network, relabellings, seed)
+    chosen, values, p_values = statistics(network), [], []
+    for statistic in chosen:
+        ours = statistic.features(others)
+        found = statistic.compare(ours, statistic.features(trained[None]))[:, 0]
+        reached = np.zeros(len(found))
+        for batch in np.array_split(orders, -(-orders.size * shape[0] // _BATCH_ENTRIES)):
+            relabelled = trained[batch[:, :, None], batch[:, None, :]]
+            other = statistic.compare(ours, statistic.features(relabelled))
+            reached += (other >= found[:, None] - _ROUNDING).sum(axis=1)
+        values.append(found)
+        p_values.append(np.where(np.isnan(found), np.nan, reached / len(orders)))
+    values, p_values = (
+        np.stack(numbers, axis=-1).reshape(*grid, len(chosen)) for numbers in (values, p_values)
+    )
+    return Agreement(chosen, values, p_values, len(orders), exact)
+
+
+def statistics(network: Network) -> tuple[Statistic, ...]:
+    """What is compared, for a network with those heads."""
+    upper = np.triu_indices(network.n_paths)
+    above = np.triu_indices(network.n_paths, k=1)
+
+    def entries(matrices: np.ndarray) -> np.ndarray:
+        return matrices[:, *upper]
+
+    def off_diagonal(matrices: np.ndarray) -> np.ndarray:
+        return matrices[:, *above]
+
+    def scores(matrices: np.ndarray) -> np.ndarray:
+        return np.stack([np.concatenate(head_scores(network, matrix)) for matrix in matrices])
+
+    blocks = tuple(
+        Statistic(
+            f"blocks_layer_{layer}",
+            f"correlation of the mean of |U| over pairs of paths through heads h and h' of layer "
+            f"{layer}, each pair of heads once",
+            _Blocks(network, layer),
+            _correlation,
+        )
+        for layer in range(1, network.n_layers + 1)
+    )
+    all_, off = (f"{name} entries, each pair of paths once" for name in ("all", "off-diagonal"))
+    ranks, signs = "Spearman's rank correlation of", "fraction of equal signs among"
+    weighted = "weighted by the product of their magnitudes"
+    return (
+        Statistic("correlation", f"correlation of {all_}", entries, _correlation),
+        Statistic("correlation_off_diagonal", f"correlation of {off}", off_diagonal, _correlation),
+        Statistic("rank_correlation", f"{ranks} {all_}", entries, _rank_correlation),
+        Statistic(
+            "rank_correlation_off_diagonal", f"{ranks} {off}", off_diagonal, _rank_correlation
+        ),
+        Statistic("equal_signs", f"{signs} {off}; a zero counts half", off_diagonal, _equal_signs),
+        Statistic(
+            "equal_signs_weighted",
+            f"{signs} {off}, {weighted}",
+            off_diagonal,
+            _equal_signs_weighted,
+        ),
+        *blocks,
+        Statistic("head_scores", f"{ranks} the scores of all heads", scores, _rank_correlation),
+    )
+
+
+def relabelled_paths(network: Network, most: int, seed: int) -> tuple[np.ndarray, bool]:
+    """Orders of the paths that come from relabelling heads within each layer.
+
+    Parameters
+    ----------
+    network : Network
+    most : int
+        How many to return at most.
+    seed : int
+        Of the random ones, where there are more.
+
+    Returns
+    -------
+    array, shape (r, n)
+        Indices of paths; the first row is the order as it is.
+    bool
+        Whether these are all that there are.
+    """
+    exact = math.prod(math.factorial(count) for count in network.heads) <= most
+    if exact:
+        labels = itertools.product(*(itertools.permutations(range(h)) for h in network.heads))
+    else:
+        generator = np.random.default_rng(seed)
+        drawn = ([generator.permutation(h) for h in network.heads] for _ in range(most - 1))
+        labels = itertools.chain([[range(h) for h in network.heads]], drawn)
+    paths = np.arange(network.n_paths).reshape(network.heads)
+    return np.array([paths[np.ix_(*layers)].ravel() for layers in labels]), exact
+
+
+class _Blocks:
+    """Mean of |U| over pairs of paths, (k, n, n) → (k, H(H+1)/2), by their heads in one layer."""
+
+    def __init__(self, network: Network, layer: int):
+        heads = np.array(network.paths)[:, layer - 1]
+        through = heads == np.arange(1, network.heads[layer - 1] + 1)[:, None]
+        self._average = through / through.sum(axis=1, keepdims=True)  # (H, n)
+
+    def __call__(self, matrices: np.ndarray) -> np.ndarray:
+        means = self._average @ np.abs(matrices) @ self._average.T
+        return means[:, *np.triu_indices(len(self._average))]
+
+
+def _correlation(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Pearson correlation of all pairs of rows, NaN for a row of equal numbers."""
+    if ours.shape[1] < 2:
+        return np.full((len(ours), len(theirs)), np.nan)
+    return np.clip(_standardised(ours) @ _standardised(theirs).T, -1, 1)
+
+
+def _rank_correlation(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    return _correlation(*(rankdata(_rounded(rows), axis=1) for rows in (ours, theirs)))
+
+
+def _equal_signs(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    if not ours.shape[1]:
+        return np.full((len(ours), len(theirs)), np.nan)
+    return (1 + np.sign(ours) @ np.sign(theirs).T / ours.shape[1]) / 2
+
+
+def _equal_signs_weighted(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    weight = np.abs(ours) @ np.abs(theirs).T
+    return (1 + ours @ theirs.T / np.where(weight > 0, weight, np.nan)) / 2
+
+
+def _standardised(rows: np.ndarray) -> np.ndarray:
+    """Rows of mean 0 and norm 1; NaN where all numbers of a row are equal."""
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    norm, size = (np.linalg.norm(array, axis=1, keepdims=True) for array in (centred, rows))
+    return centred / np.where(norm > _ROUNDING * size, norm, np.nan)
+
+
+def _rounded(rows: np.ndarray) -> np.ndarray:
+    """Rows in parts of their largest number, without what summing in another order changes."""
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
+    return np.round(rows / np.where(largest == 0, 1, largest), 11)
