@@ -17,6 +17,7 @@ import zarr
 from pathkernel_datasets.store import StoreError
 
 _PARTIAL = "partial"  # suffix of files that are to be moved into place
+_OLD, _NAME = "old", "name"  # a group that is being replaced, and which it is
 _INDEX = {"kind": "inline", "must_understand": False, "metadata": {}}  # of a group in the index
 
 
@@ -88,11 +89,16 @@ def move_into(folder: Path, path: str | os.PathLike, group: str) -> None:
     for part in group.split("/")[:-1]:
         parent = parent.require_group(part)
     folder.chmod(0o755)
-    if target.exists():
-        os.rename(target, folder_beside(path) / "old")
-    os.rename(folder, target)
-    for old in _left_over(Path(path)):
-        shutil.rmtree(old, ignore_errors=True)
+    if not target.exists():
+        os.rename(folder, target)
+        return
+    aside = folder_beside(path)
+    (aside / _NAME).write_text(group)
+    os.rename(target, aside / _OLD)
+    try:
+        os.rename(folder, target)
+    finally:
+        _put_back(aside, Path(path))
 
 
 def publish(path: str | os.PathLike, group: str) -> None:
@@ -126,12 +132,21 @@ def _prefix(path: Path) -> str:
     return f".{path.name}.group."
 
 
+def _put_back(folder: Path, path: Path) -> None:
+    """Remove a folder beside the store, but for a group that was to be replaced and was not."""
+    if (folder / _OLD).exists():
+        target = path / (folder / _NAME).read_text()
+        if not target.exists():
+            os.rename(folder / _OLD, target)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def _left_over(path: Path) -> list[Path]:
     return list(path.resolve().parent.glob(f"{_prefix(path)}*"))
 
 
 def _remove_left_over(path: Path) -> None:
     for folder in _left_over(path):
-        shutil.rmtree(folder, ignore_errors=True)
+        _put_back(folder, path)
     for file in path.rglob(f"*.{_PARTIAL}"):
         file.unlink(missing_ok=True)

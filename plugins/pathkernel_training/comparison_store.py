@@ -9,10 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
-import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ import zarr
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
+from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.schema import POINT
 from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.store import StoreError, check_store, open_store
@@ -54,7 +51,6 @@ _LABELS = {
     "meaning": "the statistic in words",
 }
 _ABOUT = ("step", "validation_accuracy")  # what is told of the training, if the file does
-_ABANDONED = 60  # seconds after which a folder that was to be moved into place is left over
 
 
 def compare_study(
@@ -97,7 +93,8 @@ def compare_study(
     agreement = compare_order_parameters(network, np.stack([theory, sampled]), trained)
     dataset = _labelled(study, network, trained, sampled, agreement)
     dataset.attrs = _attributes(file, held, agreement)
-    _write(store, dataset)
+    with sole_writer(store):
+        add_group(store, GROUP, dataset)
     return open_comparison(store)
 
 
@@ -207,48 +204,3 @@ def _attributes(file: Path, held: Checkpoint, agreement: Agreement) -> dict[str,
         "relabellings_are": every,
         **{f"trained_{name}": value for name, value in known.items()},
     }
-
-
-def _write(store: Path, dataset: xr.Dataset) -> None:
-    """Write beside the store and move in, whole or not at all, in the place of an older one."""
-    target = store / GROUP
-    _remove_abandoned(store)
-    try:
-        beside = Path(
-            tempfile.mkdtemp(prefix=f".{store.name}.{GROUP}.", dir=store.resolve().parent)
-        )
-    except PermissionError:
-        raise StoreError(
-            f"the folder {store.resolve().parent} cannot be written; copy the store elsewhere"
-        ) from None
-    old = beside / "old"
-    try:
-        dataset.to_zarr(beside / "new", mode="w", zarr_format=3, consolidated=False)
-        if target.exists():
-            os.rename(target, old)
-        os.rename(beside / "new", target)
-    except BaseException:
-        if old.exists() and not target.exists():
-            os.rename(old, target)
-        raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    with warnings.catch_warnings():
-        # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
-        warnings.filterwarnings("ignore", message="Consolidated metadata")
-        warnings.filterwarnings("ignore", message="Object at .* is not recognized")
-        zarr.consolidate_metadata(store)
-
-
-def _remove_abandoned(store: Path) -> None:
-    """Remove what a killed command was about to move in; put back what it had just moved out."""
-    target = store / GROUP
-    for beside in store.resolve().parent.glob(f".{store.name}.{GROUP}.*"):
-        try:
-            if time.time() - beside.stat().st_mtime < _ABANDONED:
-                continue  # of a command that goes on
-        except FileNotFoundError:
-            continue
-        if not target.exists() and (beside / "old").exists():
-            os.rename(beside / "old", target)
-        shutil.rmtree(beside, ignore_errors=True)

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.heads_file import read_heads, save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_tasks.one_shot_images import OneShotImages, label_vectors
-from pathkernel_training import comparison_store
 from pathkernel_training.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_training.comparison import compare_order_parameters
 from pathkernel_training.comparison_figures import order_parameters
@@ -223,74 +221,13 @@ def test_draws_in_the_store_are_compared_too(study, folder):
 # -- written whole or not at all
 
 
-def leftovers(study):
-    return [file.name for file in study.parent.iterdir() if file.name.startswith(".study")]
-
-
-def kill(monkeypatch, call, number):
-    """Let the given call of a function end the command."""
-    module, name = call
-    original, count = getattr(module, name), [0]
-
-    def fail(*arguments, **keywords):
-        count[0] += 1
-        if count[0] == number:
-            raise Killed
-        return original(*arguments, **keywords)
-
-    monkeypatch.setattr(module, name, fail)
-
-
-@pytest.mark.parametrize(
-    ("call", "number"),
-    [
-        ((xr.Dataset, "to_zarr"), 1),
-        ((comparison_store.os, "rename"), 1),
-        ((comparison_store.os, "rename"), 2),
-    ],
-)
-def test_killed_on_the_way_the_older_group_stays(study, monkeypatch, call, number):
+def test_comparing_again_replaces_what_is_there(study):
     before = compare_study(study).load()
     write_draws(study, "weights", 2, np.eye(9))
-    kill(monkeypatch, call, number)
-    with pytest.raises(Killed):
-        compare_study(study)
-    monkeypatch.undo()
-    xr.testing.assert_identical(open_comparison(study).load(), before)
-    assert leftovers(study) == []
     after = compare_study(study).load()
+    assert before["order_parameter_sampled"].count() == 0
     assert after["order_parameter_sampled"].count() == 81
     xr.testing.assert_identical(xr.open_zarr(study, group="comparison", chunks=None).load(), after)
-
-
-def test_killed_before_the_index_readers_see_all_the_same(study, monkeypatch):
-    kill(monkeypatch, (comparison_store.zarr, "consolidate_metadata"), 1)
-    with pytest.raises(Killed):
-        compare_study(study)
-    monkeypatch.undo()
-    assert open_comparison(study)["agreement"].sel(source="theory").notnull().all()
-    compare_study(study)
-    assert "agreement" in xr.open_zarr(study, group="comparison", chunks=None)
-
-
-def test_what_a_signal_left_between_two_moves_is_put_back(study, monkeypatch):
-    before = compare_study(study).load()
-    beside = study.parent / ".study.zarr.comparison.killed"
-    beside.mkdir()
-    (study / "comparison").rename(beside / "old")
-    os.utime(beside, (time.time() - 100,) * 2)
-    kill(monkeypatch, (xr.Dataset, "to_zarr"), 1)
-    with pytest.raises(Killed):
-        compare_study(study)
-    xr.testing.assert_identical(open_comparison(study).load(), before)
-    assert leftovers(study) == []
-
-
-def test_the_folder_of_a_command_that_goes_on_is_left(study):
-    beside = study.parent / ".study.zarr.comparison.other"
-    beside.mkdir()
-    compare_study(study)
-    assert leftovers(study) == [beside.name]
 
 
 # -- which checkpoint
