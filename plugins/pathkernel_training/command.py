@@ -43,7 +43,7 @@ def train() -> None:
     metavar="NAME",
     default=DEFAULT,
     show_default=True,
-    help=f"Sizes and epochs by name: {', '.join(PRESETS)}.",
+    help=f"Sizes, epochs and regularisation by name: {', '.join(PRESETS)}.",
 )
 @click.option("--layers", type=click.IntRange(min=1), help="Attention layers L.")
 @click.option("--heads", type=click.IntRange(min=1), help="Heads H of each layer.")
@@ -53,6 +53,11 @@ def train() -> None:
     "--epochs",
     type=click.FloatRange(min=0, min_open=True),
     help="Passes through all pairs of training characters, such as 10 or 0.5.",
+)
+@click.option(
+    "--weight-decay",
+    type=click.FloatRange(min=0),
+    help="L2 regularisation of all weights.  [default: the preset's]",
 )
 @click.option(
     "--seed",
@@ -80,6 +85,7 @@ def one_shot_images(
     width: int | None,
     qk_width: int | None,
     epochs: float | None,
+    weight_decay: float | None,
     seed: int,
     test_episodes: int,
     out: Path | None,
@@ -108,7 +114,7 @@ def one_shot_images(
     folder = Path(default_folder(shape)) if out is None else out
     try:
         from pathkernel_training.one_shot import train_one_shot_images
-        from pathkernel_training.run import DivergedError
+        from pathkernel_training.run import DivergedError, TrainingSettings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
@@ -116,6 +122,7 @@ def one_shot_images(
             f"training needs {error.name}, which is not installed; install it with: pip install "
             '"pathkernel[training]"'
         ) from None
+    decay = chosen.weight_decay if weight_decay is None else weight_decay
     try:
         with threadpool_limits(limits=1), progress_bar() as bar:
             trained = train_one_shot_images(
@@ -124,6 +131,7 @@ def one_shot_images(
                 epochs=chosen.epochs if epochs is None else epochs,
                 seed=seed,
                 test_episodes=test_episodes,
+                settings=TrainingSettings(weight_decay=decay),
                 report=ProgressReport(bar),
             )
     except KeyboardInterrupt:

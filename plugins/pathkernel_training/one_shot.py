@@ -90,7 +90,7 @@ def train_one_shot_images(
     test_episodes : int
         Even number of episodes of the test.
     settings : TrainingSettings, optional
-        By default the paper's.
+        By default the paper's, with the weight decay of the preset.
     report : callable
         Called with a TrainingProgress after every step.
 
@@ -114,6 +114,7 @@ def train_one_shot_images(
     if isinstance(network, str):
         chosen = preset(network)
         shape, epochs = chosen.shape, chosen.epochs if epochs is None else epochs
+        settings = settings or TrainingSettings(weight_decay=chosen.weight_decay)
     else:
         shape, epochs = network, 10 if epochs is None else epochs
     _check_episodes("test_episodes", test_episodes)

@@ -48,6 +48,8 @@ def without_jax(*arguments):
 def test_presets():
     assert preset("2-4-512-128").shape == NetworkShape(2, 4, 512, 128)
     assert preset("3-3-512-170").shape == NetworkShape(3, 3, 512, 170)
+    assert preset("3-3-512-170").weight_decay == 0.0, "it would never begin to learn"
+    assert preset("2-4-512-128").weight_decay == 5e-5
     assert preset("2-8-512-64").shape == NetworkShape(2, 8, 512, 64)
     assert preset("small").shape == NetworkShape(2, 4, 128, 32)
     for name, chosen in PRESETS.items():
