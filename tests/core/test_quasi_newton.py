@@ -75,7 +75,7 @@ def steps(function, start, pairs=()):
 
 
 def test_curvature_of_a_like_function_saves_steps():
-    """Every direction of a quadratic has been seen: another of the same curvature is a step away."""
+    """Every direction was seen: another quadratic of that curvature is some steps away."""
     generator = np.random.default_rng(0)
     rows = generator.standard_normal((20, 30))
     hessian = rows @ rows.T / 30 + 0.05 * np.eye(20)
