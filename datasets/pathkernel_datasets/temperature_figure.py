@@ -29,7 +29,7 @@ _CURVES = {  # choice: (label, colour, marker, shift along the axis of widths)
     "validation": ("T of largest validation accuracy", GREEN, "s", 0),
     "test": ("T best on this very test set (optimistic)", ORANGE, "^", 1),
 }
-_SHIFT = 0.015  # of the axis, so that error bars stand beside one another
+_SHIFT = 0.02  # of the axis, so that error bars stand beside one another
 _DASH = 3.0  # dashes of one line fall into the gaps of the others, should they coincide
 
 
@@ -84,7 +84,8 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
             above.set_xlabel("")
             above.tick_params(labelbottom=False)
             _temperature_axis(below, dataset["temperature"].values)
-        axes[0].plot([], [], color=GREY, dashes=(_DASH, 2 * _DASH), label="GP limit, chosen alike")
+        dashes = (0, (_DASH, 2 * _DASH))
+        axes[0].errorbar([], [], color=GREY, linestyle=dashes, label="GP limit, T chosen likewise")
         axes[0].set_ylabel("accuracy (fraction correct)")
         axes[columns].set_ylabel("temperature T chosen")
         heading(figure, dataset, _words(dataset, done.values))
@@ -105,8 +106,8 @@ def _curve(axis: Axes, values: xr.DataArray, examples: int | None, choice: str) 
         np.stack([middle - low, high - middle]),
         color=colour,
         marker=marker,
-        markersize=4,
-        linewidth=1.1,
+        markersize=3.5,
+        linewidth=1.5 - 0.5 * place,  # what lies below shows where lines coincide
         elinewidth=0.8,
         label=label,
     )
