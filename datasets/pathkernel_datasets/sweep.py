@@ -1,4 +1,11 @@
-"""Computing a study into its store, grid point by grid point."""
+"""Computing a study into its store, grid point by grid point.
+
+At each width the temperatures are gone through from the highest, where the minimum is nearest to
+the Gaussian process limit, to the lowest; a minimisation begins at its neighbour's minimum with the
+curvature that was seen on the way there. That takes fewer evaluations than upwards, or from width
+to width. A run that was stopped finds the starts that it lacks by minimising again, so that its
+store is bit for bit that of a run that was not.
+"""
 
 from __future__ import annotations
 

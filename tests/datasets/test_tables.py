@@ -181,8 +181,9 @@ def test_temperature_with_the_largest_validation_accuracy(validated):
     assert selection.temperature_gp == float(limit)
     assert selection.describe(values=False) == "T of largest validation accuracy"
     assert [row.temperature for row in summary(validated, "validation")][:3] == best.values.tolist()
-    assert "T of largest validation accuracy" in printed(validated, temperature="validation")
-    assert "T of largest log evidence" in printed(validated, temperature="evidence")
+    for word, words in (("validation", "validation accuracy"), ("evidence", "log evidence")):
+        text = " ".join(printed(validated, temperature=word).split())  # in lines of a narrow table
+        assert f"T of largest {words} at each width" in text
     evidence = validated.log_evidence.sum("seed").idxmax("temperature")
     np.testing.assert_array_equal(Selection(validated).temperatures, evidence)
 
