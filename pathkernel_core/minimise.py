@@ -7,12 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from pathkernel_core import quasi_newton
 from pathkernel_core.action import entropy_gradient, log_evidence
-from pathkernel_core.backend import Array, array_namespace, batches, from_host
+from pathkernel_core.backend import Array, array_namespace, batches, from_host, real_floating
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
@@ -76,6 +77,9 @@ class Solution:
         Action per width and gradient norm at the start and after each step.
     network, problem, temperature
         What was solved.
+    curvature : tuple
+        Steps and the changes of the gradient along them, which a minimisation that starts from
+        this solution goes on with.
     """
 
     order_parameters: tuple[Array, ...] = field(repr=False)
@@ -92,6 +96,7 @@ class Solution:
     network: Network
     problem: PathKernels = field(repr=False)
     temperature: float
+    curvature: tuple[quasi_newton.Pair, ...] = field(default=(), repr=False)
 
     @property
     def order_parameter(self) -> Array:
@@ -112,9 +117,7 @@ class Solution:
         xi : array, shape (P_new, n, N_0)
             Attentioned inputs of the new examples.
         """
-        xp = array_namespace(xi=xi, training=self.problem.array)
-        if xi.ndim != 3 or xi.shape[0] == 0:
-            raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
+        xp = self._check_new(xi)
         posterior, factor = self._posterior
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, _PREDICTION_ELEMENTS // max(1, per_example))
@@ -127,6 +130,36 @@ class Solution:
         if self.network.outputs == 1:
             mean, variance = mean[:, 0], variance[:, 0]
         return Prediction(mean, variance)
+
+    def predict_mean(self, xi: Array) -> Array:
+        """Predictor's mean alone on new examples (Eq. 29), much faster than with the variance.
+
+        Parameters
+        ----------
+        xi : array, shape (P_new, n, N_0)
+            Attentioned inputs of the new examples.
+
+        Returns
+        -------
+        array, shape (P_new,) or (P_new, C)
+        """
+        xp = self._check_new(xi)
+        (examples, paths, width), outputs = xi.shape, self.network.outputs
+        xi = real_floating("xi", xi, ("P_new", self.problem.n_paths, self.problem.input_width))
+        weights = self._posterior[0].weights  # (n·C, features of a path)
+        if self.problem.basis is not None:
+            weights = xp.matmul(weights, xp.matrix_transpose(self.problem.basis))
+        by_output = xp.permute_dims(xp.reshape(weights, (paths, outputs, width)), (0, 2, 1))
+        flat = xp.reshape(xi, (examples, paths * width)) / math.sqrt(width * paths)
+        mean = xp.matmul(flat, xp.reshape(by_output, (paths * width, outputs)))
+        return mean[:, 0] if outputs == 1 else mean
+
+    def _check_new(self, xi: Array) -> Any:
+        """Namespace of new examples, after checking that there are some."""
+        xp = array_namespace(xi=xi, training=self.problem.array)
+        if xi.ndim != 3 or xi.shape[0] == 0:
+            raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
+        return xp
 
     @cached_property
     def _posterior(self) -> tuple[Posterior, np.ndarray]:
@@ -162,8 +195,9 @@ def minimise_action(
         Largest entry allowed in the gradients ∂(S/N)/∂U. By default 1e-8 in float64, and in
         lower precision the smaller of 1e-2 and 1 / (2N).
     start : Solution, optional
-        Where to begin, for example the solution at a neighbouring width or temperature. By
-        default the Gaussian process limit.
+        Where to begin, for example the solution at a neighbouring temperature or width. By
+        default the Gaussian process limit. The curvature that was seen on the way to it, rather
+        than its nearness, is what saves evaluations.
     max_evaluations : int
         Limit on evaluations of the energy.
     throw : bool
@@ -188,9 +222,9 @@ def minimise_action(
     if not isinstance(max_evaluations, int) or max_evaluations < 1:
         raise ValueError(f"max_evaluations must be a whole number from 1, not {max_evaluations!r}")
     action = _Action(problem, network, temperature)
-    coordinates = action.coordinates.gp_limit
+    coordinates, pairs = action.coordinates.gp_limit, ()
     if start is not None:
-        coordinates = _warm_start(action.coordinates, start)
+        coordinates, pairs = _warm_start(action.coordinates, start), start.curvature
     history: list[_Evaluation] = []
 
     def stop(point: quasi_newton.Point) -> bool:
@@ -201,11 +235,14 @@ def minimise_action(
     status = Status.STALLED
     try:
         action.limit = max_evaluations
-        if quasi_newton.minimise(action, coordinates, action.coordinates.curvature, stop):
+        found, pairs = quasi_newton.minimise(
+            action, coordinates, action.coordinates.curvature, stop, pairs
+        )
+        if found:
             status = Status.CONVERGED
     except _OutOfEvaluationsError:
         status = Status.MAX_EVALUATIONS
-    solution = _solution(action, _best(history, status), status, history)
+    solution = _solution(action, _best(history, status), status, history, pairs)
     if throw and not status.ok:
         raise MinimisationError(
             f"the action was not minimised: {status.value}. The gradient of S/N is "
@@ -293,7 +330,11 @@ class _Action:
 
 
 def _solution(
-    action: _Action, at: _Evaluation, status: Status, history: Sequence[_Evaluation]
+    action: _Action,
+    at: _Evaluation,
+    status: Status,
+    history: Sequence[_Evaluation],
+    curvature: tuple[quasi_newton.Pair, ...] = (),
 ) -> Solution:
     return Solution(
         order_parameters=tuple(
@@ -312,6 +353,7 @@ def _solution(
         network=action.network,
         problem=action.problem,
         temperature=action.temperature,
+        curvature=curvature,
     )
 
 

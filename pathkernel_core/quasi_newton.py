@@ -8,13 +8,13 @@ of Hager and Zhang (SIAM J. Optim. 16, 2005), which use gradients alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-_MEMORY = 30
+_MEMORY = 100
 _ARMIJO = 1e-4
 _CURVATURE = 0.9
 ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
@@ -22,6 +22,10 @@ _TRIALS = 25  # of one line search
 _IDLE = 50  # steps in a row that lower neither the value nor the gradient
 _PROGRESS = 1e-14  # relative change of the value that counts as lower
 _LONGEST_FIRST_STEP = 1.0  # in any coordinate
+
+
+Pair = tuple[np.ndarray, np.ndarray, float]
+"""A step, the change of the gradient along it, and their inner product."""
 
 
 @dataclass
@@ -39,7 +43,8 @@ def minimise(
     start: np.ndarray,
     curvature: np.ndarray,
     stop: Callable[[Point], bool],
-) -> bool:
+    pairs: Sequence[Pair] = (),
+) -> tuple[bool, tuple[Pair, ...]]:
     """Minimise ``function`` from ``start`` until ``stop(point)`` holds.
 
     Parameters
@@ -52,18 +57,23 @@ def minimise(
         Positive estimate of the Hessian's diagonal.
     stop : callable
         Called once with every accepted point, the start included.
+    pairs : sequence of Pair
+        Curvature seen while a function much like this one was minimised. It is forgotten should it
+        mislead.
 
     Returns
     -------
     bool
         Whether ``stop`` held. False if no step along the gradient lowers the function any more,
         or many steps in a row only moved about within rounding.
+    tuple of Pair
+        Curvature seen, for a function much like this one.
     """
     point = function(start)
     lowest, flattest, idle = point.value, float(np.abs(point.gradient).max()), 0
-    pairs: list[tuple[np.ndarray, np.ndarray, float]] = []
+    pairs = list(pairs[-_MEMORY:])
     if stop(point):
-        return True
+        return True, tuple(pairs)
     while True:
         direction = _direction(point.gradient, pairs, curvature)
         step = 1.0
@@ -72,7 +82,7 @@ def minimise(
         following = _line_search(function, point, direction, step)
         if following is None:
             if not pairs:
-                return False
+                return False, ()
             pairs = []  # forget the curvature seen and go down the plain gradient once
             continue
         moved, bent = following.x - point.x, following.gradient - point.gradient
@@ -81,7 +91,7 @@ def minimise(
             pairs = [*pairs[-_MEMORY + 1 :], (moved, bent, inner)]
         point = following
         if stop(point):
-            return True
+            return True, tuple(pairs)
         slope = float(np.abs(point.gradient).max())
         idle += 1
         if point.value < lowest - _PROGRESS * max(1.0, abs(lowest)):
@@ -89,12 +99,12 @@ def minimise(
         if slope < 0.9 * flattest:
             flattest, idle = slope, 0
         if idle >= _IDLE:
-            return False
+            return False, tuple(pairs)
 
 
 def _direction(
     gradient: np.ndarray,
-    pairs: list[tuple[np.ndarray, np.ndarray, float]],
+    pairs: Sequence[Pair],
     curvature: np.ndarray,
 ) -> np.ndarray:
     """Two-loop recursion, with the given diagonal scaled by the last pair as initial Hessian."""

@@ -51,6 +51,9 @@ class Realisation:
     sub_networks : mapping of str to sequences of heads
         Named sub-networks to report in the Gaussian process limit: the head numbers, from 1, that
         each keeps in every layer.
+    validation : Examples or None
+        Examples that neither the training set nor any test set contains, of the kind that the
+        network is trained on: a temperature chosen by them has not seen what it is tested on.
     """
 
     layers: Sequence[Layer]
@@ -58,6 +61,7 @@ class Realisation:
     train: Examples
     test_sets: Mapping[str, Examples]
     sub_networks: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    validation: Examples | None = None
 
     def __post_init__(self):
         if not self.test_sets:

@@ -85,7 +85,7 @@ class TaskContract:
         )
 
     def test_shapes_agree(self) -> None:
-        """Inputs, labels, layers and test sets fit one network."""
+        """Inputs, labels, layers, test sets and validation examples fit one network."""
         realisation = self._realise(self.seeds[0])
         assert realisation.test_sets, "test_sets must hold at least one test set"
         width = realisation.train.inputs.shape[-1]
@@ -109,6 +109,9 @@ class TaskContract:
         assert first.readout == second.readout, "the readout differs between seeds"
         assert list(first.test_sets) == list(second.test_sets), "test sets differ between seeds"
         assert first.sub_networks == second.sub_networks, "sub-networks differ between seeds"
+        assert (first.validation is None) == (second.validation is None), (
+            "one seed has validation examples, another has none"
+        )
 
     def test_theory_runs(self) -> None:
         """Attention, kernels and the Gaussian process limit work on it."""
@@ -120,7 +123,7 @@ class TaskContract:
         xi = attentioned_inputs(train.inputs, realisation.layers, realisation.readout)
         problem = PathKernels(xi, train.labels)
         solution = gp_limit(problem, network, task.temperatures[0])
-        for name, examples in realisation.test_sets.items():
+        for name, examples in _examples(realisation)[1:]:
             new = attentioned_inputs(examples.inputs, realisation.layers, realisation.readout)
             prediction = solution.predict(new)
             assert np.isfinite(prediction.mean).all(), f"{name}: the predictor is not finite"
@@ -163,4 +166,7 @@ def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
 
 
 def _examples(realisation: Realisation) -> list[tuple[str, Examples]]:
-    return [("train", realisation.train), *realisation.test_sets.items()]
+    examples = [("train", realisation.train), *realisation.test_sets.items()]
+    if realisation.validation is not None:
+        examples.append(("validation", realisation.validation))
+    return examples

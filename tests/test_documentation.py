@@ -69,9 +69,10 @@ def test_links_lead_somewhere(document):
 
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
-    from pathkernel_datasets.schema import core_variables
+    from pathkernel_datasets.schema import CHOICE_VARIABLES, VALIDATION_VARIABLES, core_variables
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     analysed = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
-    for variable in (*core_variables(1), *analysed):
+    optional = (*VALIDATION_VARIABLES, *CHOICE_VARIABLES)
+    for variable in (*core_variables(1), *optional, *analysed):
         assert f"`{variable.name}`" in text, variable.name

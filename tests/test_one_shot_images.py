@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import os
 import pickle
 import subprocess
@@ -15,7 +16,12 @@ from safetensors.numpy import save_file
 from pathkernel_core import QueryKey, attentioned_inputs
 from pathkernel_core.testing import TaskContract
 from pathkernel_datasets.idx import FASHION_MNIST, MNIST, IdxImages
-from pathkernel_datasets.omniglot import ARCHIVE_DIGESTS, split_characters
+from pathkernel_datasets.omniglot import (
+    ARCHIVE_DIGESTS,
+    SPLIT_DIGESTS,
+    read_drawings,
+    split_characters,
+)
 from pathkernel_tasks.heads_file import heads_digest, read_heads, save_heads
 from pathkernel_tasks.one_shot_images import (
     Episodes,
@@ -23,9 +29,11 @@ from pathkernel_tasks.one_shot_images import (
     assemble,
     character_episodes,
     label_vectors,
+    omniglot_examples,
     patches,
     positions,
     two_class_episodes,
+    two_class_examples,
 )
 
 WIDTH = 192
@@ -339,6 +347,7 @@ def test_missing_heads_show_before_any_image_is_read(tmp_path, monkeypatch):
 def test_provenance(tmp_path, layers):
     plain = OneShotImages().provenance()
     assert set(ARCHIVE_DIGESTS.values()) < set(plain.values())
+    assert plain["omniglot characters"].split(",") == list(SPLIT_DIGESTS.values())
     assert "heads" not in plain
     path = tmp_path / "heads.npz"
     save_heads(path, layers)
@@ -371,7 +380,8 @@ def test_realisation(realisation):
     assert realisation.heads == (2, 2)
     assert realisation.readout == "mean"
     assert list(realisation.test_sets) == ["omniglot", "fashion-mnist", "mnist"]
-    for examples in (realisation.train, *realisation.test_sets.values()):
+    every = (realisation.train, *realisation.test_sets.values(), realisation.validation)
+    for examples in every:
         assert examples.inputs.shape == (200, 48, WIDTH)
         assert examples.inputs.dtype == np.float64
         assert np.count_nonzero(examples.labels == 1) == 100
@@ -414,21 +424,56 @@ def test_contexts_and_queries_share_no_image(realisation):
 
 
 @needs_data
-def test_no_test_character_in_training(monkeypatch):
-    seen = []
+def test_training_validation_and_test_episodes_share_no_character_and_no_image(monkeypatch):
+    """Neither by their names nor by what they look like."""
+    offered, read = [], []
 
-    def spy(characters, *arguments):
-        seen.append(set(characters))
+    def offering(characters, *arguments):
+        offered.append(set(characters))
         return original(characters, *arguments)
+
+    def reading(drawings):
+        read.append(set(drawings))
+        return read_drawings(drawings)
 
     import pathkernel_tasks.one_shot_images as module
 
     original = module.omniglot_examples
-    monkeypatch.setattr(module, "omniglot_examples", spy)
-    OneShotImages(**SMALL).realise(0)
+    monkeypatch.setattr(module, "omniglot_examples", offering)
+    monkeypatch.setattr(module, "read_drawings", reading)
+    realisation = OneShotImages(**{**SMALL, "examples": 300, "test_examples": 300}).realise(0)
     splits = split_characters()
-    assert seen == [set(splits["train"]), set(splits["test"])]
-    assert not seen[0] & seen[1]
+    assert offered == [set(splits[name]) for name in ("train", "test", "val")]
+    sets = (realisation.train, realisation.test_sets["omniglot"], realisation.validation)
+    seen = []
+    for drawings, examples in zip(read, sets, strict=True):
+        images, _ = decompose(examples)
+        seen.append({image.round(9).tobytes() for image in images.reshape(-1, 16 * WIDTH)})
+        assert len(seen[-1]) > 0.99 * len(drawings)  # hardly any two drawings are the same
+    for one, other in itertools.combinations(range(3), 2):
+        assert not offered[one] & offered[other]
+        assert not read[one] & read[other]
+        assert not seen[one] & seen[other]
+
+
+@needs_data
+def test_validation_episodes_change_no_other_draw():
+    """Each set has a stream of its own: the first five children of the seed, as ever."""
+    task = OneShotImages(**SMALL)
+    realisation = task.realise(3)
+    streams = [np.random.default_rng(child) for child in np.random.SeedSequence(3).spawn(5)]
+    splits, vectors = split_characters(), label_vectors()
+    expected = [
+        omniglot_examples(splits["train"], task.examples, vectors, streams[0]),
+        omniglot_examples(splits["test"], task.test_examples, vectors, streams[1]),
+        two_class_examples(FASHION_MNIST, task.test_examples, vectors, streams[2]),
+        two_class_examples(MNIST, task.test_examples, vectors, streams[3]),
+    ]
+    for found, wanted in zip((realisation.train, *realisation.test_sets.values()), expected):
+        assert np.array_equal(found.inputs, wanted.inputs)
+        assert np.array_equal(found.labels, wanted.labels)
+    queries = streams[4].standard_normal(realisation.layers[0].queries.shape)
+    assert np.array_equal(realisation.layers[0].queries, queries)
 
 
 @needs_data

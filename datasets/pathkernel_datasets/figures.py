@@ -32,10 +32,11 @@ from pathkernel_datasets.drawing import (
 )
 from pathkernel_datasets.figure_files import NothingToPlot, write_figures
 from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.selection import Selection, number
+from pathkernel_datasets.selection import Selection, count_test_examples, number
+from pathkernel_datasets.temperature_figure import temperature_choice
 
 
-def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
+def accuracy(dataset: xr.Dataset, temperature: float | str = "evidence") -> Figure:
     """Accuracy against width, one panel per test set.
 
     Points are medians over the seeds with their range, or, where a single seed is computed, its
@@ -46,9 +47,9 @@ def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, optional
-        Temperature of the store; by default the one with the largest log evidence summed over the
-        seeds, chosen for each width and for the GP limit.
+    temperature : float, "evidence" or "validation"
+        Temperature of the store; or the one with the largest log evidence, or validation accuracy,
+        over the seeds, chosen for each width and for the GP limit.
 
     Returns
     -------
@@ -59,7 +60,7 @@ def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
     NothingToPlot
         If no accuracy is computed yet.
     ValueError
-        If the store does not have that temperature.
+        If the store does not have that temperature, or no validation accuracy to choose it by.
     """
     selection = Selection(dataset, temperature)
     theory, limit = selection.point("accuracy"), selection.reference("accuracy_gp")
@@ -87,7 +88,7 @@ def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure, axes = panel_grid(len(names), columns, size, sharey=True)
         for t, (axis, name) in enumerate(zip(axes, names)):
-            examples = _test_examples(dataset, t) if seeds == 1 else None
+            examples = count_test_examples(dataset, t) if seeds == 1 else None
             axis.set_title(name)
             low, middle, high = spread_over_seeds(theory.isel(test_set=t).values, examples)
             known = order[~np.isnan(middle[order])]
@@ -127,7 +128,7 @@ def accuracy(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
 
 
 def order_parameters(
-    dataset: xr.Dataset, temperature: float | None = None, seed: int | None = None
+    dataset: xr.Dataset, temperature: float | str = "evidence", seed: int | None = None
 ) -> Figure:
     """Order parameter U at every width, one heat map each with a scale of its own.
 
@@ -137,7 +138,7 @@ def order_parameters(
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, optional
+    temperature : float, "evidence" or "validation"
         As for :func:`accuracy`.
     seed : int, optional
         Seed of the store; by default the first that is computed.
@@ -191,7 +192,7 @@ def order_parameters(
 
 def alignment(
     dataset: xr.Dataset,
-    temperature: float | None = None,
+    temperature: float | str = "evidence",
     seed: int | None = None,
     components: int | None = None,
 ) -> Figure:
@@ -201,7 +202,7 @@ def alignment(
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, optional
+    temperature : float, "evidence" or "validation"
         As for :func:`accuracy`.
     seed : int, optional
         Seed of the store; by default the first that is computed.
@@ -303,7 +304,7 @@ def same_path_kernels(dataset: xr.Dataset, seed: int | None = None) -> Figure:
     return figure
 
 
-def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure:
+def head_scores(dataset: xr.Dataset, temperature: float | str = "evidence") -> Figure:
     """Score of every head at the smallest and the largest width, one panel per layer.
 
     Bars are medians over the seeds; whiskers span the seeds.
@@ -312,7 +313,7 @@ def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, optional
+    temperature : float, "evidence" or "validation"
         As for :func:`accuracy`.
 
     Returns
@@ -324,7 +325,7 @@ def head_scores(dataset: xr.Dataset, temperature: float | None = None) -> Figure
     NothingToPlot
         If the store holds no head scores, or none is computed yet.
     ValueError
-        If the store does not have that temperature.
+        If the store does not have that temperature, or no validation accuracy to choose it by.
     """
     _require(dataset, "head_score")
     selection = Selection(dataset, temperature)
@@ -377,7 +378,7 @@ def save_figures(
     dataset: xr.Dataset,
     folder: str | os.PathLike,
     *,
-    temperature: float | None = None,
+    temperature: float | str = "evidence",
     seed: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
@@ -389,7 +390,7 @@ def save_figures(
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
     folder : path
         Folder to write into; made if it does not exist. Files of the same names are replaced.
-    temperature, seed : optional
+    temperature, seed
         As for the single figures.
     report : callable
         Called with a line of text for every figure that is skipped, and why.
@@ -413,6 +414,8 @@ def save_figures(
         "same_path_kernels": lambda: same_path_kernels(dataset, seed),
         "head_scores": lambda: head_scores(dataset, temperature),
     }
+    if "choice" in dataset.dims:  # with one temperature there is nothing to miss
+        figures["temperature_choice"] = lambda: temperature_choice(dataset)
     return write_figures(figures, folder, report)
 
 
@@ -448,14 +451,6 @@ def _smallest(dataset: xr.Dataset, known: np.ndarray, largest: bool = False) -> 
         if largest
         else np.argmin(np.where(known, widths, np.inf))
     )
-
-
-def _test_examples(dataset: xr.Dataset, test_set: int) -> int:
-    """Number of examples of a test set; shorter sets are filled up with NaN."""
-    labels = dataset["test_label"].isel(test_set=test_set)
-    if "output" in labels.dims:
-        labels = labels.isel(output=0)
-    return int(labels.notnull().sum("example").max())
 
 
 def _at_seed(dataset: xr.Dataset, selection: Selection, index: int) -> str:

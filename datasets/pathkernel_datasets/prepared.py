@@ -27,6 +27,8 @@ class PreparedData:
     labels : array, shape (P,) or (P, C)
         With one output a vector.
     test_sets : mapping of str to (xi, labels)
+    validation : (xi, labels) or None
+        Of the validation examples, if the task has any.
     """
 
     realisation: Realisation
@@ -34,6 +36,7 @@ class PreparedData:
     xi: Array
     labels: Array
     test_sets: Mapping[str, tuple[Array, Array]]
+    validation: tuple[Array, Array] | None = None
 
 
 def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData:
@@ -63,4 +66,6 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
         realisation.heads, max(study.widths), study.task.variances, realisation.outputs
     )
     tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
-    return PreparedData(realisation, network, xi, labels, tests)
+    held_out = realisation.validation
+    validation = None if held_out is None else along_paths(held_out)
+    return PreparedData(realisation, network, xi, labels, tests, validation)

@@ -12,6 +12,7 @@ from typing import Any
 from pathkernel_core.analysis import Analysis, Variable
 from pathkernel_core.minimise import Status
 from pathkernel_core.network import Network
+from pathkernel_datasets.choice import CHOICES
 
 POINT = ("seed", "temperature", "width")
 REFERENCE = ("seed", "temperature")
@@ -77,6 +78,42 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
     )
 
 
+VALIDATION_VARIABLES = (
+    Variable("accuracy_validation", POINT, "fraction of validation examples classified correctly"),
+    Variable(
+        "accuracy_validation_gp", REFERENCE, "validation accuracy in the Gaussian process limit"
+    ),
+)
+"""Of a task that has validation examples."""
+
+_BIAS = "; that of choice 'test' was chosen on the same test set and is optimistically biased"
+
+CHOICE_VARIABLES = (
+    Variable(
+        "chosen_temperature",
+        ("seed", "choice", "width", "test_set"),
+        "temperature T that is chosen, for each width and seed on its own",
+    ),
+    Variable(
+        "chosen_accuracy",
+        ("seed", "choice", "width", "test_set"),
+        f"test accuracy at the temperature chosen{_BIAS}",
+    ),
+    Variable(
+        "chosen_temperature_gp",
+        ("seed", "choice", "test_set"),
+        "temperature T that is chosen in the Gaussian process limit",
+    ),
+    Variable(
+        "chosen_accuracy_gp",
+        ("seed", "choice", "test_set"),
+        f"test accuracy in the Gaussian process limit at the temperature chosen{_BIAS}",
+    ),
+    Variable("choice_done", ("seed",), "1 where the choice of temperatures is made"),
+)
+"""Of a study at several temperatures; the last is a marker like the others."""
+
+
 def analysis_variables(analysis: Analysis) -> tuple[Variable, ...]:
     """Variables of an analysis as they are stored: with the grid's dimensions in front."""
     if analysis.of == "data":
@@ -110,6 +147,8 @@ MARKERS = (
 )
 """Written after everything they vouch for, so that a killed run leaves no half-written point."""
 
+MARKER_NAMES = frozenset((*(marker.name for marker in MARKERS), CHOICE_VARIABLES[-1].name))
+
 _COORDINATES = {
     "seed": "seed of the task's data and heads",
     "temperature": "Gibbs temperature T, the variance of the observation noise",
@@ -121,6 +160,8 @@ _COORDINATES = {
     "test_set": "name of the set of test examples",
     "example": "index of the test example within its test set",
     "sub_network": "part of the network that is kept",
+    "choice": "what the temperature is chosen by: "
+    + "; ".join(f"{name}, {words}" for name, words in CHOICES.items()),
     "layer": "attention layer, from the input",
     "head": "head within its layer",
 }
@@ -135,6 +176,7 @@ def coordinates(
     grid: Mapping[str, Sequence[Any]],
     test_sets: Mapping[str, int],
     sub_networks: Iterable[str],
+    choices: Iterable[str],
     extra: Mapping[str, Sequence[Any]],
     meanings: Mapping[str, str],
 ) -> dict[str, tuple[tuple[str, ...], Sequence[Any], dict[str, str]]]:
@@ -150,6 +192,8 @@ def coordinates(
         Number of examples of each test set; the longest sets the length of ``example``.
     sub_networks : iterable of str
         Names of sub-networks.
+    choices : iterable of str
+        Ways in which a temperature is chosen; none if there is only one temperature.
     extra : mapping
         Coordinates of the analyses' own dimensions.
     meanings : mapping
@@ -165,6 +209,8 @@ def coordinates(
         "layer": range(1, network.n_layers + 1),
         "head": range(1, max(network.heads) + 1),
     }
+    if choices := tuple(choices):
+        values["choice"] = choices
     if network.outputs > 1:
         values |= {name: range(network.outputs) for name in ("output", "output_dual")}
     result = {

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
+from pathkernel_datasets.choice import CHOICES
 from pathkernel_datasets.schema import STATUS_CODES
 
 CONVERGED = STATUS_CODES["converged"]
-
-
 NOT_COMPUTED = STATUS_CODES["not computed"]
+
+
+WORDS = ("evidence", "validation")
+"""Choices of a temperature that have not seen the test sets."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,11 @@ class Selection:
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`.
-    temperature : float, optional
-        Temperature of the store. By default, for each width the one with the largest log evidence
-        summed over the seeds, and for the Gaussian process limit likewise its own. Seeds for which
-        other seeds have more temperatures so far do not take part in the choice.
+    temperature : float, "evidence" or "validation"
+        Temperature of the store; or, for each width, the one with the largest log evidence summed
+        over the seeds, or with the largest validation accuracy (ties by the log evidence), and for
+        the Gaussian process limit likewise its own. Seeds for which other seeds have more
+        temperatures so far do not take part in the choice.
 
     Attributes
     ----------
@@ -63,29 +67,32 @@ class Selection:
         Temperature T chosen for each width.
     temperature_gp : float
         Temperature chosen for the Gaussian process limit and the sub-networks.
-    chosen : bool
-        Whether there was a choice between temperatures to be made by the log evidence.
+    chosen : str or None
+        "evidence" or "validation" if there was a choice between temperatures to be made.
     status : xarray.DataArray, dims (seed, width)
         Status code of every grid point.
 
     Raises
     ------
     ValueError
-        If the store does not have the temperature asked for.
+        If the store does not have the temperature or the validation accuracy asked for.
     """
 
-    def __init__(self, dataset: xr.Dataset, temperature: float | None = None):
+    def __init__(self, dataset: xr.Dataset, temperature: float | str = "evidence"):
         self._dataset = dataset
         available = dataset["temperature"].values
         # the markers first: what they vouch for is then surely there, even while a run goes on
         status = dataset["status"].transpose("seed", "temperature", "width").load()
         self._references = dataset["reference_done"].transpose("seed", "temperature").load()
-        if temperature is None:
-            evidence = dataset["log_evidence"].transpose("seed", "temperature", "width").values
+        by_word = isinstance(temperature, str)
+        if by_word:
+            scores, scores_gp = _scores(dataset, temperature)
             tried = status.values != NOT_COMPUTED
-            index = [_best(evidence[..., w], tried[..., w]) for w in range(dataset.sizes["width"])]
-            evidence = dataset["log_evidence_gp"].transpose("seed", "temperature").values
-            self._index_gp = _best(evidence, self._references.values != 0)
+            index = [
+                _best([score[..., w] for score in scores], tried[..., w])
+                for w in range(dataset.sizes["width"])
+            ]
+            self._index_gp = _best(scores_gp, self._references.values != 0)
         else:
             near = np.flatnonzero(np.isclose(available, temperature, rtol=1e-9, atol=0))
             if not near.size:
@@ -98,7 +105,7 @@ class Selection:
         self._index = xr.DataArray(np.array(index, dtype=int), dims="width")
         self.temperatures = available[index]
         self.temperature_gp = float(available[self._index_gp])
-        self.chosen = temperature is None and available.size > 1
+        self.chosen = temperature if by_word and available.size > 1 else None
         self.status = self._at_width(status)
 
     def point(self, name: str) -> xr.DataArray:
@@ -118,14 +125,12 @@ class Selection:
         """The choice of temperatures in words, with or without their values."""
         if not self.chosen:
             return f"T = {self.temperature_gp:g}"
+        words = f"T of {CHOICES[self.chosen]}"
         if not values:
-            return "T of largest log evidence"
+            return words
         lowest, highest = min(self.temperatures), max(self.temperatures)
         widths = f"{lowest:g}" if lowest == highest else f"{lowest:g} to {highest:g}"
-        return (
-            f"T of largest log evidence at each width ({widths}) "
-            f"and in the GP limit ({self.temperature_gp:g})"
-        )
+        return f"{words} at each width ({widths}) and in the GP limit ({self.temperature_gp:g})"
 
     def _at_width(self, variable: xr.DataArray) -> xr.DataArray:
         every = xr.DataArray(np.arange(variable.sizes["width"]), dims="width")
@@ -133,18 +138,50 @@ class Selection:
         return chosen.transpose("seed", "width", ...)
 
 
-def _best(evidence: np.ndarray, tried: np.ndarray) -> int:
-    """Temperature of largest summed log evidence; both arguments (seed, temperature)."""
+def _scores(dataset: xr.Dataset, choice: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What a choice goes by, the deciding score last, at finite width and in the GP limit."""
+    if choice not in WORDS:
+        raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
+    names = ["log_evidence"]
+    if choice == "validation":
+        names.append("accuracy_validation")
+    if names[-1] not in dataset:
+        raise ValueError(
+            "the store has no validation accuracy, because its task gives no validation examples; "
+            'choose the temperature by "evidence", or name one of '
+            + ", ".join(f"{value:g}" for value in dataset["temperature"].values)
+        )
+    return (
+        [dataset[name].transpose("seed", "temperature", "width").values for name in names],
+        [dataset[f"{name}_gp"].transpose("seed", "temperature").values for name in names],
+    )
+
+
+def _best(scores: Sequence[np.ndarray], tried: np.ndarray) -> int:
+    """Temperature of largest sum over seeds of the last score, ties by the one before it.
+
+    Scores and ``tried`` have the shape (seed, temperature).
+    """
     seeds = tried.sum(axis=1) == tried.sum(axis=1).max()
     common = tried[seeds].all(axis=0)
     if not common.any():  # the seeds have different temperatures: go by the first
         seeds = np.arange(len(tried)) == np.argmax(seeds)
         common = tried[seeds][0]
-    evidence = evidence[seeds]
-    finite = np.where(common, np.isfinite(evidence).sum(axis=0), -1)
-    total = np.where(np.isfinite(evidence), evidence, 0).sum(axis=0)
-    # a temperature that failed for some seed is chosen only if all did
-    return int(np.argmax(np.where(finite == finite.max(), total, -np.inf)))
+    finite = np.where(common, np.isfinite(scores[0][seeds]).sum(axis=0), -1)
+    left = finite == finite.max()  # one that failed for some seed is chosen only if all did
+    for score in reversed(scores):
+        total = np.where(np.isfinite(score[seeds]), score[seeds], 0).sum(axis=0)
+        total = np.where(left, total, -np.inf)
+        left = total >= total.max() - 1e-12  # sums of equal accuracies may differ by rounding
+    return int(np.argmax(left))
+
+
+def count_test_examples(dataset: xr.Dataset, test_set: int) -> int:
+    """Number of examples of a test set, by its index; shorter sets are filled up with NaN."""
+    labels = dataset["test_label"].isel(test_set=test_set)
+    if "output" in labels.dims:
+        labels = labels.isel(output=0)
+    return int(labels.notnull().sum("example").max())
 
 
 def number(value: float) -> str:

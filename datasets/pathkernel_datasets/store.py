@@ -16,11 +16,11 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.analysis import Variable
-from pathkernel_datasets.schema import MARKERS, POINT, STATUS_CODES
+from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
 from pathkernel_datasets.study import SCHEMA_VERSION
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
-_INTEGERS = {"evaluations": "int32", **{marker.name: "int8" for marker in MARKERS}}
+_INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
 
 
 class StoreError(RuntimeError):
@@ -119,8 +119,21 @@ class Store:
         """Names of the analyses whose variables the store holds."""
         return list(self._group.attrs["analyses"])
 
+    @property
+    def markers(self) -> list[str]:
+        """Names of the markers that the store has."""
+        return sorted(MARKER_NAMES & set(self._arrays))
+
     def marker(self, name: str) -> np.ndarray:
-        """Values of a marker over its grid.
+        """Values of a marker over its grid, as :meth:`read` gives them."""
+        return self.read(name, ())
+
+    def holds(self, name: str) -> bool:
+        """Whether the store has a variable."""
+        return name in self._arrays
+
+    def read(self, name: str, index: tuple[int, ...]) -> np.ndarray:
+        """Values of a variable at an index of its first dimensions; at (), all of them.
 
         Raises
         ------
@@ -128,7 +141,7 @@ class Store:
             If the file that holds them is damaged.
         """
         try:
-            return self._arrays[name][...]
+            return self._arrays[name][(*index, ...)]
         except Exception as error:  # whatever the decoder of a damaged file raises
             raise StoreError(
                 f"{self.path} is damaged: its variable {name!r} cannot be read ({error}); "

@@ -1,9 +1,18 @@
-"""Computing a study into its store, grid point by grid point."""
+"""Computing a study into its store, grid point by grid point.
+
+At each width the temperatures are gone through from the highest, where the minimum is nearest to
+the Gaussian process limit, to the lowest; a minimisation begins at its neighbour's minimum with the
+curvature that was seen on the way there. That takes fewer evaluations than upwards, or from width
+to width. A run that was stopped finds the starts that it lacks by minimising again, so that its
+store is bit for bit that of a run that was not.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +20,24 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.analysis import Analysis, Situation
-from pathkernel_core.backend import Array, array_namespace, to_host
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Solution, gp_limit, minimise_action
+from pathkernel_core.minimise import Solution, minimise_action
 from pathkernel_core.network import Network
-from pathkernel_core.predictor import accuracy
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
+from pathkernel_datasets.choice import CHOICES, at_chosen, choose_temperatures
+from pathkernel_datasets.evaluation import (
+    AnalysisError,
+    data_values,
+    point_values,
+    reference_values,
+)
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
+    CHOICE_VARIABLES,
     KNOWN_DIMENSIONS,
     STATUS_CODES,
+    VALIDATION_VARIABLES,
     analysis_variables,
     coordinates,
     core_variables,
@@ -30,10 +46,6 @@ from pathkernel_datasets.store import Store, StoreError
 from pathkernel_datasets.study import Study, versions
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
-
-
-class AnalysisError(RuntimeError):
-    """An analysis, perhaps of a plugin, failed or returned something else than it declares."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,8 @@ def _create(
         _check_dimensions(analysis, extra)
     variables = [
         *core_variables(network.outputs),
+        *(VALIDATION_VARIABLES if data.validation is not None else ()),
+        *(CHOICE_VARIABLES if len(study.temperatures) > 1 else ()),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
     ]
     return Store.create(
@@ -140,6 +154,7 @@ def _create(
             {"seed": study.seeds, "temperature": study.temperatures, "width": study.widths},
             {name: xi.shape[0] for name, (xi, _) in data.test_sets.items()},
             data.realisation.sub_networks,
+            _choices(study, data),
             extra,
             meanings,
         ),
@@ -169,10 +184,14 @@ def _create(
 
 
 def _complete(store: Store, seed: int) -> bool:
-    return all(
-        bool((store.marker(name)[seed] != 0).all())
-        for name in ("status", "reference_done", "data_done")
-    )
+    return all(bool((store.marker(name)[seed] != 0).all()) for name in store.markers)
+
+
+def _choices(study: Study, data: PreparedData) -> list[str]:
+    """Ways to choose a temperature that the study has."""
+    if len(study.temperatures) == 1:
+        return []
+    return [name for name in CHOICES if name != "validation" or data.validation is not None]
 
 
 def _fill_seed(
@@ -186,128 +205,74 @@ def _fill_seed(
 ) -> int:
     """Compute what the store lacks for one seed; returns the number of grid points."""
     problem = PathKernels(data.xi, data.labels)
+    done = int((store.marker("status") != 0).sum())
     of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
     if not store.marker("data_done")[seed]:
-        store.write((seed,), _of_data(data, analyses), "data_done", 1)
-    computed = 0
+        store.write((seed,), data_values(data, analyses), "data_done", 1)
     for t, temperature in enumerate(study.temperatures):
         if not store.marker("reference_done")[seed, t]:
-            values = _references(data, problem, temperature, of_solution)
+            report(
+                Progress(done, total, f"seed {study.seeds[seed]}, T = {temperature:g}, GP limit")
+            )
+            values = reference_values(data, problem, temperature, of_solution)
             store.write((seed, t), values, "reference_done", 1)
-        for w, width in enumerate(study.widths):
-            status = store.marker("status")
-            if status[seed, t, w]:
-                continue
+    computed = 0
+    for w, width in enumerate(study.widths):
+        network = dataclasses.replace(data.network, widths=width)
+        missing = np.flatnonzero(store.marker("status")[seed, :, w] == 0)
+        start = None
+        for t in _down_to(study.temperatures, missing):
+            temperature = study.temperatures[t]
             doing = f"seed {study.seeds[seed]}, T = {temperature:g}, N = {width:g}"
-            report(Progress(int((status != 0).sum()), total, doing))
-            values, code = _point(data, problem, width, temperature, of_solution)
-            store.write((seed, t, w), values, "status", code)
-            computed += 1
+            report(Progress(done + computed, total, doing))
+            solution = _minimise(problem, network, temperature, start)
+            if t in missing:  # the others were stored before a stop; here they are starts only
+                code = "not_positive_definite" if solution is None else solution.status.name.lower()
+                values = point_values(data, solution, of_solution)
+                store.write((seed, t, w), values, "status", STATUS_CODES[code])
+                computed += 1
+            start = solution if solution is not None and solution.status.ok else None
+    if store.holds("choice_done"):
+        store.write((seed,), _chosen(store, seed, study), "choice_done", 1)
     return computed
 
 
-def _of_data(data: PreparedData, analyses: Iterable[Analysis]) -> dict[str, Any]:
-    situation = Situation(data.realisation, data.xi, data.labels, data.network)
-    of_data = [analysis for analysis in analyses if analysis.of == "data"]
-    values = _compute(of_data, situation)
-    labels = [to_host(labels) for _, labels in data.test_sets.values()]
-    return values | {"test_label": _stack(labels)}
+def _down_to(temperatures: Sequence[float], missing: np.ndarray) -> list[int]:
+    """Indices of the temperatures from the highest down to the lowest that is missing."""
+    order = np.argsort(temperatures)[::-1]
+    last = np.flatnonzero(np.isin(order, missing))
+    return order[: last[-1] + 1].tolist() if last.size else []
 
 
-def _point(
-    data: PreparedData,
-    problem: PathKernels,
-    width: float,
-    temperature: float,
-    analyses: Iterable[Analysis],
-) -> tuple[dict[str, Any], int]:
-    """Variables of one grid point, and its status code."""
-    network = Network(
-        data.network.heads, width, data.network.variances, outputs=data.network.outputs
-    )
-    try:
-        solution = minimise_action(problem, network, temperature, throw=False)
-    except (NotPositiveDefiniteError, np.linalg.LinAlgError):
-        return {}, STATUS_CODES["not_positive_definite"]
-    values = {
-        "order_parameter": _split_outputs(network, to_host(solution.order_parameter)),
-        "action": solution.action,
-        "entropy": solution.entropy,
-        "energy": solution.energy,
-        "log_evidence": solution.log_evidence,
-        "gradient_norm": solution.gradient_norm,
-        "evaluations": solution.evaluations,
-        **_predictions(data, solution, variance=True),
-        **_analyse(data, solution, analyses),
-    }
-    return values, STATUS_CODES[solution.status.name.lower()]
+def _minimise(
+    problem: PathKernels, network: Network, temperature: float, start: Solution | None
+) -> Solution | None:
+    """Minimum of the action from a neighbour's, or else from the limit; None if that fails."""
+    if start is not None:
+        with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
+            solution = minimise_action(problem, network, temperature, start=start, throw=False)
+            if solution.status.ok:
+                return solution
+    with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
+        return minimise_action(problem, network, temperature, throw=False)
+    return None
 
 
-def _references(
-    data: PreparedData, problem: PathKernels, temperature: float, analyses: Iterable[Analysis]
-) -> dict[str, Any]:
-    """Gaussian process limits of the whole network and of its sub-networks."""
-    try:
-        whole = gp_limit(problem, data.network, temperature)
-        predictions = _predictions(data, whole, variance=False) | _analyse(data, whole, analyses)
-        values = {f"{name}_gp": value for name, value in predictions.items()}
-        values["log_evidence_gp"] = whole.log_evidence
-        table = []
-        for kept in data.realisation.sub_networks.values():
-            paths = data.network.paths_through(kept)
-            sub_network = data.network.keep_heads(kept)
-            part = gp_limit(problem.keep_paths(paths), sub_network, temperature)
-            table.append(
-                [
-                    accuracy(part.predict(_take_paths(xi, paths)).mean, labels)
-                    for xi, labels in data.test_sets.values()
-                ]
-            )
-    except (NotPositiveDefiniteError, np.linalg.LinAlgError):
-        return {}
-    return values | ({"accuracy_sub_network": np.array(table)} if table else {})
-
-
-def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict[str, Any]:
-    predictions = {name: solution.predict(xi) for name, (xi, _) in data.test_sets.items()}
-    values = {
-        "accuracy": [
-            accuracy(predictions[name].mean, labels) for name, (_, labels) in data.test_sets.items()
-        ],
-        "predictor_mean": _stack([to_host(entry.mean) for entry in predictions.values()]),
-    }
-    if variance:
-        variances = [to_host(entry.variance) for entry in predictions.values()]
-        values["predictor_variance"] = _stack(variances)
-    return values
-
-
-def _analyse(
-    data: PreparedData, solution: Solution, analyses: Iterable[Analysis]
-) -> dict[str, Any]:
-    situation = Situation(data.realisation, data.xi, data.labels, solution.network, solution)
-    return _compute(analyses, situation)
-
-
-def _compute(analyses: Iterable[Analysis], situation: Situation) -> dict[str, Any]:
-    """Values of all analyses; whatever one does wrong is reported under its name."""
-    values: dict[str, Any] = {}
-    for analysis in analyses:
-        declared = {variable.name: len(variable.dims) for variable in analysis.variables}
-        try:
-            computed = {
-                name: np.asarray(value) for name, value in analysis.compute(situation).items()
-            }
-        except Exception as error:
-            message = f"analysis {analysis.name!r} failed: {type(error).__name__}: {error}"
-            raise AnalysisError(message) from error
-        for name, value in computed.items():
-            if declared.get(name) != value.ndim:
-                raise AnalysisError(
-                    f"analysis {analysis.name!r} returned {name!r} of shape {value.shape}, but "
-                    f"declares {declared} (variables and their numbers of dimensions)"
-                )
-        values |= computed
+def _chosen(store: Store, seed: int, study: Study) -> dict[str, np.ndarray]:
+    """Temperatures and accuracies by every choice, at finite width and in the GP limit."""
+    values = {}
+    for suffix in ("", "_gp"):
+        evidence, accuracy = (
+            store.read(f"{name}{suffix}", (seed,)) for name in ("log_evidence", "accuracy")
+        )
+        validation = f"accuracy_validation{suffix}"
+        validated = store.read(validation, (seed,)) if store.holds(validation) else None
+        chosen = choose_temperatures(evidence, accuracy, validated)
+        index = np.stack(list(chosen.values()))  # (choice, [width,] test_set)
+        values[f"chosen_temperature{suffix}"] = at_chosen(study.temperatures, index)
+        values[f"chosen_accuracy{suffix}"] = np.stack(
+            [at_chosen(accuracy, entry) for entry in chosen.values()]
+        )
     return values
 
 
@@ -319,24 +284,3 @@ def _check_dimensions(analysis: Analysis, extra: Mapping[str, Any]) -> None:
                     f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
                     f"{dim!r}, for which its coordinates() gives no labels"
                 )
-
-
-def _stack(rows: list[np.ndarray]) -> np.ndarray:
-    """Values of several test sets, (test_set, example, …), NaN where a set is shorter."""
-    longest = max(len(row) for row in rows)
-    table = np.full((len(rows), longest, *rows[0].shape[1:]), np.nan)
-    for index, row in enumerate(rows):
-        table[index, : len(row)] = row
-    return table
-
-
-def _take_paths(xi: Array, paths: np.ndarray) -> Array:
-    xp = array_namespace(xi=xi)
-    return xp.stack([xi[:, int(path), :] for path in paths], axis=1)
-
-
-def _split_outputs(network: Network, order_parameter: np.ndarray) -> np.ndarray:
-    """(n·C, n·C) → (n, C, n, C) for several outputs."""
-    if network.outputs == 1:
-        return order_parameter
-    return order_parameter.reshape((network.n_paths, network.outputs) * 2)

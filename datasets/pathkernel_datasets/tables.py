@@ -46,16 +46,16 @@ class Row:
     status: str
 
 
-def summary(dataset: xr.Dataset, temperature: float | None = None) -> list[Row]:
+def summary(dataset: xr.Dataset, temperature: float | str = "evidence") -> list[Row]:
     """Table of a result store: one row per width, the Gaussian process limit, sub-networks.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, optional
-        Temperature of the store; by default the one with the largest log evidence, chosen for each
-        width and for the limit (see :class:`Selection`).
+    temperature : float, "evidence" or "validation"
+        Temperature of the store; or the one with the largest log evidence, or validation accuracy,
+        chosen for each width and for the limit (see :class:`Selection`).
 
     Returns
     -------
@@ -64,7 +64,7 @@ def summary(dataset: xr.Dataset, temperature: float | None = None) -> list[Row]:
     Raises
     ------
     ValueError
-        If the store does not have that temperature.
+        If the store does not have that temperature, or no validation accuracy to choose it by.
     """
     return _rows(dataset, Selection(dataset, temperature))
 
@@ -134,14 +134,14 @@ def _limit_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
     return rows
 
 
-def rich_table(dataset: xr.Dataset, temperature: float | None = None) -> Table:
+def rich_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Table:
     """The same table, to print with rich.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, optional
+    temperature : float, "evidence" or "validation"
         As for :func:`summary`.
 
     Returns
@@ -153,7 +153,7 @@ def rich_table(dataset: xr.Dataset, temperature: float | None = None) -> Table:
     Raises
     ------
     ValueError
-        If the store does not have that temperature.
+        If the store does not have that temperature, or no validation accuracy to choose it by.
     """
     from rich import box
     from rich.table import Table

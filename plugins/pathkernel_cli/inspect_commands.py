@@ -7,20 +7,24 @@ from pathlib import Path
 import click
 
 from pathkernel_cli.output import print_table, write_figures
+from pathkernel_cli.parameters import Temperature
 from pathkernel_core.hooks import Plugins
 
 _STORE = click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
 _TEMPERATURE = click.option(
     "--temperature",
-    type=float,
-    help="Temperature T to report; by default, at each width, the one with most evidence.",
+    type=Temperature(),
+    default="evidence",
+    show_default=True,
+    help="Temperature T to report; or at each width the one of largest log evidence, or of largest "
+    "accuracy on validation examples.",
 )
 
 
 @click.command()
 @_STORE
 @_TEMPERATURE
-def show(store: Path, temperature: float | None) -> None:
+def show(store: Path, temperature: float | str) -> None:
     """Print the table of a result store."""
     from pathkernel_datasets.store import open_store
 
@@ -36,7 +40,7 @@ def show(store: Path, temperature: float | None) -> None:
     type=click.Path(path_type=Path),
     help="Folder for the figures; by default beside the store.",
 )
-def plot(store: Path, temperature: float | None, seed: int | None, out: Path | None) -> None:
+def plot(store: Path, temperature: float | str, seed: int | None, out: Path | None) -> None:
     """Draw the figures of a result store, as PNG and SVG."""
     from pathkernel_datasets.store import open_store
 

@@ -49,7 +49,7 @@ def stdout_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=120)
 
 
-def print_table(dataset: xr.Dataset, temperature: float | None = None) -> None:
+def print_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> None:
     """Print the summary of a dataset to stdout."""
     from pathkernel_datasets.tables import rich_table
 
@@ -57,7 +57,10 @@ def print_table(dataset: xr.Dataset, temperature: float | None = None) -> None:
 
 
 def write_figures(
-    dataset: xr.Dataset, folder: Path, temperature: float | None = None, seed: int | None = None
+    dataset: xr.Dataset,
+    folder: Path,
+    temperature: float | str = "evidence",
+    seed: int | None = None,
 ) -> None:
     """Write every figure that the dataset allows into a folder; say which were left out."""
     from pathkernel_datasets.figures import save_figures

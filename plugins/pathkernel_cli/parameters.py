@@ -35,3 +35,20 @@ class Numbers(click.ParamType):
                 example = "0-4 or 0,1,2" if self.kind is int else "10,30,100"
                 self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
         return tuple(numbers)
+
+
+class Temperature(click.ParamType):
+    """A temperature, or a word for how it is chosen."""
+
+    name = "T|evidence|validation"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
+        """Text → number or word."""
+        if value in ("evidence", "validation"):
+            return value
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a temperature nor one of evidence, validation", param, ctx
+            )

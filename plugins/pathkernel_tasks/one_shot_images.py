@@ -17,6 +17,7 @@ from pathkernel_datasets.omniglot import (
     ARCHIVE_DIGESTS,
     DRAWINGS,
     SPLIT_DIGESTS,
+    SPLITS,
     Character,
     read_drawings,
     split_characters,
@@ -57,10 +58,10 @@ class OneShotImages(Task):
     """Two labelled context images of different classes, then a query of one of the two classes.
 
     An episode is a sequence of 48 tokens, 16 patches for each of three images, with positions and
-    label vectors added. Training episodes show characters of Omniglot's training split. The test
-    sets show characters never seen in training, and two data sets of other images: Fashion-MNIST
-    (T-shirt/top against trouser) and MNIST (0 against 1), where no image is both a query and a
-    context image.
+    label vectors added. Training episodes show characters of Omniglot's training split; those on
+    which a temperature may be chosen, characters of its validation split. The test sets show
+    characters of neither, and two data sets of other images: Fashion-MNIST (T-shirt/top against
+    trouser) and MNIST (0 against 1), where no image is both a query and a context image.
     """
 
     name: ClassVar[str] = "one-shot-images"
@@ -78,7 +79,9 @@ class OneShotImages(Task):
     heads_per_layer: int = option(4, "heads of each layer, if heads are random")
     qk_width: int = option(128, "width of queries and keys, if heads are random")
     examples: int = option(600, "training episodes, half of each label")
-    test_examples: int = option(1000, "episodes of each test set, half of each label")
+    test_examples: int = option(
+        1000, "episodes of each test set and of the validation set, half of each label"
+    )
     label_seed: int = option(0, "seed of the label vectors, unless the file of heads holds them")
 
     def __post_init__(self):
@@ -95,7 +98,7 @@ class OneShotImages(Task):
             self._check_file_options()
 
     def realise(self, seed: int) -> Realisation:
-        """Draw training and test episodes and random heads, each from a stream of its own.
+        """Draw training, test and validation episodes and random heads, from separate streams.
 
         Raises
         ------
@@ -104,8 +107,8 @@ class OneShotImages(Task):
         FileNotFoundError, ValueError
             If the file of heads is missing, or is none that fits.
         """
-        train, omniglot, fashion, mnist, heads = (
-            np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(5)
+        train, omniglot, fashion, mnist, heads, validation = (
+            np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(6)
         )
         vectors = label_vectors(self.label_seed)
         if self.heads == "random":
@@ -126,13 +129,12 @@ class OneShotImages(Task):
                 "fashion-mnist": two_class_examples(FASHION_MNIST, number, vectors, fashion),
                 "mnist": two_class_examples(MNIST, number, vectors, mnist),
             },
+            validation=omniglot_examples(splits["val"], number, vectors, validation),
         )
 
     def provenance(self) -> dict[str, str]:
         """Digests of the images' content, and of the file of heads if there is one."""
-        digests = {
-            "omniglot characters": ",".join(SPLIT_DIGESTS[split] for split in ("train", "test"))
-        }
+        digests = {"omniglot characters": ",".join(SPLIT_DIGESTS[split] for split in SPLITS)}
         for folder, digest in ARCHIVE_DIGESTS.items():
             digests[f"omniglot {folder}"] = digest
         for source in (FASHION_MNIST, MNIST):

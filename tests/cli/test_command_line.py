@@ -69,6 +69,23 @@ def test_show_and_plot(invoke, tmp_path):
     assert (tmp_path / "here" / "order_parameters.svg").exists()
 
 
+def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
+    grid = ("--temperature", "0.01,0.1", "--widths", "10,100")
+    status, _, err = invoke(*SMALL, *grid, "--out", "a.zarr")
+    assert status == 0, err
+    assert (tmp_path / "a-figures" / "temperature_choice.png").exists()
+    for value, words in (("evidence", "T of largest log evidence"), ("0.1", "T = 0.1.")):
+        _, out, _ = invoke("show", "a.zarr", "--temperature", value)
+        assert words in " ".join(out.split())  # in lines of a narrow table
+    for command_ in (("show", "a.zarr"), ("plot", "a.zarr", "--out", "b")):
+        status, _, err = invoke(*command_, "--temperature", "validation")
+        assert status == 1
+        assert "no validation accuracy" in err
+        status, _, err = invoke(*command_, "--temperature", "best")
+        assert status == 2
+        assert "'best' is neither a temperature nor one of evidence, validation" in err
+
+
 def test_plugins_are_listed_with_their_distribution(invoke):
     status, out, _ = invoke("plugins")
     assert status == 0
@@ -147,6 +164,7 @@ def wait_for_points(path, count, process):
 
 
 STUDY = ["run", "hidden-markov", "--examples", "60", "--test-examples", "40", "--seed", "0-3"]
+CHOOSING = [*STUDY[:-1], "0", "--temperature", "0.01,0.03,0.1", "--widths", "10,30,100"]
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +172,25 @@ def undisturbed(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "study.zarr"
     subprocess.run(command(*STUDY, "--no-figures", "--out", str(path)), check=True)
     return path
+
+
+@pytest.fixture(scope="module")
+def choosing(tmp_path_factory):
+    """A study at two temperatures, whose minimisations start from one another."""
+    path = tmp_path_factory.mktemp("choosing") / "study.zarr"
+    subprocess.run(command(*CHOOSING, "--no-figures", "--out", str(path)), check=True)
+    return path
+
+
+def test_killed_choice_goes_on_to_the_same_store(tmp_path, choosing):
+    path = tmp_path / "study.zarr"
+    arguments = command(*CHOOSING, "--no-figures", "--out", str(path))
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for_points(path, 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    subprocess.run(arguments, check=True)
+    xr.testing.assert_identical(open_store(path).load(), open_store(choosing).load())
 
 
 @pytest.mark.parametrize("kills", [(1,), (5, 13, 20)])

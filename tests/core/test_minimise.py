@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import formulas
@@ -214,6 +215,18 @@ def test_a_warm_start_is_shorter_and_ends_at_the_same_minimum(library, markov):
     assert warm.action == pytest.approx(cold.action, rel=1e-11)
     again = minimise_action(problem, network, 0.01, start=cold)
     assert again.evaluations <= 3
+
+
+def test_curvature_is_what_a_warm_start_saves_by(markov):
+    problem, network = PathKernels(*markov), Network((2, 2), 10)
+    neighbour = minimise_action(problem, network, 0.02)
+    bare = dataclasses.replace(neighbour, curvature=())
+    cold = minimise_action(problem, network, 0.01)
+    near = minimise_action(problem, network, 0.01, start=bare)
+    warm = minimise_action(problem, network, 0.01, start=neighbour)
+    assert warm.evaluations < min(near.evaluations, cold.evaluations)
+    for got, want in zip(to_numpy(warm), to_numpy(cold)):
+        np.testing.assert_allclose(got, want, atol=1e-6)
 
 
 def test_a_gaussian_process_limit_is_a_start_like_any_other(generator):

@@ -31,6 +31,24 @@ def test_predictions_are_the_gaussian_process(library, network, generator, space
 
 
 @pytest.mark.parametrize("space", ["examples", "features"])
+@pytest.mark.parametrize("rank", [None, 2])
+def test_the_mean_alone_is_the_gaussian_process(library, network, generator, space, rank):
+    """Also for new inputs outside the span of the training inputs."""
+    xi, labels = formulas.random_examples(network, 25, 4, generator, rank)
+    new = generator.standard_normal((7, network.n_paths, 4))
+    solution = pk.gp_limit(
+        pk.PathKernels(library.array(xi), library.array(labels), space), network, 0.3
+    )
+    u = library.numpy(solution.order_parameter)
+    want, _ = formulas.gaussian_process(xi, labels, new, u, 0.3, network.variances[0])
+    mean = library.numpy(solution.predict_mean(library.array(new)))
+    shape = (7,) if network.outputs == 1 else (7, network.outputs)
+    np.testing.assert_allclose(mean, want.reshape(shape), rtol=0, atol=1e-11)
+    with pytest.raises(ValueError, match=r"xi must have shape \(P_new, n, N_0\)"):
+        solution.predict_mean(library.array(new[0]))
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
 def test_certain_where_the_labels_are_exact(library, generator, space):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 4, 6, generator)

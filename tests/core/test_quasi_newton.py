@@ -15,7 +15,7 @@ def minimise(function, start, curvature=None, tolerance=1e-10):
         return np.abs(point.gradient).max() <= tolerance
 
     curvature = np.ones(len(start)) if curvature is None else curvature
-    found = quasi_newton.minimise(
+    found, _ = quasi_newton.minimise(
         lambda x: quasi_newton.Point(x, *function(x)),
         np.asarray(start, dtype=float),
         curvature,
@@ -46,11 +46,50 @@ def test_known_curvature_solves_a_quadratic_in_one_step():
 
 def test_more_coordinates_than_memory():
     generator = np.random.default_rng(0)
-    rows = generator.standard_normal((100, 120))
-    hessian = rows @ rows.T / 120 + 0.05 * np.eye(100)
-    found, points = minimise(lambda x: (0.5 * x @ hessian @ x, hessian @ x), np.ones(100))
+    rows = generator.standard_normal((300, 360))
+    hessian = rows @ rows.T / 360 + 0.01 * np.eye(300)
+    found, points = minimise(lambda x: (0.5 * x @ hessian @ x, hessian @ x), np.ones(300))
     assert found
-    assert len(points) < 200
+    assert 100 < len(points) < 300
+
+
+def quadratic(hessian, centre):
+    def function(x):
+        point = quasi_newton.Point(x, 0.5 * (x - centre) @ hessian @ (x - centre), None)
+        point.gradient = hessian @ (x - centre)
+        return point
+
+    return function
+
+
+def steps(function, start, pairs=()):
+    shown = []
+
+    def stop(point):
+        shown.append(point)
+        return np.abs(point.gradient).max() <= 1e-10
+
+    found, pairs = quasi_newton.minimise(function, start, np.ones(len(start)), stop, pairs)
+    assert found
+    return len(shown), pairs
+
+
+def test_curvature_of_a_like_function_saves_steps():
+    """Every direction was seen: another quadratic of that curvature is some steps away."""
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((20, 30))
+    hessian = rows @ rows.T / 30 + 0.05 * np.eye(20)
+    cold, pairs = steps(quadratic(hessian, np.zeros(20)), generator.standard_normal(20))
+    assert cold > 10
+    far = quadratic(hessian, generator.standard_normal(20))
+    again, _ = steps(far, generator.standard_normal(20), pairs)
+    assert again <= cold / 2
+
+
+def test_curvature_that_misleads_is_forgotten():
+    pairs = [(np.array([1.0, 0.0]), np.array([-1.0, 0.0]), -1.0)]  # a direction that goes up
+    wanted, _ = steps(quadratic(np.diag([1.0, 3.0]), np.ones(2)), np.zeros(2), pairs)
+    assert wanted < 20
 
 
 def test_a_value_good_only_to_rounding_is_minimised_by_its_gradient():
@@ -118,7 +157,8 @@ def test_stop_sees_accepted_points_only():
         shown.append(point)
         return False
 
-    assert not quasi_newton.minimise(noisy, np.array([1.0, -2.0]), np.ones(2), stop)
+    found, _ = quasi_newton.minimise(noisy, np.array([1.0, -2.0]), np.ones(2), stop)
+    assert not found
     assert len({point.detail for point in shown}) == len(shown)
     assert all(point is evaluated[point.detail] for point in shown)
     values = [point.value for point in shown]

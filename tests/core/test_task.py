@@ -80,6 +80,11 @@ def train(change):
     return realise
 
 
+def validation(change):
+    """Validation examples that are the training examples of a good realisation, changed."""
+    return lambda good, seed: Examples(*change(good.train.inputs.copy(), good.train.labels.copy()))
+
+
 def with_value(array, value):
     array[0] = value
     return array
@@ -170,6 +175,26 @@ BROKEN = {
         {"realise": train(lambda x, y: (x, np.abs(y)))},
         "test_shapes_agree",
         "both signs",
+    ),
+    "flat validation inputs": (
+        {"realise": replaced(validation=validation(lambda x, y: (x[:, 0], y)))},
+        "test_shapes_agree",
+        r"validation: inputs must have shape \(P, M, N_0\)",
+    ),
+    "NaN in validation inputs": (
+        {"realise": replaced(validation=validation(lambda x, y: (with_value(x, np.nan), y)))},
+        "test_shapes_agree",
+        "validation: inputs hold NaN",
+    ),
+    "validation labels of one sign": (
+        {"realise": replaced(validation=validation(lambda x, y: (x, np.abs(y))))},
+        "test_shapes_agree",
+        "validation: labels must hold both signs",
+    ),
+    "validation examples of one seed only": (
+        {"realise": replaced(validation=lambda good, seed: None if seed else good.train)},
+        "test_heads_do_not_depend_on_seed_in_number",
+        "another has none",
     ),
     "heads that depend on the seed": (
         {"realise": replaced(layers=lambda good, seed: good.layers[: 1 + seed % 2])},

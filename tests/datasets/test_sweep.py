@@ -99,7 +99,9 @@ def test_store_holds_what_the_core_computes(complete):
             for width in (5, 50):
                 point = dataset.sel(seed=seed, temperature=temperature, width=width)
                 problem, network, tests, solution = recompute(seed, temperature, width)
-                np.testing.assert_allclose(point.order_parameter, solution.order_parameter)
+                np.testing.assert_allclose(
+                    point.order_parameter, solution.order_parameter, atol=1e-6
+                )  # another start, the same minimum
                 np.testing.assert_allclose(point.action, solution.action)
                 np.testing.assert_allclose(point.entropy + point.energy, point.action)
                 np.testing.assert_allclose(point.log_evidence, solution.log_evidence)
@@ -112,8 +114,12 @@ def test_store_holds_what_the_core_computes(complete):
                     here = point.sel(test_set=name)
                     prediction = solution.predict(xi)
                     count = len(labels)
-                    np.testing.assert_allclose(here.predictor_mean[:count], prediction.mean)
-                    np.testing.assert_allclose(here.predictor_variance[:count], prediction.variance)
+                    np.testing.assert_allclose(
+                        here.predictor_mean[:count], prediction.mean, atol=1e-6
+                    )
+                    np.testing.assert_allclose(
+                        here.predictor_variance[:count], prediction.variance, atol=1e-6
+                    )
                     assert np.isnan(here.predictor_mean[count:]).all()
                     np.testing.assert_array_equal(here.test_label[:count], labels)
                     assert here.accuracy == pk.accuracy(prediction.mean, labels)

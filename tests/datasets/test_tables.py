@@ -162,6 +162,58 @@ def test_real_evidence_agrees_with_xarray(several):
     assert Selection(several).temperature_gp == float(best)
 
 
+@pytest.fixture
+def validated(several):
+    """A store with a validation accuracy, which says something else than the evidence."""
+    several = several.load().copy(deep=True)
+    generator = np.random.default_rng(0)
+    shape = several.log_evidence.shape
+    several["accuracy_validation"] = several.log_evidence.dims, generator.random(shape)
+    several["accuracy_validation_gp"] = several.log_evidence_gp.dims, generator.random(shape[:2])
+    return several
+
+
+def test_temperature_with_the_largest_validation_accuracy(validated):
+    best = validated.accuracy_validation.mean("seed").idxmax("temperature")
+    selection = Selection(validated, "validation")
+    np.testing.assert_array_equal(selection.temperatures, best)
+    limit = validated.accuracy_validation_gp.mean("seed").idxmax("temperature")
+    assert selection.temperature_gp == float(limit)
+    assert selection.describe(values=False) == "T of largest validation accuracy"
+    assert [row.temperature for row in summary(validated, "validation")][:3] == best.values.tolist()
+    for word, words in (("validation", "validation accuracy"), ("evidence", "log evidence")):
+        text = " ".join(printed(validated, temperature=word).split())  # in lines of a narrow table
+        assert f"T of largest {words} at each width" in text
+    evidence = validated.log_evidence.sum("seed").idxmax("temperature")
+    np.testing.assert_array_equal(Selection(validated).temperatures, evidence)
+
+
+def test_equal_validation_accuracies_are_decided_by_the_evidence(validated):
+    validated.accuracy_validation[:] = 0.0
+    # the sums 0.1 + 0.7 and 0.4 + 0.4 differ by rounding only
+    validated.accuracy_validation[:, 0, 0] = [0.1, 0.7]
+    validated.accuracy_validation[:, 2, 0] = [0.4, 0.4]
+    validated.log_evidence[:, 0, 0], validated.log_evidence[:, 2, 0] = -5.0, -4.0
+    assert Selection(validated, "validation").temperatures[0] == validated.temperature[2]
+    validated.log_evidence[:, 2, 0] = -6.0
+    assert Selection(validated, "validation").temperatures[0] == validated.temperature[0]
+
+
+def test_failed_temperatures_are_not_chosen_by_validation(validated):
+    validated.log_evidence[1, 2, 0] = np.nan
+    validated.accuracy_validation[1, 2, 0] = np.nan
+    validated.accuracy_validation[0, 2, 0] = 1.0
+    validated.status[1, 2, 0] = STATUS_CODES["not_positive_definite"]
+    assert Selection(validated, "validation").temperatures[0] != validated.temperature[2]
+
+
+def test_choices_that_a_store_does_not_have(several):
+    with pytest.raises(ValueError, match=r"no validation accuracy.*name one of 0\.01, 0\.3, 3"):
+        Selection(several, "validation")
+    with pytest.raises(ValueError, match="a number or one of evidence, validation, not test"):
+        summary(several, "test")
+
+
 def test_temperature_asked_for(several):
     rows = summary(several, temperature=3.0)
     assert {row.temperature for row in rows} == {3.0}

@@ -1,0 +1,141 @@
+"""What a store holds of a solution: predictions, analyses, and the limits beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from pathkernel_core.analysis import Analysis, Situation
+from pathkernel_core.backend import Array, array_namespace, to_host
+from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minimise import Solution, gp_limit
+from pathkernel_core.network import Network
+from pathkernel_core.predictor import accuracy
+from pathkernel_datasets.prepared import PreparedData
+
+
+class AnalysisError(RuntimeError):
+    """An analysis, perhaps of a plugin, failed or returned something else than it declares."""
+
+
+def data_values(data: PreparedData, analyses: Iterable[Analysis]) -> dict[str, Any]:
+    """Variables of a seed's data alone, by name."""
+    situation = Situation(data.realisation, data.xi, data.labels, data.network)
+    of_data = [analysis for analysis in analyses if analysis.of == "data"]
+    values = _compute(of_data, situation)
+    labels = [to_host(labels) for _, labels in data.test_sets.values()]
+    return values | {"test_label": _stack(labels)}
+
+
+def point_values(
+    data: PreparedData, solution: Solution | None, analyses: Iterable[Analysis]
+) -> dict[str, Any]:
+    """Variables of one grid point, by name; none where there is no solution."""
+    if solution is None:
+        return {}
+    return {
+        "order_parameter": _split_outputs(solution.network, to_host(solution.order_parameter)),
+        "action": solution.action,
+        "entropy": solution.entropy,
+        "energy": solution.energy,
+        "log_evidence": solution.log_evidence,
+        "gradient_norm": solution.gradient_norm,
+        "evaluations": solution.evaluations,
+        **_predictions(data, solution, variance=True),
+        **_analyse(data, solution, analyses),
+    }
+
+
+def reference_values(
+    data: PreparedData, problem: PathKernels, temperature: float, analyses: Iterable[Analysis]
+) -> dict[str, Any]:
+    """Variables of the Gaussian process limits of the whole network and of its sub-networks."""
+    try:
+        whole = gp_limit(problem, data.network, temperature)
+        predictions = _predictions(data, whole, variance=False) | _analyse(data, whole, analyses)
+        values = {f"{name}_gp": value for name, value in predictions.items()}
+        values["log_evidence_gp"] = whole.log_evidence
+        table = []
+        for kept in data.realisation.sub_networks.values():
+            paths = data.network.paths_through(kept)
+            sub_network = data.network.keep_heads(kept)
+            part = gp_limit(problem.keep_paths(paths), sub_network, temperature)
+            table.append(
+                [
+                    accuracy(part.predict_mean(_take_paths(xi, paths)), labels)
+                    for xi, labels in data.test_sets.values()
+                ]
+            )
+    except (NotPositiveDefiniteError, np.linalg.LinAlgError):
+        return {}
+    return values | ({"accuracy_sub_network": np.array(table)} if table else {})
+
+
+def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict[str, Any]:
+    tests = data.test_sets.values()
+    values: dict[str, Any] = {}
+    if variance:
+        predictions = [solution.predict(xi) for xi, _ in tests]
+        means = [entry.mean for entry in predictions]
+        values["predictor_variance"] = _stack([to_host(entry.variance) for entry in predictions])
+    else:
+        means = [solution.predict_mean(xi) for xi, _ in tests]
+    values["predictor_mean"] = _stack([to_host(mean) for mean in means])
+    values["accuracy"] = [accuracy(mean, labels) for mean, (_, labels) in zip(means, tests)]
+    if data.validation is not None:
+        xi, labels = data.validation
+        values["accuracy_validation"] = accuracy(solution.predict_mean(xi), labels)
+    return values
+
+
+def _analyse(
+    data: PreparedData, solution: Solution, analyses: Iterable[Analysis]
+) -> dict[str, Any]:
+    situation = Situation(data.realisation, data.xi, data.labels, solution.network, solution)
+    return _compute(analyses, situation)
+
+
+def _compute(analyses: Iterable[Analysis], situation: Situation) -> dict[str, Any]:
+    """Values of all analyses; whatever one does wrong is reported under its name."""
+    values: dict[str, Any] = {}
+    for analysis in analyses:
+        declared = {variable.name: len(variable.dims) for variable in analysis.variables}
+        try:
+            computed = {
+                name: np.asarray(value) for name, value in analysis.compute(situation).items()
+            }
+        except Exception as error:
+            message = f"analysis {analysis.name!r} failed: {type(error).__name__}: {error}"
+            raise AnalysisError(message) from error
+        for name, value in computed.items():
+            if declared.get(name) != value.ndim:
+                raise AnalysisError(
+                    f"analysis {analysis.name!r} returned {name!r} of shape {value.shape}, but "
+                    f"declares {declared} (variables and their numbers of dimensions)"
+                )
+        values |= computed
+    return values
+
+
+def _stack(rows: list[np.ndarray]) -> np.ndarray:
+    """Values of several test sets, (test_set, example, …), NaN where a set is shorter."""
+    longest = max(len(row) for row in rows)
+    table = np.full((len(rows), longest, *rows[0].shape[1:]), np.nan)
+    for index, row in enumerate(rows):
+        table[index, : len(row)] = row
+    return table
+
+
+def _take_paths(xi: Array, paths: np.ndarray) -> Array:
+    xp = array_namespace(xi=xi)
+    return xp.stack([xi[:, int(path), :] for path in paths], axis=1)
+
+
+def _split_outputs(network: Network, order_parameter: np.ndarray) -> np.ndarray:
+    """(n·C, n·C) → (n, C, n, C) for several outputs."""
+    if network.outputs == 1:
+        return order_parameter
+    return order_parameter.reshape((network.n_paths, network.outputs) * 2)
