@@ -148,5 +148,9 @@ def _left_over(path: Path) -> list[Path]:
 def _remove_left_over(path: Path) -> None:
     for folder in _left_over(path):
         _put_back(folder, path)
-    for file in path.rglob(f"*.{_PARTIAL}"):
+    left = [*path.glob(f"*.{_PARTIAL}")]
+    for file in path.glob("*/zarr.json"):  # not in arrays, which belong to the study's own run
+        if json.loads(file.read_text())["node_type"] == "group":
+            left += file.parent.rglob(f"*.{_PARTIAL}")
+    for file in left:
         file.unlink(missing_ok=True)
