@@ -15,6 +15,7 @@ nox.options.reuse_existing_virtualenvs = False
 PYTHONS = ("3.11", "3.12", "3.13")
 _running = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of sessions that need only one
+WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "loadfile")  # a process per core
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 PROJECT = nox.project.load_toml("pyproject.toml")
@@ -37,7 +38,7 @@ def _test_backend(session, backend, *requirements):
     """Tests that depend on the array library, on one library."""
     session.install(".", *_group("test"), *requirements)
     chosen = ("tests/core", "tests/datasets", "-m", "backend", "--backend", backend)
-    session.run("pytest", *chosen, *session.posargs, env=ONE_THREAD)
+    session.run("pytest", *WORKERS, *chosen, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(python=PYTHON)
@@ -53,7 +54,7 @@ def tests(session):
     """Run the whole suite on NumPy."""
     session.install(".", *_group("test"))
     coverage = ("--cov", "--cov-report=term") if session.python == PYTHON else ()
-    session.run("pytest", "-W", "error", *coverage, *session.posargs, env=ONE_THREAD)
+    session.run("pytest", "-W", "error", *WORKERS, *coverage, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(python=PYTHON)
@@ -77,12 +78,12 @@ def tests_strict(session):
 def _test_sampling(session, marked):
     session.install(".[sampling]", *_group("test"))
     chosen = ("tests/sampling", "-m", marked)
-    session.run("pytest", "-W", "error", *chosen, *session.posargs, env=ONE_THREAD)
+    session.run("pytest", "-W", "error", *WORKERS, *chosen, *session.posargs, env=ONE_THREAD)
 
 
-@nox.session(python=PYTHON, default=False)
+@nox.session(python=PYTHON)
 def tests_sampling(session):
-    """Check the samplers of the posterior; takes some minutes, so it is run by name."""
+    """Check the samplers of the posterior, which need JAX, BlackJAX and ArviZ."""
     _test_sampling(session, "not slow")
 
 
@@ -97,7 +98,7 @@ def tests_training(session):
     """Check the training of networks, which needs JAX and optax."""
     session.install(".[training]", *_group("test"))
     chosen = ("tests/training", "-m", "not slow")
-    session.run("pytest", "-W", "error", *chosen, *session.posargs, env=ONE_THREAD)
+    session.run("pytest", "-W", "error", *WORKERS, *chosen, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(python=PYTHON, default=GPU)
