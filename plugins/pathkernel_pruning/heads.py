@@ -19,9 +19,7 @@ Scores = Sequence[np.ndarray]
 def every_head(heads: Sequence[int]) -> tuple[Head, ...]:
     """All heads of a network with so many in each layer, the first layer first."""
     return tuple(
-        (layer, head)
-        for layer, count in enumerate(heads, start=1)
-        for head in range(1, count + 1)
+        (layer, head) for layer, count in enumerate(heads, start=1) for head in range(1, count + 1)
     )
 
 
@@ -149,6 +147,4 @@ def random_orders(heads: Sequence[int], count: int, seed: int) -> list[RemovalOr
     """
     generator = np.random.default_rng(seed)
     edges = np.cumsum(heads)[:-1]
-    return [
-        removal_order(np.split(generator.permutation(sum(heads)), edges)) for _ in range(count)
-    ]
+    return [removal_order(np.split(generator.permutation(sum(heads)), edges)) for _ in range(count)]

@@ -1,8 +1,8 @@
 """Output of a trained network path by path: every pruned network is a sum of its columns.
 
-The network is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product of its weights along path π and
-ξ_π the attentioned input (Eq. 7). Neither changes when heads are removed: the sum loses the paths
-through them, and its factor is that of the paths left.
+The network is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product of its weights along path π
+and ξ_π the attentioned input (Eq. 7). Neither changes when heads are removed: the sum loses the
+paths through them, and its factor is that of the paths left.
 """
 
 from __future__ import annotations

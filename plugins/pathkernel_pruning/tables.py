@@ -1,0 +1,183 @@
+"""A comparison of orders as tables: heads, accuracies, rank correlations, the theory's grid."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from pathkernel_datasets.selection import number
+from pathkernel_pruning.compare import RANDOM
+from pathkernel_pruning.heads import every_head
+
+
+def head_table(result: xr.Dataset) -> Table:
+    """Scores of every head, and the accuracy that is lost when it alone is removed.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    orders = _orders(result)
+    table = _table(
+        "Heads of the trained network",
+        "Scores: low ones are removed first. Lost: accuracy lost on test episodes, in points, when "
+        "the head alone is removed, ± its standard error; ablation is the same on validation "
+        "episodes.",
+    )
+    table.add_column("layer-head")
+    for name in orders:
+        table.add_column(Text(name), justify="right")
+    for name in result["test_set"].values:
+        table.add_column(Text(f"lost, {name}"), justify="right")
+    for layer, head in every_head(result.attrs["heads_per_layer"]):
+        at = {"layer": layer, "head": head}
+        scores = (result["score"].sel(order=name, **at).item() for name in orders)
+        losses = zip(
+            result["ablation_drop"].sel(at).values, result["ablation_drop_error"].sel(at).values
+        )
+        table.add_row(
+            f"{layer}-{head}",
+            *(f"{score:.3f}" for score in scores),
+            *(f"{100 * loss:.1f} ± {100 * error:.1f}" for loss, error in losses),
+        )
+    return table
+
+
+def accuracy_table(result: xr.Dataset) -> Table:
+    """Accuracy against the number of heads removed, for every order and test set.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    orders = _orders(result)
+    episodes = result.sizes["episode"]
+    table = _table(
+        "Accuracy as heads are removed",
+        f"In per cent, ± the binomial standard error on {episodes} episodes; random: mean over "
+        f"{result.attrs['random_orders']} orders ± their standard deviation. In brackets: the head "
+        "that goes, layer-head.",
+    )
+    table.add_column("removed", justify="right")
+    for name in (*orders, RANDOM):
+        table.add_column(Text(name), justify="right")
+    gone = {name: removed_heads(result, name) for name in orders}
+    for test_set in result["test_set"].values:
+        table.add_section()
+        table.add_row(Text(str(test_set), style="bold"))
+        for count in result["removed"].values:
+            at = {"removed": count, "test_set": test_set}
+            cells = []
+            for name in orders:
+                mean, error = (
+                    100 * result[variable].sel(order=name, **at).item()
+                    for variable in ("accuracy", "accuracy_error")
+                )
+                head = " ({}-{})".format(*gone[name][count - 1]) if count else ""
+                cells.append(f"{mean:.1f} ±{error:.1f}{head}")
+            mean = 100 * result["accuracy"].sel(order=RANDOM, **at).item()
+            deviation = 100 * result["random_deviation"].sel(at).item()
+            cells.append(f"{mean:.1f} ±{deviation:.1f}")
+            table.add_row(str(count), *cells)
+    return table
+
+
+def correlation_table(result: xr.Dataset) -> Table:
+    """Rank correlations of every score with the accuracy lost with single heads.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    table = _table(
+        "Rank correlation of scores with the accuracy lost with single heads",
+        f"Over {sum(result.attrs['heads_per_layer'])} heads. Brackets: 95 % intervals by the "
+        f"bootstrap, {result.attrs['resamples']} resamples of episodes, or of heads.",
+    )
+    table.add_column("order")
+    table.add_column("test set")
+    symbols = {"spearman": "ρ", "kendall": "τ"}
+    for coefficient in result["coefficient"].values:
+        table.add_column(f"{coefficient} {symbols[str(coefficient)]}", justify="right")
+        for resampled in result["resampled"].values:
+            table.add_column(Text(str(resampled)), justify="right")
+    for name in _orders(result):
+        for test_set in result["test_set"].values:
+            at = {"order": name, "test_set": test_set}
+            cells = []
+            for coefficient in result["coefficient"].values:
+                value = result["rank_correlation"].sel(coefficient=coefficient, **at).item()
+                cells.append(_show(value))
+                for resampled in result["resampled"].values:
+                    ends = result["rank_correlation_interval"].sel(
+                        coefficient=coefficient, resampled=resampled, **at
+                    )
+                    cells.append(Text(f"[{_show(ends.values[0])}, {_show(ends.values[1])}]"))
+            table.add_row(Text(name), Text(str(test_set)), *cells)
+        table.add_section()
+    return table
+
+
+def grid_table(result: xr.Dataset) -> Table:
+    """Rank correlation of the theory's scores at every point of the grid with those gone by.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    width, temperature = (float(result[f"order_{name}"][0]) for name in ("width", "temperature"))
+    agreement = result["theory_agreement"].sel(width_dual=width, temperature_dual=temperature)
+    table = _table(
+        "How far the theory's order depends on width and temperature",
+        f"Spearman's ρ of its scores with those at N = {number(width)}, T = {temperature:g}.",
+    )
+    table.add_column("N", justify="right")
+    for value in result["temperature"].values:
+        table.add_column(f"T = {value:g}", justify="right")
+    for value in result["width"].values:
+        row = agreement.sel(width=value).transpose("temperature").values
+        table.add_row(number(value), *(_show(entry) for entry in row))
+    return table
+
+
+def removed_heads(result: xr.Dataset, name: str) -> list[tuple[int, int]]:
+    """Heads in the order in which they are removed, as (layer, head).
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    name : str
+        Label of the order.
+    """
+    removals = result["removal"].sel(order=name)
+    numbers = {
+        head: removals.sel(layer=head[0], head=head[1]).item()
+        for head in every_head(result.attrs["heads_per_layer"])
+    }
+    return sorted((head for head in numbers if numbers[head] > 0), key=lambda head: numbers[head])
+
+
+def _orders(result: xr.Dataset) -> list[str]:
+    return [str(name) for name in result["order"].values if name != RANDOM]
+
+
+def _show(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.2f}"
+
+
+def _table(title: str, caption: str) -> Table:
+    return Table(
+        title=title,
+        caption=Text(caption, justify="left"),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
