@@ -127,20 +127,16 @@ def prune(
 
 def _print(result: xr.Dataset) -> None:
     from pathkernel_pruning import tables
-    from pathkernel_pruning.heads import removal_order
-    from pathkernel_pruning.study import scores_of
 
     console = stdout_console()
     for table in (
         tables.head_table,
+        tables.order_table,
         tables.accuracy_table,
         tables.correlation_table,
         tables.grid_table,
     ):
         console.print(table(result))
-    for name in map(str, result["order"].values[:-1]):
-        for layer, head in removal_order(scores_of(result, name)).skipped:
-            click.echo(f"{name}: head {layer}-{head} stays, as the last one of its layer.")
 
 
 def _check_removal(store: Path, checkpoint: Path | None, remove: int, out: Path) -> None:
@@ -165,7 +161,8 @@ def _write(
 ) -> None:
     from pathkernel_pruning.heads import removal_order
     from pathkernel_pruning.networks import network_cost, pruned_checkpoint
-    from pathkernel_pruning.study import order_named, scores_of, study_checkpoint
+    from pathkernel_pruning.study import order_named, study_checkpoint
+    from pathkernel_pruning.tables import scores_of
     from pathkernel_tasks.one_shot_images import TOKENS, WIDTH
     from pathkernel_training.checkpoint import read_checkpoint, save_checkpoint
 

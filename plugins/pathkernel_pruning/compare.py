@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ from pathkernel_pruning.correlation import (
     head_intervals,
     rank_correlations,
 )
-from pathkernel_pruning.heads import RemovalOrder, Scores, random_orders, removal_order
+from pathkernel_pruning.heads import RemovalOrder, Scores, every_head, random_orders, removal_order
 from pathkernel_pruning.networks import network_cost
 from pathkernel_pruning.outputs import PathOutputs
 from pathkernel_pruning.scores import lost_without, per_layer
@@ -26,6 +28,7 @@ RANDOM = "random"
 
 RANDOM_ORDERS = 200
 RESAMPLES = 2000
+_SETS = 5000  # of heads that are searched for the best one; 8 heads have 70 at most
 
 
 def compare_orders(
@@ -84,12 +87,13 @@ def compare_orders(
     removals = [padded(_removals(order, heads), heads) for order in orders.values()]
 
     curves = {"accuracy": [], "accuracy_error": [], "accuracy_drop_error": []}
-    deviations, drops, errors = [], [], []
+    deviations, best, drops, errors = [], [], [], []
     for outputs in tests.values():
         right = [_classified(outputs, order, steps) for order in orders.values()]
         each = [_classified(outputs, order, steps) for order in drawn]
         right.append(np.mean(each, axis=0, dtype=np.float64))
         deviations.append(np.std([values.mean(axis=0) for values in each], axis=0, ddof=1))
+        best.append([_best(outputs, count) for count in range(steps)])
         curves["accuracy"].append([values.mean(axis=0) for values in right])
         curves["accuracy_error"].append([_error(values) for values in right])
         curves["accuracy_drop_error"].append([_error(values[:, :1] - values) for values in right])
@@ -134,6 +138,12 @@ def compare_orders(
             ("removed", "test_set"),
             np.array(deviations).T,
             "standard deviation of the accuracy over random orders",
+        ),
+        "best_accuracy": (
+            ("removed", "test_set"),
+            np.array(best).T,
+            "largest accuracy of any network with so many heads removed, chosen on the same "
+            "episodes; NaN where there are too many",
         ),
         "ablation_drop": (
             ("test_set", *head_dims),
@@ -209,6 +219,21 @@ def padded(values: Scores, heads: Sequence[int]) -> np.ndarray:
 def _classified(outputs: PathOutputs, order: RemovalOrder, steps: int) -> np.ndarray:
     """1 where episodes are right after 0, 1, … removals, else 0, (P, steps)."""
     return outputs.correct([order.first(count) for count in range(steps)]).astype(np.int8)
+
+
+def _best(outputs: PathOutputs, count: int) -> float:
+    """Largest accuracy with so many heads removed, in whatever way; NaN if there are too many."""
+    if math.comb(sum(outputs.heads), count) > _SETS:
+        return np.nan
+    sets = [
+        chosen
+        for chosen in itertools.combinations(every_head(outputs.heads), count)
+        if all(
+            sum(layer == number for layer, _ in chosen) < heads
+            for number, heads in enumerate(outputs.heads, start=1)
+        )
+    ]
+    return float(outputs.correct(sets).mean(axis=0).max())
 
 
 def _error(values: np.ndarray) -> np.ndarray:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pathkernel_datasets.drawing import (
@@ -28,7 +29,7 @@ from pathkernel_datasets.drawing import (
 from pathkernel_datasets.figure_files import NothingToPlot, write_figures
 from pathkernel_datasets.selection import number
 from pathkernel_pruning.compare import RANDOM
-from pathkernel_pruning.heads import every_head
+from pathkernel_pruning.heads import Head, every_head
 
 # colour, marker and line of the orders that are no theory's; the theory's are blue
 _LOOKS = {
@@ -38,6 +39,7 @@ _LOOKS = {
     "ablation": ("black", "D", "-."),
 }
 _THEORY = ((BLUE, "o", "-"), (SKY, "o", "--"), ("#332288", "o", ":"))
+_LABELLED_HEADS = 10  # labels of more of them would hide each other
 _SAMPLED = ((ORANGE, "P", "-"), ("#882255", "P", "--"), ("#AA4499", "P", ":"))
 
 
@@ -85,13 +87,21 @@ def accuracy(result: xr.Dataset) -> Figure:
                     elinewidth=0.9,
                     label=name,
                 )
+            axis.plot(
+                removed,
+                100 * here["best_accuracy"].values,
+                color=GREY,
+                linewidth=1,
+                linestyle=(0, (4, 1)),
+                label="best set of heads",
+            )
             axis.axhline(50, color=GREY, linewidth=0.6, linestyle=":")
             axis.set_xticks(removed[:: 1 if len(removed) <= 10 else 2])
             axis.set_title(test_set)
             axis.set_xlabel("heads removed")
         axes[0].set_ylabel("accuracy (%)")
         heading(figure, result, f"{result.sizes['episode']} episodes of each set")
-        legend_below(figure, axes[0], 5)
+        legend_below(figure, axes[0], 7)
     return figure
 
 
@@ -109,8 +119,8 @@ def heads(result: xr.Dataset) -> Figure:
     test_set = str(result["test_set"].values[0])
     here = result.sel(test_set=test_set)
     looks = _looks(result)
-    columns = min(4, len(looks))
-    rows = -(-len(looks) // columns)
+    rows = -(-len(looks) // 4)
+    columns = -(-len(looks) // rows)
     numbers = every_head(result.attrs["heads_per_layer"])
     loss, error = (
         100 * np.array([here[variable].sel(layer=layer, head=head) for layer, head in numbers])
@@ -126,21 +136,35 @@ def heads(result: xr.Dataset) -> Figure:
             axis.errorbar(
                 values, loss, error, fmt=marker, color=colour, markersize=4, elinewidth=0.9
             )
-            if len(numbers) <= 10:
-                for (layer, head), x, y in zip(numbers, values, loss):
-                    axis.annotate(
-                        f"{layer}-{head}", (x, y), (4, 3), textcoords="offset points", fontsize=7
-                    )
+            if len(numbers) <= _LABELLED_HEADS:
+                _label(axis, numbers, values, loss)
             spearman = float(here["rank_correlation"].sel(order=name, coefficient="spearman"))
             axis.set_title(f"{name}, ρ = {spearman:.2f}".replace("-", "−"))
             axis.axhline(0, color=GREY, linewidth=0.6, linestyle=":")
             axis.margins(x=0.12)
-        for axis in axes[-columns:]:
+        for axis in axes[-columns:]:  # the lowest of every column
             axis.set_xlabel("score / largest")
         for axis in axes[::columns]:
             axis.set_ylabel("accuracy lost (points)")
         heading(figure, result, f"single heads (layer-head) removed, {test_set} test episodes")
     return figure
+
+
+def _label(axis: Axes, numbers: Sequence[Head], x: np.ndarray, y: np.ndarray) -> None:
+    """Names of heads beside their points, on the left where another point is close on the right."""
+    across, along = np.ptp(x) or 1.0, np.ptp(y) or 1.0
+    for place, (layer, head) in enumerate(numbers):
+        right, above = (x - x[place]) / across, (y - y[place]) / along
+        near = (right >= 0) & (right < 0.2) & (abs(above - 0.02) < 0.08)
+        near[place] = False
+        axis.annotate(
+            f"{layer}-{head}",
+            (x[place], y[place]),
+            (-4 if near.any() else 4, 3),
+            textcoords="offset points",
+            fontsize=7,
+            ha="right" if near.any() else "left",
+        )
 
 
 def theory_grid(result: xr.Dataset) -> Figure:

@@ -20,7 +20,6 @@ from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_pruning.compare import RANDOM_ORDERS, RESAMPLES, compare_orders, labelled
 from pathkernel_pruning.correlation import rank_correlations
 from pathkernel_pruning.episodes import TEST_SETS, VALIDATION, EpisodeSet, episode_set
-from pathkernel_pruning.heads import Scores
 from pathkernel_pruning.outputs import PathOutputs, path_outputs
 from pathkernel_pruning.scores import (
     ablation_scores,
@@ -222,12 +221,6 @@ def order_named(result: xr.Dataset, kind: str) -> str:
             return name
     remedy = "; draw samples with: pathkernel sample" if kind == "sampled" else ""
     raise ValueError(f"there is no order {kind!r}, only {', '.join(names)}{remedy}")
-
-
-def scores_of(result: xr.Dataset, name: str) -> Scores:
-    """Scores of an order of a comparison, one array per layer."""
-    table = result["score"].sel(order=name).values
-    return [row[:count] for row, count in zip(table, result.attrs["heads_per_layer"])]
 
 
 def _path_outputs(

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pathkernel_datasets.selection import number
 from pathkernel_pruning.compare import RANDOM
-from pathkernel_pruning.heads import every_head
+from pathkernel_pruning.heads import every_head, removal_order
 
 
 def head_table(result: xr.Dataset) -> Table:
@@ -60,16 +60,14 @@ def accuracy_table(result: xr.Dataset) -> Table:
     table = _table(
         "Accuracy as heads are removed",
         f"In per cent, ± the binomial standard error on {episodes} episodes; random: mean over "
-        f"{result.attrs['random_orders']} orders ± their standard deviation. In brackets: the head "
-        "that goes, layer-head.",
+        f"{result.attrs['random_orders']} orders ± their standard deviation; best: of all sets of "
+        "so many heads, chosen on the same episodes.",
     )
+    table.add_column("test set")
     table.add_column("removed", justify="right")
-    for name in (*orders, RANDOM):
+    for name in (*orders, RANDOM, "best"):
         table.add_column(Text(name), justify="right")
-    gone = {name: removed_heads(result, name) for name in orders}
     for test_set in result["test_set"].values:
-        table.add_section()
-        table.add_row(Text(str(test_set), style="bold"))
         for count in result["removed"].values:
             at = {"removed": count, "test_set": test_set}
             cells = []
@@ -78,12 +76,43 @@ def accuracy_table(result: xr.Dataset) -> Table:
                     100 * result[variable].sel(order=name, **at).item()
                     for variable in ("accuracy", "accuracy_error")
                 )
-                head = " ({}-{})".format(*gone[name][count - 1]) if count else ""
-                cells.append(f"{mean:.1f} ±{error:.1f}{head}")
+                cells.append(f"{mean:.1f} ±{error:.1f}")
             mean = 100 * result["accuracy"].sel(order=RANDOM, **at).item()
             deviation = 100 * result["random_deviation"].sel(at).item()
             cells.append(f"{mean:.1f} ±{deviation:.1f}")
-            table.add_row(str(count), *cells)
+            best = 100 * result["best_accuracy"].sel(at).item()
+            cells.append("-" if np.isnan(best) else f"{best:.1f}")
+            table.add_row(Text("" if count else str(test_set)), str(count), *cells)
+        table.add_section()
+    return table
+
+
+def order_table(result: xr.Dataset) -> Table:
+    """Which head goes at every removal, and which stay.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    table = _table(
+        "Orders of removal",
+        "Heads as layer-head. * passed over although heads of larger scores go: the last one of "
+        "its layer.",
+    )
+    table.add_column("order")
+    for count in result["removed"].values[1:]:
+        table.add_column(str(count), justify="right")
+    table.add_column("stay")
+    for name in _orders(result):
+        gone = removed_heads(result, name)
+        skipped = removal_order(scores_of(result, name)).skipped
+        stay = [head for head in every_head(result.attrs["heads_per_layer"]) if head not in gone]
+        table.add_row(
+            Text(name),
+            *("{}-{}".format(*head) for head in gone),
+            ", ".join("{}-{}".format(*head) + "*" * (head in skipped) for head in stay),
+        )
     return table
 
 
@@ -163,6 +192,20 @@ def removed_heads(result: xr.Dataset, name: str) -> list[tuple[int, int]]:
         for head in every_head(result.attrs["heads_per_layer"])
     }
     return sorted((head for head in numbers if numbers[head] > 0), key=lambda head: numbers[head])
+
+
+def scores_of(result: xr.Dataset, name: str) -> list[np.ndarray]:
+    """Scores of all heads by an order of a comparison, one array per layer.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    name : str
+        Label of the order.
+    """
+    table = result["score"].sel(order=name).values
+    return [row[:count] for row, count in zip(table, result.attrs["heads_per_layer"])]
 
 
 def _orders(result: xr.Dataset) -> list[str]:

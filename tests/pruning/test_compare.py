@@ -70,6 +70,22 @@ def test_random_orders_are_averaged(result):
     assert result["score"].sel(order=RANDOM).isnull().all()
 
 
+def test_no_set_of_heads_does_better_than_the_best(result):
+    for test_set, outputs in TESTS.items():
+        best = result["best_accuracy"].sel(test_set=test_set)
+        assert float(best.sel(removed=0)) == pytest.approx(accuracy(outputs, ()))
+        removable = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]  # 3-1 is the only one of its layer
+        singles = [accuracy(outputs, [head]) for head in removable]
+        assert float(best.sel(removed=1)) == pytest.approx(max(singles))
+        left = [
+            accuracy(outputs, [(1, head) for head in (1, 2, 3) if head != one] + [(2, two)])
+            for one in (1, 2, 3)
+            for two in (1, 2)
+        ]
+        assert float(best.sel(removed=3)) == pytest.approx(max(left))
+        assert (result["accuracy"].sel(test_set=test_set) <= best + 1e-12).all()
+
+
 def test_heads_are_labelled(result):
     assert result["score"].dims == ("order", "layer", "head")
     one = result.sel(order="one")
