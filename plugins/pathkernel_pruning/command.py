@@ -131,6 +131,7 @@ def _print(result: xr.Dataset) -> None:
     console = stdout_console()
     for table in (
         tables.head_table,
+        tables.single_head_table,
         tables.order_table,
         tables.accuracy_table,
         tables.correlation_table,
@@ -176,6 +177,15 @@ def _write(
         f"Removed by {name}: {', '.join(f'{layer}-{head}' for layer, head in removed)}; heads left "
         f"in each layer: {', '.join(map(str, pruned.shape.heads_per_layer))}"
     )
+    here = result.sel(order=name, removed=remove)
+    whole_accuracy = result["accuracy"].sel(order=name, removed=0)
+    losses = zip(
+        result["test_set"].values,
+        100 * (whole_accuracy - here["accuracy"]).values,
+        100 * here["accuracy_drop_error"].values,
+    )
+    lost = ", ".join(f"{loss:.1f} ± {error:.1f} on {name}" for name, loss, error in losses)
+    click.echo(f"Points of accuracy lost: {lost}")
     for words, old, new in (
         ("parameters", before.parameters, after.parameters),
         ("operations per episode", before.flops, after.flops),

@@ -101,7 +101,7 @@ def accuracy(result: xr.Dataset) -> Figure:
             axis.set_xlabel("heads removed")
         axes[0].set_ylabel("accuracy (%)")
         heading(figure, result, f"{result.sizes['episode']} episodes of each set")
-        legend_below(figure, axes[0], 7)
+        legend_below(figure, axes[0], -(-(len(looks) + 2) // 2))
     return figure
 
 
@@ -151,19 +151,24 @@ def heads(result: xr.Dataset) -> Figure:
 
 
 def _label(axis: Axes, numbers: Sequence[Head], x: np.ndarray, y: np.ndarray) -> None:
-    """Names of heads beside their points, on the left where another point is close on the right."""
-    across, along = np.ptp(x) or 1.0, np.ptp(y) or 1.0
-    for place, (layer, head) in enumerate(numbers):
-        right, above = (x - x[place]) / across, (y - y[place]) / along
-        near = (right >= 0) & (right < 0.2) & (abs(above - 0.02) < 0.08)
-        near[place] = False
+    """Names of heads beside their points, each on the side that is farthest from other marks."""
+    places = np.stack([(x - x.min()) / (np.ptp(x) or 1.0), (y - y.min()) / (np.ptp(y) or 1.0)], 1)
+    taken = list(places)
+    for (layer, head), place, point in zip(numbers, places, zip(x, y)):
+        others = [mark for mark in taken if mark is not place]
+        sides = [(1, 1), (-1, 1), (1, -1), (-1, -1)]
+        middles = [place + 0.07 * np.array(side) for side in sides]
+        room = [min((np.linalg.norm(at - mark) for mark in others), default=1) for at in middles]
+        best = int(np.argmax(np.minimum(room, 0.12)))  # the first with enough room
+        taken.append(middles[best])
+        right, up = sides[best]
         axis.annotate(
             f"{layer}-{head}",
-            (x[place], y[place]),
-            (-4 if near.any() else 4, 3),
+            point,
+            (4 * right, 3 if up > 0 else -9),
             textcoords="offset points",
             fontsize=7,
-            ha="right" if near.any() else "left",
+            ha="left" if right > 0 else "right",
         )
 
 

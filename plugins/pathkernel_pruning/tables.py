@@ -14,7 +14,7 @@ from pathkernel_pruning.heads import every_head, removal_order
 
 
 def head_table(result: xr.Dataset) -> Table:
-    """Scores of every head, and the accuracy that is lost when it alone is removed.
+    """Scores of every head by every order.
 
     Parameters
     ----------
@@ -23,27 +23,39 @@ def head_table(result: xr.Dataset) -> Table:
     """
     orders = _orders(result)
     table = _table(
-        "Heads of the trained network",
-        "Scores: low ones are removed first. Lost: accuracy lost on test episodes, in points, when "
-        "the head alone is removed, ± its standard error; ablation is the same on validation "
-        "episodes.",
+        "Scores of the trained network's heads",
+        "Heads as layer-head; low scores are removed first.",
     )
-    table.add_column("layer-head")
+    table.add_column("head")
     for name in orders:
-        table.add_column(Text(name), justify="right")
-    for name in result["test_set"].values:
-        table.add_column(Text(f"lost, {name}"), justify="right")
+        table.add_column(_heading(name), justify="right")
     for layer, head in every_head(result.attrs["heads_per_layer"]):
         at = {"layer": layer, "head": head}
         scores = (result["score"].sel(order=name, **at).item() for name in orders)
-        losses = zip(
-            result["ablation_drop"].sel(at).values, result["ablation_drop_error"].sel(at).values
-        )
-        table.add_row(
-            f"{layer}-{head}",
-            *(f"{score:.3f}" for score in scores),
-            *(f"{100 * loss:.1f} ± {100 * error:.1f}" for loss, error in losses),
-        )
+        table.add_row(f"{layer}-{head}", *(f"{score:.3f}" for score in scores))
+    return table
+
+
+def single_head_table(result: xr.Dataset) -> Table:
+    """Accuracy that is lost when a single head is removed, on every test set.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    table = _table(
+        "Accuracy lost when a single head is removed",
+        "In points of accuracy on test episodes, ± the standard error.",
+    )
+    table.add_column("head")
+    for name in result["test_set"].values:
+        table.add_column(Text(str(name)), justify="right")
+    for layer, head in every_head(result.attrs["heads_per_layer"]):
+        here = result.sel(layer=layer, head=head)
+        losses = zip(here["ablation_drop"].values, here["ablation_drop_error"].values)
+        cells = (f"{100 * loss:.1f} ± {100 * error:.1f}" for loss, error in losses)
+        table.add_row(f"{layer}-{head}", *cells)
     return table
 
 
@@ -66,7 +78,7 @@ def accuracy_table(result: xr.Dataset) -> Table:
     table.add_column("test set")
     table.add_column("removed", justify="right")
     for name in (*orders, RANDOM, "best"):
-        table.add_column(Text(name), justify="right")
+        table.add_column(_heading(name), justify="right")
     for test_set in result["test_set"].values:
         for count in result["removed"].values:
             at = {"removed": count, "test_set": test_set}
@@ -76,10 +88,10 @@ def accuracy_table(result: xr.Dataset) -> Table:
                     100 * result[variable].sel(order=name, **at).item()
                     for variable in ("accuracy", "accuracy_error")
                 )
-                cells.append(f"{mean:.1f} ±{error:.1f}")
+                cells.append(f"{mean:.1f}±{error:.1f}")
             mean = 100 * result["accuracy"].sel(order=RANDOM, **at).item()
             deviation = 100 * result["random_deviation"].sel(at).item()
-            cells.append(f"{mean:.1f} ±{deviation:.1f}")
+            cells.append(f"{mean:.1f}±{deviation:.1f}")
             best = 100 * result["best_accuracy"].sel(at).item()
             cells.append("-" if np.isnan(best) else f"{best:.1f}")
             table.add_row(Text("" if count else str(test_set)), str(count), *cells)
@@ -212,6 +224,11 @@ def _orders(result: xr.Dataset) -> list[str]:
     return [str(name) for name in result["order"].values if name != RANDOM]
 
 
+def _heading(name: str) -> Text:
+    """Name of an order in two lines where it has a width, so that many fit beside one another."""
+    return Text(name.replace(" N=", "\nN="))
+
+
 def _show(value: float) -> str:
     return "-" if np.isnan(value) else f"{value:.2f}"
 
@@ -221,6 +238,7 @@ def _table(title: str, caption: str) -> Table:
         title=title,
         caption=Text(caption, justify="left"),
         box=box.SIMPLE_HEAD,
+        min_width=64,  # for the title
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )

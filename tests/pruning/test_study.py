@@ -88,7 +88,7 @@ def test_orders_and_labels(study, result):
         )
         assert name == f"theory N={width:g}"
         at = dataset["log_evidence"].sel(seed=0, width=width)
-        assert temperature == float(at["temperature"][int(at.argmax())])
+        assert temperature == float(at["temperature"][at.values.argmax()])
         expected = theory_scores(dataset, GridPoint(width, temperature, 0))
         for found, layer in zip(scores_of(result, name), expected):
             np.testing.assert_allclose(found, layer)
@@ -254,12 +254,12 @@ def test_the_command(study, invoke, tmp_path):
     }
     assert {file.name for file in folder.iterdir()} == names
     for title in (
-        *("Heads of the trained network", "Orders of removal", "Accuracy as heads are removed"),
-        *("Rank correlation of scores", "theory's order depends on width"),
+        *("Scores of the trained network", "Orders of removal", "Accuracy as heads are removed"),
+        *("Rank correlation of scores", "theory's order depends on width and temperature"),
     ):
         assert title in text
     accuracy = 100 * float(result["accuracy"].sel(order="trained", removed=1, test_set="mnist"))
-    assert f"{accuracy:.1f} ±" in text
+    assert f"{accuracy:.1f}±" in text
     removed = removed_heads(result, "theory N=40")[:2]
     pruned = read_checkpoint(out)
     assert pruned.about["removed_heads"] == [list(head) for head in removed]
