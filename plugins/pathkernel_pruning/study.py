@@ -17,6 +17,7 @@ import zarr
 from pathkernel_core.network import Network
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_datasets.study import versions
 from pathkernel_pruning.compare import RANDOM_ORDERS, RESAMPLES, compare_orders, labelled
 from pathkernel_pruning.correlation import rank_correlations
 from pathkernel_pruning.episodes import TEST_SETS, VALIDATION, EpisodeSet, episode_set
@@ -115,6 +116,7 @@ def prune_study(
     points = theory_points(dataset, widths, temperature, seed)
     seed = points[0].seed
     settings = {"heads": heads_digest(file), "episodes": episodes, "seed": seed}
+    settings |= versions(("pathkernel",))
     outputs = _path_outputs(store, trained, settings, report)
     validation, tests = outputs[VALIDATION], {name: outputs[name] for name in TEST_SETS}
     scores = {f"theory N={number(at.width)}": theory_scores(dataset, at) for at in points}
@@ -187,24 +189,22 @@ def study_checkpoint(store: Path, checkpoint: str | os.PathLike | None = None) -
             f"{store} is no study of one-shot images with trained heads; make one with: pathkernel "
             "run one-shot-images --heads network.safetensors"
         )
+    found = [Path(heads if checkpoint is None else checkpoint)]
     if checkpoint is None:
-        places = (Path(heads), store.parent / heads)
-        found = [place for place in places if place.is_file()]
-        if not found:
-            raise FileNotFoundError(
-                f"the study's file of heads, {heads!r}, is neither here nor beside {store}; name "
-                "the network with --checkpoint"
-            )
-        file = found[0]
-    else:
-        file = Path(checkpoint)
-    if heads_digest(file) != study["provenance"]["heads"]:
-        raise StoreError(
-            f"{file} is not the file of heads that the theory in {store} was computed with; its "
-            "content is another. Name the right one with --checkpoint, or run the study again with "
-            f"--heads {file}"
+        found = [place for place in (*found, store.parent / heads) if place.is_file()]
+    if not found:
+        raise FileNotFoundError(
+            f"the study's file of heads, {heads!r}, is neither here nor beside {store}; name the "
+            "network with --checkpoint"
         )
-    return file
+    for file in found:
+        if heads_digest(file) == study["provenance"]["heads"]:
+            return file
+    raise StoreError(
+        f"{file} is not the file of heads that the theory in {store} was computed with; its "
+        "content is another. Name the right one with --checkpoint, or run the study again with "
+        f"--heads {file}"
+    )
 
 
 def order_named(result: xr.Dataset, kind: str) -> str:
@@ -229,7 +229,7 @@ def _path_outputs(
     names = (VALIDATION, *TEST_SETS)
     heads = trained.shape.heads_per_layer
     held = open_pruning(store)
-    if held is not None and json.loads(held.attrs["settings"]) == settings:
+    if held is not None and held.attrs.get("settings") == json.dumps(settings, sort_keys=True):
         return {
             name: PathOutputs(
                 heads,

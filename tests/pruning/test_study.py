@@ -155,6 +155,32 @@ def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypat
 
 
 @needs_data
+@pytest.mark.parametrize("step", ["writing", "moving"])
+def test_a_failure_leaves_the_older_comparison(study, result, monkeypatch, step):
+    before = prune_study(study, episodes=EPISODES, random=4, resamples=20)
+    rename, moved = os.rename, []
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    def moves_once(source, target):
+        moved.append(target)
+        if len(moved) == 2:  # the older one is out of its place, the newer not yet in
+            full()
+        rename(source, target)
+
+    if step == "writing":
+        monkeypatch.setattr(xr.Dataset, "to_zarr", full)
+    else:
+        monkeypatch.setattr("pathkernel_pruning.study.os.rename", moves_once)
+    with pytest.raises(OSError, match="No space left"):
+        prune_study(study, episodes=EPISODES, random=3, resamples=20)
+    monkeypatch.undo()
+    xr.testing.assert_identical(open_pruning(study).load(), before)
+    assert {file.suffix for file in study.parent.iterdir()} == {".safetensors", ".zarr"}
+
+
+@needs_data
 def test_other_episodes_are_computed_anew(study, result):
     seen = []
     other = prune_study(
@@ -202,7 +228,7 @@ def test_episodes_are_balanced_and_each_set_has_its_own():
 
 
 @needs_data
-def test_wrong_networks_and_studies(study, tmp_path):
+def test_wrong_networks_and_studies(study, tmp_path, monkeypatch):
     other = Checkpoint(initial_weights(NetworkShape(2, 3, 8, 4), 192, 1), label_vectors(0), {})
     save_checkpoint(tmp_path / "other.safetensors", other)
     with pytest.raises(StoreError, match="is not the file of heads that the theory"):
@@ -218,6 +244,10 @@ def test_wrong_networks_and_studies(study, tmp_path):
     with pytest.raises(StoreError, match="no study of one-shot images with trained heads"):
         prune_study(markov)
     network = study.parent / "network.safetensors"
+    monkeypatch.chdir(tmp_path)  # where a file of that name is another network
+    save_checkpoint(tmp_path / network.name, other)
+    assert study_checkpoint(study) == network
+    (tmp_path / network.name).unlink()
     moved = network.rename(tmp_path / "network.safetensors")
     try:
         with pytest.raises(FileNotFoundError, match=r"neither here nor beside .* --checkpoint"):
