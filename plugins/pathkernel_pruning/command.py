@@ -138,6 +138,15 @@ def _print(result: xr.Dataset) -> None:
         tables.grid_table,
     ):
         console.print(table(result))
+    whole = result["accuracy"].isel(order=0, removed=0)
+    errors = result["accuracy_error"].isel(order=0, removed=0)
+    for name, accuracy, error in zip(result["test_set"].values, whole.values, errors.values):
+        if accuracy < 0.5 + 3 * error:
+            click.echo(
+                f"Warning: on {name} the whole network is no better than chance ({accuracy:.1%} ± "
+                f"{error:.1%}), so that no order can be told from another.",
+                err=True,
+            )
 
 
 def _check_removal(store: Path, checkpoint: Path | None, remove: int, out: Path) -> None:

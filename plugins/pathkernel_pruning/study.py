@@ -144,6 +144,7 @@ def prune_study(
     )
     result = xr.merge(
         [compared, _points(compared, points), _grid(dataset, compared, seed), _kept(outputs)],
+        join="exact",
         combine_attrs="override",
     )
     result.attrs = {

@@ -248,7 +248,7 @@ def test_wrong_networks_and_studies(study, tmp_path, monkeypatch):
     save_checkpoint(tmp_path / network.name, other)
     assert study_checkpoint(study) == network
     (tmp_path / network.name).unlink()
-    moved = network.rename(tmp_path / "network.safetensors")
+    moved = network.rename(tmp_path / "moved.safetensors")
     try:
         with pytest.raises(FileNotFoundError, match=r"neither here nor beside .* --checkpoint"):
             prune_study(study)
@@ -275,8 +275,18 @@ def test_the_command(study, invoke, tmp_path):
         study, "--episodes", EPISODES, "--widths", "40", "--remove", "2", "--out", out
     )
     assert status == 0, err
-    assert err == "", "stderr is no terminal: no progress and no warning belongs there"
     result = open_pruning(study)
+    whole = result.isel(order=0, removed=0)
+    poor = [
+        str(name)
+        for name in result["test_set"].values
+        if whole["accuracy"].sel(test_set=name)
+        < 0.5 + 3 * whole["accuracy_error"].sel(test_set=name)
+    ]
+    assert poor, "the network is not trained"
+    # stderr is no terminal: no progress belongs there
+    assert [line.split()[2] for line in err.splitlines()] == poor
+    assert all("no better than chance" in line for line in err.splitlines())
     assert result.attrs["random_orders"] == 200
     folder = study.with_name("study-figures") / "pruning"
     names = {
