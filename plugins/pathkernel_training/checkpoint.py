@@ -13,9 +13,10 @@ file (:mod:`pathkernel_tasks.heads_file`), so that a checkpoint is one:
 ``labels``          (3, N_0)            label vectors of −, + and ?
 ==================  ==================  ============================================================
 
-A training's file further holds the state of the optimiser and the learning curves. What is known
-about the network is JSON in the header of the file. Files are written beside their place and moved
-into it, so that there is a whole one at any moment.
+Layers may have different numbers of heads H. A training's file further holds the state of the
+optimiser and the learning curves. What is known about the network is JSON in the header of the
+file. Files are written beside their place and moved into it, so that there is a whole one at any
+moment.
 """
 
 from __future__ import annotations
@@ -31,10 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from pathkernel_training.network import NetworkShape, Weights, shape_of
+from pathkernel_training.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
 
 FORMAT = "pathkernel network 1"
-_LAYERED = ("values", "queries", "keys")  # arrays that the file holds layer by layer
 _PLAIN = ("projection", "readout")
 _ABANDONED = 60  # seconds after which a file that was to be moved into place is left over
 
@@ -83,7 +83,7 @@ def save_checkpoint(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
     arrays = dict(checkpoint.further)
     for name in _PLAIN:
         arrays[name] = np.asarray(checkpoint.weights[name])
-    for name in _LAYERED:
+    for name in LAYERED:
         for number, array in enumerate(checkpoint.weights[name], start=1):
             arrays[f"{name}.{number}"] = np.ascontiguousarray(array)
     arrays["scale"] = np.array(checkpoint.shape.scale)
@@ -136,11 +136,13 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     try:
         about = json.loads(header["about"])
         weights = {name: arrays.pop(name) for name in _PLAIN}
-        for name in _LAYERED:
+        for name in LAYERED:
             layers = []
             while f"{name}.{len(layers) + 1}" in arrays:
                 layers.append(arrays.pop(f"{name}.{len(layers) + 1}"))
-            weights[name] = np.stack(layers)
+            if not layers:
+                raise KeyError(f"{name}.1")
+            weights[name] = join_layers(layers)
         shape = shape_of(weights)
         scale, labels = arrays.pop("scale"), arrays.pop("labels")
         if not np.allclose(scale, shape.scale, rtol=1e-6):
@@ -151,11 +153,12 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         raise ValueError(f"checkpoint {str(path)!r} lacks {error}") from error
     except (ValueError, TypeError) as error:
         raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
-    for name, array in (*weights.items(), ("labels", labels)):
-        if array.dtype.kind != "f" or not np.isfinite(array).all():
-            raise ValueError(
-                f"checkpoint {str(path)!r}: {name} must hold finite floating-point numbers"
-            )
+    for name, held in (*weights.items(), ("labels", labels)):
+        for array in held if isinstance(held, tuple) else (held,):
+            if array.dtype.kind != "f" or not np.isfinite(array).all():
+                raise ValueError(
+                    f"checkpoint {str(path)!r}: {name} must hold finite floating-point numbers"
+                )
     return Checkpoint(weights, labels, about, arrays)
 
 

@@ -24,9 +24,9 @@ def network_output(weights: Weights, tokens: jax.Array) -> jax.Array:
     -------
     array, shape (P,)
     """
-    layers, heads, qk_width, _ = weights["queries"].shape
     hidden = tokens @ weights["projection"].T  # (P, M, N)
-    for layer in range(layers):
+    for layer in range(len(weights["queries"])):
+        heads, qk_width, _ = weights["queries"][layer].shape
         keys = jnp.einsum("psi,hgi->phsg", tokens, weights["keys"][layer])
         queries = jnp.einsum("pti,hgi->phtg", tokens, weights["queries"][layer])
         scores = jnp.einsum("phsg,phtg->phst", keys, queries) / math.sqrt(qk_width)

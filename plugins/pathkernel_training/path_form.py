@@ -62,14 +62,14 @@ def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) 
 
 
 def path_weights(weights: Weights) -> jax.Array:
-    """Products w_π of weights along the paths, H^{-L/2} a V^{L h_L} … V^{1 h_1} V⁰, (n, N_0).
+    """Products w_π of weights along the paths, n^{-1/2} a V^{L h_L} … V^{1 h_1} V⁰, (n, N_0).
 
     Rows in path order: the first layer's head is slowest.
     """
-    layers, heads, width, _ = weights["values"].shape
-    product = weights["readout"][None] * heads ** (-layers / 2)
+    paths = math.prod(len(values) for values in weights["values"])
+    product = weights["readout"][None] / math.sqrt(paths)
     for values in weights["values"][::-1]:
-        product = jnp.einsum("ri,hij->hrj", product, values).reshape(-1, width)
+        product = jnp.einsum("ri,hij->hrj", product, values).reshape(-1, values.shape[2])
     return product @ weights["projection"]
 
 
@@ -78,13 +78,11 @@ def path_attention(weights: Weights, space: TokenSpace, coordinates: jax.Array) 
 
     Parameters as for :func:`network_output`.
     """
-    layers = weights["queries"].shape[0]
     examples, length, dimensions = coordinates.shape
     # queries first, so that the softmax over keys runs along the last, contiguous axis
-    forms = jnp.swapaxes(score_forms(weights, space), 2, 3)
+    forms = [jnp.swapaxes(form, 1, 2) for form in score_forms(weights, space)]
     passed = jnp.full((examples, length, 1), 1 / length, coordinates.dtype)
-    for layer in reversed(range(layers)):
-        form = forms[layer]
+    for form in reversed(forms):
         varying, shared = form[:, :dimensions], form[:, dimensions:]
         left = jnp.einsum("ptd,hdc->phtc", coordinates, varying[..., :dimensions])
         left = left + shared[..., :dimensions]
@@ -96,7 +94,7 @@ def path_attention(weights: Weights, space: TokenSpace, coordinates: jax.Array) 
     return passed
 
 
-def score_forms(weights: Weights, space: TokenSpace) -> jax.Array:
+def score_forms(weights: Weights, space: TokenSpace) -> list[jax.Array]:
     """Bilinear forms of the scores of all heads, in coordinates and places.
 
     Parameters
@@ -106,10 +104,13 @@ def score_forms(weights: Weights, space: TokenSpace) -> jax.Array:
 
     Returns
     -------
-    array, shape (L, H, D + M, D + M)
+    list of L arrays, shape (H_ℓ, D + M, D + M)
         Key on the left, query on the right; first the D coordinates, then the M places.
     """
     spanning = jnp.concatenate([space.basis, space.offsets])
-    keys = jnp.einsum("lhgi,ci->lhgc", weights["keys"], spanning)
-    queries = jnp.einsum("lhgi,ci->lhgc", weights["queries"], spanning)
-    return jnp.einsum("lhgc,lhgd->lhcd", keys, queries) / math.sqrt(keys.shape[2])
+    forms = []
+    for layer_keys, layer_queries in zip(weights["keys"], weights["queries"]):
+        keys = jnp.einsum("hgi,ci->hgc", layer_keys, spanning)
+        queries = jnp.einsum("hgi,ci->hgc", layer_queries, spanning)
+        forms.append(jnp.einsum("hgc,hgd->hcd", keys, queries) / math.sqrt(keys.shape[1]))
+    return forms

@@ -1,0 +1,1 @@
+"""Which heads of a trained network matter, and what is lost without the others."""

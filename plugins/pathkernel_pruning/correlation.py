@@ -1,0 +1,94 @@
+"""Rank correlations, and how sure they are, by the bootstrap."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+COEFFICIENTS = ("spearman", "kendall")
+RESAMPLED = ("episodes", "heads")
+_LEVEL = 0.95  # of the intervals
+
+
+def rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Spearman's ρ and Kendall's τ_b along the last axis.
+
+    Both are cosines: of the ranks less their mean, and of the signs of all differences.
+
+    Parameters
+    ----------
+    one, other : array, shape (…, H)
+        Broadcast against each other.
+
+    Returns
+    -------
+    array, shape (2, …)
+        NaN where all values of one side are equal.
+    """
+    one, other = np.broadcast_arrays(np.asarray(one, float), np.asarray(other, float))
+    centre = (one.shape[-1] + 1) / 2
+    ranks = [rankdata(values, axis=-1) - centre for values in (one, other)]
+    pairs = np.triu_indices(one.shape[-1], 1)
+    signs = [np.sign(values[..., pairs[0]] - values[..., pairs[1]]) for values in (one, other)]
+    return np.stack([_cosine(*ranks), _cosine(*signs)])
+
+
+def episode_intervals(
+    score: np.ndarray, lost: np.ndarray, resamples: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Intervals of the rank correlations of a score with mean losses, as episodes are drawn anew.
+
+    Parameters
+    ----------
+    score : array, shape (…, H)
+        Fixed scores of the heads.
+    lost : array, shape (P, H)
+        What every episode loses with each head.
+    resamples : int
+    generator : numpy.random.Generator
+
+    Returns
+    -------
+    array, shape (2, …, 2)
+        Coefficients; lower and upper ends that hold 95 %.
+    """
+    # episodes come in few kinds; drawing how many there are of each is the same as drawing them
+    kinds, counts = np.unique(lost, axis=0, return_counts=True)
+    drawn = generator.multinomial(len(lost), counts / len(lost), size=resamples)
+    return _ends(rank_correlations(score[..., None, :], drawn @ kinds))
+
+
+def head_intervals(
+    score: np.ndarray, loss: np.ndarray, resamples: int, generator: np.random.Generator
+) -> np.ndarray:
+    """Intervals of the rank correlations of a score with losses, as heads are drawn anew.
+
+    Parameters
+    ----------
+    score : array, shape (…, H)
+    loss : array, shape (H,)
+    resamples : int
+    generator : numpy.random.Generator
+
+    Returns
+    -------
+    array, shape (2, …, 2)
+        Coefficients; lower and upper ends that hold 95 %. Draws without two different heads are
+        left out.
+    """
+    drawn = generator.integers(len(loss), size=(resamples, len(loss)))
+    return _ends(rank_correlations(score[..., drawn], loss[drawn]))
+
+
+def _cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    lengths = np.sqrt(np.sum(one**2, axis=-1) * np.sum(other**2, axis=-1))
+    with np.errstate(invalid="ignore"):
+        return np.sum(one * other, axis=-1) / lengths
+
+
+def _ends(correlations: np.ndarray) -> np.ndarray:
+    tail = (1 - _LEVEL) / 2
+    known = ~np.isnan(correlations).all(axis=-1, keepdims=True)
+    filled = np.where(known, correlations, 0.0)  # no warning where nothing is known
+    ends = np.nanquantile(filled, [tail, 1 - tail], axis=-1)
+    return np.where(known[..., 0], ends, np.nan).transpose(*range(1, ends.ndim), 0)

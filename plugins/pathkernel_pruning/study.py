@@ -1,0 +1,345 @@
+"""Heads of a study's trained network: scored, removed, and the outcome kept in its store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from pathkernel_core.network import Network
+from pathkernel_datasets.selection import number
+from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_datasets.study import versions
+from pathkernel_pruning.compare import RANDOM_ORDERS, RESAMPLES, compare_orders, labelled
+from pathkernel_pruning.correlation import rank_correlations
+from pathkernel_pruning.episodes import TEST_SETS, VALIDATION, EpisodeSet, episode_set
+from pathkernel_pruning.outputs import PathOutputs, path_outputs
+from pathkernel_pruning.scores import (
+    ablation_scores,
+    gradient_scores,
+    magnitude_scores,
+    trained_scores,
+)
+from pathkernel_pruning.theory import sampled_scores, score_grid, theory_points, theory_scores
+from pathkernel_sampling.point import GridPoint
+from pathkernel_sampling.sample_store import folder_beside, publish
+from pathkernel_tasks.heads_file import heads_digest
+from pathkernel_tasks.one_shot_images import TOKENS, WIDTH, OneShotImages
+from pathkernel_training.checkpoint import Checkpoint, read_checkpoint
+
+GROUP = "pruning"
+EPISODES = 10_000
+
+
+@dataclass(frozen=True)
+class PruningProgress:
+    """Where a comparison stands: ``done`` of ``total`` episodes, and what it does now."""
+
+    done: int
+    total: int
+    doing: str
+
+
+_GRID = ("temperature", "width")
+
+Report = Callable[[PruningProgress], None]
+
+
+def prune_study(
+    store: str | os.PathLike,
+    *,
+    checkpoint: str | os.PathLike | None = None,
+    widths: Sequence[float] | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    episodes: int = EPISODES,
+    random: int = RANDOM_ORDERS,
+    resamples: int = RESAMPLES,
+    report: Report = lambda progress: None,
+) -> xr.Dataset:
+    """Compare orders in which the heads of a study's trained network can be removed.
+
+    Path outputs on validation and test episodes are computed once for a network, and found in the
+    store from then on. Everything goes into the store's group ``pruning``, in place of an older
+    one.
+
+    Parameters
+    ----------
+    store : path
+        Result store of a study of one-shot images with trained heads.
+    checkpoint : path, optional
+        The trained network; by default the file of heads that the study names, as it is named or
+        beside the store.
+    widths : sequence of float, optional
+        Widths N whose order parameters score heads, among the study's; by default that of largest
+        log evidence, and 10.
+    temperature : float, optional
+        Temperature T, one of the study's; by default that of largest log evidence.
+    seed : int, optional
+        Seed of the study's training examples, one of the study's; by default its first. Episodes
+        are drawn from it, too.
+    episodes : int
+        Even number of episodes of each set.
+    random : int
+        Orders drawn at random.
+    resamples : int
+        Resamples of the bootstrap.
+    report : callable
+        Called with a PruningProgress after every batch of episodes.
+
+    Returns
+    -------
+    xarray.Dataset
+        As docs/pruning.md lists it.
+
+    Raises
+    ------
+    StoreError
+        If the store is damaged, is no study of one-shot images with trained heads, or lacks the
+        point; or the checkpoint is of another network.
+    FileNotFoundError, ValueError
+        If the checkpoint is missing or damaged, or a number is out of range.
+    pathkernel_datasets.image_sources.ImageDataError
+        If image data are missing or damaged, or cannot be downloaded.
+    """
+    store = Path(store)
+    file = study_checkpoint(store, checkpoint)
+    trained, dataset = read_checkpoint(file), open_store(store)
+    points = theory_points(dataset, widths, temperature, seed)
+    seed = points[0].seed
+    settings = {"heads": heads_digest(file), "episodes": episodes, "seed": seed}
+    settings |= versions(("pathkernel",))
+    outputs = _path_outputs(store, trained, settings, report)
+    validation, tests = outputs[VALIDATION], {name: outputs[name] for name in TEST_SETS}
+    scores = {f"theory N={number(at.width)}": theory_scores(dataset, at) for at in points}
+    for at in points:
+        sampled = sampled_scores(store, at)
+        if sampled is not None:
+            scores[f"sampled N={number(at.width)}"] = sampled
+    scores |= {
+        "trained": trained_scores(trained.weights),
+        "gradient": gradient_scores(validation),
+        "magnitude": magnitude_scores(trained.weights),
+        "ablation": ablation_scores(validation),
+    }
+    total = len(outputs) * episodes
+    report(PruningProgress(total, total, "comparing orders"))
+    compared = compare_orders(
+        scores,
+        tests,
+        trained.shape,
+        WIDTH,
+        TOKENS,
+        random=random,
+        resamples=resamples,
+        seed=seed,
+    )
+    result = xr.merge(
+        [compared, _points(compared, points), _grid(dataset, compared, seed), _kept(outputs)],
+        join="exact",
+        combine_attrs="override",
+    )
+    result.attrs = {
+        "title": f"Heads removed from the trained network of {dataset.attrs['label']}",
+        "label": dataset.attrs["label"],
+        "heads_per_layer": list(trained.shape.heads_per_layer),
+        "random_orders": random,
+        "resamples": resamples,
+        "settings": json.dumps(settings, sort_keys=True),
+    }
+    _write(store, result)
+    return result
+
+
+def open_pruning(store: str | os.PathLike) -> xr.Dataset | None:
+    """The comparison that a store holds, as :func:`prune_study` returns it; None if it has none.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store of pathkernel, or the store is damaged.
+    """
+    check_store(Path(store))
+    if not (Path(store) / GROUP / "zarr.json").exists():
+        return None
+    return xr.open_zarr(store, group=GROUP, chunks=None, consolidated=False)
+
+
+def study_checkpoint(store: Path, checkpoint: str | os.PathLike | None = None) -> Path:
+    """File of the trained network that a study's theory is of.
+
+    Raises
+    ------
+    StoreError
+        If the study has no trained heads, or the file holds others.
+    FileNotFoundError
+        If there is no such file.
+    """
+    study = check_store(store)
+    heads = study["options"].get("heads", "random")
+    if study["task"] != OneShotImages.name or heads == "random":
+        raise StoreError(
+            f"{store} is no study of one-shot images with trained heads; make one with: pathkernel "
+            "run one-shot-images --heads network.safetensors"
+        )
+    found = [Path(heads if checkpoint is None else checkpoint)]
+    if checkpoint is None:
+        found = [place for place in (*found, store.parent / heads) if place.is_file()]
+    if not found:
+        raise FileNotFoundError(
+            f"the study's file of heads, {heads!r}, is neither here nor beside {store}; name the "
+            "network with --checkpoint"
+        )
+    for file in found:
+        if heads_digest(file) == study["provenance"]["heads"]:
+            return file
+    raise StoreError(
+        f"{file} is not the file of heads that the theory in {store} was computed with; its "
+        "content is another. Name the right one with --checkpoint, or run the study again with "
+        f"--heads {file}"
+    )
+
+
+def order_named(result: xr.Dataset, kind: str) -> str:
+    """Label of the first order of a kind, such as ``theory N=10`` for ``theory``.
+
+    Raises
+    ------
+    ValueError
+        If the comparison has none.
+    """
+    names = [str(name) for name in result["order"].values]
+    for name in names:
+        if name == kind or name.startswith(f"{kind} N="):
+            return name
+    remedy = "; draw samples with: pathkernel sample" if kind == "sampled" else ""
+    raise ValueError(f"there is no order {kind!r}, only {', '.join(names)}{remedy}")
+
+
+def _path_outputs(
+    store: Path, trained: Checkpoint, settings: Mapping[str, Any], report: Report
+) -> dict[str, PathOutputs]:
+    names = (VALIDATION, *TEST_SETS)
+    heads = trained.shape.heads_per_layer
+    held = open_pruning(store)
+    if held is not None and held.attrs.get("settings") == json.dumps(settings, sort_keys=True):
+        return {
+            name: PathOutputs(
+                heads,
+                held["path_output"].sel(episode_set=name).values,
+                held["episode_label"].sel(episode_set=name).values,
+            )
+            for name in names
+        }
+    total = len(names) * settings["episodes"]
+    done = 0
+    found = {}
+    for name in names:
+        report(PruningProgress(done, total, f"{name}: reading images"))
+        drawn: EpisodeSet = episode_set(
+            name, settings["episodes"], trained.label_vectors, settings["seed"]
+        )
+
+        def count(episodes: int, name: str = name) -> None:
+            nonlocal done
+            done += episodes
+            report(PruningProgress(done, total, name))
+
+        found[name] = path_outputs(trained.weights, drawn.batches(), count)
+    return found
+
+
+def _points(compared: xr.Dataset, points: Sequence[GridPoint]) -> xr.Dataset:
+    """Width and temperature of the orders that have them, as coordinates."""
+    names = [str(name) for name in compared["order"].values]
+    values = np.full((2, len(names)), np.nan)
+    for at in points:
+        for place, name in enumerate(names):
+            if name.endswith(f" N={number(at.width)}"):
+                values[:, place] = at.width, at.temperature
+    meaning = "of the order parameter that scores heads"
+    return xr.Dataset(
+        coords={
+            "order_width": ("order", values[0], {"long_name": f"width N {meaning}"}),
+            "order_temperature": ("order", values[1], {"long_name": f"temperature T {meaning}"}),
+        }
+    )
+
+
+def _grid(dataset: xr.Dataset, compared: xr.Dataset, seed: int) -> xr.Dataset:
+    """How far theory's scores agree over the grid, and at every point with what is truly lost."""
+    scores = score_grid(dataset, seed)
+    agreement = rank_correlations(scores[:, :, None, None], scores)[0]
+    losses = compared["ablation_drop"].values
+    present = ~np.isnan(losses[0])
+    truth = rank_correlations(scores[:, :, None], losses[:, present])[0]
+    grid = {name: (dataset[name].values, dataset[name].attrs["long_name"]) for name in _GRID}
+    dual = {
+        f"{name}_dual": (values, f"{words}, of the other point")
+        for name, (values, words) in grid.items()
+    }
+    return labelled(
+        {
+            "theory_agreement": (
+                (*_GRID, *(f"{name}_dual" for name in _GRID)),
+                agreement,
+                "Spearman's rank correlation of theory's scores at two points of the grid",
+            ),
+            "theory_correlation": (
+                (*_GRID, "test_set"),
+                truth,
+                "Spearman's rank correlation of theory's scores with the accuracy lost on test "
+                "episodes",
+            ),
+        },
+        {**grid, **dual},
+    )
+
+
+def _kept(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
+    """Path outputs, so that the next comparison of the network need not compute them."""
+    first = next(iter(outputs.values()))
+    return labelled(
+        {
+            "path_output": (
+                ("episode_set", "episode", "path"),
+                np.stack([part.values for part in outputs.values()]),
+                "what the path adds to the output, before division by the root of their number",
+            ),
+            "episode_label": (
+                ("episode_set", "episode"),
+                np.stack([part.labels for part in outputs.values()]),
+                "label of the episode",
+            ),
+        },
+        {
+            "episode_set": (tuple(outputs), "name of the set of episodes"),
+            "episode": (range(len(first.labels)), "episode within its set"),
+            "path": (Network(first.heads, 1).path_labels, "attention path, one head per layer"),
+        },
+    )
+
+
+def _write(store: Path, result: xr.Dataset) -> None:
+    """Write beside the store and move in whole; an older group leaves just before."""
+    partial = folder_beside(store)
+    place, old = store / GROUP, partial / "old"
+    try:
+        result.to_zarr(partial / "new", mode="w", zarr_format=3, consolidated=False)
+        zarr.open_group(store, mode="r+", use_consolidated=False)  # raises if it is gone
+        if place.exists():
+            os.rename(place, old)
+        os.rename(partial / "new", place)
+    finally:
+        if old.exists() and not place.exists():
+            os.rename(old, place)
+        shutil.rmtree(partial, ignore_errors=True)
+    publish(store)

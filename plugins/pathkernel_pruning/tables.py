@@ -1,0 +1,244 @@
+"""A comparison of orders as tables: heads, accuracies, rank correlations, the theory's grid."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from pathkernel_datasets.selection import number
+from pathkernel_pruning.compare import RANDOM
+from pathkernel_pruning.heads import every_head, removal_order
+
+
+def head_table(result: xr.Dataset) -> Table:
+    """Scores of every head by every order.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    orders = _orders(result)
+    table = _table(
+        "Scores of the trained network's heads",
+        "Heads as layer-head; low scores are removed first.",
+    )
+    table.add_column("head")
+    for name in orders:
+        table.add_column(_heading(name), justify="right")
+    for layer, head in every_head(result.attrs["heads_per_layer"]):
+        at = {"layer": layer, "head": head}
+        scores = (result["score"].sel(order=name, **at).item() for name in orders)
+        table.add_row(f"{layer}-{head}", *(f"{score:.3f}" for score in scores))
+    return table
+
+
+def single_head_table(result: xr.Dataset) -> Table:
+    """Accuracy that is lost when a single head is removed, on every test set.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    table = _table(
+        "Accuracy lost when a single head is removed",
+        "In points of accuracy on test episodes, ± the standard error.",
+    )
+    table.add_column("head")
+    for name in result["test_set"].values:
+        table.add_column(Text(str(name)), justify="right")
+    for layer, head in every_head(result.attrs["heads_per_layer"]):
+        here = result.sel(layer=layer, head=head)
+        losses = zip(here["ablation_drop"].values, here["ablation_drop_error"].values)
+        cells = (f"{100 * loss:.1f} ± {100 * error:.1f}" for loss, error in losses)
+        table.add_row(f"{layer}-{head}", *cells)
+    return table
+
+
+def accuracy_table(result: xr.Dataset) -> Table:
+    """Accuracy against the number of heads removed, for every order and test set.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    orders = _orders(result)
+    episodes = result.sizes["episode"]
+    table = _table(
+        "Accuracy as heads are removed",
+        f"In per cent, ± the binomial standard error on {episodes} episodes; random: mean over "
+        f"{result.attrs['random_orders']} orders ± their standard deviation; best: of all sets of "
+        "so many heads, chosen on the same episodes.",
+    )
+    table.add_column("test set")
+    table.add_column("removed", justify="right")
+    for name in (*orders, RANDOM, "best"):
+        table.add_column(_heading(name), justify="right")
+    for test_set in result["test_set"].values:
+        for count in result["removed"].values:
+            at = {"removed": count, "test_set": test_set}
+            cells = []
+            for name in orders:
+                mean, error = (
+                    100 * result[variable].sel(order=name, **at).item()
+                    for variable in ("accuracy", "accuracy_error")
+                )
+                cells.append(f"{mean:.1f}±{error:.1f}")
+            mean = 100 * result["accuracy"].sel(order=RANDOM, **at).item()
+            deviation = 100 * result["random_deviation"].sel(at).item()
+            cells.append(f"{mean:.1f}±{deviation:.1f}")
+            best = 100 * result["best_accuracy"].sel(at).item()
+            cells.append("-" if np.isnan(best) else f"{best:.1f}")
+            table.add_row(Text("" if count else str(test_set)), str(count), *cells)
+        table.add_section()
+    return table
+
+
+def order_table(result: xr.Dataset) -> Table:
+    """Which head goes at every removal, and which stay.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    table = _table(
+        "Orders of removal",
+        "Heads as layer-head. * passed over although heads of larger scores go: the last one of "
+        "its layer.",
+    )
+    table.add_column("order")
+    for count in result["removed"].values[1:]:
+        table.add_column(str(count), justify="right")
+    table.add_column("stay")
+    for name in _orders(result):
+        gone = removed_heads(result, name)
+        skipped = removal_order(scores_of(result, name)).skipped
+        stay = [head for head in every_head(result.attrs["heads_per_layer"]) if head not in gone]
+        table.add_row(
+            Text(name),
+            *("{}-{}".format(*head) for head in gone),
+            ", ".join("{}-{}".format(*head) + "*" * (head in skipped) for head in stay),
+        )
+    return table
+
+
+def correlation_table(result: xr.Dataset) -> Table:
+    """Rank correlations of every score with the accuracy lost with single heads.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    table = _table(
+        "Rank correlation of scores with the accuracy lost with single heads",
+        f"Over {sum(result.attrs['heads_per_layer'])} heads. Brackets: 95 % intervals by the "
+        f"bootstrap, {result.attrs['resamples']} resamples of episodes, or of heads.",
+    )
+    table.add_column("order")
+    table.add_column("test set")
+    symbols = {"spearman": "ρ", "kendall": "τ"}
+    for coefficient in result["coefficient"].values:
+        table.add_column(f"{coefficient} {symbols[str(coefficient)]}", justify="right")
+        for resampled in result["resampled"].values:
+            table.add_column(Text(str(resampled)), justify="right")
+    for name in _orders(result):
+        for test_set in result["test_set"].values:
+            at = {"order": name, "test_set": test_set}
+            cells = []
+            for coefficient in result["coefficient"].values:
+                value = result["rank_correlation"].sel(coefficient=coefficient, **at).item()
+                cells.append(_show(value))
+                for resampled in result["resampled"].values:
+                    ends = result["rank_correlation_interval"].sel(
+                        coefficient=coefficient, resampled=resampled, **at
+                    )
+                    cells.append(Text(f"[{_show(ends.values[0])}, {_show(ends.values[1])}]"))
+            table.add_row(Text(name), Text(str(test_set)), *cells)
+        table.add_section()
+    return table
+
+
+def grid_table(result: xr.Dataset) -> Table:
+    """Rank correlation of the theory's scores at every point of the grid with those gone by.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    width, temperature = (float(result[f"order_{name}"][0]) for name in ("width", "temperature"))
+    agreement = result["theory_agreement"].sel(width_dual=width, temperature_dual=temperature)
+    table = _table(
+        "How far the theory's order depends on width and temperature",
+        f"Spearman's ρ of its scores with those at N = {number(width)}, T = {temperature:g}.",
+    )
+    table.add_column("N", justify="right")
+    for value in result["temperature"].values:
+        table.add_column(f"T = {value:g}", justify="right")
+    for value in result["width"].values:
+        row = agreement.sel(width=value).transpose("temperature").values
+        table.add_row(number(value), *(_show(entry) for entry in row))
+    return table
+
+
+def removed_heads(result: xr.Dataset, name: str) -> list[tuple[int, int]]:
+    """Heads in the order in which they are removed, as (layer, head).
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    name : str
+        Label of the order.
+    """
+    removals = result["removal"].sel(order=name)
+    numbers = {
+        head: removals.sel(layer=head[0], head=head[1]).item()
+        for head in every_head(result.attrs["heads_per_layer"])
+    }
+    return sorted((head for head in numbers if numbers[head] > 0), key=lambda head: numbers[head])
+
+
+def scores_of(result: xr.Dataset, name: str) -> list[np.ndarray]:
+    """Scores of all heads by an order of a comparison, one array per layer.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    name : str
+        Label of the order.
+    """
+    table = result["score"].sel(order=name).values
+    return [row[:count] for row, count in zip(table, result.attrs["heads_per_layer"])]
+
+
+def _orders(result: xr.Dataset) -> list[str]:
+    return [str(name) for name in result["order"].values if name != RANDOM]
+
+
+def _heading(name: str) -> Text:
+    """Name of an order in two lines where it has a width, so that many fit beside one another."""
+    return Text(name.replace(" N=", "\nN="))
+
+
+def _show(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.2f}"
+
+
+def _table(title: str, caption: str) -> Table:
+    return Table(
+        title=title,
+        caption=Text(caption, justify="left"),
+        box=box.SIMPLE_HEAD,
+        min_width=64,  # for the title
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )

@@ -1,0 +1,103 @@
+"""Scores of a trained network's heads against their definitions."""
+
+import numpy as np
+import pytest
+from made_up_networks import by_hand, made_up
+from test_outputs import outputs_of
+
+from pathkernel_core import Network, head_scores
+from pathkernel_pruning.heads import every_head
+from pathkernel_pruning.scores import (
+    ablation_scores,
+    gradient_scores,
+    lost_without,
+    magnitude_scores,
+    per_layer,
+    trained_scores,
+)
+
+SHAPES = [(3,), (2, 3), (2, 2, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("heads", SHAPES)
+def test_gradient_importance_is_the_derivative_in_the_heads_factors(heads, episodes):
+    """By the central difference of a loss that is a square of something linear: exact."""
+    weights, (tokens, labels) = made_up(heads), episodes
+    found = gradient_scores(outputs_of(weights, episodes))
+    for head in every_head(heads):
+        losses = []
+        for factor in (0.5, 1.5):
+            factors = dict.fromkeys(every_head(heads), 1.0) | {head: factor}
+            losses.append((by_hand(weights, tokens, factors=factors) - labels) ** 2)
+        expected = np.mean(abs(losses[1] - losses[0]))
+        assert found[head[0] - 1][head[1] - 1] == pytest.approx(expected, rel=1e-10)
+
+
+def test_gradient_importance_against_automatic_differentiation(episodes):
+    jax = pytest.importorskip("jax")
+    from pathkernel_training.layer_form import network_output
+
+    heads, (tokens, labels) = (3, 2), episodes
+    weights = made_up(heads)
+
+    def loss(factors, x, label):
+        masked = dict(weights)
+        masked["values"] = tuple(
+            values * factor[:, None, None] for values, factor in zip(weights["values"], factors)
+        )
+        return (network_output(masked, x[None])[0] - label) ** 2
+
+    ones = [np.ones(count) for count in heads]
+    slopes = jax.vmap(jax.grad(loss), (None, 0, 0))(ones, tokens, labels)
+    for found, slope in zip(gradient_scores(outputs_of(weights, episodes)), slopes):
+        np.testing.assert_allclose(found, np.abs(slope).mean(axis=0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("heads", SHAPES)
+def test_ablation_is_the_loss_of_a_network_without_the_head(heads, episodes):
+    weights, (tokens, labels) = made_up(heads, seed=5), episodes
+    whole = by_hand(weights, tokens) * labels > 0
+    outputs = outputs_of(weights, episodes)
+    found, lost = ablation_scores(outputs), lost_without(outputs)
+    for place, (layer, head) in enumerate(every_head(heads)):
+        if heads[layer - 1] == 1:  # nothing is left of the output
+            right = np.zeros(12)
+        else:
+            right = by_hand(weights, tokens, [(layer, head)]) * labels > 0
+        np.testing.assert_array_equal(lost[:, place], whole.astype(float) - right)
+        assert found[layer - 1][head - 1] == pytest.approx(whole.mean() - right.mean())
+
+
+def test_magnitude_and_trained_scores():
+    weights = made_up((2, 3))
+    for layer, found in zip(weights["values"], magnitude_scores(weights)):
+        np.testing.assert_allclose(found, [np.linalg.norm(value) for value in layer])
+    # the empirical order parameter, path by path
+    along = np.array(
+        [
+            weights["readout"] @ second @ first
+            for first in weights["values"][0]
+            for second in weights["values"][1]
+        ]
+    )
+    expected = head_scores(Network((2, 3), 1), along @ along.T)
+    for found, layer in zip(trained_scores(weights), expected):
+        np.testing.assert_allclose(found, layer, rtol=1e-12)
+
+
+@pytest.mark.parametrize("score", [trained_scores, magnitude_scores])
+def test_scores_of_weights_follow_their_heads(score):
+    weights = made_up((3, 3))
+    new = np.array([2, 0, 1])
+    moved = dict(weights)
+    for name in ("values", "queries", "keys"):
+        moved[name] = np.stack([weights[name][0][new], weights[name][1]])
+    before, after = score(weights), score(moved)
+    np.testing.assert_allclose(after[0], before[0][new], rtol=1e-12)
+    np.testing.assert_allclose(after[1], before[1], rtol=1e-12)
+
+
+def test_per_layer():
+    first, second = per_layer(np.arange(5), (2, 3))
+    assert first.tolist() == [0, 1]
+    assert second.tolist() == [2, 3, 4]
