@@ -7,23 +7,15 @@ from pathlib import Path
 import click
 
 from pathkernel_cli.output import print_table, write_figures
-from pathkernel_cli.parameters import Temperature
+from pathkernel_cli.parameters import temperature_option
 from pathkernel_core.hooks import Plugins
 
 _STORE = click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
-_TEMPERATURE = click.option(
-    "--temperature",
-    type=Temperature(),
-    default="evidence",
-    show_default=True,
-    help="Temperature T to report; or at each width the one of largest log evidence, or of largest "
-    "accuracy on validation examples.",
-)
 
 
 @click.command()
 @_STORE
-@_TEMPERATURE
+@temperature_option
 def show(store: Path, temperature: float | str) -> None:
     """Print the table of a result store."""
     from pathkernel_datasets.store import open_store
@@ -33,7 +25,7 @@ def show(store: Path, temperature: float | str) -> None:
 
 @click.command()
 @_STORE
-@_TEMPERATURE
+@temperature_option
 @click.option("--seed", type=int, help="Seed of the heatmaps; by default the first.")
 @click.option(
     "--out",

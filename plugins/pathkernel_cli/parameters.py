@@ -52,3 +52,14 @@ class Temperature(click.ParamType):
             self.fail(
                 f"{value!r} is neither a temperature nor one of evidence, validation", param, ctx
             )
+
+
+temperature_option = click.option(
+    "--temperature",
+    type=Temperature(),
+    default="evidence",
+    show_default=True,
+    help="Temperature T to report; or at each width the one of largest log evidence, or of largest "
+    "accuracy on validation examples.",
+)
+"""Option of commands that report a study."""

@@ -150,15 +150,14 @@ def _print(result: xr.Dataset) -> None:
 
 
 def _check_removal(store: Path, checkpoint: Path | None, remove: int, out: Path) -> None:
-    from pathkernel_pruning.study import study_checkpoint
-    from pathkernel_training.checkpoint import read_checkpoint
+    from pathkernel_training.study_checkpoint import study_checkpoint
 
-    file = study_checkpoint(store, checkpoint)
+    file, whole = study_checkpoint(store, checkpoint)
     if out.suffix.lower() != ".safetensors" or not out.resolve().parent.is_dir():
         raise click.UsageError(f"--out {out} must end in .safetensors, in a folder that exists")
     if out.exists() and out.samefile(file):
         raise click.UsageError(f"--out {out} is the trained network itself; name another file")
-    heads = read_checkpoint(file).shape.heads_per_layer
+    heads = whole.shape.heads_per_layer
     if remove > sum(heads) - len(heads):
         raise click.UsageError(
             f"--remove {remove} is too much: of {sum(heads)} heads at most "
@@ -171,14 +170,15 @@ def _write(
 ) -> None:
     from pathkernel_pruning.heads import removal_order
     from pathkernel_pruning.networks import network_cost, pruned_checkpoint
-    from pathkernel_pruning.study import order_named, study_checkpoint
+    from pathkernel_pruning.study import order_named
     from pathkernel_pruning.tables import scores_of
     from pathkernel_tasks.one_shot_images import TOKENS, WIDTH
-    from pathkernel_training.checkpoint import read_checkpoint, save_checkpoint
+    from pathkernel_training.checkpoint import save_checkpoint
+    from pathkernel_training.study_checkpoint import study_checkpoint
 
     name = order_named(result, order)
     removed = removal_order(scores_of(result, name)).first(remove)
-    whole = read_checkpoint(study_checkpoint(store, checkpoint))
+    _, whole = study_checkpoint(store, checkpoint)
     pruned = pruned_checkpoint(whole, removed)
     save_checkpoint(out, pruned)
     before, after = (network_cost(each.shape, WIDTH, TOKENS) for each in (whole, pruned))

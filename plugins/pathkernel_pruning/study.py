@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-import zarr
 
 from pathkernel_core.network import Network
+from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.study import versions
@@ -30,10 +29,10 @@ from pathkernel_pruning.scores import (
 )
 from pathkernel_pruning.theory import sampled_scores, score_grid, theory_points, theory_scores
 from pathkernel_sampling.point import GridPoint
-from pathkernel_sampling.sample_store import folder_beside, publish
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_tasks.one_shot_images import TOKENS, WIDTH, OneShotImages
-from pathkernel_training.checkpoint import Checkpoint, read_checkpoint
+from pathkernel_training.checkpoint import Checkpoint
+from pathkernel_training.study_checkpoint import study_checkpoint
 
 GROUP = "pruning"
 EPISODES = 10_000
@@ -111,8 +110,13 @@ def prune_study(
         If image data are missing or damaged, or cannot be downloaded.
     """
     store = Path(store)
-    file = study_checkpoint(store, checkpoint)
-    trained, dataset = read_checkpoint(file), open_store(store)
+    task = check_store(store)["task"]
+    if task != OneShotImages.name:
+        raise StoreError(
+            f"{store} is a study of {task}; heads are pruned on episodes of {OneShotImages.name}"
+        )
+    file, trained = study_checkpoint(store, checkpoint)
+    dataset = open_store(store)
     points = theory_points(dataset, widths, temperature, seed)
     seed = points[0].seed
     settings = {"heads": heads_digest(file), "episodes": episodes, "seed": seed}
@@ -155,7 +159,8 @@ def prune_study(
         "resamples": resamples,
         "settings": json.dumps(settings, sort_keys=True),
     }
-    _write(store, result)
+    with sole_writer(store):
+        add_group(store, GROUP, result)
     return result
 
 
@@ -171,41 +176,6 @@ def open_pruning(store: str | os.PathLike) -> xr.Dataset | None:
     if not (Path(store) / GROUP / "zarr.json").exists():
         return None
     return xr.open_zarr(store, group=GROUP, chunks=None, consolidated=False)
-
-
-def study_checkpoint(store: Path, checkpoint: str | os.PathLike | None = None) -> Path:
-    """File of the trained network that a study's theory is of.
-
-    Raises
-    ------
-    StoreError
-        If the study has no trained heads, or the file holds others.
-    FileNotFoundError
-        If there is no such file.
-    """
-    study = check_store(store)
-    heads = study["options"].get("heads", "random")
-    if study["task"] != OneShotImages.name or heads == "random":
-        raise StoreError(
-            f"{store} is no study of one-shot images with trained heads; make one with: pathkernel "
-            "run one-shot-images --heads network.safetensors"
-        )
-    found = [Path(heads if checkpoint is None else checkpoint)]
-    if checkpoint is None:
-        found = [place for place in (*found, store.parent / heads) if place.is_file()]
-    if not found:
-        raise FileNotFoundError(
-            f"the study's file of heads, {heads!r}, is neither here nor beside {store}; name the "
-            "network with --checkpoint"
-        )
-    for file in found:
-        if heads_digest(file) == study["provenance"]["heads"]:
-            return file
-    raise StoreError(
-        f"{file} is not the file of heads that the theory in {store} was computed with; its "
-        "content is another. Name the right one with --checkpoint, or run the study again with "
-        f"--heads {file}"
-    )
 
 
 def order_named(result: xr.Dataset, kind: str) -> str:
@@ -326,20 +296,3 @@ def _kept(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
             "path": (Network(first.heads, 1).path_labels, "attention path, one head per layer"),
         },
     )
-
-
-def _write(store: Path, result: xr.Dataset) -> None:
-    """Write beside the store and move in whole; an older group leaves just before."""
-    partial = folder_beside(store)
-    place, old = store / GROUP, partial / "old"
-    try:
-        result.to_zarr(partial / "new", mode="w", zarr_format=3, consolidated=False)
-        zarr.open_group(store, mode="r+", use_consolidated=False)  # raises if it is gone
-        if place.exists():
-            os.rename(place, old)
-        os.rename(partial / "new", place)
-    finally:
-        if old.exists() and not place.exists():
-            os.rename(old, place)
-        shutil.rmtree(partial, ignore_errors=True)
-    publish(store)

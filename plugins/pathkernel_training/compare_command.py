@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pathkernel_cli.output import stdout_console
-from pathkernel_cli.parameters import Numbers
+from pathkernel_cli.parameters import Numbers, temperature_option
 
 
 @click.command()
@@ -24,11 +24,7 @@ from pathkernel_cli.parameters import Numbers
     type=Numbers(float, "N,N,…"),
     help="Widths N to show, among the study's; at most three in figures.  [default: all]",
 )
-@click.option(
-    "--temperature",
-    type=float,
-    help="Temperature T to show; by default, at each width, the one with most evidence.",
-)
+@temperature_option
 @click.option("--seed", type=int, help="Seed to show; by default the study's first.")
 @click.option(
     "--out",
@@ -42,7 +38,7 @@ def compare(
     store: Path,
     checkpoint: Path | None,
     widths: tuple[float, ...] | None,
-    temperature: float | None,
+    temperature: float | str,
     seed: int | None,
     out: Path | None,
     figures: bool,

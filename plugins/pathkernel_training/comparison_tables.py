@@ -55,7 +55,7 @@ class Shown:
         cls,
         study: xr.Dataset,
         widths: Sequence[float] | None = None,
-        temperature: float | None = None,
+        temperature: float | str = "evidence",
         seed: int | None = None,
     ) -> Shown:
         """Choose points of a study.
@@ -66,8 +66,9 @@ class Shown:
             From :func:`pathkernel_datasets.store.open_store`.
         widths : sequence of float, optional
             By default all of the study.
-        temperature : float, optional
-            By default, at each width, the one with the largest log evidence.
+        temperature : float or str
+            One of the study's, or the word by which it is chosen at each width: evidence or
+            validation.
         seed : int, optional
             By default the study's first.
 
@@ -76,7 +77,7 @@ class Shown:
         StoreError
             If the study lacks a width or the seed.
         ValueError
-            If it lacks the temperature.
+            If it lacks the temperature or what it is to be chosen by.
         """
         selection = Selection(study, temperature)
         available = study["width"].values

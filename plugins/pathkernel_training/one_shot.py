@@ -183,7 +183,7 @@ def one_shot_accuracy(
     drawn = dataclasses.replace(drawn, images=places.reshape(drawn.images.shape))
     with jax.enable_x64(False):
         space = jax.tree.map(_single, token_space(checkpoint.label_vectors))
-        weights = {name: _single(array) for name, array in checkpoint.weights.items()}
+        weights = jax.tree.map(_single, dict(checkpoint.weights))
         accuracy, _ = evaluate(weights, space, _single(table), drawn)
     return accuracy
 

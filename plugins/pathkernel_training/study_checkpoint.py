@@ -98,9 +98,10 @@ def _check_whole(file: Path) -> None:
 def _check_same(study: xr.Dataset, expected: str, file: Path, held: Checkpoint) -> None:
     again = f"run a study of this one: pathkernel run one-shot-images --heads {file} --out NEW.zarr"
     heads, shape = study_heads(study), held.shape
-    if [shape.heads] * shape.layers != heads or "output" in study.dims:
+    if list(shape.heads_per_layer) != heads or "output" in study.dims:
         raise StoreError(
-            f"{file} has {shape.layers} layers of {shape.heads} heads and one output, but the "
+            f"{file} has layers of {', '.join(map(str, shape.heads_per_layer))} heads and one "
+            "output, but the "
             f"study has layers of {', '.join(map(str, heads))} heads and "
             f"{study.sizes.get('output', 1)}; give the checkpoint that the study was run with, or "
             f"{again}"

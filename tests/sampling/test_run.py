@@ -214,7 +214,7 @@ def test_evidence_is_written_even_after_a_kill_at_the_end(study, monkeypatch):
     group = sample_study(study, "order-parameter", draws=120, **POINT)
     value, error = sampled_log_evidence(open_samples(study, group))
     leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
-    assert 0 < error < 0.3
+    assert 0 < error < 1
     assert abs(value - leading) < 3, "the saddle is off by some nats"
     # more draws replace it
     sample_study(study, "order-parameter", draws=130, **POINT)
