@@ -155,7 +155,7 @@ def _zarr(path: str | Path, kind: str) -> dict[str, np.ndarray]:
         if array.dtype.kind in "OT":  # text of any length
             if not all(isinstance(value, str) for value in array.flat):
                 raise ValueError(_pickled(path, kind))
-            arrays[name] = array.astype(str)
+            arrays[name] = np.array(array.tolist(), dtype=str)
     return arrays
 
 
