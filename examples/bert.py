@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -74,7 +75,7 @@ class Encoder:
             _split(self._affine(f"{stem}.attention.self.{kind}", hidden))
             for kind in ("query", "key", "value")
         )
-        scores = queries @ keys.swapaxes(-1, -2) / np.sqrt(queries.shape[-1])
+        scores = queries @ keys.swapaxes(-1, -2) / math.sqrt(queries.shape[-1])
         attention = np.exp(scores - scores.max(axis=-1, keepdims=True))
         attention /= attention.sum(axis=-1, keepdims=True)
         context = attention @ values
@@ -84,7 +85,7 @@ class Encoder:
         summed = hidden + self._affine(f"{stem}.attention.output.dense", context)
         hidden = self._normalised(f"{stem}.attention.output", summed)
         inner = self._affine(f"{stem}.intermediate.dense", hidden)
-        inner = inner * (1 + erf(inner / np.sqrt(np.float32(2)))) / 2
+        inner = inner * (1 + erf(inner / math.sqrt(2))) / 2
         outer = self._affine(f"{stem}.output.dense", inner)
         return self._normalised(f"{stem}.output", hidden + outer), attention
 
