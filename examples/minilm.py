@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from bert import HEADS, Encoder
 from reviews import reviews
+from threadpoolctl import threadpool_limits
 
 LAYERS = 2  # of the encoder's six, so that there are 12² paths
 TRAIN, TEST = 300, 600  # sentences
@@ -158,10 +159,10 @@ def compare(store: Path, seed: int, figure: Path) -> None:
     print(f"\nAccuracy with {', '.join(map(str, PRUNED))} of {risen.size} heads switched off")
     curves = {name: ablation.curve(_ascending(ranking)) for name, ranking in rankings.items()}
     generator = np.random.default_rng(seed)
-    heads = _ascending(risen)
+    heads = list(np.ndindex(LAYERS, HEADS))
     shuffled = [[heads[i] for i in generator.permutation(len(heads))] for _ in range(RANDOM_ORDERS)]
     random = np.array([ablation.curve(order) for order in shuffled])
-    curves["least rise of the error first"] = ablation.curve(heads)
+    curves["least rise of the error first"] = ablation.curve(_ascending(risen))
     for name, curve in curves.items():
         print(f"{name}: " + "  ".join(f"{accuracy:.3f}" for accuracy in curve))
     print("random orders, median: " + "  ".join(f"{a:.3f}" for a in np.median(random, axis=0)))
@@ -250,10 +251,11 @@ def main() -> None:
     second.add_argument("store", type=Path)
     second.add_argument("--figure", type=Path, default=Path("minilm.png"))
     given = parser.parse_args()
-    if given.step == "prepare":
-        prepare(given.out, given.seed)
-    else:
-        compare(given.store, given.seed, given.figure)
+    with threadpool_limits(limits=1):  # more only wait for one another on a busy machine
+        if given.step == "prepare":
+            prepare(given.out, given.seed)
+        else:
+            compare(given.store, given.seed, given.figure)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Heads:
+class ExtractedHeads:
     """What was read out of a state dict.
 
     Attributes
@@ -203,7 +203,7 @@ def extract_heads(
     layers: Sequence[int] | None = None,
     biases: bool = True,
     scale: float | None = None,
-) -> Heads:
+) -> ExtractedHeads:
     """Queries and keys of a model, from its state dict.
 
     Parameters
@@ -252,7 +252,7 @@ def extract_heads(
             "of one width with layers (--layers on the command line)"
         )
     departures = _departures(kind, shapes, kept, biased and not biases)
-    return Heads(tuple(extracted), kept, biased and biases, departures)
+    return ExtractedHeads(tuple(extracted), kept, biased and biases, departures)
 
 
 def _split(
