@@ -22,10 +22,14 @@ class Examples:
         Token sequences.
     labels : array, shape (P,) or (P, C)
         Targets; ±1 for a classification with one output.
+    layers : sequence of Layer, optional
+        Attention on these examples, if it is another than the realisation's: attention matrices
+        belong to the examples that they were taken from.
     """
 
     inputs: Array
     labels: Array
+    layers: Sequence[Layer] | None = None
 
     def __post_init__(self):
         for name in ("inputs", "labels"):
@@ -54,6 +58,9 @@ class Realisation:
     validation : Examples or None
         Examples that neither the training set nor any test set contains, of the kind that the
         network is trained on: a temperature chosen by them has not seen what it is tested on.
+    notes : mapping of str to str
+        Sentences that belong to every result, by a short name: ``approximation`` says in what the
+        network that the heads come from departs from the theory's.
     """
 
     layers: Sequence[Layer]
@@ -62,6 +69,7 @@ class Realisation:
     test_sets: Mapping[str, Examples]
     sub_networks: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     validation: Examples | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
         if not self.test_sets:
@@ -71,6 +79,10 @@ class Realisation:
     def heads(self) -> tuple[int, ...]:
         """Number of heads of each layer."""
         return tuple(layer.n_heads for layer in self.layers)
+
+    def layers_of(self, examples: Examples) -> Sequence[Layer]:
+        """Attention of each layer on those examples."""
+        return self.layers if examples.layers is None else examples.layers
 
     @property
     def outputs(self) -> int:

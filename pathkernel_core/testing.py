@@ -95,6 +95,8 @@ class TaskContract:
             assert inputs.shape[0] == labels.shape[0] > 0, f"{name}: one label per example"
             assert inputs.shape[2] == width, f"{name}: input width differs from training"
             assert labels.shape[1:] == realisation.train.labels.shape[1:], f"{name}: outputs differ"
+            heads = tuple(layer.n_heads for layer in realisation.layers_of(examples))
+            assert heads == realisation.heads, f"{name}: its layers have other heads than the rest"
             assert np.isfinite(inputs).all(), f"{name}: inputs hold NaN or infinity"
             assert np.isfinite(labels).all(), f"{name}: labels hold NaN or infinity"
             if labels.ndim == 1:
@@ -120,11 +122,13 @@ class TaskContract:
         for name, kept in realisation.sub_networks.items():
             assert network.paths_through(kept).size, f"sub-network {name} has no path"
         train = realisation.train
-        xi = attentioned_inputs(train.inputs, realisation.layers, realisation.readout)
+        layers = realisation.layers_of(train)
+        xi = attentioned_inputs(train.inputs, layers, realisation.readout)
         problem = PathKernels(xi, train.labels)
         solution = gp_limit(problem, network, task.temperatures[0])
         for name, examples in _examples(realisation)[1:]:
-            new = attentioned_inputs(examples.inputs, realisation.layers, realisation.readout)
+            layers = realisation.layers_of(examples)
+            new = attentioned_inputs(examples.inputs, layers, realisation.readout)
             prediction = solution.predict(new)
             assert np.isfinite(prediction.mean).all(), f"{name}: the predictor is not finite"
 
@@ -160,7 +164,8 @@ def _global_state() -> list[Any]:
 
 def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
     arrays = []
-    for layer in realisation.layers:
+    given = [examples.layers or () for _, examples in _examples(realisation)]
+    for layer in (*realisation.layers, *(layer for layers in given for layer in layers)):
         layer.convert(lambda array: arrays.append(np.array(array)) or array)
     return arrays
 

@@ -51,10 +51,10 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
         Of the arrays that come out.
     """
     realisation = study.task.realise(seed)
-    layers = [layer.convert(library.asarray) for layer in realisation.layers]
 
     def along_paths(examples: Examples) -> tuple[Array, Array]:
         inputs = library.asarray(examples.inputs)
+        layers = [layer.convert(library.asarray) for layer in realisation.layers_of(examples)]
         xi = attentioned_inputs(inputs, layers, realisation.readout)
         labels = examples.labels
         if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector

@@ -173,6 +173,7 @@ def _create(
             "heads_per_layer": list(network.heads),
             "variances": list(network.variances),
             "readout": str(data.realisation.readout),
+            "notes": dict(data.realisation.notes),
             "training_examples": data.xi.shape[0],
             "dtype": study.dtype,
             "backend": study.backend,

@@ -214,6 +214,9 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
         f"backend {dataset.attrs.get('backend', 'unknown')}, "
         f"{dataset.attrs.get('dtype', 'unknown')}; {selection.describe()}.",
     ]
+    lines += [
+        f"{name.capitalize()}: {note}" for name, note in dataset.attrs.get("notes", {}).items()
+    ]
     status = dataset["status"].values
     missing = int((status == NOT_COMPUTED).sum())
     if missing:

@@ -10,17 +10,14 @@ Arrays in the file, with layers numbered from 1:
 ==================  ==================  ============================================================
 
 H and G may differ between layers. Arrays of other names are ignored, so that a checkpoint can hold
-the rest of its network.
+the rest of its network. A sentence ``approximation``, in the header of a safetensors file or as an
+array of text in an npz file, says in what the heads' network departs from the theory's.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import math
 import re
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +25,10 @@ from pathlib import Path
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
+from pathkernel_tasks import array_files
 
 SUFFIXES = (".safetensors", ".npz")
+_KIND = "heads file"
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,18 @@ class Heads:
         The first layer first, float64.
     label_vectors : array, shape (3, N_0), or None
         Label vectors of −, + and ?, if the file holds them.
+    approximation : str
+        In what the network that the heads come from departs from the theory's; empty if unknown.
     """
 
     layers: tuple[QueryKey, ...]
     label_vectors: np.ndarray | None = None
+    approximation: str = ""
 
 
 def check_suffix(path: str | Path) -> None:
     """Raise a ValueError unless the path ends as a heads file does."""
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise ValueError(f"heads file {str(path)!r} must end in {' or '.join(SUFFIXES)}")
+    array_files.check_suffix(path, _KIND, SUFFIXES)
 
 
 def heads_digest(path: str | Path) -> str:
@@ -62,18 +63,18 @@ def heads_digest(path: str | Path) -> str:
     FileNotFoundError
         If there is no such file.
     """
-    return hashlib.sha256(_content(path)).hexdigest()
+    return array_files.content_digest(path, _KIND)
 
 
-def read_heads(path: str | Path, width: int) -> Heads:
+def read_heads(path: str | Path, width: int | None = None) -> Heads:
     """Read and check a heads file.
 
     Parameters
     ----------
     path : str or Path
         File that ends in ``.safetensors`` or ``.npz``.
-    width : int
-        Width N_0 of the tokens that the heads must fit.
+    width : int, optional
+        Width N_0 of the tokens that the heads must fit. By default that of the first layer.
 
     Raises
     ------
@@ -84,8 +85,10 @@ def read_heads(path: str | Path, width: int) -> Heads:
         missing, of a wrong shape or type, or not finite. The message names the file and the array.
     """
     check_suffix(path)
-    arrays = _arrays(path)
+    arrays = array_files.read_arrays(path, _KIND)
     numbers = _layer_numbers(path, arrays)
+    if width is None:
+        width = (arrays["queries.1"].shape or (0,))[-1]
     vectors = None
     if "labels" in arrays:
         vectors = _real(path, "labels", arrays["labels"])
@@ -120,7 +123,8 @@ def read_heads(path: str | Path, width: int) -> Heads:
                 f"{len(pairs)} layers, but has shape {scale.shape}"
             )
         scales = np.broadcast_to(scale.ravel(), (len(pairs),)).tolist()
-    return Heads(tuple(QueryKey(*pair, scale) for pair, scale in zip(pairs, scales)), vectors)
+    layers = tuple(QueryKey(*pair, scale) for pair, scale in zip(pairs, scales))
+    return Heads(layers, vectors, _approximation(path, arrays))
 
 
 def save_heads(
@@ -128,6 +132,7 @@ def save_heads(
     layers: Sequence[QueryKey],
     scale: float | None = None,
     label_vectors: np.ndarray | None = None,
+    approximation: str = "",
 ) -> None:
     """Write a heads file, which :func:`read_heads` and the option ``heads`` of the task read.
 
@@ -141,6 +146,8 @@ def save_heads(
         Factor of the scores of all layers. By default each layer's own.
     label_vectors : array, shape (3, N_0), optional
         Label vectors of −, + and ? that the network was trained with.
+    approximation : str
+        In what the network that the heads come from departs from the theory's.
 
     Raises
     ------
@@ -161,12 +168,15 @@ def save_heads(
     if label_vectors is not None:
         arrays["labels"] = np.ascontiguousarray(label_vectors)
     if Path(path).suffix.lower() == ".npz":
+        if approximation:
+            arrays["approximation"] = np.array(approximation)
         with open(path, "wb") as stream:  # savez would append the suffix to a name in capitals
             np.savez(stream, **arrays)
     else:
         from safetensors.numpy import save
 
-        Path(path).write_bytes(save(arrays))
+        about = {"approximation": approximation} if approximation else None
+        Path(path).write_bytes(save(arrays, metadata=about))
 
 
 def _scale(layer: QueryKey) -> float:
@@ -176,46 +186,14 @@ def _scale(layer: QueryKey) -> float:
     return 1 / (width * math.sqrt(qk_width))  # QueryKey's default
 
 
-def _content(path: str | Path) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no heads file {str(path)!r}") from error
-
-
-def _arrays(path: str | Path) -> dict[str, np.ndarray]:
-    content = _content(path)
-    damaged = f"heads file {str(path)!r} is damaged or of another format"
+def _approximation(path: str | Path, arrays: dict[str, np.ndarray]) -> str:
     if Path(path).suffix.lower() == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
+        from safetensors import safe_open
 
-        try:
-            return load(content)
-        except SafetensorError as error:
-            raise ValueError(f"{damaged}: {error}") from error
-        except (KeyError, TypeError, AttributeError) as error:  # bfloat16 and other types that
-            raise ValueError(  # NumPy lacks
-                f"heads file {str(path)!r} holds arrays of a type that NumPy lacks ({error}); "
-                "write float32 or float64"
-            ) from error
-    if not content.startswith(b"PK"):  # np.load would take anything else for a pickle
-        raise ValueError(f"{damaged}: it is no archive of arrays")
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (
-        *(ValueError, OSError, EOFError, RuntimeError, NotImplementedError),
-        *(zipfile.BadZipFile, zlib.error),
-    ) as error:
-        if "allow_pickle" in str(error):
-            raise ValueError(
-                f"heads file {str(path)!r} holds Python objects, which are never loaded because "
-                "they can run code; write plain float arrays"
-            ) from error
-        raise ValueError(f"{damaged}: {error}") from error
-    # members that are no arrays come as bytes
-    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+        with safe_open(path, framework="numpy") as file:
+            return (file.metadata() or {}).get("approximation", "")
+    sentence = arrays.get("approximation", np.array(""))
+    return str(sentence) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
 
 
 def _layer_numbers(path: str | Path, arrays: dict[str, np.ndarray]) -> range:

@@ -1,0 +1,162 @@
+"""The theory on token sequences, labels and heads of one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from pathkernel_core.attention import Layer, Readout
+from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_tasks import heads_file
+from pathkernel_tasks.array_files import check_suffix, content_digest
+from pathkernel_tasks.custom_data import SUFFIXES, CustomData, read_data, split
+
+
+@dataclass(frozen=True)
+class Custom(Task):
+    """Data and heads from files.
+
+    The data file (.npz, .safetensors or .zarr) holds inputs (P, M, N_0), labels (P,), test_inputs
+    and test_labels. Attention comes from a file of queries and keys, or as matrices attention.1,
+    attention.2, ... (P, H, M, M) of the data file, which were taken from any model.
+    """
+
+    name: ClassVar[str] = "custom"
+    summary: ClassVar[str] = "Token sequences, labels and heads from files"
+    temperatures: ClassVar[tuple[float, ...]] = (0.01, 0.1, 1.0)
+
+    inputs: str = option(None, "data file: .npz, .safetensors or .zarr")
+    heads: str = option(
+        None, "file of queries and keys, unless the data file holds attention matrices"
+    )
+    labels: str = option(None, "file of labels, if they are not in the data file")
+    test_fraction: float = option(
+        0.0, "fraction of the examples to test on, drawn by the seed, if there are no test sets"
+    )
+    readout: str = option("last", "token read out: first, last, mean, or its index from 0")
+    key_axis: str = option(
+        "first",
+        "which of the last two axes of attention matrices counts key tokens",
+        choices=("first", "last"),
+    )
+    constant: bool = option(False, "append a constant 1 to every token, for heads with biases")
+    approximation: str = option(
+        None, "sentence that says in what the heads' model departs from the theory's"
+    )
+
+    def __post_init__(self):
+        if not self.inputs:
+            raise ValueError(
+                "inputs must name a data file, with arrays inputs (P, M, N_0) and labels (P,)"
+            )
+        check_suffix(self.inputs, "data file", SUFFIXES)
+        if self.labels is not None:
+            check_suffix(self.labels, "labels file", SUFFIXES)
+        if self.heads is not None:
+            heads_file.check_suffix(self.heads)
+        if not 0 <= self.test_fraction < 1:
+            raise ValueError(f"test_fraction must be from 0 to below 1, not {self.test_fraction}")
+        if self.key_axis not in ("first", "last"):
+            raise ValueError(f"key_axis must be first or last, not {self.key_axis!r}")
+        if self.heads is not None and self.key_axis != "first":
+            raise ValueError("key_axis is an option of attention matrices; leave it out with heads")
+        self._token()
+
+    def realise(self, seed: int) -> Realisation:
+        """Read the files; the seed draws nothing but the split of the examples.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If a file is missing, damaged or does not fit, or a seed other than 0 has nothing to
+            draw.
+        """
+        data = read_data(self.inputs, self.labels, self.key_axis)
+        if self.test_fraction:
+            data = split(data, self.test_fraction, seed)
+        elif not data.test_sets:
+            raise ValueError(
+                f"data file {self.inputs!r} has no test_inputs; add them, or set a part of the "
+                "examples aside with test_fraction (--test-fraction 0.25)"
+            )
+        elif seed:
+            raise ValueError(
+                f"seed {seed} would repeat seed 0: the data and their test sets are fixed, and the "
+                "seed draws nothing but the split of test_fraction. Leave the seeds out"
+            )
+        layers, approximation = self._layers(data)
+        notes = {
+            "approximation": self.approximation or approximation,
+            "labels": data.note,
+        }
+        return Realisation(
+            layers=layers,
+            readout=self._token(),
+            train=self._widened(data.train),
+            test_sets={name: self._widened(part) for name, part in data.test_sets.items()},
+            notes={name: sentence for name, sentence in notes.items() if sentence},
+        )
+
+    @property
+    def label(self) -> str:
+        """Name with the files' names, for titles."""
+        files = [Path(file).name for file in (self.inputs, self.heads) if file]
+        return ", ".join([self.name, *files])
+
+    def provenance(self) -> dict[str, str]:
+        """SHA-256 of every file's content."""
+        files = {"inputs": self.inputs, "labels": self.labels, "heads": self.heads}
+        return {
+            name: content_digest(file, "heads file" if name == "heads" else f"{name} file")
+            for name, file in files.items()
+            if file is not None
+        }
+
+    def _token(self) -> Readout:
+        if self.readout in ("first", "last", "mean"):
+            return self.readout
+        try:
+            return int(self.readout)
+        except ValueError:
+            raise ValueError(
+                f"readout must be first, last, mean or a token's index, not {self.readout!r}"
+            ) from None
+
+    def _layers(self, data: CustomData) -> tuple[tuple[Layer, ...], str]:
+        """Attention of the training examples, and what its file says about its network."""
+        if self.heads is None:
+            if data.train.layers is None:
+                raise ValueError(
+                    f"data file {self.inputs!r} holds no attention.1; add attention matrices, or "
+                    "name a file of queries and keys with heads (--heads)"
+                )
+            return tuple(data.train.layers), ""
+        if data.train.layers is not None:
+            raise ValueError(
+                f"data file {self.inputs!r} holds attention matrices, so that heads {self.heads!r} "
+                "have no place; leave one of the two out"
+            )
+        heads = heads_file.read_heads(self.heads)
+        width = data.train.inputs.shape[2] + self.constant
+        expected = heads.layers[0].queries.shape[2]
+        if width != expected:
+            remedy = ""
+            if expected == width + 1:
+                remedy = ". If they have biases, append a constant with constant=True (--constant)"
+            elif self.constant and expected == width - 1:
+                remedy = ". Leave constant out"
+            raise ValueError(
+                f"heads file {self.heads!r} expects tokens of width {expected}, but those of "
+                f"{self.inputs!r} have width {width}{remedy}"
+            )
+        return heads.layers, heads.approximation
+
+    def _widened(self, examples: Examples) -> Examples:
+        if not self.constant:
+            return examples
+        ones = np.ones((*examples.inputs.shape[:2], 1))
+        return dataclasses.replace(examples, inputs=np.concatenate([examples.inputs, ones], axis=2))

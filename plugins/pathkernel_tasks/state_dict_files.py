@@ -1,0 +1,92 @@
+"""Files of state dicts: their names and shapes, and the arrays that are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pathkernel_tasks.array_files import check_names, check_suffix
+
+KIND = "state dict"
+
+
+def state_dict_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a state dict's arrays, without reading them.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is no safetensors file.
+    """
+    with _opened(path) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+def read_state_dict(path: str | Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Arrays of a state dict, in float64; bfloat16 is understood.
+
+    Parameters
+    ----------
+    path : str or Path
+        File that ends in ``.safetensors``.
+    names : sequence of str
+        Arrays to read, so that a large model is not read as a whole.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is no safetensors file, or an array is missing, no real numbers, or not finite.
+    """
+    arrays = {}
+    with _opened(path) as file:
+        present = set(file.keys())
+        kinds = {name: file.get_slice(name).get_dtype() for name in names if name in present}
+        for name, kind in kinds.items():
+            if kind in ("F64", "F32", "F16"):
+                arrays[name] = file.get_tensor(name).astype(np.float64)
+            elif kind != "BF16":
+                raise ValueError(f"{KIND} {str(path)!r}: {name!r} holds {kind}, no real numbers")
+    missing = [name for name in names if name not in kinds]
+    if missing:
+        raise ValueError(f"{KIND} {str(path)!r} lacks {', '.join(map(repr, missing))}")
+    for name in sorted(kinds.keys() - arrays.keys()):
+        arrays[name] = _brain_float(path, name)
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{KIND} {str(path)!r}: {name!r} holds NaN or infinity")
+    return arrays
+
+
+def _opened(path: str | Path):  # noqa: ANN202 - a type of the safetensors extension
+    check_suffix(path, KIND, (".safetensors",))
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no {KIND} {str(path)!r}")
+    try:
+        file = safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise ValueError(
+            f"{KIND} {str(path)!r} is damaged or of another format: {error}"
+        ) from error
+    check_names(path, KIND, file.keys())
+    return file
+
+
+def _brain_float(path: str | Path, name: str) -> np.ndarray:
+    """Array of bfloat16, which NumPy lacks: the upper halves of float32 numbers."""
+    with Path(path).open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        entry = json.loads(stream.read(length))[name]
+        first, last = entry["data_offsets"]
+        stream.seek(8 + length + first)
+        halves = np.frombuffer(stream.read(last - first), dtype="<u2")
+    whole = halves.astype(np.uint32) << 16
+    return whole.view(np.float32).astype(np.float64).reshape(entry["shape"])

@@ -1,0 +1,352 @@
+"""Queries and keys out of state dicts of common libraries, saved as safetensors.
+
+Only NumPy and safetensors are needed, not the library that the model is of. With a bias b the score
+(W_K x + b_K)·(W_Q y + b_Q) is that of tokens with a constant 1 appended and of the wider heads
+[W_K b_K] and [W_Q b_Q]. The keys' bias cancels in the softmax; the queries' does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pathkernel_core.attention import QueryKey
+from pathkernel_tasks.state_dict_files import KIND, read_state_dict, state_dict_shapes
+
+_DEPTH = (
+    "its attention sees hidden states and not the bare tokens, and its nonlinear blocks, "
+    "normalisation and skip connections are left out"
+)
+_MASKED = "its causal mask is left out"
+_ROTARY = "its causal mask and the rotary embedding of positions are left out, where it has them"
+
+_OWN = frozenset(  # what a module of attention alone consists of
+    (
+        *("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
+        *("q_proj", "k_proj", "v_proj", "out_proj", "o_proj", "qkv", "proj"),
+        *("query", "key", "value", "c_attn", "c_proj", "q_bias", "k_bias", "v_bias"),
+    )
+)
+
+Arrays = Mapping[str, np.ndarray]
+Pair = tuple[np.ndarray, np.ndarray | None]
+"""Weights (rows, N_0) and bias (rows,), if there is one."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a library names and lays out the queries and keys of an attention module.
+
+    Attributes
+    ----------
+    name : str
+        By which it is chosen.
+    origin : str
+        Which models have it.
+    pattern : str
+        Regular expression of the name of a module's first array; its group is the module's prefix.
+    read : callable
+        (arrays, prefix) → queries and keys, each with weights (H·G, N_0) and a bias or None.
+    departures : str
+        What of the model's attention the heads leave out, besides its depth.
+    """
+
+    name: str
+    origin: str
+    pattern: str
+    read: Callable[[Arrays, str], tuple[Pair, Pair]]
+    departures: str = ""
+
+
+@dataclass(frozen=True)
+class ExtractedHeads:
+    """What was read out of a state dict.
+
+    Attributes
+    ----------
+    layers : tuple of QueryKey
+        Of width N_0 + 1 if ``constant``.
+    modules : tuple of str
+        Prefix of each layer's arrays.
+    constant : bool
+        Whether tokens need a constant 1 appended, because of biases.
+    approximation : str
+        In what the model departs from the theory's network; empty for a lone attention module.
+    """
+
+    layers: tuple[QueryKey, ...]
+    modules: tuple[str, ...]
+    constant: bool
+    approximation: str
+
+
+def _multihead(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
+    if f"{prefix}bias_k" in arrays:
+        raise ValueError(f"{prefix}bias_k adds a key that no token holds; the theory has none")
+    bias = arrays.get(f"{prefix}in_proj_bias")
+    biases = (None, None) if bias is None else np.split(bias, 3)[:2]
+    if f"{prefix}in_proj_weight" in arrays:
+        weights = np.split(arrays[f"{prefix}in_proj_weight"], 3)[:2]
+    else:
+        weights = [arrays[f"{prefix}{kind}_proj_weight"] for kind in "qk"]
+    return (weights[0], biases[0]), (weights[1], biases[1])
+
+
+def _fused(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
+    queries, keys, _ = np.split(arrays[f"{prefix}qkv.weight"], 3)
+    bias = arrays.get(f"{prefix}qkv.bias")
+    if bias is not None:
+        return (queries, np.split(bias, 3)[0]), (keys, np.split(bias, 3)[1])
+    return (queries, arrays.get(f"{prefix}q_bias")), (keys, arrays.get(f"{prefix}k_bias"))
+
+
+def _gpt2(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
+    weights = np.split(arrays[f"{prefix}c_attn.weight"], 3, axis=1)  # (N_0, 3 N_0): inputs first
+    bias = arrays.get(f"{prefix}c_attn.bias")
+    biases = (None, None) if bias is None else np.split(bias, 3)[:2]
+    return (weights[0].T, biases[0]), (weights[1].T, biases[1])
+
+
+def _separate(queries: str, keys: str) -> Callable[[Arrays, str], tuple[Pair, Pair]]:
+    def read(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
+        query, key = (
+            (arrays[f"{prefix}{name}.weight"], arrays.get(f"{prefix}{name}.bias"))
+            for name in (queries, keys)
+        )
+        return query, key
+
+    return read
+
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "multihead",
+            "torch.nn.MultiheadAttention, nn.TransformerEncoder",
+            r"(.*)(?:in_proj|q_proj)_weight",
+            _multihead,
+        ),
+        Layout("fused", "fused queries, keys and values: timm", r"(.*)qkv\.weight", _fused),
+        Layout(
+            "bert",
+            "BERT, RoBERTa, ViT and their like of Hugging Face",
+            r"(.*attention\.(?:self|attention)\.)query\.weight",
+            _separate("query", "key"),
+        ),
+        Layout("gpt2", "GPT-2", r"(.*)c_attn\.weight", _gpt2, _MASKED),
+        Layout(
+            "llama",
+            "Llama, Mistral, Qwen and their like, with grouped queries",
+            r"(.*)q_proj\.weight",
+            _separate("q_proj", "k_proj"),
+            _ROTARY,
+        ),
+    )
+}
+"""Known layouts by name."""
+
+
+def find_modules(names: Sequence[str], layout: str = "auto") -> tuple[Layout, tuple[str, ...]]:
+    """Attention modules of a state dict, from the names of its arrays.
+
+    Parameters
+    ----------
+    names : sequence of str
+    layout : str
+        A key of :data:`LAYOUTS`, or ``"auto"`` for the only one that fits.
+
+    Returns
+    -------
+    layout : Layout
+    modules : tuple of str
+        Prefixes of the modules' arrays, layers by number.
+
+    Raises
+    ------
+    ValueError
+        If the layout is unknown or fits nothing, or several fit.
+    """
+    if layout != "auto" and layout not in LAYOUTS:
+        raise ValueError(f"layout must be auto or one of {', '.join(LAYOUTS)}, not {layout!r}")
+    chosen = LAYOUTS.values() if layout == "auto" else [LAYOUTS[layout]]
+    found = {}
+    for candidate in chosen:
+        matches = [re.fullmatch(candidate.pattern, name) for name in names]
+        if prefixes := {match[1] for match in matches if match}:
+            found[candidate.name] = tuple(sorted(prefixes, key=_by_number))
+    if len(found) == 1:
+        ((name, modules),) = found.items()
+        return LAYOUTS[name], modules
+    if found:
+        raise ValueError(
+            f"the layouts {', '.join(found)} all fit; name one of them (--layout on the command "
+            "line)"
+        )
+    patterns = "; ".join(f"{entry.name}: {entry.pattern}" for entry in chosen)
+    raise ValueError(
+        f"no queries and keys are found among {len(names)} arrays, such as "
+        f"{', '.join(sorted(names)[:5]) or 'none'}. Known names are, as regular expressions, "
+        f"{patterns}. Of another model, write the arrays yourself with "
+        "pathkernel_tasks.heads_file.save_heads"
+    )
+
+
+def extract_heads(
+    path: str | Path,
+    heads_per_layer: int,
+    layout: str = "auto",
+    layers: Sequence[int] | None = None,
+    biases: bool = True,
+    scale: float | None = None,
+) -> ExtractedHeads:
+    """Queries and keys of a model, from its state dict.
+
+    Parameters
+    ----------
+    path : str or Path
+        File that ends in ``.safetensors``.
+    heads_per_layer : int
+        Heads H of each layer, which a state dict does not tell.
+    layout : str
+        A key of :data:`LAYOUTS`, or ``"auto"``.
+    layers : sequence of int, optional
+        Modules to take, numbered from 1 in the order of :func:`find_modules`; all by default.
+    biases : bool
+        Widen the heads by their biases, if they have any that are not zero.
+    scale : float, optional
+        Factor of the scores; 1 / √G by default.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file, the layout or a shape does not fit. The message names the array.
+    """
+    shapes = state_dict_shapes(path)
+    kind, modules = find_modules(list(shapes), layout)
+    chosen = range(1, len(modules) + 1) if layers is None else layers
+    if not chosen or min(chosen) < 1 or max(chosen) > len(modules):
+        raise ValueError(
+            f"layers names {list(chosen)}, but {KIND} {str(path)!r} has attention modules 1 to "
+            f"{len(modules)}"
+        )
+    if heads_per_layer < 1:
+        raise ValueError(f"heads_per_layer must be at least 1, but is {heads_per_layer}")
+    kept = tuple(modules[number - 1] for number in chosen)
+    pairs = [kind.read(_module(path, shapes, prefix), prefix) for prefix in kept]
+    biased = any(bias is not None and bias.any() for pair in pairs for _, bias in pair)
+    extracted = []
+    for prefix, pair in zip(kept, pairs):
+        queries, keys = _split(prefix, pair, heads_per_layer, biased and biases)
+        extracted.append(QueryKey(queries, keys, scale or queries.shape[1] ** -0.5))
+    widths = sorted({layer.queries.shape[2] for layer in extracted})
+    if len(widths) > 1:
+        raise ValueError(
+            f"the modules {', '.join(kept)} see tokens of different widths {widths}; choose some "
+            "of one width with layers (--layers on the command line)"
+        )
+    departures = _departures(kind, shapes, kept, biased and not biases)
+    return ExtractedHeads(tuple(extracted), kept, biased and biases, departures)
+
+
+def _split(
+    prefix: str, pair: tuple[Pair, Pair], heads: int, widen: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Queries and keys (H, G, N_0 or N_0 + 1) from stacked rows; grouped keys are repeated."""
+    rows = pair[0][0].shape[0]
+    if rows % heads:
+        raise ValueError(f"{prefix}: {rows} rows of queries do not divide into {heads} heads")
+    qk_width = rows // heads
+    split = []
+    for weights, bias in pair:
+        if weights.shape[0] % qk_width or heads % (weights.shape[0] // qk_width or heads + 1):
+            raise ValueError(
+                f"{prefix}: {weights.shape[0]} rows of keys do not divide into groups for {heads} "
+                f"heads of width {qk_width}; is heads_per_layer right?"
+            )
+        if widen:
+            column = np.zeros(weights.shape[0]) if bias is None else bias
+            weights = np.column_stack([weights, column])
+        groups = weights.reshape(-1, qk_width, weights.shape[1])
+        split.append(np.repeat(groups, heads // len(groups), axis=0))
+    queries, keys = split
+    if queries.shape != keys.shape:
+        raise ValueError(
+            f"{prefix}: queries see tokens of width {queries.shape[2]}, keys of {keys.shape[2]}; "
+            "attention to another sequence has no place in the theory"
+        )
+    return queries, keys
+
+
+def _departures(
+    kind: Layout,
+    shapes: Mapping[str, tuple[int, ...]],
+    kept: Sequence[str],
+    biases_left: bool,
+) -> str:
+    inside = [
+        name.removeprefix(prefix) for prefix in kept for name in shapes if name.startswith(prefix)
+    ]
+    lone = len(kept) == 1 and len(inside) == len(shapes)
+    lone = lone and all(name.partition(".")[0] in _OWN for name in inside)
+    parts = [] if lone else [_DEPTH]
+    parts += [kind.departures] if kind.departures else []
+    if any(re.search(r"(q|k|query|key)_?(norm|ln|layernorm)\b", name) for name in inside):
+        parts.append("the normalisation of its queries and keys is left out")
+    if biases_left:
+        parts.append("biases of its queries and keys are left out")
+    if not parts:
+        return ""
+    return f"heads of a trained model ({kind.origin}): {'; '.join(parts)}"
+
+
+def _module(path: str | Path, shapes: Mapping[str, tuple], prefix: str) -> dict[str, np.ndarray]:
+    """Arrays of a module that have to do with queries and keys."""
+    wanted = re.compile(
+        r"(?:in_proj|q_proj|k_proj)_weight|in_proj_bias|bias_k|[qk]_bias"
+        r"|(?:qkv|query|key|c_attn|q_proj|k_proj)\.(?:weight|bias)"
+    )
+    names = [
+        name
+        for name in shapes
+        if name.startswith(prefix) and wanted.fullmatch(name.removeprefix(prefix))
+    ]
+    arrays = read_state_dict(path, names)
+    for name, array in arrays.items():
+        expected = 1 if name.endswith("bias") else 3 if name.endswith("bias_k") else 2
+        if array.ndim != expected or 0 in array.shape:
+            raise ValueError(
+                f"{KIND} {str(path)!r}: {name!r} must have {expected} axes, but has shape "
+                f"{array.shape}"
+            )
+        rows = array.shape[-1 if name.endswith("c_attn.weight") else 0]
+        if re.search(r"(in_proj_(weight|bias)|qkv\.\w+|c_attn\.\w+)$", name) and rows % 3:
+            raise ValueError(
+                f"{KIND} {str(path)!r}: {name!r} of shape {array.shape} does not divide into "
+                "queries, keys and values of equal size"
+            )
+    return _Module(path, arrays)
+
+
+class _Module(dict):
+    """Arrays of a module; one that is missing is reported with its file."""
+
+    def __init__(self, path: str | Path, arrays: Mapping[str, np.ndarray]):
+        super().__init__(arrays)
+        self.path = path
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise ValueError(f"{KIND} {str(self.path)!r} lacks {name!r}")
+
+
+def _by_number(prefix: str) -> list[tuple[int, str]]:
+    """Sorting key by which layer 10 follows layer 9."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", prefix)
+    ]
