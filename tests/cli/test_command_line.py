@@ -163,7 +163,7 @@ def wait_for_points(path, count, process):
     raise AssertionError("the run computed nothing in time")
 
 
-STUDY = ["run", "hidden-markov", "--examples", "60", "--test-examples", "40", "--seed", "0-3"]
+STUDY = ["run", "hidden-markov", "--examples", "60", "--test-examples", "40", "--seed", "0-7"]
 CHOOSING = [*STUDY[:-1], "0", "--temperature", "0.01,0.03,0.1", "--widths", "10,30,100"]
 
 
@@ -218,7 +218,9 @@ def test_killed_study_goes_on_to_the_same_store(tmp_path, undisturbed, kills):
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     path = tmp_path / "study.zarr"
     process = subprocess.Popen(
-        command(*STUDY, "--out", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command(*STUDY, "--temperature", "0.01,0.03,0.1,0.3,1", "--out", str(path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     wait_for_points(path, 2, process)
     process.send_signal(signal.SIGINT)

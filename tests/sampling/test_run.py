@@ -216,7 +216,12 @@ def test_evidence_is_written_even_after_a_kill_at_the_end(study, monkeypatch):
     leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
     assert 0 < error < 1
     assert abs(value - leading) < 3, "the saddle is off by some nats"
-    # more draws replace it
+    # it does not count for more draws, until they are complete
+    monkeypatch.setattr(SampleStore, "write_evidence", fail)
+    with pytest.raises(Killed):
+        sample_study(study, "order-parameter", draws=130, **POINT)
+    monkeypatch.undo()
+    assert np.isnan(sampled_log_evidence(open_samples(study, group))).all()
     sample_study(study, "order-parameter", draws=130, **POINT)
     again = sampled_log_evidence(open_samples(study, group))
     assert again != (value, error)

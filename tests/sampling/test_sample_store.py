@@ -12,7 +12,6 @@ from pathkernel_datasets.groups import folder_beside, sole_writer
 from pathkernel_datasets.store import Store, StoreError, check_store, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.point import GridPoint
 from pathkernel_sampling.sample_store import SampleStore, group_name, open_samples, runs
 from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -273,12 +272,3 @@ def test_the_index_is_that_of_zarr(study):
         warnings.simplefilter("ignore")
         zarr.consolidate_metadata(study)
     assert found == json.loads((study / "zarr.json").read_text())["consolidated_metadata"]
-
-
-def test_evidence_of_fewer_draws_does_not_count(study):
-    store = create(study)
-    store.append(block(0, 10), states(10), 2.0)
-    store.write_evidence(-3.0, 0.1)
-    assert sampled_log_evidence(open_samples(study, GROUP)) == (-3.0, 0.1)
-    store.append(block(10, 5), states(15), 3.0)
-    assert np.isnan(sampled_log_evidence(open_samples(study, GROUP))).all()
