@@ -1,11 +1,10 @@
 """The command ``pathkernel train``, its presets, and one training on real images."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from without_jax import without_jax
 
 from pathkernel_cli.main import main
 from pathkernel_cli.output import progress_bar
@@ -16,12 +15,6 @@ from pathkernel_training.presets import PRESETS, default_folder, preset
 
 NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"
 TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.002")
-WITHOUT_JAX = (
-    "import sys; sys.modules['jax'] = sys.modules['optax'] = None\n"
-    "from pathkernel_cli.main import main\n"
-    "main(sys.argv[1:])"
-)
-
 needs_data = pytest.mark.skipif(
     not os.environ.get("PATHKERNEL_DATA"),
     reason="set PATHKERNEL_DATA to a folder that holds the image archives",
@@ -33,16 +26,6 @@ def outcome(capsys, *arguments):
         main(["train", "one-shot-images", *arguments])
     out, err = capsys.readouterr()
     return exit_.value.code, out, err
-
-
-def without_jax(*arguments):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_JAX, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
 
 
 def test_presets():

@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 import xarray as xr
 import zarr
 from safetensors.numpy import load_file, save_file
+from without_jax import without_jax
 
 from pathkernel_cli.main import main
 from pathkernel_core import Network, QueryKey
@@ -410,14 +409,7 @@ def test_points_shown():
 
 
 def test_comparing_needs_no_jax(study):
-    code = (
-        "import sys; sys.modules['jax'] = sys.modules['optax'] = None\n"
-        "from pathkernel_cli.main import main\n"
-        "main(sys.argv[1:])"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", code, "compare", str(study), "--no-figures"]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    found = without_jax("compare", str(study), "--no-figures")
     assert found.returncode == 0, found.stderr
     assert "theory against trained" in found.stdout
 
