@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
+
+from pathkernel_cli.main import INTERRUPTED
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,3 +75,15 @@ def write_figures(
         seed=seed,
         report=lambda line: click.echo(line, err=True),
     )
+
+
+def leave_interrupted(message: str) -> NoReturn:
+    """Say what an interrupted command leaves, and end the process at once.
+
+    Its other threads are not waited for: a read or a trajectory that goes on would delay the end or
+    report its own. Whatever is written is safe at any moment.
+    """
+    click.echo(f"\nInterrupted. {message}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)

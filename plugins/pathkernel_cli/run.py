@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel_cli.main import INTERRUPTED, SuggestingGroup
-from pathkernel_cli.output import print_table, progress_bar, write_figures
+from pathkernel_cli.main import SuggestingGroup
+from pathkernel_cli.output import leave_interrupted, print_table, progress_bar, write_figures
 from pathkernel_cli.parameters import Numbers
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Task
@@ -163,8 +163,7 @@ def _run_task(
             if out.exists()
             else "Nothing was computed yet; run"
         )
-        click.echo(f"\nInterrupted. {kept} the same command again to go on.", err=True)
-        raise SystemExit(INTERRUPTED) from None
+        leave_interrupted(f"{kept} the same command again to go on.")
     _finish(out, computed, figures)
 
 

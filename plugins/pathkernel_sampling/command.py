@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pathkernel_cli.main import INTERRUPTED
-from pathkernel_cli.output import progress_bar, stdout_console
+from pathkernel_cli.output import leave_interrupted, progress_bar, stdout_console
 from pathkernel_cli.parameters import Numbers
 from pathkernel_core.hooks import Plugins
 
@@ -165,12 +164,7 @@ def sample(
                     report=report,
                 )
         except KeyboardInterrupt:
-            click.echo(
-                f"\nInterrupted. What is drawn is in {store}; run the same command again to go on.",
-                err=True,
-            )
-            # a trajectory in another thread cannot be stopped, and all that is written is safe
-            os._exit(INTERRUPTED)
+            leave_interrupted(f"What is drawn is in {store}; run the same command again to go on.")
         _print(store, group)
         if not report.called:
             click.echo("Nothing was left to draw: the run was complete.")

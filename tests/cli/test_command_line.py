@@ -227,7 +227,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     _, err = process.communicate()
     assert process.returncode == 130
     assert b"run the same command again" in err
-    assert b"Traceback" not in err
+    assert b"Traceback" not in err, err.decode()
 
 
 def test_help_imports_nothing_heavy():
@@ -263,5 +263,5 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path):
         shown += block
     out, _ = process.communicate()
     assert process.returncode == 0
-    assert b"/28" in shown
+    assert b"/56" in shown
     assert b"/28" not in out
