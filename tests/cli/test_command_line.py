@@ -221,6 +221,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         command(*STUDY, "--temperature", "0.01,0.03,0.1,0.3,1", "--out", str(path)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # what runs in the background inherits that Ctrl-C is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for_points(path, 2, process)
     process.send_signal(signal.SIGINT)
