@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
     StoreError
         If another process writes into the store, or the folder cannot be written.
     """
-    path = Path(path)
+    path = Path(path).resolve()  # one lock for all names of a store
     lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
     try:
         lock.acquire()
@@ -45,7 +46,7 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
         raise StoreError(
             f"another process is writing into {path}; wait until it ends, or work in a copy"
         ) from None
-    except PermissionError:
+    except OSError:  # no permission, or a file system that is read only
         raise StoreError(
             f"the folder of {path} cannot be written; copy the store elsewhere"
         ) from None
@@ -70,21 +71,24 @@ def add_group(path: str | os.PathLike, group: str, dataset: xr.Dataset) -> None:
     partial = folder_beside(path)
     try:
         dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+        _index(path, group, ())  # killed on the way, it is missing rather than half of each
         move_into(partial, path, group)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    publish(path, group)
+        if (Path(path) / group).exists():
+            publish(path, group)
 
 
 def folder_beside(path: str | os.PathLike) -> Path:
     """Make a folder beside a store, for what :func:`move_into` is to move into it."""
-    path = Path(path)
-    return Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.resolve().parent))
+    path = Path(path).resolve()
+    return Path(tempfile.mkdtemp(prefix=_prefix(path), dir=path.parent))
 
 
 def move_into(folder: Path, path: str | os.PathLike, group: str) -> None:
     """Make a folder a group of the store beside it; a group that is there is replaced."""
-    target = Path(path) / group
+    path = Path(path).resolve()
+    target = path / group
     parent = zarr.open_group(path, mode="r+", use_consolidated=False)
     for part in group.split("/")[:-1]:
         parent = parent.require_group(part)
@@ -98,7 +102,7 @@ def move_into(folder: Path, path: str | os.PathLike, group: str) -> None:
     try:
         os.rename(folder, target)
     finally:
-        _put_back(aside, Path(path))
+        _put_back(aside, path)
 
 
 def publish(path: str | os.PathLike, group: str) -> None:
@@ -108,6 +112,14 @@ def publish(path: str | os.PathLike, group: str) -> None:
     in another group, is never seen.
     """
     path = Path(path)
+    above = [path.joinpath(*group.split("/")[:end]) for end in range(1, group.count("/") + 1)]
+    files = (folder / "zarr.json" for folder in above)
+    _index(path, group, (*files, *(path / group).rglob("zarr.json")))
+
+
+def _index(path: str | os.PathLike, group: str, files: Iterable[Path]) -> None:
+    """Replace a group's entries of the index by those of some files of metadata."""
+    path = Path(path)
     root = json.loads((path / "zarr.json").read_text())
     index = root["consolidated_metadata"]["metadata"]
     index = {
@@ -115,8 +127,7 @@ def publish(path: str | os.PathLike, group: str) -> None:
         for name, entry in index.items()
         if name != group and not name.startswith(f"{group}/")
     }
-    above = [path.joinpath(*group.split("/")[:end]) for end in range(1, group.count("/") + 1)]
-    for file in (*(folder / "zarr.json" for folder in above), *(path / group).rglob("zarr.json")):
+    for file in files:
         entry = json.loads(file.read_text())
         if entry["node_type"] == "group":
             entry["consolidated_metadata"] = _INDEX
@@ -135,14 +146,15 @@ def _prefix(path: Path) -> str:
 def _put_back(folder: Path, path: Path) -> None:
     """Remove a folder beside the store, but for a group that was to be replaced and was not."""
     if (folder / _OLD).exists():
-        target = path / (folder / _NAME).read_text()
-        if not target.exists():
-            os.rename(folder / _OLD, target)
+        group = (folder / _NAME).read_text()
+        if not (path / group).exists():
+            os.rename(folder / _OLD, path / group)
+            publish(path, group)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _left_over(path: Path) -> list[Path]:
-    return list(path.resolve().parent.glob(f"{_prefix(path)}*"))
+    return list(path.parent.glob(f"{glob.escape(_prefix(path))}*"))
 
 
 def _remove_left_over(path: Path) -> None:

@@ -92,7 +92,8 @@ def test_what_a_signal_left_between_two_moves_is_put_back_by_the_next_writer(stu
     with pytest.raises(Killed), sole_writer(study):
         add_group(study, GROUP, dataset(2.0))
     monkeypatch.undo()
-    assert not (study / GROUP).exists()
+    with pytest.raises(KeyError):  # rather than the fill values of arrays without files
+        found(study)
     with sole_writer(study):
         assert found(study) == [1.0] * 3
     assert beside(study) == []
@@ -108,6 +109,41 @@ def test_killed_before_the_index_nothing_else_is_hurt(study, monkeypatch):
     with sole_writer(study):
         groups.publish(study, GROUP)
     assert found(study) == [1.0] * 3
+
+
+def test_killed_before_the_index_the_older_metadata_is_not_read_with_newer_values(
+    study, monkeypatch
+):
+    with sole_writer(study):
+        add_group(study, GROUP, dataset(1.0))
+    kill(monkeypatch, groups, "publish", 1)
+    with pytest.raises(Killed), sole_writer(study):
+        add_group(study, GROUP, xr.Dataset({"number": ("place", np.arange(5.0))}))
+    monkeypatch.undo()
+    with pytest.raises(KeyError):
+        found(study)
+    with sole_writer(study):
+        add_group(study, GROUP, dataset(2.0))
+    assert found(study) == [2.0] * 3
+
+
+@pytest.mark.parametrize("name", ["alias", "here", "brackets"])
+def test_one_store_has_one_lock_and_one_place_for_what_is_left(study, tmp_path, monkeypatch, name):
+    if name == "alias":
+        (tmp_path / "elsewhere").mkdir()
+        other = tmp_path / "elsewhere" / "alias.zarr"
+        other.symlink_to(study)
+    elif name == "here":
+        monkeypatch.chdir(study)
+        other = "."
+    else:
+        study = study.rename(tmp_path / "study[1].zarr")
+        other = str(study)
+    left = folder_beside(other)
+    with sole_writer(other):
+        assert not left.exists()
+        with pytest.raises(StoreError, match="another process is writing"), sole_writer(study):
+            pass
 
 
 def test_another_process_is_kept_out_until_the_first_ends_however_it_ends(study):
