@@ -100,7 +100,7 @@ class TaskContract:
             assert np.isfinite(inputs).all(), f"{name}: inputs hold NaN or infinity"
             assert np.isfinite(labels).all(), f"{name}: labels hold NaN or infinity"
             if labels.ndim == 1:
-                assert np.unique(np.sign(labels)).size == 2, (
+                assert set(np.sign(labels).tolist()) == {-1.0, 1.0}, (
                     f"{name}: labels must hold both signs and no zero, or accuracy means nothing"
                 )
 

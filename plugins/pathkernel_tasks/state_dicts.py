@@ -105,10 +105,13 @@ def _fused(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
 
 
 def _gpt2(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
-    weights = np.split(arrays[f"{prefix}c_attn.weight"], 3, axis=1)  # (N_0, 3 N_0): inputs first
+    stacked = arrays[f"{prefix}c_attn.weight"]
+    if stacked.shape[1] == 3 * stacked.shape[0]:  # (N_0, 3 N_0), inputs first, as published
+        stacked = stacked.T
+    weights = np.split(stacked, 3)
     bias = arrays.get(f"{prefix}c_attn.bias")
     biases = (None, None) if bias is None else np.split(bias, 3)[:2]
-    return (weights[0].T, biases[0]), (weights[1].T, biases[1])
+    return (weights[0], biases[0]), (weights[1], biases[1])
 
 
 def _separate(queries: str, keys: str) -> Callable[[Arrays, str], tuple[Pair, Pair]]:
@@ -128,27 +131,30 @@ LAYOUTS = {
         Layout(
             "multihead",
             "torch.nn.MultiheadAttention, nn.TransformerEncoder",
-            r"(.*)(?:in_proj|q_proj)_weight",
+            r"(|.*\.)(?:in_proj|q_proj)_weight",
             _multihead,
         ),
-        Layout("fused", "fused queries, keys and values: timm", r"(.*)qkv\.weight", _fused),
+        Layout("fused", "fused queries, keys and values: timm", r"(|.*\.)qkv\.weight", _fused),
         Layout(
             "bert",
             "BERT, RoBERTa, ViT and their like of Hugging Face",
             r"(.*attention\.(?:self|attention)\.)query\.weight",
             _separate("query", "key"),
         ),
-        Layout("gpt2", "GPT-2", r"(.*)c_attn\.weight", _gpt2, _MASKED),
+        Layout("gpt2", "GPT-2", r"(|.*\.)c_attn\.weight", _gpt2, _MASKED),
         Layout(
             "llama",
             "Llama, Mistral, Qwen and their like, with grouped queries",
-            r"(.*)q_proj\.weight",
+            r"(|.*\.)q_proj\.weight",
             _separate("q_proj", "k_proj"),
             _ROTARY,
         ),
     )
 }
 """Known layouts by name."""
+
+_OTHER = re.compile(r"cross_?att|multihead_attn|encoder_attn|encdecatt", re.IGNORECASE)
+"""Modules that attend to another sequence, which has no place in the theory."""
 
 
 def find_modules(names: Sequence[str], layout: str = "auto") -> tuple[Layout, tuple[str, ...]]:
@@ -164,7 +170,8 @@ def find_modules(names: Sequence[str], layout: str = "auto") -> tuple[Layout, tu
     -------
     layout : Layout
     modules : tuple of str
-        Prefixes of the modules' arrays, layers by number.
+        Prefixes of the modules' arrays, layers by number; without those that attend to another
+        sequence.
 
     Raises
     ------
@@ -177,7 +184,7 @@ def find_modules(names: Sequence[str], layout: str = "auto") -> tuple[Layout, tu
     found = {}
     for candidate in chosen:
         matches = [re.fullmatch(candidate.pattern, name) for name in names]
-        if prefixes := {match[1] for match in matches if match}:
+        if prefixes := {match[1] for match in matches if match and not _OTHER.search(match[1])}:
             found[candidate.name] = tuple(sorted(prefixes, key=_by_number))
     if len(found) == 1:
         ((name, modules),) = found.items()
@@ -244,7 +251,9 @@ def extract_heads(
     extracted = []
     for prefix, pair in zip(kept, pairs):
         queries, keys = _split(prefix, pair, heads_per_layer, biased and biases)
-        extracted.append(QueryKey(queries, keys, scale or queries.shape[1] ** -0.5))
+        extracted.append(
+            QueryKey(queries, keys, queries.shape[1] ** -0.5 if scale is None else scale)
+        )
     widths = sorted({layer.queries.shape[2] for layer in extracted})
     if len(widths) > 1:
         raise ValueError(
@@ -325,11 +334,12 @@ def _module(path: str | Path, shapes: Mapping[str, tuple], prefix: str) -> dict[
                 f"{KIND} {str(path)!r}: {name!r} must have {expected} axes, but has shape "
                 f"{array.shape}"
             )
-        rows = array.shape[-1 if name.endswith("c_attn.weight") else 0]
-        if re.search(r"(in_proj_(weight|bias)|qkv\.\w+|c_attn\.\w+)$", name) and rows % 3:
+        fused = re.search(r"(in_proj|qkv\.|c_attn\.)_?weight$", name)
+        if fused and 3 * min(array.shape) != max(array.shape):
             raise ValueError(
-                f"{KIND} {str(path)!r}: {name!r} of shape {array.shape} does not divide into "
-                "queries, keys and values of equal size"
+                f"{KIND} {str(path)!r}: {name!r} of shape {array.shape} does not hold queries, "
+                "keys and values of equal size, 3 N × N; of another layout, such as one with grouped "
+                "keys, write the arrays with pathkernel_tasks.heads_file.save_heads"
             )
     return _Module(path, arrays)
 

@@ -171,6 +171,11 @@ BROKEN = {
         "test_shapes_agree",
         "no zero",
     ),
+    "labels 0 and 1": (
+        {"realise": train(lambda x, y: (x, np.where(y > 0, 1.0, 0.0)))},
+        "test_shapes_agree",
+        "no zero",
+    ),
     "labels of one sign": (
         {"realise": train(lambda x, y: (x, np.abs(y)))},
         "test_shapes_agree",

@@ -332,9 +332,53 @@ def test_refusals(save, change, options, message):
         extract_heads(path, **{"heads_per_layer": HEADS, **options})
 
 
-def test_fused_rows_must_divide(save):
-    with pytest.raises(ValueError, match=r"qkv\.weight' of shape \(35, 12\) does not divide"):
-        extract_heads(save({"qkv.weight": np.ones((35, WIDTH))}), HEADS)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("qkv.weight", (35, WIDTH)),
+        ("attn.qkv.weight", (2 * WIDTH, WIDTH)),  # grouped keys and values
+        ("attn.c_attn.weight", (2 * WIDTH, WIDTH)),
+        ("in_proj_weight", (6 * WIDTH, WIDTH)),
+    ],
+)
+def test_fused_arrays_hold_three_of_equal_size(save, name, shape):
+    with pytest.raises(ValueError, match=r"of shape .* does not hold .*save_heads"):
+        extract_heads(save({name: np.ones(shape)}), HEADS)
+
+
+def test_other_names_that_end_alike_are_not_taken(save):
+    state = {"layers.0.attention.wqkv.weight": np.ones((3 * WIDTH, WIDTH))}
+    with pytest.raises(ValueError, match="no queries and keys are found"):
+        extract_heads(save(state), HEADS)
+
+
+def test_a_fused_array_with_outputs_first_is_read_too(save, generator):
+    weight, bias = stacked(*draw(generator), generator)
+    one, two = (
+        extract_heads(save({"h.0.c_attn.weight": array, "h.0.c_attn.bias": bias}), HEADS)
+        for array in (weight, weight.T.copy())
+    )
+    np.testing.assert_array_equal(one.layers[0].queries, two.layers[0].queries)
+    np.testing.assert_array_equal(one.layers[0].keys, two.layers[0].keys)
+
+
+@pytest.mark.parametrize(
+    ("build", "before", "after"),
+    [
+        (bert, "attention.self", "crossattention.self"),
+        (llama, "self_attn", "encoder_attn"),
+        (multihead, "self_attn", "multihead_attn"),
+    ],
+)
+def test_attention_to_another_sequence_is_left_out(save, generator, build, before, after):
+    own = build("layers.0.", *draw(generator), generator)
+    other = build("layers.0.", *draw(generator), generator)
+    other = {name.replace(before, after): array for name, array in other.items()}
+    found = extract_heads(save(own | other), HEADS)
+    assert len(found.layers) == 1
+    np.testing.assert_array_equal(
+        found.layers[0].queries, extract_heads(save(own), HEADS).layers[0].queries
+    )
 
 
 def test_a_key_that_no_token_holds(save):
