@@ -338,7 +338,7 @@ def _module(path: str | Path, shapes: Mapping[str, tuple], prefix: str) -> dict[
         if fused and 3 * min(array.shape) != max(array.shape):
             raise ValueError(
                 f"{KIND} {str(path)!r}: {name!r} of shape {array.shape} does not hold queries, "
-                "keys and values of equal size, 3 N × N; of another layout, such as one with grouped "
+                "keys and values of equal size, 3 N × N; of another layout, such as with grouped "
                 "keys, write the arrays with pathkernel_tasks.heads_file.save_heads"
             )
     return _Module(path, arrays)
