@@ -71,7 +71,7 @@ def hidden_markov(draws=6000):
         chains = []
         for chain in range(2):
             key = jax.random.fold_in(jax.random.key(7), chain)
-            state = warm_up(model, jax.random.fold_in(key, 0))
+            state = warm_up(model, jax.random.fold_in(key, 0), 300)
             _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
             chains.append(drawn["order_parameter"])
         u = np.stack(chains)

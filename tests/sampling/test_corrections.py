@@ -278,7 +278,7 @@ def test_most_of_the_gap_to_exact_samples_is_closed_at_paper_size(width, closed)
     drawn = []
     for chain in range(2):
         key = jax.random.fold_in(jax.random.key(0), chain)
-        state = warm_up(model, jax.random.fold_in(key, 0))
+        state = warm_up(model, jax.random.fold_in(key, 0), 300)
         drawn.append(draw(model, state, jax.random.fold_in(key, 1), 8000)[1]["order_parameter"])
     u = np.stack(drawn)
     mean = u.mean((0, 1))
