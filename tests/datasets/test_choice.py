@@ -179,7 +179,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_store(tmp_path, complete, mo
         if len(calls) == after:  # the values are written, the marker is not
             for name, value in values.items():
                 array = self._arrays[name]
-                array[(*index, *(slice(length) for length in np.shape(value)))] = 0 * array[index]
+                array[(*index, *(slice(length) for length in np.shape(value)))] = 7
             raise Interrupt
         write(self, index, values, marker, code)
 
