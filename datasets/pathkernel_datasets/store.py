@@ -62,7 +62,7 @@ class Store:
         _check_space(path, variables, sizes)
         dataset = xr.Dataset(
             coords={
-                name: xr.Variable(dims, _coordinate_values(values), attrs=dict(attrs))
+                name: xr.Variable(dims, coordinate_values(values), attrs=dict(attrs))
                 for name, (dims, values, attrs) in coordinates.items()
             },
             attrs={
@@ -79,10 +79,7 @@ class Store:
             group = zarr.open_group(partial, mode="r+")
             for variable in variables:
                 _create_array(group, variable, sizes)
-            with warnings.catch_warnings():
-                # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
-                warnings.filterwarnings("ignore", message="Consolidated metadata")
-                zarr.consolidate_metadata(partial)
+            consolidate(partial)
             partial.chmod(0o755)
             try:
                 os.rename(partial, path)
@@ -243,7 +240,16 @@ def _create_array(group: zarr.Group, variable: Variable, sizes: Mapping[str, int
     )
 
 
-def _coordinate_values(values: Any) -> np.ndarray:
+def consolidate(path: Path) -> None:
+    """Write a store's index of metadata, without which plain ``xr.open_zarr`` warns."""
+    with warnings.catch_warnings():
+        # every reader of Zarr v3 understands it
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        zarr.consolidate_metadata(path)
+
+
+def coordinate_values(values: Iterable[Any]) -> np.ndarray:
+    """Values of a coordinate as they are stored: text as strings of any length."""
     values = list(values)
     if values and isinstance(values[0], str):
         return np.array(values, dtype=np.dtypes.StringDType())

@@ -13,6 +13,7 @@ from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Sp
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,21 @@ def _limit_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
     return rows
 
 
+def plain_table(title: str | Text, caption: str = "") -> Table:
+    """Table without columns yet, in the style that all tables share; the caption stands left."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(
+        title=title,
+        caption=Text(caption, justify="left") if caption else None,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
 def rich_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Table:
     """The same table, to print with rich.
 
@@ -155,20 +171,13 @@ def rich_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Ta
     ValueError
         If the store does not have that temperature, or no validation accuracy to choose it by.
     """
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     selection = Selection(dataset, temperature)
     rows = _rows(dataset, selection)
     stacked = len(rows[0].accuracy) > 1  # three test sets then fit a terminal of 80 columns
-    table = Table(
-        title=Text(str(dataset.attrs.get("title", "pathkernel study"))),
-        caption=Text(_caption(dataset, selection), justify="left"),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    title = Text(str(dataset.attrs.get("title", "pathkernel study")))
+    table = plain_table(title, _caption(dataset, selection))
     table.add_column("network")
     for heading in ("T", "S/N", *(Text(name) for name in rows[0].accuracy), "evals"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pathkernel_datasets.store import coordinate_values
 from pathkernel_pruning.correlation import (
     COEFFICIENTS,
     RESAMPLED,
@@ -202,7 +203,7 @@ def labelled(
             for name, (dims, values, meaning) in variables.items()
         },
         {
-            name: (name, _coordinate(values), {"long_name": meaning})
+            name: (name, coordinate_values(values), {"long_name": meaning})
             for name, (values, meaning) in coordinates.items()
         },
     )
@@ -278,10 +279,3 @@ def _correlations(
     ends = np.transpose(intervals, (3, 0, 2, 1, 4))
     unknown = [np.full((1, *values.shape[1:]), np.nan) for values in (point, ends)]
     return np.concatenate([point, unknown[0]]), np.concatenate([ends, unknown[1]])
-
-
-def _coordinate(values: Sequence[Any]) -> np.ndarray:
-    values = list(values)
-    if values and isinstance(values[0], str):
-        return np.array(values, dtype=np.dtypes.StringDType())
-    return np.asarray(values)

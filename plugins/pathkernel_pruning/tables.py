@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import xarray as xr
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from pathkernel_datasets.selection import number
+from pathkernel_datasets.tables import plain_table
 from pathkernel_pruning.compare import RANDOM
 from pathkernel_pruning.heads import every_head, removal_order
 
@@ -234,11 +234,6 @@ def _show(value: float) -> str:
 
 
 def _table(title: str, caption: str) -> Table:
-    return Table(
-        title=title,
-        caption=Text(caption, justify="left"),
-        box=box.SIMPLE_HEAD,
-        min_width=64,  # for the title
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = plain_table(title, caption)
+    table.min_width = 64  # for the title
+    return table

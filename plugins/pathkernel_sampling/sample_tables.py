@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_datasets.tables import plain_table
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import (
     Diagnostics,
@@ -164,22 +164,16 @@ def order_parameter_table(
     off = (saddle - entries["mean"].values) / entries["mcse"].values
     columns["saddle off"] = (np.where(np.isfinite(off), off, np.nan), "+.1f")
     seconds = float(run["adaptation"]["seconds"].max())
-    table = Table(
-        title=Text(f"Order parameter U: {describe_run(run)}"),
-        caption=Text(
-            f"{diagnostics.chains} chain{many} of {diagnostics.draws} draws, {size} together; "
-            f"{seconds:.0f} s, warm-up and compilation included.\n{diagnostics.divergences} "
-            f"divergences, {diagnostics.saturated} trajectories cut off, smallest BFMI "
-            f"{_show(np.min(diagnostics.bfmi), '.2f')}.\n± is the Monte-Carlo error of the mean, "
-            "sd the spread of the posterior.\n"
-            + ("" if theory.next_order is None else "next: U to next order in 1/N. ")
-            + f"saddle off: its distance from the mean, in errors ±.{left_out}"
-            + ("" if theory.converged else "\nThe theory's minimisation did not converge here."),
-            justify="left",
-        ),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
+    table = plain_table(
+        Text(f"Order parameter U: {describe_run(run)}"),
+        f"{diagnostics.chains} chain{many} of {diagnostics.draws} draws, {size} together; "
+        f"{seconds:.0f} s, warm-up and compilation included.\n{diagnostics.divergences} "
+        f"divergences, {diagnostics.saturated} trajectories cut off, smallest BFMI "
+        f"{_show(np.min(diagnostics.bfmi), '.2f')}.\n± is the Monte-Carlo error of the mean, "
+        "sd the spread of the posterior.\n"
+        + ("" if theory.next_order is None else "next: U to next order in 1/N. ")
+        + f"saddle off: its distance from the mean, in errors ±.{left_out}"
+        + ("" if theory.converged else "\nThe theory's minimisation did not converge here."),
     )
     table.add_column("entry", no_wrap=True)
     for heading in columns:
@@ -195,18 +189,12 @@ def accuracy_table(run: xr.DataTree, theory: Theory) -> Table:
     """Accuracy of the posterior-mean predictor against theory and Gaussian process limit."""
     sampled = sampled_accuracy(run, theory.labels)
     moments = predictor(run)
-    table = Table(
-        title=Text("Predictor on the test sets"),
-        caption=Text(
-            "Accuracy of the mean predictor, ± its Monte-Carlo error; GP: Gaussian process limit.\n"
-            "sd: root mean square over the examples of the output's standard deviation, without "
-            "observation noise.\nf theory - f sampled: root mean square difference of the mean "
-            "outputs, ± their Monte-Carlo error.",
-            justify="left",
-        ),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
+    table = plain_table(
+        Text("Predictor on the test sets"),
+        "Accuracy of the mean predictor, ± its Monte-Carlo error; GP: Gaussian process limit.\n"
+        "sd: root mean square over the examples of the output's standard deviation, without "
+        "observation noise.\nf theory - f sampled: root mean square difference of the mean "
+        "outputs, ± their Monte-Carlo error.",
     )
     table.add_column("test set")
     for heading in ("sampled", "±", "theory", "GP", "sd", "sd theory", "f theory - f sampled", "±"):
@@ -241,17 +229,11 @@ def describe_evidence(run: xr.DataTree, theory: Theory) -> str:
 
 def correction_table(store: str | os.PathLike, points: Sequence[GridPoint]) -> Table:
     """Next order in 1/N at points of a study."""
-    table = Table(
-        title=Text("Next order in 1/N"),
-        caption=Text(
-            "ln p(Y) in nats; of its correction, two loops is the part from cubic and quartic "
-            "terms, which should be\nwell below one. change of U: Frobenius norm of the "
-            "correction, relative to that of U at the saddle.",
-            justify="left",
-        ),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
+    table = plain_table(
+        Text("Next order in 1/N"),
+        "ln p(Y) in nats; of its correction, two loops is the part from cubic and quartic "
+        "terms, which should be\nwell below one. change of U: Frobenius norm of the "
+        "correction, relative to that of U at the saddle.",
     )
     headings = ("N", "T", "seed", "ln p(Y)", "correction", "sum", "two loops", "change of U")
     for heading in headings:
@@ -286,12 +268,9 @@ def corrected_entries_table(
     left_out = ""
     if rows < saddle.shape[1]:
         left_out = f" The {rows} largest of {saddle.shape[1]} entries are shown."
-    table = Table(
-        title=Text("Order parameter U, saddle → next order"),
-        caption=Text(f"Entries are named by their two paths.{left_out}", justify="left"),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
+    table = plain_table(
+        Text("Order parameter U, saddle → next order"),
+        f"Entries are named by their two paths.{left_out}",
     )
     table.add_column("entry", no_wrap=True)
     for at in points:

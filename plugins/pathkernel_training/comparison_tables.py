@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.tables import plain_table
 
 _HEADINGS = {
     "correlation": "all\nof U",
@@ -142,12 +142,8 @@ def comparison_tables(comparison: xr.Dataset, shown: Shown) -> list[Table]:
 
 
 def _table(source: str, points: Sequence[xr.Dataset], trained_width: int) -> Table:
-    table = Table(
-        title=Text(f"Order parameter U: {source} against trained (N = {trained_width})"),
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    title = Text(f"Order parameter U: {source} against trained (N = {trained_width})")
+    table = plain_table(title)
     names = [str(name) for name in points[0]["statistic"].values]
     chosen = [name for name in names if name in _HEADINGS or name.startswith("blocks_")]
     for heading in ("N", "T", *(_HEADINGS.get(name, _blocks(name)) for name in chosen)):

@@ -6,14 +6,14 @@ import os
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-import zarr
+
+from pathkernel_datasets.store import consolidate
 
 _ABANDONED = 60  # seconds after which a store that was to be moved into place is left over
 _PREFIX = "curve."  # of the arrays of a training's file
@@ -153,10 +153,7 @@ def save_curves(path: str | os.PathLike, curves: xr.Dataset) -> None:
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         curves.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
-        with warnings.catch_warnings():
-            # every reader of Zarr v3 understands it, and plain xr.open_zarr warns without it
-            warnings.filterwarnings("ignore", message="Consolidated metadata")
-            zarr.consolidate_metadata(partial)
+        consolidate(partial)
         partial.chmod(0o755)
         if path.exists():
             old = partial.with_name(partial.name + ".old")

@@ -47,6 +47,11 @@ def make_optimiser(learning_rate: float, weight_decay: float) -> optax.GradientT
     return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate))
 
 
+def single_precision(array: np.ndarray) -> jax.Array:
+    """Array in float32, which training and its tests compute in."""
+    return jnp.asarray(np.asarray(array, dtype=np.float32))
+
+
 def initial_state(weights: Weights, optimiser: optax.GradientTransformation) -> TrainingState:
     """State before the first step."""
     weights = {name: jnp.asarray(array) for name, array in weights.items()}

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pathkernel_datasets.omniglot import DRAWINGS, SPLITS, split_characters
 from pathkernel_training.checkpoint import Checkpoint, read_checkpoint
 from pathkernel_training.curves import LearningCurves, save_curves
 from pathkernel_training.data import omniglot_data
-from pathkernel_training.descent import evaluate
+from pathkernel_training.descent import evaluate, single_precision
 from pathkernel_training.episodes import drawing_coordinates, held_out_episodes, token_space
 from pathkernel_training.folder import BEST, CURVES, LATEST
 from pathkernel_training.network import NetworkShape
@@ -182,16 +181,12 @@ def one_shot_accuracy(
     )
     drawn = dataclasses.replace(drawn, images=places.reshape(drawn.images.shape))
     with jax.enable_x64(False):
-        space = jax.tree.map(_single, token_space(checkpoint.label_vectors))
-        weights = jax.tree.map(_single, dict(checkpoint.weights))
-        accuracy, _ = evaluate(weights, space, _single(table), drawn)
+        space = jax.tree.map(single_precision, token_space(checkpoint.label_vectors))
+        weights = jax.tree.map(single_precision, dict(checkpoint.weights))
+        accuracy, _ = evaluate(weights, space, single_precision(table), drawn)
     return accuracy
 
 
 def _check_episodes(name: str, episodes: int) -> None:
     if episodes < 2 or episodes % 2:
         raise ValueError(f"{name} must be even and at least 2, but is {episodes}")
-
-
-def _single(array: np.ndarray) -> jax.Array:
-    return jnp.asarray(np.asarray(array, dtype=np.float32))

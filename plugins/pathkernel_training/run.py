@@ -26,6 +26,7 @@ from pathkernel_training.descent import (
     evaluate,
     initial_state,
     make_optimiser,
+    single_precision,
     take_step,
 )
 from pathkernel_training.episodes import TrainingEpisodes, token_space, validation_episodes
@@ -203,8 +204,11 @@ class _Training:
     ):
         self._folder, self._data, self._settings = folder, data, settings
         self._episodes, self._identity = episodes, identity
-        self._space = jax.tree.map(_single, token_space(data.label_vectors))
-        self._train, self._validation = _single(data.train), _single(data.validation)
+        self._space = jax.tree.map(single_precision, token_space(data.label_vectors))
+        self._train, self._validation = (
+            single_precision(data.train),
+            single_precision(data.validation),
+        )
         self._optimiser = make_optimiser(settings.learning_rate, settings.weight_decay)
         token_width = data.label_vectors.shape[1]
         weights = held.weights if held else initial_weights(shape, token_width, episodes.seed)
@@ -325,10 +329,6 @@ def curve_attributes(about: Mapping[str, Any]) -> dict[str, Any]:
 def _next(step: int, every: int) -> int:
     """Smallest multiple above a step."""
     return (step // every + 1) * every
-
-
-def _single(array: np.ndarray) -> jax.Array:
-    return jnp.asarray(np.asarray(array, dtype=np.float32))
 
 
 def _to_arrays(state: Any) -> dict[str, np.ndarray]:
