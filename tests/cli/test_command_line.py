@@ -217,12 +217,15 @@ def test_killed_study_goes_on_to_the_same_store(tmp_path, undisturbed, kills):
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     path = tmp_path / "study.zarr"
+    heeding = (  # what runs in the background inherits that Ctrl-C is ignored
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from pathkernel_cli.main import main; main(sys.argv[1:])"
+    )
+    arguments = [*STUDY, "--temperature", "0.01,0.03,0.1,0.3,1"]
     process = subprocess.Popen(
-        command(*STUDY, "--temperature", "0.01,0.03,0.1,0.3,1", "--out", str(path)),
+        [sys.executable, "-c", heeding, *arguments, "--out", str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # what runs in the background inherits that Ctrl-C is ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for_points(path, 2, process)
     process.send_signal(signal.SIGINT)
