@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import filelock
 import xarray as xr
 import zarr
 
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.lock import exclusive
 
 _PARTIAL = "partial"  # suffix of files that are to be moved into place
 _OLD, _NAME = "old", "name"  # a group that is being replaced, and which it is
@@ -39,22 +38,9 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
         If another process writes into the store, or the folder cannot be written.
     """
     path = Path(path).resolve()  # one lock for all names of a store
-    lock = filelock.FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise StoreError(
-            f"another process is writing into {path}; wait until it ends, or work in a copy"
-        ) from None
-    except OSError:  # no permission, or a file system that is read only
-        raise StoreError(
-            f"the folder of {path} cannot be written; copy the store elsewhere"
-        ) from None
-    try:
+    with exclusive(path, path.with_name(f".{path.name}.lock")):
         _remove_left_over(path)
         yield
-    finally:
-        lock.release()
 
 
 def add_group(path: str | os.PathLike, group: str, dataset: xr.Dataset) -> None:

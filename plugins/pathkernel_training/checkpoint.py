@@ -24,7 +24,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +35,6 @@ from pathkernel_training.network import LAYERED, NetworkShape, Weights, join_lay
 
 FORMAT = "pathkernel network 1"
 _PLAIN = ("projection", "readout")
-_ABANDONED = 60  # seconds after which a file that was to be moved into place is left over
 
 
 @dataclass(frozen=True)
@@ -165,11 +163,7 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
 def remove_abandoned(folder: Path) -> None:
     """Remove files that a killed training was about to move into place."""
     for file in folder.glob(".*.safetensors.*.partial"):
-        try:
-            if time.time() - file.stat().st_mtime > _ABANDONED:
-                file.unlink()
-        except FileNotFoundError:  # moved into place by a training that goes on
-            continue
+        file.unlink()
 
 
 def _check_suffix(path: Path) -> None:

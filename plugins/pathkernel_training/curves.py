@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import xarray as xr
 
 from pathkernel_datasets.store import consolidate
 
-_ABANDONED = 60  # seconds after which a store that was to be moved into place is left over
 _PREFIX = "curve."  # of the arrays of a training's file
 _VARIABLES = {  # name: (dimension, long name, units)
     "loss": ("step", "mean squared error, averaged over the steps since the last one listed", "1"),
@@ -170,11 +168,7 @@ def save_curves(path: str | os.PathLike, curves: xr.Dataset) -> None:
 def remove_abandoned(path: Path) -> None:
     """Remove stores that a killed training was about to move into the place of ``path``."""
     for partial in path.parent.glob(f".{path.name}.*"):
-        try:
-            if time.time() - partial.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(partial, ignore_errors=True)
-        except FileNotFoundError:  # moved into place by a training that goes on
-            continue
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _described(long_name: str, units: str) -> dict[str, str]:

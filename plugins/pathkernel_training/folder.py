@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pathkernel_datasets.lock import exclusive
 from pathkernel_datasets.store import StoreError
 from pathkernel_training import checkpoint, curves
 from pathkernel_training.checkpoint import Checkpoint, read_checkpoint
 
 BEST, LATEST, CURVES = "network.safetensors", "latest.safetensors", "curves.zarr"
+_LOCK = ".lock"
 
 
-def open_folder(folder: Path, identity: Mapping[str, Any], total: int) -> Checkpoint | None:
-    """Make the folder, or find the training in it and check that it is the one to go on with.
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Make the folder of a training if need be, and hold the right to write into it.
+
+    What a killed training left half-written is removed first.
+
+    Raises
+    ------
+    StoreError
+        If the folder holds something else or cannot be written, or another process trains there.
+    """
+    _make(folder)
+    with exclusive(folder, folder / _LOCK):
+        checkpoint.remove_abandoned(folder)
+        curves.remove_abandoned(folder / CURVES)
+        yield
+
+
+def held_training(folder: Path, identity: Mapping[str, Any], total: int) -> Checkpoint | None:
+    """Find the training in a folder and check that it is the one to go on with.
 
     Parameters
     ----------
@@ -33,32 +53,13 @@ def open_folder(folder: Path, identity: Mapping[str, Any], total: int) -> Checkp
     Raises
     ------
     StoreError
-        If the folder holds another training, one of more steps, or something else, or cannot be
-        written.
+        If the folder holds another training, or one of more steps.
     ValueError
         If the checkpoint is damaged.
     """
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder} is no folder; choose another one for the training")
-    latest = folder / LATEST
-    if not latest.exists():
-        others = [] if not folder.exists() else [p.name for p in folder.iterdir()]
-        others = [name for name in others if not name.startswith(".") and name != BEST]
-        if others:
-            raise StoreError(
-                f"{folder} holds {others[0]!r} but no training to go on with; choose a new folder"
-            )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"the folder {folder} cannot be made: {error}") from error
-    if not os.access(folder, os.W_OK):
-        raise StoreError(f"the folder {folder} cannot be written; choose another one")
-    checkpoint.remove_abandoned(folder)
-    curves.remove_abandoned(folder / CURVES)
-    if not latest.exists():
+    if not (folder / LATEST).exists():
         return None
-    held = read_checkpoint(latest)
+    held = read_checkpoint(folder / LATEST)
     different = _differences(held.about["settings"], identity)
     if different:
         raise StoreError(
@@ -71,6 +72,21 @@ def open_folder(folder: Path, identity: Mapping[str, Any], total: int) -> Checkp
             "for. Choose another folder, or at least as many epochs"
         )
     return held
+
+
+def _make(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is no folder; choose another one for the training")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"the folder {folder} cannot be made: {error}") from error
+    others = (p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name != BEST)
+    other = next(others, None)
+    if other and not (folder / LATEST).exists():
+        raise StoreError(
+            f"{folder} holds {other!r} but no training to go on with; choose a new folder"
+        )
 
 
 def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from pathkernel_training.curves import LearningCurves, save_curves
 from pathkernel_training.data import omniglot_data
 from pathkernel_training.descent import evaluate, single_precision
 from pathkernel_training.episodes import drawing_coordinates, held_out_episodes, token_space
-from pathkernel_training.folder import BEST, CURVES, LATEST
+from pathkernel_training.folder import BEST, CURVES, LATEST, writing
 from pathkernel_training.network import NetworkShape
 from pathkernel_training.presets import DEFAULT, default_folder, preset
 from pathkernel_training.run import (
@@ -100,9 +100,10 @@ def train_one_shot_images(
     Raises
     ------
     StoreError
-        If the folder holds another training, is no folder of a training, or cannot be written.
+        If the folder holds another training, is no folder of a training, or cannot be written, or
+        another process trains there.
     DivergedError
-        If the loss is no longer finite; the last checkpoint is kept.
+        If the loss or the weights are no longer finite; the last checkpoint is kept.
     UnknownNameError
         If there is no such preset.
     pathkernel_datasets.image_sources.ImageDataError
@@ -134,7 +135,8 @@ def train_one_shot_images(
     report(TrainingProgress(steps, steps, accuracy=validation_accuracy, doing="testing"))
     accuracy = one_shot_accuracy(read_checkpoint(folder / BEST), "test", test_episodes, seed)
     attributes = curve_attributes(latest.about) | {"test_episodes": test_episodes}
-    save_curves(folder / CURVES, curves.to_dataset(attributes, accuracy))
+    with writing(folder):
+        save_curves(folder / CURVES, curves.to_dataset(attributes, accuracy))
     return TrainedNetwork(
         folder, folder / BEST, steps, made, best_step, validation_accuracy, accuracy
     )

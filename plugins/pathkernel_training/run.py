@@ -15,10 +15,7 @@ import numpy as np
 
 from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.study import versions
-from pathkernel_training.checkpoint import (
-    Checkpoint,
-    save_checkpoint,
-)
+from pathkernel_training.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_training.curves import LearningCurves, save_curves
 from pathkernel_training.data import TrainingData
 from pathkernel_training.descent import (
@@ -30,7 +27,7 @@ from pathkernel_training.descent import (
     take_step,
 )
 from pathkernel_training.episodes import TrainingEpisodes, token_space, validation_episodes
-from pathkernel_training.folder import BEST, CURVES, LATEST, open_folder
+from pathkernel_training.folder import BEST, CURVES, LATEST, held_training, writing
 from pathkernel_training.network import NetworkShape, initial_weights
 
 _SAVE_SECONDS = 20.0  # what a kill may cost, to the next end of an interval
@@ -39,7 +36,7 @@ _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "optax")
 
 
 class DivergedError(RuntimeError):
-    """The loss is no longer finite."""
+    """The loss or the weights are no longer finite."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,8 @@ def train(
     """Train a network by gradient descent, or go on where an earlier run stopped.
 
     The same call gives the same weights bit for bit on the same machine, however often it is
-    interrupted or killed. More ``epochs`` go on with a finished training. Computes in float32.
+    interrupted or killed. More ``epochs`` go on with a finished training; where it ended, it was
+    validated out of turn, and the network after that step may stay the best. Computes in float32.
 
     Parameters
     ----------
@@ -149,9 +147,10 @@ def train(
     Raises
     ------
     StoreError
-        If the folder holds another training, is no folder of a training, or cannot be written.
+        If the folder holds another training, is no folder of a training, or cannot be written, or
+        another process trains there.
     DivergedError
-        If the loss is no longer finite; the last checkpoint is kept.
+        If the loss or the weights are no longer finite; the last checkpoint is kept.
     ValueError
         If a number is out of range, or a checkpoint is damaged.
     """
@@ -170,8 +169,9 @@ def train(
         "data": dict(data.provenance),
     }
     folder = Path(folder)
-    held = open_folder(folder, identity, total)
-    with jax.enable_x64(False):  # whether JAX computes in double precision elsewhere or not
+    # in single precision, whether JAX computes in double precision elsewhere or not
+    with writing(folder), jax.enable_x64(False):
+        held = held_training(folder, identity, total)
         training = _Training(folder, shape, data, episodes, settings, identity, held)
         return training.run_to(total, report)
 
@@ -259,10 +259,11 @@ class _Training:
                 clock.stepping += time.monotonic() - start
             report(self._progress(total, first, clock, "training"))
         mean = float(np.mean(losses))
-        if not np.isfinite(mean):
+        # the loss of a step is that of the weights before it
+        if not (np.isfinite(mean) and _finite(self._state.weights)):
             raise DivergedError(
-                f"the loss is no longer finite after step {self._step}: the training has diverged. "
-                "Train into another folder with a smaller learning rate"
+                f"the loss or a weight is no longer finite after step {self._step}: the training "
+                "has diverged. Train into another folder with a smaller learning rate"
             )
         self._curves.add_interval(self._step, mean, clock.seconds())
 
@@ -329,6 +330,11 @@ def curve_attributes(about: Mapping[str, Any]) -> dict[str, Any]:
 def _next(step: int, every: int) -> int:
     """Smallest multiple above a step."""
     return (step // every + 1) * every
+
+
+@jax.jit
+def _finite(weights: Any) -> jax.Array:
+    return jnp.array([jnp.isfinite(array).all() for array in jax.tree.leaves(weights)]).all()
 
 
 def _to_arrays(state: Any) -> dict[str, np.ndarray]:

@@ -65,7 +65,7 @@ def reference(tmp_path_factory, data):
 
 
 def test_what_a_training_leaves(reference):
-    names = {file.name for file in reference.iterdir()}
+    names = {file.name for file in reference.iterdir() if not file.name.startswith(".")}
     assert names == {"network.safetensors", "latest.safetensors", "curves.zarr"}
     latest = read_checkpoint(reference / "latest.safetensors")
     assert latest.about["step"] == 40
@@ -226,6 +226,39 @@ def test_folders_of_something_else_are_refused(tmp_path, data):
         start(tmp_path / "letter.txt", data)
     with pytest.raises(StoreError, match="cannot be made"):
         start(tmp_path / "letter.txt" / "run", data)
+
+
+def test_one_process_at_a_time(tmp_path, data):
+    refused = []
+
+    def second(progress):
+        if progress.step == 6:
+            with pytest.raises(StoreError, match=r"another process is writing into .*run"):
+                start(tmp_path / "run", data)
+            refused.append(progress.step)
+
+    start(tmp_path / "run", data, epochs=1, report=second)
+    assert refused == [6]
+    assert start(tmp_path / "run", data, epochs=1) == 0
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, data, monkeypatch):
+    """The loss of the step that spoils them is still finite."""
+    original = run.take_step
+
+    def spoil(state, *arguments, **keywords):
+        state, loss = original(state, *arguments, **keywords)
+        spoilt = {**state.weights, "readout": state.weights["readout"] * np.nan}
+        return state._replace(weights=spoilt), loss
+
+    settings = replace(SETTINGS, interval=1)
+    start(tmp_path / "run", data, epochs=3, settings=settings)
+    monkeypatch.setattr(run, "take_step", spoil)
+    monkeypatch.setattr(run, "_SAVE_SECONDS", 0.0)
+    before = {file: (tmp_path / "run" / file).read_bytes() for file in KEPT}
+    with pytest.raises(DivergedError, match="after step 25"):
+        start(tmp_path / "run", data, settings=settings)
+    assert {file: (tmp_path / "run" / file).read_bytes() for file in KEPT} == before
 
 
 def test_an_optimiser_stored_in_another_way_is_refused(tmp_path, data):

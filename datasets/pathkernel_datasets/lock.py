@@ -1,0 +1,45 @@
+"""One process at a time: a lock that ends with its holder, however that ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+
+from pathkernel_datasets.store import StoreError
+
+
+@contextmanager
+def exclusive(path: Path, lock: Path) -> Iterator[None]:
+    """Hold the right to write into a store or folder.
+
+    Parameters
+    ----------
+    path : Path
+        What is written, for messages.
+    lock : Path
+        File of the lock; it may stay.
+
+    Raises
+    ------
+    StoreError
+        If another process holds the right, or the file of the lock cannot be written.
+    """
+    held = filelock.FileLock(lock, timeout=0)
+    try:
+        held.acquire()
+    except filelock.Timeout:
+        raise StoreError(
+            f"another process is writing into {path}; wait until it ends, or work in a copy"
+        ) from None
+    except OSError:  # no permission, or a file system that is read only
+        raise StoreError(
+            f"the folder {lock.parent} cannot be written, so that {path} stays as it is; work in "
+            "a copy elsewhere"
+        ) from None
+    try:
+        yield
+    finally:
+        held.release()
