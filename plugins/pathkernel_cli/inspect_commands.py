@@ -16,11 +16,14 @@ _STORE = click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=
 @click.command()
 @_STORE
 @temperature_option
-def show(store: Path, temperature: float | str) -> None:
+@click.option(
+    "--gains", is_flag=True, help="What finite width gains over the infinite-width (GP) limit."
+)
+def show(store: Path, temperature: float | str, gains: bool) -> None:
     """Print the table of a result store."""
     from pathkernel_datasets.store import open_store
 
-    print_table(open_store(store), temperature)
+    print_table(open_store(store), temperature, gains)
 
 
 @click.command()

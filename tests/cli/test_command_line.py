@@ -77,7 +77,13 @@ def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
     for value, words in (("evidence", "T of largest log evidence"), ("0.1", "T = 0.1.")):
         _, out, _ = invoke("show", "a.zarr", "--temperature", value)
         assert words in " ".join(out.split())  # in lines of a narrow table
-    for command_ in (("show", "a.zarr"), ("plot", "a.zarr", "--out", "b")):
+    _, out, _ = invoke("show", "a.zarr", "--temperature", "0.1", "--gains")
+    assert "Gain over the Gaussian process limit" in " ".join(out.split())
+    for command_ in (
+        ("show", "a.zarr"),
+        ("show", "a.zarr", "--gains"),
+        ("plot", "a.zarr", "--out", "b"),
+    ):
         status, _, err = invoke(*command_, "--temperature", "validation")
         assert status == 1
         assert "no validation accuracy" in err

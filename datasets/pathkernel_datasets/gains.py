@@ -1,0 +1,175 @@
+"""What finite width gains over the Gaussian process limit, with its error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_datasets.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_WORDS = {"evidence": "log evidence", "validation": "validation accuracy"}
+
+
+def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Dataset:
+    """Accuracy at every width, what it gains over the Gaussian process limit, and errors.
+
+    Both classify the same test examples, so that most of the error of either cancels in the gain:
+    its error is that of a paired difference.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`. Seeds that are not complete are left
+        out.
+    temperature : float, "evidence" or "validation"
+        Temperature T of the store; or the one with the largest log evidence, or validation
+        accuracy, which every seed chooses for each width and for the limit on its own.
+
+    Returns
+    -------
+    xarray.Dataset
+        Fractions of test examples, means over the seeds, dims (width, test_set): ``accuracy``,
+        ``gain``, ``example_error``, the standard error of the gain over test examples, and
+        ``seed_error``, over the seeds (NaN for a single one); dims (test_set,): ``accuracy_gp``.
+        Attribute ``seeds``: those that are complete. NaN where a point failed.
+
+    Raises
+    ------
+    ValueError
+        If no seed is complete, or the store does not have that temperature, or no validation
+        accuracy to choose it by.
+    """
+    chosen, limit_chosen, done = _temperatures(dataset, temperature)
+    seeds = dataset["seed"].values[done]
+    if not seeds.size:
+        raise ValueError(
+            "no seed of the store is complete yet, so that there is no gain to be told; go on with "
+            "its run first"
+        )
+    dataset = dataset.sel(seed=seeds)
+    labels = dataset["test_label"].load()
+    limit = _right(dataset["predictor_mean_gp"], limit_chosen.sel(seed=seeds), labels)
+    widths = [
+        _right(
+            dataset["predictor_mean"].sel(width=width), chosen.sel(seed=seeds, width=width), labels
+        )
+        for width in dataset["width"].values
+    ]
+    finite = xr.concat(
+        widths, xr.DataArray(dataset["width"].values, dims="width", name="width"), coords="minimal"
+    )
+    gain = finite - limit
+    of_seeds, both = gain.mean("example"), ("seed", "example")
+    found = {
+        "accuracy": (finite.mean(both), "fraction of test examples classified correctly"),
+        "gain": (gain.mean(both), "accuracy less that of the Gaussian process limit"),
+        "example_error": (
+            gain.std(both, ddof=1) / np.sqrt(gain.count(both)),
+            "standard error of the gain over test examples",
+        ),
+        "seed_error": (
+            (of_seeds.std("seed", ddof=1) if seeds.size > 1 else of_seeds.mean("seed") * np.nan)
+            / np.sqrt(seeds.size),
+            "standard error of the gain over seeds",
+        ),
+        "accuracy_gp": (limit.mean(both), "accuracy in the Gaussian process limit"),
+    }
+    described = {
+        name: values.assign_attrs(long_name=words, units="1")
+        for name, (values, words) in found.items()
+    }
+    return xr.Dataset(described, attrs={"seeds": seeds.tolist()}).transpose("width", "test_set")
+
+
+def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Table:
+    """The same as a table, to print with rich; arguments and errors are those of :func:`gains`."""
+    from rich.text import Text
+
+    found = gains(dataset, temperature)
+    seeds = found.attrs["seeds"]
+    several = len(seeds) > 1
+    spread = "; in brackets that over the seeds" if several else ""
+    at = (
+        f"the T of largest {_WORDS[temperature]} of each seed"
+        if temperature in _WORDS
+        else (f"T = {temperature:g}")
+    )
+    table = plain_table(
+        Text(f"Gain over the Gaussian process limit: {dataset.attrs['label']}"),
+        "Accuracy (fraction correct), and its gain over the GP limit in points ± standard error "
+        f"over the test examples, which both classify{spread}. Means over "
+        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}, at {at}.",
+    )
+    table.add_column("network")
+    for name in found["test_set"].values:
+        table.add_column(Text(str(name)), justify="right", no_wrap=True)
+    for width in found["width"].values:
+        points = (found.sel(width=width, test_set=name) for name in found["test_set"].values)
+        table.add_row(f"N = {number(width)}", *(_cell(point, several) for point in points))
+    table.add_section()
+    table.add_row("GP limit", *(_accuracy(value) for value in found["accuracy_gp"]))
+    return table
+
+
+def _temperatures(
+    dataset: xr.Dataset, temperature: float | str
+) -> tuple[xr.DataArray, xr.DataArray, np.ndarray]:
+    """Temperatures (seed, width, test_set), of the limit (seed, test_set), and complete seeds."""
+    if temperature in _WORDS and "choice" in dataset.dims:
+        if temperature not in dataset["choice"].values:
+            raise ValueError(
+                "the store has no validation accuracy, because its task gives no validation "
+                'examples; choose the temperature by "evidence"'
+            )
+        chosen = dataset.sel(choice=temperature)
+        done = dataset["choice_done"].values != 0
+        return chosen["chosen_temperature"].load(), chosen["chosen_temperature_gp"].load(), done
+    available = dataset["temperature"].values
+    wanted = available[0] if temperature in _WORDS else temperature
+    near = available[np.isclose(available, wanted, rtol=1e-9, atol=0)]
+    if not near.size:
+        raise ValueError(
+            f"the store has no temperature {wanted:g}; it has "
+            + ", ".join(f"{value:g}" for value in available)
+        )
+    at = dataset.sel(temperature=near[0])
+    computed = (at["status"] != NOT_COMPUTED).all("width") & (at["reference_done"] != 0)
+    limit = xr.full_like(dataset["test_label"].isel(example=0, drop=True), near[0])
+    if "output" in limit.dims:
+        limit = limit.isel(output=0, drop=True)
+    return limit.expand_dims(width=dataset["width"].values), limit, computed.values
+
+
+def _right(mean: xr.DataArray, chosen: xr.DataArray, labels: xr.DataArray) -> xr.DataArray:
+    """Whether examples are classified correctly; NaN where there is none or nothing computed."""
+    known = chosen.notnull()
+    some = chosen.where(known, mean["temperature"].values[0])
+    mean = mean.load().sel(temperature=some, method="nearest", tolerance=1e-9).where(known)
+    several = labels.sizes.get("output", 1) > 1
+    if several:
+        best, wanted = (values.fillna(0).argmax("output") for values in (mean, labels))
+        right, there = best == wanted, (mean.notnull() & labels.notnull()).all("output")
+    else:
+        right, there = mean * labels > 0, mean.notnull() & labels.notnull()
+    right = right.where(there).drop_vars(["temperature", "choice", "width"], errors="ignore")
+    return right.drop_attrs()
+
+
+def _accuracy(value: xr.DataArray) -> str:
+    return "-" if value.isnull() else f"{float(value):.3f}"
+
+
+def _cell(point: xr.Dataset, several: bool) -> str:
+    if point["gain"].isnull():
+        return "-"
+    gain, error, of_seeds = (
+        100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
+    )
+    brackets = f" ({of_seeds:.1f})" if several else ""
+    return f"{_accuracy(point['accuracy'])}\n{gain:+.1f} ± {error:.1f}{brackets}"
