@@ -18,7 +18,15 @@ from pathkernel_pruning.correlation import (
     head_intervals,
     rank_correlations,
 )
-from pathkernel_pruning.heads import RemovalOrder, Scores, every_head, random_orders, removal_order
+from pathkernel_pruning.heads import (
+    RemovalOrder,
+    Scores,
+    are_removable,
+    every_head,
+    random_orders,
+    removable_heads,
+    removal_order,
+)
 from pathkernel_pruning.networks import network_cost
 from pathkernel_pruning.outputs import PathOutputs
 from pathkernel_pruning.scores import lost_without, per_layer
@@ -70,7 +78,8 @@ def compare_orders(
     Raises
     ------
     ValueError
-        If there is no order or no test set, or a number is too small.
+        If there is no order or no test set, every layer has one head only, or a number is too
+        small.
     """
     if not scores or not tests:
         raise ValueError("scores and tests must hold at least one order and one test set")
@@ -79,6 +88,8 @@ def compare_orders(
             f"random must be at least 2 and resamples at least 1, but are {random} and {resamples}"
         )
     heads = shape.heads_per_layer
+    if not removable_heads(heads):
+        raise ValueError("every layer has one head only, so that none can be removed")
     steps = sum(heads) - len(heads) + 1
     orders = {name: removal_order(values) for name, values in scores.items()}
     names = (*orders, RANDOM)
@@ -159,7 +170,8 @@ def compare_orders(
         "rank_correlation": (
             ("order", "test_set", "coefficient"),
             correlations,
-            "rank correlation of scores with the accuracy lost on test episodes, over heads",
+            "rank correlation of scores with the accuracy lost on test episodes, over the heads that "
+            "can be removed alone",
         ),
         "rank_correlation_interval": (
             ("order", "test_set", "coefficient", "resampled", "bound"),
@@ -261,10 +273,12 @@ def _correlations(
     scores: Mapping[str, Scores], tests: Mapping[str, PathOutputs], resamples: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank correlations (order, test_set, coefficient), and their intervals; NaN for random."""
-    flat = np.array([np.concatenate(list(values)) for values in scores.values()])
+    heads = next(iter(tests.values())).heads
+    free = are_removable(heads)
+    flat = np.array([np.concatenate(list(values)) for values in scores.values()])[:, free]
     found, intervals = [], []
     for outputs in tests.values():
-        lost = lost_without(outputs)
+        lost = lost_without(outputs)[:, free]
         loss = lost.mean(axis=0)
         found.append(rank_correlations(flat, loss))
         generator = np.random.default_rng(seed)

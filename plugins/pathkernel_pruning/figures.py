@@ -29,7 +29,7 @@ from pathkernel_datasets.drawing import (
 from pathkernel_datasets.figure_files import NothingToPlot, write_figures
 from pathkernel_datasets.selection import number
 from pathkernel_pruning.compare import RANDOM
-from pathkernel_pruning.heads import Head, every_head
+from pathkernel_pruning.heads import Head, removable_heads
 
 # colour, marker and line of the orders that are no theory's; the theory's are blue
 _LOOKS = {
@@ -109,7 +109,7 @@ def heads(result: xr.Dataset) -> Figure:
     """Accuracy that is lost with every single head against its score, one panel per order.
 
     Episodes are those of the first test set; error bars are one standard error. Scores are divided
-    by their largest.
+    by their largest. Heads that are the only one of their layer are left out.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def heads(result: xr.Dataset) -> Figure:
     looks = _looks(result)
     rows = -(-len(looks) // 4)
     columns = -(-len(looks) // rows)
-    numbers = every_head(result.attrs["heads_per_layer"])
+    numbers = removable_heads(result.attrs["heads_per_layer"])
     loss, error = (
         100 * np.array([here[variable].sel(layer=layer, head=head) for layer, head in numbers])
         for variable in ("ablation_drop", "ablation_drop_error")

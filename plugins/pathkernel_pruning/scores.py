@@ -12,7 +12,7 @@ import numpy as np
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
-from pathkernel_pruning.heads import every_head
+from pathkernel_pruning.heads import are_removable, removable_heads
 from pathkernel_pruning.outputs import PathOutputs
 from pathkernel_training.empirical import empirical_order_parameter
 from pathkernel_training.network import Weights, shape_of
@@ -69,7 +69,7 @@ def gradient_scores(outputs: PathOutputs) -> list[np.ndarray]:
 def ablation_scores(outputs: PathOutputs) -> list[np.ndarray]:
     """Accuracy that is lost when a single head is removed, one array per layer.
 
-    The only head of a layer cannot be removed alone; it gets the whole accuracy as its score.
+    The only head of a layer cannot be removed alone; it has no such score, which is NaN.
 
     Parameters
     ----------
@@ -86,15 +86,11 @@ def lost_without(outputs: PathOutputs) -> np.ndarray:
     -------
     array
         1 where only the whole network is right, −1 where only the one without the head is, else 0.
-        The only head of a layer takes all with it.
+        NaN for the only head of a layer, which cannot be removed alone.
     """
-    whole = outputs.correct([()])[:, 0].astype(float)
-    heads = every_head(outputs.heads)
-    alone = np.array([outputs.heads[layer - 1] == 1 for layer, _ in heads])
-    lost = np.repeat(whole[:, None], len(heads), axis=1)
-    if not alone.all():
-        removable = [(head,) for head, only in zip(heads, alone) if not only]
-        lost[:, ~alone] -= outputs.correct(removable)
+    right = outputs.correct([(), *((head,) for head in removable_heads(outputs.heads))])
+    lost = np.full((len(right), sum(outputs.heads)), np.nan)
+    lost[:, are_removable(outputs.heads)] = right[:, :1].astype(float) - right[:, 1:]
     return lost
 
 

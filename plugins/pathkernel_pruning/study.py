@@ -20,6 +20,7 @@ from pathkernel_datasets.study import versions
 from pathkernel_pruning.compare import RANDOM_ORDERS, RESAMPLES, compare_orders, labelled
 from pathkernel_pruning.correlation import rank_correlations
 from pathkernel_pruning.episodes import TEST_SETS, VALIDATION, EpisodeSet, episode_set
+from pathkernel_pruning.heads import are_removable, removable_heads
 from pathkernel_pruning.outputs import PathOutputs, path_outputs
 from pathkernel_pruning.scores import (
     ablation_scores,
@@ -103,7 +104,7 @@ def prune_study(
     ------
     StoreError
         If the store is damaged, is no study of one-shot images with trained heads, or lacks the
-        point; or the checkpoint is of another network.
+        point; or the checkpoint is of another network, or of one without a head to spare.
     FileNotFoundError, ValueError
         If the checkpoint is missing or damaged, or a number is out of range.
     pathkernel_datasets.image_sources.ImageDataError
@@ -116,6 +117,11 @@ def prune_study(
             f"{store} is a study of {task}; heads are pruned on episodes of {OneShotImages.name}"
         )
     file, trained = study_checkpoint(store, checkpoint)
+    if not removable_heads(trained.shape.heads_per_layer):
+        raise StoreError(
+            f"every layer of {file} has one head only, so that none can be removed; train a "
+            "network with more"
+        )
     dataset = open_store(store)
     points = theory_points(dataset, widths, temperature, seed)
     seed = points[0].seed
@@ -246,11 +252,12 @@ def _points(compared: xr.Dataset, points: Sequence[GridPoint]) -> xr.Dataset:
 
 def _grid(dataset: xr.Dataset, compared: xr.Dataset, seed: int) -> xr.Dataset:
     """How far theory's scores agree over the grid, and at every point with what is truly lost."""
-    scores = score_grid(dataset, seed)
+    heads = dataset.attrs["heads_per_layer"]
+    scores = score_grid(dataset, seed)[:, :, are_removable(heads)]
     agreement = rank_correlations(scores[:, :, None, None], scores)[0]
     losses = compared["ablation_drop"].values
-    present = ~np.isnan(losses[0])
-    truth = rank_correlations(scores[:, :, None], losses[:, present])[0]
+    removable = ~np.isnan(losses[0])  # and there at all
+    truth = rank_correlations(scores[:, :, None], losses[:, removable])[0]
     grid = {name: (dataset[name].values, dataset[name].attrs["long_name"]) for name in _GRID}
     dual = {
         f"{name}_dual": (values, f"{words}, of the other point")

@@ -10,7 +10,7 @@ from rich.text import Text
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.tables import plain_table
 from pathkernel_pruning.compare import RANDOM
-from pathkernel_pruning.heads import every_head, removal_order
+from pathkernel_pruning.heads import every_head, removable_heads, removal_order
 
 
 def head_table(result: xr.Dataset) -> Table:
@@ -32,7 +32,9 @@ def head_table(result: xr.Dataset) -> Table:
     for layer, head in every_head(result.attrs["heads_per_layer"]):
         at = {"layer": layer, "head": head}
         scores = (result["score"].sel(order=name, **at).item() for name in orders)
-        table.add_row(f"{layer}-{head}", *(f"{score:.3f}" for score in scores))
+        table.add_row(
+            f"{layer}-{head}", *("-" if np.isnan(score) else f"{score:.3f}" for score in scores)
+        )
     return table
 
 
@@ -51,7 +53,7 @@ def single_head_table(result: xr.Dataset) -> Table:
     table.add_column("head")
     for name in result["test_set"].values:
         table.add_column(Text(str(name)), justify="right")
-    for layer, head in every_head(result.attrs["heads_per_layer"]):
+    for layer, head in removable_heads(result.attrs["heads_per_layer"]):
         here = result.sel(layer=layer, head=head)
         losses = zip(here["ablation_drop"].values, here["ablation_drop_error"].values)
         cells = (f"{100 * loss:.1f} ± {100 * error:.1f}" for loss, error in losses)
@@ -138,7 +140,7 @@ def correlation_table(result: xr.Dataset) -> Table:
     """
     table = _table(
         "Rank correlation of scores with the accuracy lost with single heads",
-        f"Over {sum(result.attrs['heads_per_layer'])} heads. Brackets: 95 % intervals by the "
+        f"Over {len(removable_heads(result.attrs['heads_per_layer']))} heads. Brackets: 95 % intervals by the "
         f"bootstrap, {result.attrs['resamples']} resamples of episodes, or of heads.",
     )
     table.add_column("order")

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from made_up_networks import WIDTHS, made_up
+from scipy.stats import spearmanr
 
 from pathkernel_pruning.compare import RANDOM, compare_orders
 from pathkernel_pruning.heads import random_orders, removal_order
@@ -102,6 +104,39 @@ def test_heads_are_labelled(result):
     drop = result["ablation_drop"].sel(test_set="far", layer=1, head=2)
     outputs = TESTS["far"]
     assert float(drop) == pytest.approx(accuracy(outputs, ()) - accuracy(outputs, [(1, 2)]))
+
+
+def test_the_only_head_of_a_layer_is_left_out():
+    """With heads (3, 2, 1), whatever is said of head 3-1 changes no correlation and no order."""
+    removable = [
+        np.array([accuracy(TESTS["near"], ()) - accuracy(TESTS["near"], [(layer, head)])])
+        for layer, head in ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2))
+    ]
+    flat = np.concatenate(removable)
+    found = []
+    for last in (np.nan, -1.0, 1.0):
+        scores = {"ablation": [flat[:3], flat[3:], np.array([last])], "one": SCORES["one"]}
+        found.append(compare_orders(scores, TESTS, SHAPE, WIDTHS[2], 4, random=2, resamples=50))
+    one = found[0]
+    np.testing.assert_allclose(
+        one["rank_correlation"].sel(order="ablation", test_set="near"), 1, rtol=1e-12
+    )
+    expected = spearmanr(np.concatenate(SCORES["one"])[:5], flat).statistic
+    at = {"order": "one", "test_set": "near", "coefficient": "spearman"}
+    assert float(one["rank_correlation"].sel(at)) == pytest.approx(expected)
+    for name in ("ablation_drop", "ablation_drop_error"):
+        assert one[name].sel(layer=3).isnull().all()
+        assert (one[name].sel(layer=2).notnull().sum("head") == 2).all()
+    assert float(one["removal"].sel(order="ablation", layer=3, head=1)) == 0
+    for other in found[1:]:
+        xr.testing.assert_identical(other.drop_vars("score"), one.drop_vars("score"))
+
+
+def test_without_a_head_to_spare():
+    outputs = PathOutputs((1, 1), np.ones((4, 1)), np.array([1.0, 1.0, -1.0, -1.0]))
+    scores = {"one": [np.ones(1), np.ones(1)]}
+    with pytest.raises(ValueError, match="every layer has one head only"):
+        compare_orders(scores, {"near": outputs}, NetworkShape(2, 1, 6, 3), 5, 4)
 
 
 def test_everything_is_described(result):

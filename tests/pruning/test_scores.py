@@ -16,7 +16,7 @@ from pathkernel_pruning.scores import (
     trained_scores,
 )
 
-SHAPES = [(3,), (2, 3), (2, 2, 2), (1, 3)]
+SHAPES = [(3,), (2, 3), (2, 2, 2), (1, 3), (3, 2, 1)]
 
 
 @pytest.mark.parametrize("heads", SHAPES)
@@ -60,10 +60,11 @@ def test_ablation_is_the_loss_of_a_network_without_the_head(heads, episodes):
     outputs = outputs_of(weights, episodes)
     found, lost = ablation_scores(outputs), lost_without(outputs)
     for place, (layer, head) in enumerate(every_head(heads)):
-        if heads[layer - 1] == 1:  # nothing is left of the output
-            right = np.zeros(12)
-        else:
-            right = by_hand(weights, tokens, [(layer, head)]) * labels > 0
+        if heads[layer - 1] == 1:  # it cannot be removed alone
+            assert np.isnan(lost[:, place]).all()
+            assert np.isnan(found[layer - 1][head - 1])
+            continue
+        right = by_hand(weights, tokens, [(layer, head)]) * labels > 0
         np.testing.assert_array_equal(lost[:, place], whole.astype(float) - right)
         assert found[layer - 1][head - 1] == pytest.approx(whole.mean() - right.mean())
 
