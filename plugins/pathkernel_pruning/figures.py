@@ -35,12 +35,13 @@ from pathkernel_pruning.heads import Head, removable_heads
 _LOOKS = {
     "trained": (GREEN, "s", "-"),
     "gradient": (PURPLE, "^", "--"),
+    "raw-gradient": ("#882255", "<", ":"),
     "magnitude": ("#E69F00", "v", ":"),
     "ablation": ("black", "D", "-."),
 }
 _THEORY = ((BLUE, "o", "-"), (SKY, "o", "--"), ("#332288", "o", ":"))
 _LABELLED_HEADS = 10  # labels of more of them would hide each other
-_SAMPLED = ((ORANGE, "P", "-"), ("#882255", "P", "--"), ("#AA4499", "P", ":"))
+_SAMPLED = ((ORANGE, "P", "-"), ("#AA4499", "P", "--"), ("#CC6677", "P", ":"))
 
 
 def accuracy(result: xr.Dataset) -> Figure:

@@ -45,17 +45,20 @@ def magnitude_scores(weights: Weights) -> list[np.ndarray]:
     ]
 
 
-def gradient_scores(outputs: PathOutputs) -> list[np.ndarray]:
+def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> list[np.ndarray]:
     """Mean over episodes of |∂(f − y)²/∂m_h|, with a factor m_h = 1 in front of head h.
 
-    This is the importance of Michel, Levy and Neubig (NeurIPS 2019), without their optional
-    normalisation per layer. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
+    This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
+    over the heads of a layer. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
     the part of f that passes through the head.
 
     Parameters
     ----------
     outputs : PathOutputs
         On validation or training episodes: a score must not know the test set.
+    normalised : bool
+        Whether to divide by the norm of each layer, as the authors do. It makes all layers equally
+        important as a whole, and sets the only head of a layer to 1.
 
     Returns
     -------
@@ -63,7 +66,10 @@ def gradient_scores(outputs: PathOutputs) -> list[np.ndarray]:
     """
     parts = outputs.values @ outputs.through / np.sqrt(outputs.values.shape[1])
     misfit = outputs.output() - outputs.labels
-    return per_layer(np.mean(np.abs(2 * misfit[:, None] * parts), axis=0), outputs.heads)
+    scores = per_layer(np.mean(np.abs(2 * misfit[:, None] * parts), axis=0), outputs.heads)
+    if not normalised:
+        return scores
+    return [layer / (np.linalg.norm(layer) or 1.0) for layer in scores]
 
 
 def ablation_scores(outputs: PathOutputs) -> list[np.ndarray]:

@@ -32,9 +32,8 @@ def head_table(result: xr.Dataset) -> Table:
     for layer, head in every_head(result.attrs["heads_per_layer"]):
         at = {"layer": layer, "head": head}
         scores = (result["score"].sel(order=name, **at).item() for name in orders)
-        table.add_row(
-            f"{layer}-{head}", *("-" if np.isnan(score) else f"{score:.3f}" for score in scores)
-        )
+        cells = ("-" if np.isnan(score) else f"{score:.3f}" for score in scores)
+        table.add_row(f"{layer}-{head}", *cells)
     return table
 
 
@@ -130,38 +129,39 @@ def order_table(result: xr.Dataset) -> Table:
     return table
 
 
-def correlation_table(result: xr.Dataset) -> Table:
+def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Table:
     """Rank correlations of every score with the accuracy lost with single heads.
+
+    Beside them stands how much larger that of the first order is.
 
     Parameters
     ----------
     result : xarray.Dataset
         From :func:`pathkernel_pruning.study.prune_study`.
+    coefficient : str
+        ``"spearman"`` or ``"kendall"``.
     """
+    orders, symbol = _orders(result), {"spearman": "ρ", "kendall": "τ"}[coefficient]
     table = _table(
-        "Rank correlation of scores with the accuracy lost with single heads",
-        f"Over {len(removable_heads(result.attrs['heads_per_layer']))} heads. Brackets: 95 % intervals by the "
-        f"bootstrap, {result.attrs['resamples']} resamples of episodes, or of heads.",
+        f"Rank correlation {symbol} ({coefficient.capitalize()}) of scores with the accuracy lost "
+        "with single heads",
+        f"Over {len(removable_heads(result.attrs['heads_per_layer']))} heads. Δ{symbol}: that of "
+        f"{orders[0]} less this one. Brackets: 95 % intervals by the bootstrap, "
+        f"{result.attrs['resamples']} resamples of episodes, or of heads, the same for all orders.",
     )
     table.add_column("order")
     table.add_column("test set")
-    symbols = {"spearman": "ρ", "kendall": "τ"}
-    for coefficient in result["coefficient"].values:
-        table.add_column(f"{coefficient} {symbols[str(coefficient)]}", justify="right")
+    for heading in (symbol, f"Δ{symbol}"):
+        table.add_column(heading, justify="right")
         for resampled in result["resampled"].values:
             table.add_column(Text(str(resampled)), justify="right")
-    for name in _orders(result):
+    chosen = result.sel(coefficient=coefficient)
+    for name in orders:
         for test_set in result["test_set"].values:
-            at = {"order": name, "test_set": test_set}
-            cells = []
-            for coefficient in result["coefficient"].values:
-                value = result["rank_correlation"].sel(coefficient=coefficient, **at).item()
-                cells.append(_show(value))
-                for resampled in result["resampled"].values:
-                    ends = result["rank_correlation_interval"].sel(
-                        coefficient=coefficient, resampled=resampled, **at
-                    )
-                    cells.append(Text(f"[{_show(ends.values[0])}, {_show(ends.values[1])}]"))
+            here = chosen.sel(order=name, test_set=test_set)
+            cells = _with_intervals(here, "rank_correlation")
+            if name != orders[0]:
+                cells += _with_intervals(here, "correlation_difference")
             table.add_row(Text(name), Text(str(test_set)), *cells)
         table.add_section()
     return table
@@ -229,6 +229,13 @@ def _orders(result: xr.Dataset) -> list[str]:
 def _heading(name: str) -> Text:
     """Name of an order in two lines where it has a width, so that many fit beside one another."""
     return Text(name.replace(" N=", "\nN="))
+
+
+def _with_intervals(here: xr.Dataset, name: str) -> list[Text]:
+    """Cells of a number and of its intervals."""
+    ends = here[f"{name}_interval"].transpose("resampled", "bound").values
+    intervals = (f"[{_show(lower)}, {_show(upper)}]" for lower, upper in ends)
+    return [Text(_show(here[name].item())), *map(Text, intervals)]
 
 
 def _show(value: float) -> str:

@@ -164,6 +164,29 @@ def test_correlations_have_their_places(result):
     assert (upper <= 1 + 1e-12).all()
 
 
+def test_differences_of_correlations_are_paired():
+    """Of two scores that rank heads alike, the difference is 0 in every resample."""
+    rising = [np.arange(3.0), np.arange(3.0, 5.0), np.array([np.nan])]
+    scores = {
+        "one": rising,
+        "same": [np.exp(layer) for layer in rising],
+        "two": SCORES["two"],
+    }
+    found = compare_orders(scores, TESTS, SHAPE, WIDTHS[2], 4, random=2, resamples=300)
+    plain, less = found["rank_correlation"], found["correlation_difference"]
+    xr.testing.assert_allclose(less, (plain.sel(order="one") - plain).transpose(*less.dims))
+    ends = found["correlation_difference_interval"]
+    for name in ("one", "same"):
+        np.testing.assert_array_equal(less.sel(order=name), 0)
+        np.testing.assert_array_equal(ends.sel(order=name), 0)
+    other = found["rank_correlation_interval"].sel(order="one")
+    assert (other.sel(bound="upper") - other.sel(bound="lower") > 0.1).all(), "not for certainty"
+    lower, upper = ends.sel(order="two").transpose("bound", ...).values
+    assert (lower < upper).all()
+    assert found["correlation_difference"].sel(order=RANDOM).isnull().all()
+    assert ends.sel(order=RANDOM).isnull().all()
+
+
 def test_costs_are_those_of_the_pruned_networks(result):
     whole = Checkpoint(made_up(HEADS), np.ones((3, 5)), {})
     for scores in SCORES.values():
