@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,8 +37,8 @@ RANDOM = "random"
 
 RANDOM_ORDERS = 200
 RESAMPLES = 2000
-_SETS = 20_000  # of heads that are searched for the best one; 16 heads have 12,870 at most
-_SETS_AT_ONCE = 1000
+_NETWORKS = 100_000  # that are searched for the best one; 2 layers of 8 heads have 65,025
+_SUMS = 2**22  # outputs of them that are held at once
 
 
 def compare_orders(
@@ -148,7 +149,7 @@ def _curves(
         curves["accuracy_error"].append([_error(values) for values in right])
         curves["accuracy_drop_error"].append([_error(values[:, :1] - values) for values in right])
         deviations.append(np.std([values.mean(axis=0) for values in each], axis=0, ddof=1))
-        best.append([_best(outputs, count) for count in range(right[0].shape[1])])
+        best.append(_best(outputs))
     return {
         **{name: np.moveaxis(np.array(values), 0, 2) for name, values in curves.items()},
         "random_deviation": np.array(deviations).T,
@@ -162,23 +163,27 @@ def _classified(outputs: PathOutputs, order: RemovalOrder) -> np.ndarray:
     return outputs.correct([order.first(count) for count in steps]).astype(np.int8)
 
 
-def _best(outputs: PathOutputs, count: int) -> float:
-    """Largest accuracy with so many heads removed, in whatever way; NaN if there are too many."""
-    heads, free = outputs.heads, removable_heads(outputs.heads)
-    if math.comb(len(free), count) > _SETS:
-        return np.nan
-    sets = (
-        chosen
-        for chosen in itertools.combinations(free, count)
-        if all(
-            sum(layer == number for layer, _ in chosen) < size
-            for number, size in enumerate(heads, start=1)
-        )
-    )
-    found = -np.inf
-    while part := list(itertools.islice(sets, _SETS_AT_ONCE)):
-        found = max(found, outputs.correct(part).mean(axis=0).max())
-    return float(found)
+def _best(outputs: PathOutputs) -> np.ndarray:
+    """Largest accuracy with 0, 1, … heads removed, in whatever way; NaN if there are too many."""
+    heads = outputs.heads
+    steps = sum(heads) - len(heads) + 1
+    # all sets of heads that a layer may keep, (2^H_ℓ − 1, H_ℓ)
+    kept = [np.array(list(itertools.product((0.0, 1.0), repeat=count))[1:]) for count in heads]
+    networks = math.prod(map(len, kept))
+    if networks > _NETWORKS:
+        return np.full(steps, np.nan)
+    right = np.zeros(networks, dtype=int)
+    step = max(1, _SUMS // networks)
+    for start in range(0, len(outputs.labels), step):
+        part = slice(start, start + step)
+        sums = outputs.values[part].reshape(-1, *heads)
+        for layer in kept:  # sums over the first layer's heads that is left become the last axis
+            sums = np.tensordot(sums, layer, axes=(1, 1))
+        sums = sums.reshape(-1, networks)
+        right += np.count_nonzero(sums * outputs.labels[part, None] > 0, axis=0)
+    left = functools.reduce(np.add.outer, (layer.sum(axis=1) for layer in kept)).ravel()
+    best = [right[left == sum(heads) - removed].max() for removed in range(steps)]
+    return np.array(best) / len(outputs.labels)
 
 
 def _error(values: np.ndarray) -> np.ndarray:

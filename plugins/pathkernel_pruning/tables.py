@@ -76,11 +76,11 @@ def accuracy_table(result: xr.Dataset) -> Table:
         f"{result.attrs['random_orders']} orders ± their standard deviation; best: of all sets of "
         "so many heads, chosen on the same episodes.",
     )
-    table.add_column("test set")
-    table.add_column("removed", justify="right")
+    table.add_column("removed")
     for name in (*orders, RANDOM, "best"):
         table.add_column(_heading(name), justify="right")
     for test_set in result["test_set"].values:
+        table.add_row(_heading(str(test_set)))
         for count in result["removed"].values:
             at = {"removed": count, "test_set": test_set}
             cells = []
@@ -95,7 +95,7 @@ def accuracy_table(result: xr.Dataset) -> Table:
             cells.append(f"{mean:.1f}±{deviation:.1f}")
             best = 100 * result["best_accuracy"].sel(at).item()
             cells.append("-" if np.isnan(best) else f"{best:.1f}")
-            table.add_row(Text("" if count else str(test_set)), str(count), *cells)
+            table.add_row(f"{count:7d}", *cells)
         table.add_section()
     return table
 
@@ -227,8 +227,8 @@ def _orders(result: xr.Dataset) -> list[str]:
 
 
 def _heading(name: str) -> Text:
-    """Name of an order in two lines where it has a width, so that many fit beside one another."""
-    return Text(name.replace(" N=", "\nN="))
+    """Name in two lines where it can be broken, so that many columns fit."""
+    return Text(name.replace(" N=", "\nN=").replace("-", "-\n"))
 
 
 def _with_intervals(here: xr.Dataset, name: str) -> list[Text]:

@@ -88,6 +88,20 @@ def test_no_set_of_heads_does_better_than_the_best(result):
         assert (result["accuracy"].sel(test_set=test_set) <= best + 1e-12).all()
 
 
+def test_the_best_is_left_out_where_there_are_too_many_networks(monkeypatch, result):
+    networks = 7 * 3 * 1  # sets of heads that are kept: all but the empty one, in every layer
+    for bound, known in ((networks, True), (networks - 1, False)):
+        monkeypatch.setattr("pathkernel_pruning.compare._NETWORKS", bound)
+        found = compare_orders(SCORES, TESTS, SHAPE, WIDTHS[2], 4, random=25, resamples=50, seed=3)
+        if known:
+            xr.testing.assert_identical(found, result)
+        else:
+            assert found["best_accuracy"].isnull().all()
+            xr.testing.assert_identical(
+                found.drop_vars("best_accuracy"), result.drop_vars("best_accuracy")
+            )
+
+
 def test_heads_are_labelled(result):
     assert result["score"].dims == ("order", "layer", "head")
     one = result.sel(order="one")

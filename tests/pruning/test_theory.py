@@ -136,10 +136,10 @@ def posterior(draws, network=NETWORK):
     )
 
 
-def write_draws(store, sampler, at, draws):
+def write_draws(store, sampler, at, draws, network=NETWORK):
     """Draws in a store, as ``pathkernel sample`` lays them out."""
     group = f"samples/{sampler}/{at}"
-    dataset = xr.Dataset({"order_parameter": posterior(draws)})
+    dataset = xr.Dataset({"order_parameter": posterior(draws, network)})
     dataset.to_zarr(store, group=f"{group}/posterior", mode="a", consolidated=False)
     point = {"seed": at.seed, "temperature": at.temperature, "width": at.width}
     zarr.open_group(store, path=group).attrs["settings"] = json.dumps(point)
