@@ -60,11 +60,18 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
     ----------
     network : Network
     order_parameter : array, shape (n·C, n·C)
+        Rows and columns in path order, output fastest.
 
     Returns
     -------
     list of L arrays, shape (H_ℓ,)
-        Scores between 0 and 1.
+        Scores between 0 and 1. All are NaN if the order parameter holds NaN or infinity, as that
+        of a failed minimisation does, or is zero: it then gives no head a share.
+
+    Raises
+    ------
+    ValueError
+        If the order parameter has another shape.
     """
     paths, outputs = network.n_paths, network.outputs
     matrix = np.abs(to_host(order_parameter))
@@ -73,6 +80,8 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
             f"order_parameter must have shape ({paths * outputs}, {paths * outputs}), "
             f"but has {matrix.shape}"
         )
+    if not np.isfinite(matrix).all():
+        matrix = np.full_like(matrix, np.nan)
     matrix = matrix.reshape(paths, outputs, paths, outputs).sum(axis=(1, 3))
     heads = np.array(network.paths)  # (n, L), numbered from 1
     total = matrix.sum()
@@ -81,4 +90,4 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
         outside = [heads[:, layer] != head for head in range(1, count + 1)]
         scores.append(np.array([total - matrix[np.ix_(rest, rest)].sum() for rest in outside]))
     largest = max(layer.max() for layer in scores)
-    return [layer / largest for layer in scores]
+    return [layer / (largest or np.nan) for layer in scores]

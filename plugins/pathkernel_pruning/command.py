@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from pathkernel_pruning.study import PruningProgress
 
-_ORDERS = ("theory", "sampled", "trained", "gradient", "magnitude", "ablation")
+_ORDERS = (
+    *("theory", "sampled", "trained"),
+    *("gradient", "raw-gradient", "magnitude", "ablation"),
+)
 
 
 @click.command()
@@ -51,12 +54,12 @@ _ORDERS = ("theory", "sampled", "trained", "gradient", "magnitude", "ablation")
     "widths",
     type=Numbers(float, "N,N,…"),
     help="Widths N, among the study's, whose order parameters score heads; --order goes by the "
-    "first.  [default: that of largest log evidence, and 10]",
+    "first.  [default: that of largest log evidence, 10, and those with draws]",
 )
 @click.option(
     "--temperature",
     type=float,
-    help="Temperature T, one of the study's; by default the one with most evidence.",
+    help="Temperature T, one of the study's; by default, at each width, that of most evidence.",
 )
 @click.option("--seed", type=int, help="Seed, one of the study's; by default its first.")
 @click.option(
@@ -110,6 +113,7 @@ def prune(
             widths=widths,
             temperature=temperature,
             seed=seed,
+            needs=order if out is not None else None,
             episodes=episodes,
             report=report,
         )
@@ -127,17 +131,18 @@ def prune(
 
 def _print(result: xr.Dataset) -> None:
     from pathkernel_pruning import tables
+    from pathkernel_pruning.correlation import COEFFICIENTS
 
     console = stdout_console()
     for table in (
-        tables.head_table,
-        tables.single_head_table,
-        tables.order_table,
-        tables.accuracy_table,
-        tables.correlation_table,
-        tables.grid_table,
+        tables.head_table(result),
+        tables.single_head_table(result),
+        tables.order_table(result),
+        tables.accuracy_table(result),
+        *(tables.correlation_table(result, name) for name in COEFFICIENTS),
+        tables.grid_table(result),
     ):
-        console.print(table(result))
+        console.print(table)
     whole = result["accuracy"].isel(order=0, removed=0)
     errors = result["accuracy_error"].isel(order=0, removed=0)
     for name, accuracy, error in zip(result["test_set"].values, whole.values, errors.values):

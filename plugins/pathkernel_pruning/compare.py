@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.store import coordinate_values
 from pathkernel_pruning.correlation import (
     COEFFICIENTS,
     RESAMPLED,
-    episode_intervals,
-    head_intervals,
+    interval,
     rank_correlations,
+    resampled_episodes,
+    resampled_heads,
 )
-from pathkernel_pruning.heads import RemovalOrder, Scores, every_head, random_orders, removal_order
+from pathkernel_pruning.heads import (
+    RemovalOrder,
+    Scores,
+    are_removable,
+    random_orders,
+    removable_heads,
+    removal_order,
+)
 from pathkernel_pruning.networks import network_cost
 from pathkernel_pruning.outputs import PathOutputs
+from pathkernel_pruning.schema import labelled
 from pathkernel_pruning.scores import lost_without, per_layer
 from pathkernel_training.network import NetworkShape
 
@@ -29,7 +37,8 @@ RANDOM = "random"
 
 RANDOM_ORDERS = 200
 RESAMPLES = 2000
-_SETS = 5000  # of heads that are searched for the best one; 8 heads have 70 at most
+_NETWORKS = 100_000  # that are searched for the best one; 2 layers of 8 heads have 65,025
+_SUMS = 2**22  # outputs of them that are held at once
 
 
 def compare_orders(
@@ -70,7 +79,8 @@ def compare_orders(
     Raises
     ------
     ValueError
-        If there is no order or no test set, or a number is too small.
+        If there is no order or no test set, every layer has one head only, or a number is too
+        small.
     """
     if not scores or not tests:
         raise ValueError("scores and tests must hold at least one order and one test set")
@@ -79,134 +89,29 @@ def compare_orders(
             f"random must be at least 2 and resamples at least 1, but are {random} and {resamples}"
         )
     heads = shape.heads_per_layer
-    steps = sum(heads) - len(heads) + 1
+    if not removable_heads(heads):
+        raise ValueError("every layer has one head only, so that none can be removed")
     orders = {name: removal_order(values) for name, values in scores.items()}
-    names = (*orders, RANDOM)
     drawn = random_orders(heads, random, seed)
-    table = np.array([padded(values, heads) for values in scores.values()])
-    nothing = np.full((1, *table.shape[1:]), np.nan)
-    removals = [padded(_removals(order, heads), heads) for order in orders.values()]
-
-    curves = {"accuracy": [], "accuracy_error": [], "accuracy_drop_error": []}
-    deviations, best, drops, errors = [], [], [], []
-    for outputs in tests.values():
-        right = [_classified(outputs, order, steps) for order in orders.values()]
-        each = [_classified(outputs, order, steps) for order in drawn]
-        right.append(np.mean(each, axis=0, dtype=np.float64))
-        deviations.append(np.std([values.mean(axis=0) for values in each], axis=0, ddof=1))
-        best.append([_best(outputs, count) for count in range(steps)])
-        curves["accuracy"].append([values.mean(axis=0) for values in right])
-        curves["accuracy_error"].append([_error(values) for values in right])
-        curves["accuracy_drop_error"].append([_error(values[:, :1] - values) for values in right])
-        lost = lost_without(outputs)
-        drops.append(padded(per_layer(lost.mean(axis=0), heads), heads))
-        errors.append(padded(per_layer(_error(lost), heads), heads))
-
-    costs = [
-        network_cost(_smaller(shape, drawn[0], count), token_width, tokens)
-        for count in range(steps)
-    ]
-    head_dims, curve_dims = ("layer", "head"), ("order", "removed", "test_set")
-    by_test = {name: np.moveaxis(np.array(values), 0, 2) for name, values in curves.items()}
-    correlations, intervals = _correlations(scores, tests, resamples, seed)
-    variables: dict[str, tuple] = {
-        "score": (
-            ("order", *head_dims),
-            np.concatenate([table, nothing]),
-            "score of the head; heads of low scores are removed first",
-        ),
-        "removal": (
-            ("order", *head_dims),
-            np.concatenate([removals, nothing]),
-            "removal that takes the head, from 1; 0 if it stays",
-        ),
-        "accuracy": (
-            curve_dims,
-            by_test["accuracy"],
-            "fraction of test episodes classified correctly; mean over the random orders",
-        ),
-        "accuracy_error": (
-            curve_dims,
-            by_test["accuracy_error"],
-            "standard error of the accuracy over test episodes",
-        ),
-        "accuracy_drop_error": (
-            curve_dims,
-            by_test["accuracy_drop_error"],
-            "standard error of the accuracy lost, over the same test episodes",
-        ),
-        "random_deviation": (
-            ("removed", "test_set"),
-            np.array(deviations).T,
-            "standard deviation of the accuracy over random orders",
-        ),
-        "best_accuracy": (
-            ("removed", "test_set"),
-            np.array(best).T,
-            "largest accuracy of any network with so many heads removed, chosen on the same "
-            "episodes; NaN where there are too many",
-        ),
-        "ablation_drop": (
-            ("test_set", *head_dims),
-            np.array(drops),
-            "accuracy lost on test episodes when the head alone is removed",
-        ),
-        "ablation_drop_error": (
-            ("test_set", *head_dims),
-            np.array(errors),
-            "standard error of the accuracy lost when the head alone is removed",
-        ),
-        "rank_correlation": (
-            ("order", "test_set", "coefficient"),
-            correlations,
-            "rank correlation of scores with the accuracy lost on test episodes, over heads",
-        ),
-        "rank_correlation_interval": (
-            ("order", "test_set", "coefficient", "resampled", "bound"),
-            intervals,
-            "95 % interval of the rank correlation, by the bootstrap",
-        ),
-        "parameters": (
-            ("removed",),
-            np.array([cost.parameters for cost in costs]),
-            "trained numbers of the network that is left",
-        ),
-        "flops": (
-            ("removed",),
-            np.array([cost.flops for cost in costs]),
-            "floating-point operations of the network that is left, per episode, layer by layer",
-        ),
+    values = {
+        "score": _tables(scores.values(), heads),
+        "removal": _tables((_removals(order, heads) for order in orders.values()), heads),
+        **_curves(tests, list(orders.values()), drawn),
+        **_single_heads(tests, heads),
+        **_correlations(scores, tests, resamples, seed),
+        **_costs(shape, drawn[0], token_width, tokens),
     }
     coordinates = {
-        "order": (names, "order in which heads are removed, by its score"),
-        "removed": (range(steps), "number of heads removed"),
-        "test_set": (tuple(tests), "name of the set of test episodes"),
-        "layer": (range(1, len(heads) + 1), "attention layer, from the input"),
-        "head": (range(1, max(heads) + 1), "head within its layer"),
-        "coefficient": (COEFFICIENTS, "Spearman's ρ or Kendall's τ_b"),
-        "resampled": (RESAMPLED, "what the bootstrap draws anew"),
-        "bound": (("lower", "upper"), "end of the interval"),
+        "order": (*orders, RANDOM),
+        "removed": range(len(drawn[0].removed) + 1),
+        "test_set": tuple(tests),
+        "layer": range(1, len(heads) + 1),
+        "head": range(1, max(heads) + 1),
+        "coefficient": COEFFICIENTS,
+        "resampled": RESAMPLED,
+        "bound": ("lower", "upper"),
     }
-    return labelled(variables, coordinates)
-
-
-def labelled(
-    variables: Mapping[str, tuple], coordinates: Mapping[str, tuple[Sequence[Any], str]]
-) -> xr.Dataset:
-    """Dataset from name → (dims, values, meaning) and name → (values, meaning).
-
-    Everything has the unit 1.
-    """
-    return xr.Dataset(
-        {
-            name: (dims, values, {"long_name": meaning, "units": "1"})
-            for name, (dims, values, meaning) in variables.items()
-        },
-        {
-            name: (name, coordinate_values(values), {"long_name": meaning})
-            for name, (values, meaning) in coordinates.items()
-        },
-    )
+    return labelled(values, coordinates)
 
 
 def padded(values: Scores, heads: Sequence[int]) -> np.ndarray:
@@ -217,29 +122,10 @@ def padded(values: Scores, heads: Sequence[int]) -> np.ndarray:
     return table
 
 
-def _classified(outputs: PathOutputs, order: RemovalOrder, steps: int) -> np.ndarray:
-    """1 where episodes are right after 0, 1, … removals, else 0, (P, steps)."""
-    return outputs.correct([order.first(count) for count in range(steps)]).astype(np.int8)
-
-
-def _best(outputs: PathOutputs, count: int) -> float:
-    """Largest accuracy with so many heads removed, in whatever way; NaN if there are too many."""
-    if math.comb(sum(outputs.heads), count) > _SETS:
-        return np.nan
-    sets = [
-        chosen
-        for chosen in itertools.combinations(every_head(outputs.heads), count)
-        if all(
-            sum(layer == number for layer, _ in chosen) < heads
-            for number, heads in enumerate(outputs.heads, start=1)
-        )
-    ]
-    return float(outputs.correct(sets).mean(axis=0).max())
-
-
-def _error(values: np.ndarray) -> np.ndarray:
-    """Standard error of the mean over episodes; binomial where values are 0 and 1."""
-    return np.std(values, axis=0, dtype=np.float64) / np.sqrt(len(values))
+def _tables(values: Iterable[Scores], heads: Sequence[int]) -> np.ndarray:
+    """Tables of all orders (order, layer, head); NaN for the random ones, which come last."""
+    tables = [padded(each, heads) for each in values]
+    return np.array([*tables, np.full_like(tables[0], np.nan)])
 
 
 def _removals(order: RemovalOrder, heads: Sequence[int]) -> list[np.ndarray]:
@@ -249,33 +135,118 @@ def _removals(order: RemovalOrder, heads: Sequence[int]) -> list[np.ndarray]:
     return numbers
 
 
-def _smaller(shape: NetworkShape, order: RemovalOrder, count: int) -> NetworkShape:
-    """Shape after so many removals; every head costs the same, so that any order will do."""
-    heads = list(shape.heads_per_layer)
-    for layer, _ in order.first(count):
-        heads[layer - 1] -= 1
-    return NetworkShape(shape.layers, tuple(heads), shape.width, shape.qk_width)
+def _curves(
+    tests: Mapping[str, PathOutputs], orders: Sequence[RemovalOrder], drawn: Sequence[RemovalOrder]
+) -> dict[str, np.ndarray]:
+    """Accuracies as heads are removed, (order, removed, test_set) or (removed, test_set)."""
+    curves = {"accuracy": [], "accuracy_error": [], "accuracy_drop_error": []}
+    deviations, best = [], []
+    for outputs in tests.values():
+        right = [_classified(outputs, order) for order in orders]
+        each = [_classified(outputs, order) for order in drawn]
+        right.append(np.mean(each, axis=0, dtype=np.float64))
+        curves["accuracy"].append([values.mean(axis=0) for values in right])
+        curves["accuracy_error"].append([_error(values) for values in right])
+        curves["accuracy_drop_error"].append([_error(values[:, :1] - values) for values in right])
+        deviations.append(np.std([values.mean(axis=0) for values in each], axis=0, ddof=1))
+        best.append(_best(outputs))
+    return {
+        **{name: np.moveaxis(np.array(values), 0, 2) for name, values in curves.items()},
+        "random_deviation": np.array(deviations).T,
+        "best_accuracy": np.array(best).T,
+    }
+
+
+def _classified(outputs: PathOutputs, order: RemovalOrder) -> np.ndarray:
+    """1 where episodes are right after 0, 1, … removals, else 0, (P, removals + 1)."""
+    steps = range(len(order.removed) + 1)
+    return outputs.correct([order.first(count) for count in steps]).astype(np.int8)
+
+
+def _best(outputs: PathOutputs) -> np.ndarray:
+    """Largest accuracy with 0, 1, … heads removed, in whatever way; NaN if there are too many."""
+    heads = outputs.heads
+    steps = sum(heads) - len(heads) + 1
+    # all sets of heads that a layer may keep, (2^H_ℓ − 1, H_ℓ)
+    kept = [np.array(list(itertools.product((0.0, 1.0), repeat=count))[1:]) for count in heads]
+    networks = math.prod(map(len, kept))
+    if networks > _NETWORKS:
+        return np.full(steps, np.nan)
+    right = np.zeros(networks, dtype=int)
+    step = max(1, _SUMS // networks)
+    for start in range(0, len(outputs.labels), step):
+        part = slice(start, start + step)
+        sums = outputs.values[part].reshape(-1, *heads)
+        for layer in kept:  # sums over the first layer's heads that is left become the last axis
+            sums = np.tensordot(sums, layer, axes=(1, 1))
+        sums = sums.reshape(-1, networks)
+        right += np.count_nonzero(sums * outputs.labels[part, None] > 0, axis=0)
+    left = functools.reduce(np.add.outer, (layer.sum(axis=1) for layer in kept)).ravel()
+    best = [right[left == sum(heads) - removed].max() for removed in range(steps)]
+    return np.array(best) / len(outputs.labels)
+
+
+def _error(values: np.ndarray) -> np.ndarray:
+    """Standard error of the mean over episodes; binomial where values are 0 and 1."""
+    return np.std(values, axis=0, dtype=np.float64) / np.sqrt(len(values))
+
+
+def _single_heads(tests: Mapping[str, PathOutputs], heads: Sequence[int]) -> dict[str, np.ndarray]:
+    """What is lost with every single head, (test_set, layer, head)."""
+    lost = [lost_without(outputs) for outputs in tests.values()]
+
+    def table(of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        return np.array([padded(per_layer(of(values), heads), heads) for values in lost])
+
+    return {
+        "ablation_drop": table(lambda values: values.mean(axis=0)),
+        "ablation_drop_error": table(_error),
+    }
 
 
 def _correlations(
     scores: Mapping[str, Scores], tests: Mapping[str, PathOutputs], resamples: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rank correlations (order, test_set, coefficient), and their intervals; NaN for random."""
-    flat = np.array([np.concatenate(list(values)) for values in scores.values()])
-    found, intervals = [], []
+) -> dict[str, np.ndarray]:
+    """Rank correlations (order, test_set, coefficient), the first order's less each, intervals."""
+    free = are_removable(next(iter(tests.values())).heads)
+    flat = np.array([np.concatenate(list(values)) for values in scores.values()])[:, free]
+    found, ends = [], []
     for outputs in tests.values():
-        lost = lost_without(outputs)
+        lost = lost_without(outputs)[:, free]
         loss = lost.mean(axis=0)
-        found.append(rank_correlations(flat, loss))
+        found.append(_with_differences(rank_correlations(flat, loss)))
         generator = np.random.default_rng(seed)
-        intervals.append(
-            [
-                episode_intervals(flat, lost, resamples, generator),
-                head_intervals(flat, loss, resamples, generator),
-            ]
+        drawn = (
+            resampled_episodes(flat, lost, resamples, generator),
+            resampled_heads(flat, loss, resamples, generator),
         )
-    # (test_set, coefficient, order) and (test_set, resampled, coefficient, order, bound)
-    point = np.transpose(found, (2, 0, 1))
-    ends = np.transpose(intervals, (3, 0, 2, 1, 4))
-    unknown = [np.full((1, *values.shape[1:]), np.nan) for values in (point, ends)]
-    return np.concatenate([point, unknown[0]]), np.concatenate([ends, unknown[1]])
+        ends.append([interval(_with_differences(values)) for values in drawn])
+    # (test_set, 2, coefficient, order) and (test_set, resampled, 2, coefficient, order, bound)
+    points, intervals = np.transpose(found, (1, 3, 0, 2)), np.transpose(ends, (2, 4, 0, 3, 1, 5))
+    return {
+        name + suffix: np.concatenate([values, np.full_like(values[:1], np.nan)])  # of random
+        for suffix, both in (("", points), ("_interval", intervals))
+        for name, values in zip(("rank_correlation", "correlation_difference"), both)
+    }
+
+
+def _with_differences(correlations: np.ndarray) -> np.ndarray:
+    """Correlations (coefficient, order, …), and the first order's less each, (2, …)."""
+    return np.stack([correlations, correlations[:, :1] - correlations])
+
+
+def _costs(
+    shape: NetworkShape, order: RemovalOrder, token_width: int, tokens: int
+) -> dict[str, np.ndarray]:
+    """Cost after every removal; every head costs the same, so that any order will do."""
+    heads = list(shape.heads_per_layer)
+    costs = []
+    for removed in (None, *order.removed):
+        if removed is not None:
+            heads[removed[0] - 1] -= 1
+        left = NetworkShape(shape.layers, tuple(heads), shape.width, shape.qk_width)
+        costs.append(network_cost(left, token_width, tokens))
+    return {
+        "parameters": np.array([cost.parameters for cost in costs]),
+        "flops": np.array([cost.flops for cost in costs]),
+    }

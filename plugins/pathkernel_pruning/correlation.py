@@ -33,10 +33,10 @@ def rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.stack([_cosine(*ranks), _cosine(*signs)])
 
 
-def episode_intervals(
+def resampled_episodes(
     score: np.ndarray, lost: np.ndarray, resamples: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Intervals of the rank correlations of a score with mean losses, as episodes are drawn anew.
+    """Rank correlations of scores with mean losses, as episodes are drawn anew.
 
     Parameters
     ----------
@@ -49,19 +49,19 @@ def episode_intervals(
 
     Returns
     -------
-    array, shape (2, …, 2)
-        Coefficients; lower and upper ends that hold 95 %.
+    array, shape (2, …, resamples)
+        Coefficients; all scores see the same resamples.
     """
     # episodes come in few kinds; drawing how many there are of each is the same as drawing them
     kinds, counts = np.unique(lost, axis=0, return_counts=True)
     drawn = generator.multinomial(len(lost), counts / len(lost), size=resamples)
-    return _ends(rank_correlations(score[..., None, :], drawn @ kinds))
+    return rank_correlations(score[..., None, :], drawn @ kinds)
 
 
-def head_intervals(
+def resampled_heads(
     score: np.ndarray, loss: np.ndarray, resamples: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Intervals of the rank correlations of a score with losses, as heads are drawn anew.
+    """Rank correlations of scores with losses, as heads are drawn anew.
 
     Parameters
     ----------
@@ -72,23 +72,34 @@ def head_intervals(
 
     Returns
     -------
-    array, shape (2, …, 2)
-        Coefficients; lower and upper ends that hold 95 %. Draws without two different heads are
-        left out.
+    array, shape (2, …, resamples)
+        Coefficients; all scores see the same resamples. NaN for draws without two heads that
+        differ.
     """
     drawn = generator.integers(len(loss), size=(resamples, len(loss)))
-    return _ends(rank_correlations(score[..., drawn], loss[drawn]))
+    return rank_correlations(score[..., drawn], loss[drawn])
+
+
+def interval(resampled: np.ndarray) -> np.ndarray:
+    """Lower and upper ends that hold 95 % of the resamples, those of NaN left out.
+
+    Parameters
+    ----------
+    resampled : array, shape (…, resamples)
+
+    Returns
+    -------
+    array, shape (…, 2)
+        NaN where all resamples are.
+    """
+    tail = (1 - _LEVEL) / 2
+    known = ~np.isnan(resampled).all(axis=-1, keepdims=True)
+    filled = np.where(known, resampled, 0.0)  # no warning where nothing is known
+    ends = np.nanquantile(filled, [tail, 1 - tail], axis=-1)
+    return np.moveaxis(np.where(known[..., 0], ends, np.nan), 0, -1)
 
 
 def _cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     lengths = np.sqrt(np.sum(one**2, axis=-1) * np.sum(other**2, axis=-1))
     with np.errstate(invalid="ignore"):
         return np.sum(one * other, axis=-1) / lengths
-
-
-def _ends(correlations: np.ndarray) -> np.ndarray:
-    tail = (1 - _LEVEL) / 2
-    known = ~np.isnan(correlations).all(axis=-1, keepdims=True)
-    filled = np.where(known, correlations, 0.0)  # no warning where nothing is known
-    ends = np.nanquantile(filled, [tail, 1 - tail], axis=-1)
-    return np.where(known[..., 0], ends, np.nan).transpose(*range(1, ends.ndim), 0)

@@ -11,6 +11,8 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 
 from pathkernel_datasets.drawing import (
     BLUE,
@@ -29,18 +31,19 @@ from pathkernel_datasets.drawing import (
 from pathkernel_datasets.figure_files import NothingToPlot, write_figures
 from pathkernel_datasets.selection import number
 from pathkernel_pruning.compare import RANDOM
-from pathkernel_pruning.heads import Head, every_head
+from pathkernel_pruning.heads import Head, every_head, removable_heads
 
 # colour, marker and line of the orders that are no theory's; the theory's are blue
 _LOOKS = {
     "trained": (GREEN, "s", "-"),
     "gradient": (PURPLE, "^", "--"),
+    "raw-gradient": ("#882255", "<", ":"),
     "magnitude": ("#E69F00", "v", ":"),
     "ablation": ("black", "D", "-."),
 }
 _THEORY = ((BLUE, "o", "-"), (SKY, "o", "--"), ("#332288", "o", ":"))
-_LABELLED_HEADS = 10  # labels of more of them would hide each other
-_SAMPLED = ((ORANGE, "P", "-"), ("#882255", "P", "--"), ("#AA4499", "P", ":"))
+_LABELLED_HEADS = 16  # labels of more of them would hide each other
+_SAMPLED = ((ORANGE, "P", "-"), ("#AA4499", "P", "--"), ("#CC6677", "P", ":"))
 
 
 def accuracy(result: xr.Dataset) -> Figure:
@@ -87,14 +90,15 @@ def accuracy(result: xr.Dataset) -> Figure:
                     elinewidth=0.9,
                     label=name,
                 )
-            axis.plot(
-                removed,
-                100 * here["best_accuracy"].values,
-                color=GREY,
-                linewidth=1,
-                linestyle=(0, (4, 1)),
-                label="best set of heads",
-            )
+            if here["best_accuracy"].notnull().any():
+                axis.plot(
+                    removed,
+                    100 * here["best_accuracy"].values,
+                    color=GREY,
+                    linewidth=1,
+                    linestyle=(0, (4, 1)),
+                    label="best set of heads",
+                )
             axis.axhline(50, color=GREY, linewidth=0.6, linestyle=":")
             axis.set_xticks(removed[:: 1 if len(removed) <= 10 else 2])
             axis.set_title(test_set)
@@ -109,7 +113,7 @@ def heads(result: xr.Dataset) -> Figure:
     """Accuracy that is lost with every single head against its score, one panel per order.
 
     Episodes are those of the first test set; error bars are one standard error. Scores are divided
-    by their largest.
+    by their largest. Heads that are the only one of their layer are left out.
 
     Parameters
     ----------
@@ -121,13 +125,14 @@ def heads(result: xr.Dataset) -> Figure:
     looks = _looks(result)
     rows = -(-len(looks) // 4)
     columns = -(-len(looks) // rows)
-    numbers = every_head(result.attrs["heads_per_layer"])
+    numbers = removable_heads(result.attrs["heads_per_layer"])
     loss, error = (
         100 * np.array([here[variable].sel(layer=layer, head=head) for layer, head in numbers])
         for variable in ("ablation_drop", "ablation_drop_error")
     )
     with matplotlib.rc_context(STYLE):
-        shape = (2.5 * columns + 0.5, 2.3 * rows + 0.6)
+        side = 2.5 if len(numbers) <= 8 else 3.2
+        shape = (side * columns + 0.5, (side - 0.2) * rows + 0.6)
         figure, axes = panel_grid(len(looks), columns, shape, sharey=True)
         for axis, (name, (colour, marker, _)) in zip(axes, looks.items()):
             score = here["score"].sel(order=name)
@@ -139,9 +144,10 @@ def heads(result: xr.Dataset) -> Figure:
             if len(numbers) <= _LABELLED_HEADS:
                 _label(axis, numbers, values, loss)
             spearman = float(here["rank_correlation"].sel(order=name, coefficient="spearman"))
-            axis.set_title(f"{name}, ρ = {spearman:.2f}".replace("-", "−"))
+            axis.set_title(f"{name}, ρ = " + f"{spearman:.2f}".replace("-", "−"))
             axis.axhline(0, color=GREY, linewidth=0.6, linestyle=":")
             axis.margins(x=0.12)
+            axis.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         for axis in axes[-columns:]:  # the lowest of every column
             axis.set_xlabel("score / largest")
         for axis in axes[::columns]:
@@ -169,7 +175,60 @@ def _label(axis: Axes, numbers: Sequence[Head], x: np.ndarray, y: np.ndarray) ->
             textcoords="offset points",
             fontsize=7,
             ha="left" if right > 0 else "right",
+            path_effects=[withStroke(linewidth=1.5, foreground="white")],  # over error bars
         )
+
+
+def scores(result: xr.Dataset) -> Figure:
+    """Score of every head in the theory, in samples and in the trained network's weights.
+
+    Scores are those of the order parameter, the largest 1. Error bars are the Monte-Carlo error of
+    the samples.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_pruning.study.prune_study`.
+    """
+    numbers = every_head(result.attrs["heads_per_layer"])
+    shown = {
+        name: look
+        for name, look in _looks(result).items()
+        if name.partition(" ")[0] in ("theory", "sampled", "trained")
+    }
+    places = np.arange(len(numbers)) + np.array([layer for layer, _ in numbers])
+    step = 0.7 / len(shown)
+    with matplotlib.rc_context(STYLE):
+        width = max(5.4, (0.2 + 0.13 * len(shown)) * len(numbers) + 1.0)
+        figure, (axis,) = panel_grid(1, 1, (width, 3.5))
+        for place in places[::2]:
+            axis.axvspan(place - 0.5, place + 0.5, color=GREY, alpha=0.07, linewidth=0)
+        for series, (name, (colour, marker, _)) in enumerate(shown.items()):
+            here = result.sel(order=name)
+            values, errors = (
+                [here[of].sel(layer=layer, head=head).item() for layer, head in numbers]
+                for of in ("score", "score_error")
+            )
+            axis.errorbar(
+                places + step * (series - (len(shown) - 1) / 2),
+                values,
+                None if np.isnan(errors).all() else errors,
+                fmt=marker,
+                color=colour,
+                markersize=4.5,
+                elinewidth=1,
+                capsize=2,
+                label=_with_temperature(result, name),
+            )
+        axis.set_xticks(places, ["{}-{}".format(*head) for head in numbers])
+        axis.set_xlim(places[0] - 0.7, places[-1] + 0.7)
+        axis.set_ylim(0, 1.06)
+        axis.tick_params(axis="x", length=0)
+        axis.set_xlabel("head (layer-head)")
+        axis.set_ylabel("head score (largest 1)")
+        heading(figure, result, "head scores from U")
+        legend_below(figure, axis, int(width / 1.8))
+    return figure
 
 
 def theory_grid(result: xr.Dataset) -> Figure:
@@ -234,16 +293,21 @@ def save_pruning_figures(
     Returns
     -------
     list of pathlib.Path
-        Files written: ``accuracy.png``, ``accuracy.svg``, …
+        Files written: ``scores.png``, ``scores.svg``, …
 
     Raises
     ------
     OSError
         If the folder cannot be made or written.
     """
-    drawn = {"accuracy": accuracy, "heads": heads, "theory_grid": theory_grid}
+    drawn = {"scores": scores, "accuracy": accuracy, "heads": heads, "theory_grid": theory_grid}
     figures = {name: (lambda draw=draw: draw(result)) for name, draw in drawn.items()}
     return write_figures(figures, folder, report)
+
+
+def _with_temperature(result: xr.Dataset, name: str) -> str:
+    temperature = float(result["order_temperature"].sel(order=name))
+    return name if np.isnan(temperature) else f"{name}, T={temperature:g}"
 
 
 def _looks(result: xr.Dataset) -> dict[str, tuple[str, str, str]]:

@@ -23,6 +23,16 @@ def every_head(heads: Sequence[int]) -> tuple[Head, ...]:
     )
 
 
+def removable_heads(heads: Sequence[int]) -> tuple[Head, ...]:
+    """Heads that can be removed alone: all but those that are the only one of their layer."""
+    return tuple(head for head in every_head(heads) if heads[head[0] - 1] > 1)
+
+
+def are_removable(heads: Sequence[int]) -> np.ndarray:
+    """Which of ``every_head`` are among ``removable_heads``, array of bool (ΣH_ℓ,)."""
+    return np.repeat(np.array(heads) > 1, heads)
+
+
 def kept_heads(heads: Sequence[int], removed: Iterable[Head]) -> tuple[tuple[int, ...], ...]:
     """Heads that each layer keeps, as :meth:`pathkernel_core.network.Network.keep_heads` takes.
 
@@ -80,7 +90,8 @@ class RemovalOrder:
     removed : tuple of (layer, head)
         First the head that is removed first.
     skipped : tuple of (layer, head)
-        Heads that stay although heads of a larger score go: the last ones of their layers.
+        Heads that stay although heads of a larger score go: the last ones of their layers. A head
+        that was its layer's only one from the start is not among them: it has no place in an order.
     """
 
     removed: tuple[Head, ...]
@@ -110,16 +121,20 @@ def removal_order(scores: Scores) -> RemovalOrder:
     Parameters
     ----------
     scores : sequence of L arrays, shape (H_ℓ,)
+        The score of a layer's only head is not looked at, and may be NaN.
 
     Raises
     ------
     ValueError
-        If a score is NaN.
+        If the score of another head is NaN.
     """
-    flat = np.concatenate([np.asarray(layer, dtype=float) for layer in scores])
+    heads = removable_heads([len(layer) for layer in scores])
+    flat = np.array([scores[layer - 1][head - 1] for layer, head in heads], dtype=float)
     if np.isnan(flat).any():
-        raise ValueError("scores hold NaN, which has no place in an order; give every head one")
-    heads = every_head([len(layer) for layer in scores])
+        raise ValueError(
+            "scores hold NaN, which has no place in an order; give every head one, but for those "
+            "that are the only one of their layer"
+        )
     left = {layer: len(values) for layer, values in enumerate(scores, start=1)}
     removed: list[Head] = []
     passed: list[tuple[Head, int]] = []  # heads that stay, and how many were removed before

@@ -12,7 +12,7 @@ import numpy as np
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
-from pathkernel_pruning.heads import every_head
+from pathkernel_pruning.heads import are_removable, removable_heads
 from pathkernel_pruning.outputs import PathOutputs
 from pathkernel_training.empirical import empirical_order_parameter
 from pathkernel_training.network import Weights, shape_of
@@ -45,17 +45,20 @@ def magnitude_scores(weights: Weights) -> list[np.ndarray]:
     ]
 
 
-def gradient_scores(outputs: PathOutputs) -> list[np.ndarray]:
+def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> list[np.ndarray]:
     """Mean over episodes of |∂(f − y)²/∂m_h|, with a factor m_h = 1 in front of head h.
 
-    This is the importance of Michel, Levy and Neubig (NeurIPS 2019), without their optional
-    normalisation per layer. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
+    This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
+    over the heads of a layer. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
     the part of f that passes through the head.
 
     Parameters
     ----------
     outputs : PathOutputs
         On validation or training episodes: a score must not know the test set.
+    normalised : bool
+        Whether to divide by the norm of each layer, as the authors do. It makes all layers equally
+        important as a whole, and sets the only head of a layer to 1.
 
     Returns
     -------
@@ -63,13 +66,16 @@ def gradient_scores(outputs: PathOutputs) -> list[np.ndarray]:
     """
     parts = outputs.values @ outputs.through / np.sqrt(outputs.values.shape[1])
     misfit = outputs.output() - outputs.labels
-    return per_layer(np.mean(np.abs(2 * misfit[:, None] * parts), axis=0), outputs.heads)
+    scores = per_layer(np.mean(np.abs(2 * misfit[:, None] * parts), axis=0), outputs.heads)
+    if not normalised:
+        return scores
+    return [layer / (np.linalg.norm(layer) or 1.0) for layer in scores]
 
 
 def ablation_scores(outputs: PathOutputs) -> list[np.ndarray]:
     """Accuracy that is lost when a single head is removed, one array per layer.
 
-    The only head of a layer cannot be removed alone; it gets the whole accuracy as its score.
+    The only head of a layer cannot be removed alone; it has no such score, which is NaN.
 
     Parameters
     ----------
@@ -86,15 +92,11 @@ def lost_without(outputs: PathOutputs) -> np.ndarray:
     -------
     array
         1 where only the whole network is right, −1 where only the one without the head is, else 0.
-        The only head of a layer takes all with it.
+        NaN for the only head of a layer, which cannot be removed alone.
     """
-    whole = outputs.correct([()])[:, 0].astype(float)
-    heads = every_head(outputs.heads)
-    alone = np.array([outputs.heads[layer - 1] == 1 for layer, _ in heads])
-    lost = np.repeat(whole[:, None], len(heads), axis=1)
-    if not alone.all():
-        removable = [(head,) for head, only in zip(heads, alone) if not only]
-        lost[:, ~alone] -= outputs.correct(removable)
+    right = outputs.correct([(), *((head,) for head in removable_heads(outputs.heads))])
+    lost = np.full((len(right), sum(outputs.heads)), np.nan)
+    lost[:, are_removable(outputs.heads)] = right[:, :1].astype(float) - right[:, 1:]
     return lost
 
 

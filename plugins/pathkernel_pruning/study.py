@@ -17,10 +17,12 @@ from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.study import versions
-from pathkernel_pruning.compare import RANDOM_ORDERS, RESAMPLES, compare_orders, labelled
+from pathkernel_pruning.compare import RANDOM_ORDERS, RESAMPLES, compare_orders, padded
 from pathkernel_pruning.correlation import rank_correlations
 from pathkernel_pruning.episodes import TEST_SETS, VALIDATION, EpisodeSet, episode_set
+from pathkernel_pruning.heads import Scores, are_removable, removable_heads
 from pathkernel_pruning.outputs import PathOutputs, path_outputs
+from pathkernel_pruning.schema import labelled
 from pathkernel_pruning.scores import (
     ablation_scores,
     gradient_scores,
@@ -28,6 +30,7 @@ from pathkernel_pruning.scores import (
     trained_scores,
 )
 from pathkernel_pruning.theory import sampled_scores, score_grid, theory_points, theory_scores
+from pathkernel_sampling.drawn import order_parameter_draws
 from pathkernel_sampling.point import GridPoint
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_tasks.one_shot_images import TOKENS, WIDTH, OneShotImages
@@ -36,6 +39,7 @@ from pathkernel_training.study_checkpoint import study_checkpoint
 
 GROUP = "pruning"
 EPISODES = 10_000
+_TRAINED = ("trained", "gradient", "raw-gradient", "magnitude", "ablation")  # of the network
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,6 @@ class PruningProgress:
     doing: str
 
 
-_GRID = ("temperature", "width")
-
 Report = Callable[[PruningProgress], None]
 
 
@@ -59,6 +61,7 @@ def prune_study(
     widths: Sequence[float] | None = None,
     temperature: float | None = None,
     seed: int | None = None,
+    needs: str | None = None,
     episodes: int = EPISODES,
     random: int = RANDOM_ORDERS,
     resamples: int = RESAMPLES,
@@ -79,12 +82,15 @@ def prune_study(
         beside the store.
     widths : sequence of float, optional
         Widths N whose order parameters score heads, among the study's; by default that of largest
-        log evidence, and 10.
+        log evidence, 10, and those with draws, see
+        :func:`pathkernel_pruning.theory.theory_points`.
     temperature : float, optional
-        Temperature T, one of the study's; by default that of largest log evidence.
+        Temperature T, one of the study's; by default, at every width, that of largest log evidence.
     seed : int, optional
         Seed of the study's training examples, one of the study's; by default its first. Episodes
         are drawn from it, too.
+    needs : str, optional
+        Kind of order, such as ``sampled``, without which nothing is computed.
     episodes : int
         Even number of episodes of each set.
     random : int
@@ -103,9 +109,10 @@ def prune_study(
     ------
     StoreError
         If the store is damaged, is no study of one-shot images with trained heads, or lacks the
-        point; or the checkpoint is of another network.
+        point; or the checkpoint is of another network, or of one without a head to spare.
     FileNotFoundError, ValueError
-        If the checkpoint is missing or damaged, or a number is out of range.
+        If the checkpoint is missing or damaged, a number is out of range, or there is no order of
+        the kind that is needed.
     pathkernel_datasets.image_sources.ImageDataError
         If image data are missing or damaged, or cannot be downloaded.
     """
@@ -116,29 +123,32 @@ def prune_study(
             f"{store} is a study of {task}; heads are pruned on episodes of {OneShotImages.name}"
         )
     file, trained = study_checkpoint(store, checkpoint)
+    if not removable_heads(trained.shape.heads_per_layer):
+        raise StoreError(
+            f"every layer of {file} has one head only, so that none can be removed; train a "
+            "network with more"
+        )
     dataset = open_store(store)
-    points = theory_points(dataset, widths, temperature, seed)
+    draws = order_parameter_draws(store)
+    points = theory_points(dataset, widths, temperature, seed, draws)
     seed = points[0].seed
+    scores = {f"theory N={number(at.width)}": theory_scores(dataset, at) for at in points}
+    errors = {}
+    for at in points:
+        if at in draws:
+            name = f"sampled N={number(at.width)}"
+            scores[name], errors[name] = sampled_scores(dataset, draws[at])
+    if needs is not None:
+        _first_of_kind([*scores, *_TRAINED], needs)
     settings = {"heads": heads_digest(file), "episodes": episodes, "seed": seed}
     settings |= versions(("pathkernel",))
     outputs = _path_outputs(store, trained, settings, report)
-    validation, tests = outputs[VALIDATION], {name: outputs[name] for name in TEST_SETS}
-    scores = {f"theory N={number(at.width)}": theory_scores(dataset, at) for at in points}
-    for at in points:
-        sampled = sampled_scores(store, at)
-        if sampled is not None:
-            scores[f"sampled N={number(at.width)}"] = sampled
-    scores |= {
-        "trained": trained_scores(trained.weights),
-        "gradient": gradient_scores(validation),
-        "magnitude": magnitude_scores(trained.weights),
-        "ablation": ablation_scores(validation),
-    }
+    scores |= _trained_scores(trained, outputs[VALIDATION])
     total = len(outputs) * episodes
     report(PruningProgress(total, total, "comparing orders"))
     compared = compare_orders(
         scores,
-        tests,
+        {name: outputs[name] for name in TEST_SETS},
         trained.shape,
         WIDTH,
         TOKENS,
@@ -147,7 +157,13 @@ def prune_study(
         seed=seed,
     )
     result = xr.merge(
-        [compared, _points(compared, points), _grid(dataset, compared, seed), _kept(outputs)],
+        [
+            compared,
+            _points(compared, points),
+            _errors(compared, errors, trained.shape.heads_per_layer),
+            _grid(dataset, compared, seed),
+            _kept(outputs),
+        ],
         join="exact",
         combine_attrs="override",
     )
@@ -186,12 +202,31 @@ def order_named(result: xr.Dataset, kind: str) -> str:
     ValueError
         If the comparison has none.
     """
-    names = [str(name) for name in result["order"].values]
+    return _first_of_kind([str(name) for name in result["order"].values], kind)
+
+
+def _first_of_kind(names: Sequence[str], kind: str) -> str:
     for name in names:
         if name == kind or name.startswith(f"{kind} N="):
             return name
-    remedy = "; draw samples with: pathkernel sample" if kind == "sampled" else ""
+    remedy = (
+        "; draw samples with: pathkernel sample, or choose --widths that have some"
+        if kind == "sampled"
+        else ""
+    )
     raise ValueError(f"there is no order {kind!r}, only {', '.join(names)}{remedy}")
+
+
+def _trained_scores(trained: Checkpoint, validation: PathOutputs) -> dict[str, Scores]:
+    """Scores by the trained network itself, those of ``_TRAINED``."""
+    values = (
+        trained_scores(trained.weights),
+        gradient_scores(validation),
+        gradient_scores(validation, normalised=False),
+        magnitude_scores(trained.weights),
+        ablation_scores(validation),
+    )
+    return dict(zip(_TRAINED, values, strict=True))
 
 
 def _path_outputs(
@@ -229,49 +264,33 @@ def _path_outputs(
 
 def _points(compared: xr.Dataset, points: Sequence[GridPoint]) -> xr.Dataset:
     """Width and temperature of the orders that have them, as coordinates."""
-    names = [str(name) for name in compared["order"].values]
-    values = np.full((2, len(names)), np.nan)
+    widths, temperatures = np.full((2, compared.sizes["order"]), np.nan)
     for at in points:
-        for place, name in enumerate(names):
-            if name.endswith(f" N={number(at.width)}"):
-                values[:, place] = at.width, at.temperature
-    meaning = "of the order parameter that scores heads"
-    return xr.Dataset(
-        coords={
-            "order_width": ("order", values[0], {"long_name": f"width N {meaning}"}),
-            "order_temperature": ("order", values[1], {"long_name": f"temperature T {meaning}"}),
-        }
-    )
+        for place, name in enumerate(compared["order"].values):
+            if str(name).endswith(f" N={number(at.width)}"):
+                widths[place], temperatures[place] = at.width, at.temperature
+    return labelled({}, {"order_width": widths, "order_temperature": temperatures})
+
+
+def _errors(compared: xr.Dataset, errors: Mapping[str, Scores], heads: Sequence[int]) -> xr.Dataset:
+    """Monte-Carlo errors of the scores of some orders."""
+    values = np.full(compared["score"].shape, np.nan)
+    for place, name in enumerate(compared["order"].values):
+        if str(name) in errors:
+            values[place] = padded(errors[str(name)], heads)
+    return labelled({"score_error": values}, {})
 
 
 def _grid(dataset: xr.Dataset, compared: xr.Dataset, seed: int) -> xr.Dataset:
     """How far theory's scores agree over the grid, and at every point with what is truly lost."""
-    scores = score_grid(dataset, seed)
+    scores = score_grid(dataset, seed)[:, :, are_removable(dataset.attrs["heads_per_layer"])]
     agreement = rank_correlations(scores[:, :, None, None], scores)[0]
     losses = compared["ablation_drop"].values
-    present = ~np.isnan(losses[0])
-    truth = rank_correlations(scores[:, :, None], losses[:, present])[0]
-    grid = {name: (dataset[name].values, dataset[name].attrs["long_name"]) for name in _GRID}
-    dual = {
-        f"{name}_dual": (values, f"{words}, of the other point")
-        for name, (values, words) in grid.items()
-    }
-    return labelled(
-        {
-            "theory_agreement": (
-                (*_GRID, *(f"{name}_dual" for name in _GRID)),
-                agreement,
-                "Spearman's rank correlation of theory's scores at two points of the grid",
-            ),
-            "theory_correlation": (
-                (*_GRID, "test_set"),
-                truth,
-                "Spearman's rank correlation of theory's scores with the accuracy lost on test "
-                "episodes",
-            ),
-        },
-        {**grid, **dual},
-    )
+    removable = ~np.isnan(losses[0])  # and there at all
+    truth = rank_correlations(scores[:, :, None], losses[:, removable])[0]
+    grid = {name: dataset[name].values for name in ("temperature", "width")}
+    dual = {f"{name}_dual": values for name, values in grid.items()}
+    return labelled({"theory_agreement": agreement, "theory_correlation": truth}, {**grid, **dual})
 
 
 def _kept(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
@@ -279,20 +298,12 @@ def _kept(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
     first = next(iter(outputs.values()))
     return labelled(
         {
-            "path_output": (
-                ("episode_set", "episode", "path"),
-                np.stack([part.values for part in outputs.values()]),
-                "what the path adds to the output, before division by the root of their number",
-            ),
-            "episode_label": (
-                ("episode_set", "episode"),
-                np.stack([part.labels for part in outputs.values()]),
-                "label of the episode",
-            ),
+            "path_output": np.stack([part.values for part in outputs.values()]),
+            "episode_label": np.stack([part.labels for part in outputs.values()]),
         },
         {
-            "episode_set": (tuple(outputs), "name of the set of episodes"),
-            "episode": (range(len(first.labels)), "episode within its set"),
-            "path": (Network(first.heads, 1).path_labels, "attention path, one head per layer"),
+            "episode_set": tuple(outputs),
+            "episode": range(len(first.labels)),
+            "path": Network(first.heads, 1).path_labels,
         },
     )

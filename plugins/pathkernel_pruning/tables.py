@@ -10,7 +10,7 @@ from rich.text import Text
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.tables import plain_table
 from pathkernel_pruning.compare import RANDOM
-from pathkernel_pruning.heads import every_head, removal_order
+from pathkernel_pruning.heads import every_head, removable_heads, removal_order
 
 
 def head_table(result: xr.Dataset) -> Table:
@@ -32,7 +32,8 @@ def head_table(result: xr.Dataset) -> Table:
     for layer, head in every_head(result.attrs["heads_per_layer"]):
         at = {"layer": layer, "head": head}
         scores = (result["score"].sel(order=name, **at).item() for name in orders)
-        table.add_row(f"{layer}-{head}", *(f"{score:.3f}" for score in scores))
+        cells = ("-" if np.isnan(score) else f"{score:.3f}" for score in scores)
+        table.add_row(f"{layer}-{head}", *cells)
     return table
 
 
@@ -51,7 +52,7 @@ def single_head_table(result: xr.Dataset) -> Table:
     table.add_column("head")
     for name in result["test_set"].values:
         table.add_column(Text(str(name)), justify="right")
-    for layer, head in every_head(result.attrs["heads_per_layer"]):
+    for layer, head in removable_heads(result.attrs["heads_per_layer"]):
         here = result.sel(layer=layer, head=head)
         losses = zip(here["ablation_drop"].values, here["ablation_drop_error"].values)
         cells = (f"{100 * loss:.1f} ± {100 * error:.1f}" for loss, error in losses)
@@ -75,11 +76,11 @@ def accuracy_table(result: xr.Dataset) -> Table:
         f"{result.attrs['random_orders']} orders ± their standard deviation; best: of all sets of "
         "so many heads, chosen on the same episodes.",
     )
-    table.add_column("test set")
-    table.add_column("removed", justify="right")
+    table.add_column("removed")
     for name in (*orders, RANDOM, "best"):
         table.add_column(_heading(name), justify="right")
     for test_set in result["test_set"].values:
+        table.add_row(_heading(str(test_set)))
         for count in result["removed"].values:
             at = {"removed": count, "test_set": test_set}
             cells = []
@@ -94,7 +95,7 @@ def accuracy_table(result: xr.Dataset) -> Table:
             cells.append(f"{mean:.1f}±{deviation:.1f}")
             best = 100 * result["best_accuracy"].sel(at).item()
             cells.append("-" if np.isnan(best) else f"{best:.1f}")
-            table.add_row(Text("" if count else str(test_set)), str(count), *cells)
+            table.add_row(f"{count:7d}", *cells)
         table.add_section()
     return table
 
@@ -128,38 +129,39 @@ def order_table(result: xr.Dataset) -> Table:
     return table
 
 
-def correlation_table(result: xr.Dataset) -> Table:
+def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Table:
     """Rank correlations of every score with the accuracy lost with single heads.
+
+    Beside them stands how much larger that of the first order is.
 
     Parameters
     ----------
     result : xarray.Dataset
         From :func:`pathkernel_pruning.study.prune_study`.
+    coefficient : str
+        ``"spearman"`` or ``"kendall"``.
     """
+    orders, symbol = _orders(result), {"spearman": "ρ", "kendall": "τ"}[coefficient]
     table = _table(
-        "Rank correlation of scores with the accuracy lost with single heads",
-        f"Over {sum(result.attrs['heads_per_layer'])} heads. Brackets: 95 % intervals by the "
-        f"bootstrap, {result.attrs['resamples']} resamples of episodes, or of heads.",
+        f"Rank correlation {symbol} ({coefficient.capitalize()}) of scores with the accuracy lost "
+        "with single heads",
+        f"Over {len(removable_heads(result.attrs['heads_per_layer']))} heads. Δ{symbol}: that of "
+        f"{orders[0]} less this one. Brackets: 95 % intervals by the bootstrap, "
+        f"{result.attrs['resamples']} resamples of episodes, or of heads, the same for all orders.",
     )
     table.add_column("order")
     table.add_column("test set")
-    symbols = {"spearman": "ρ", "kendall": "τ"}
-    for coefficient in result["coefficient"].values:
-        table.add_column(f"{coefficient} {symbols[str(coefficient)]}", justify="right")
+    for heading in (symbol, f"Δ{symbol}"):
+        table.add_column(heading, justify="right")
         for resampled in result["resampled"].values:
             table.add_column(Text(str(resampled)), justify="right")
-    for name in _orders(result):
+    chosen = result.sel(coefficient=coefficient)
+    for name in orders:
         for test_set in result["test_set"].values:
-            at = {"order": name, "test_set": test_set}
-            cells = []
-            for coefficient in result["coefficient"].values:
-                value = result["rank_correlation"].sel(coefficient=coefficient, **at).item()
-                cells.append(_show(value))
-                for resampled in result["resampled"].values:
-                    ends = result["rank_correlation_interval"].sel(
-                        coefficient=coefficient, resampled=resampled, **at
-                    )
-                    cells.append(Text(f"[{_show(ends.values[0])}, {_show(ends.values[1])}]"))
+            here = chosen.sel(order=name, test_set=test_set)
+            cells = _with_intervals(here, "rank_correlation")
+            if name != orders[0]:
+                cells += _with_intervals(here, "correlation_difference")
             table.add_row(Text(name), Text(str(test_set)), *cells)
         table.add_section()
     return table
@@ -225,8 +227,15 @@ def _orders(result: xr.Dataset) -> list[str]:
 
 
 def _heading(name: str) -> Text:
-    """Name of an order in two lines where it has a width, so that many fit beside one another."""
-    return Text(name.replace(" N=", "\nN="))
+    """Name in two lines where it can be broken, so that many columns fit."""
+    return Text(name.replace(" N=", "\nN=").replace("-", "-\n"))
+
+
+def _with_intervals(here: xr.Dataset, name: str) -> list[Text]:
+    """Cells of a number and of its intervals."""
+    ends = here[f"{name}_interval"].transpose("resampled", "bound").values
+    intervals = (f"[{_show(lower)}, {_show(upper)}]" for lower, upper in ends)
+    return [Text(_show(here[name].item())), *map(Text, intervals)]
 
 
 def _show(value: float) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import xarray as xr
@@ -13,12 +12,11 @@ from pathkernel_core.order_parameter import head_scores
 from pathkernel_datasets.selection import NOT_COMPUTED, number
 from pathkernel_datasets.store import StoreError
 from pathkernel_sampling.point import GridPoint
-from pathkernel_sampling.sample_store import group_name, open_samples, runs
 
 PAPER_WIDTH = 10.0
 """Width at which the paper scores heads (Fig. 3e, f)."""
 
-_SAMPLERS = ("order-parameter", "collapsed", "weights")  # by how well they mix
+_STRETCHES = 10  # that each chain is cut into
 
 
 def theory_points(
@@ -26,38 +24,36 @@ def theory_points(
     widths: Sequence[float] | None = None,
     temperature: float | None = None,
     seed: int | None = None,
+    drawn: Iterable[GridPoint] = (),
 ) -> list[GridPoint]:
     """Points of a study whose order parameters score heads; the first is the one to go by.
+
+    The log evidence is summed over the seeds wherever something is chosen by it, as
+    :class:`pathkernel_datasets.selection.Selection` does, so that the points and the draws of
+    ``pathkernel sample`` are at the same temperatures.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         The study, from :func:`pathkernel_datasets.store.open_store`.
     widths : sequence of float, optional
-        By default the width of largest log evidence, and the paper's N = 10 if the study has it.
+        By default the width of largest log evidence, the paper's N = 10, and those of ``drawn``.
     temperature : float, optional
-        By default that of largest log evidence, at every width.
+        By default, at every width, that of largest log evidence there.
     seed : int, optional
         By default the study's first.
+    drawn : iterable of GridPoint
+        Points with draws; those of other seeds and temperatures are not looked at.
 
     Raises
     ------
     StoreError
         If the study lacks a point, or it is not computed.
     """
-    if seed is None:
-        seed = int(dataset["seed"].values[0])
+    chosen = dataset["width"].values if widths is None else widths
+    points = [GridPoint.find(dataset, width, temperature, seed) for width in chosen]
     if widths is None:
-        best = _most_evident(dataset, temperature, seed)
-        held = dataset["width"].values
-        widths = [best.width]
-        if best.width != PAPER_WIDTH and PAPER_WIDTH in held:
-            widths.append(PAPER_WIDTH)
-        points = [best] + [
-            GridPoint.find(dataset, width, temperature, seed) for width in widths[1:]
-        ]
-    else:
-        points = [GridPoint.find(dataset, width, temperature, seed) for width in widths]
+        points = _by_evidence(dataset, points, set(drawn))
     for at in points:
         theory_scores(dataset, at)  # raises where they are not computed
     return points
@@ -72,13 +68,13 @@ def theory_scores(dataset: xr.Dataset, at: GridPoint) -> list[np.ndarray]:
         If the point is not computed, or its minimisation failed.
     """
     found = dataset.sel(seed=at.seed, temperature=at.temperature, width=at.width)
-    order_parameter = found["order_parameter"].values
-    if int(found["status"]) == NOT_COMPUTED or np.isnan(order_parameter).any():
+    scores = head_scores(_network(dataset), _in_path_order(dataset, found["order_parameter"]))
+    if int(found["status"]) == NOT_COMPUTED or np.isnan(np.concatenate(scores)).any():
         raise StoreError(
             f"the store holds no order parameter at N = {number(at.width)}, T = "
             f"{at.temperature:g}, seed {at.seed}; go on with: pathkernel run, or choose --widths"
         )
-    return head_scores(_network(dataset), order_parameter)
+    return scores
 
 
 def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
@@ -89,56 +85,78 @@ def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
     array, shape (temperature, width, ΣH_ℓ)
         Heads layer by layer; NaN where a point is not computed.
     """
-    study = dataset[["order_parameter", "status"]].sel(seed=seed)
-    matrices = study["order_parameter"].transpose("temperature", "width", ...).values
-    known = study["status"].transpose("temperature", "width").values != NOT_COMPUTED
+    study = dataset.sel(seed=seed)
+    matrices = study["order_parameter"].where(study["status"] != NOT_COMPUTED)
+    matrices = _in_path_order(dataset, matrices.transpose("temperature", "width", ...))
     network = _network(dataset)
-    grid = np.full((*known.shape, sum(network.heads)), np.nan)
-    for place in zip(*np.nonzero(known)):
-        if not np.isnan(matrices[place]).any():
-            grid[place] = np.concatenate(head_scores(network, matrices[place]))
-    return grid
-
-
-def sampled_scores(store: str | os.PathLike, at: GridPoint) -> list[np.ndarray] | None:
-    """Scores from the mean of the draws that a store holds at a point; None if it holds none.
-
-    Of several samplers the order-parameter sampler's draws are taken first, then collapsed, then
-    others.
-    """
-    present = runs(store)
-    samplers = sorted(
-        {group.split("/")[1] for group in present},
-        key=lambda name: _SAMPLERS.index(name) if name in _SAMPLERS else len(_SAMPLERS),
+    return np.array(
+        [[np.concatenate(head_scores(network, matrix)) for matrix in row] for row in matrices]
     )
-    for sampler in samplers:
-        if (group := group_name(sampler, at)) in present:
-            draws = open_samples(store, group)["posterior"]["order_parameter"]
-            if draws.sizes["draw"]:
-                labels = [str(path) for path in draws["path"].values]
-                heads = np.array([label.split("-") for label in labels], dtype=int).max(axis=0)
-                mean = draws.mean(("chain", "draw")).transpose("path", "path_dual")
-                return head_scores(Network(heads, at.width), mean.values)
-    return None
+
+
+def sampled_scores(
+    dataset: xr.Dataset, draws: xr.DataArray
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Scores of all heads from the mean of draws of U, and their Monte-Carlo errors.
+
+    Errors come from the jackknife: each chain is cut into ten stretches, and the scores are
+    computed without each of them in turn. Stretches must be long against the draws' correlation.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The study.
+    draws : xarray.DataArray, dims (chain, draw, path, path_dual)
+        From :func:`pathkernel_sampling.drawn.order_parameter_draws`.
+
+    Returns
+    -------
+    scores, errors : list of L arrays, shape (H_ℓ,)
+        Errors are NaN for a single draw.
+    """
+    network = _network(dataset)
+    chains = _in_path_order(dataset, draws.transpose("chain", "draw", ...))
+    parts = min(_STRETCHES, chains.shape[1])
+    stretches = [part for chain in chains for part in np.array_split(chain, parts)]
+    sums = np.array([part.sum(axis=0) for part in stretches])
+    counts = np.array([len(part) for part in stretches])
+    total, size = sums.sum(axis=0), counts.sum()
+    scores = head_scores(network, total / size)
+    if len(sums) == 1:
+        return scores, [np.full_like(layer, np.nan) for layer in scores]
+    without = [head_scores(network, (total - part) / (size - n)) for part, n in zip(sums, counts)]
+    errors = [np.sqrt(len(sums) - 1) * np.std(layer, axis=0) for layer in zip(*without)]
+    return scores, errors
 
 
 def _network(dataset: xr.Dataset) -> Network:
     return Network(dataset.attrs["heads_per_layer"], float(dataset["width"].values.max()))
 
 
-def _most_evident(dataset: xr.Dataset, temperature: float | None, seed: int) -> GridPoint:
-    """Point of largest log evidence of a seed, over the grid or at one temperature."""
-    if seed not in dataset["seed"].values:
-        GridPoint.find(dataset, float(dataset["width"].values[0]), temperature, seed)  # raises
-    evidence = dataset["log_evidence"].sel(seed=seed).transpose("temperature", "width")
-    known = dataset["status"].sel(seed=seed).transpose("temperature", "width") != NOT_COMPUTED
-    values = np.where(known, evidence, np.nan)
-    if temperature is not None:
-        at = GridPoint.find(dataset, float(dataset["width"].values[0]), temperature, seed)
-        values[dataset["temperature"].values != at.temperature] = np.nan
-    if np.isnan(values).all():
+def _in_path_order(dataset: xr.Dataset, matrices: xr.DataArray) -> np.ndarray:
+    """Order parameters (…, path, path_dual), by the labels of the paths, in the core's order."""
+    labels = _network(dataset).path_labels
+    matrices = matrices.transpose(..., "path", "path_dual")
+    return matrices.sel(path=list(labels), path_dual=list(labels)).values
+
+
+def _by_evidence(
+    dataset: xr.Dataset, points: Sequence[GridPoint], drawn: Collection[GridPoint]
+) -> list[GridPoint]:
+    """Of points at all widths: that of most evidence, the paper's, those with draws."""
+    wanted = {
+        name: xr.DataArray([getattr(at, name) for at in points], dims="point")
+        for name in ("temperature", "width")
+    }
+    at_points = dataset[["log_evidence", "status"]].sel(wanted)
+    evidence = at_points["log_evidence"].where(at_points["status"] != NOT_COMPUTED)
+    known = evidence.notnull()
+    computed = known.sel(seed=points[0].seed)
+    if not computed.any():
         raise StoreError("no point of the study is computed yet; go on with: pathkernel run")
-    t, w = np.unravel_index(np.nanargmax(values), values.shape)
-    return GridPoint(
-        float(dataset["width"].values[w]), float(dataset["temperature"].values[t]), seed
-    )
+    seeds = known.sum("seed").where(computed, 0)  # sums over fewer seeds are not comparable
+    total = evidence.sum("seed").where(seeds == seeds.max())
+    best = points[int(total.argmax("point"))]
+    held = [at for at, there in zip(points, computed.values) if there]
+    paper = [at for at in held if at.width == PAPER_WIDTH]
+    return list(dict.fromkeys([best, *paper, *(at for at in held if at in drawn)]))

@@ -7,14 +7,12 @@ draws are there. It is written beside the store and moved in whole, with its ind
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
-import zarr
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
@@ -22,6 +20,7 @@ from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.schema import POINT
 from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_sampling.drawn import order_parameter_draws
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_training.checkpoint import Checkpoint
 from pathkernel_training.comparison import Agreement, compare_order_parameters
@@ -133,21 +132,13 @@ def sampled_means(store: Path, study: xr.Dataset) -> np.ndarray:
     Returns
     -------
     array, shape (seed, temperature, width, n, n)
-        NaN where there are no draws. Of several samplers at a point, the one with most draws.
+        NaN where there are no draws.
     """
-    sizes = [study.sizes[name] for name in (*POINT, *_MATRIX)]
-    means, most = np.full(sizes, np.nan), np.zeros(sizes[:3], dtype=int)
-    samplers = zarr.open_group(store, mode="r").get("samples")
-    for sampler, runs in [] if samplers is None else samplers.groups():
-        for name, run in runs.groups():
-            settings = json.loads(run.attrs["settings"])
-            at = tuple(_place(study, axis, settings[axis]) for axis in POINT)
-            group = f"samples/{sampler}/{name}/posterior"
-            draws = xr.open_zarr(store, group=group, chunks=None)["order_parameter"]
-            count = draws.sizes["chain"] * draws.sizes["draw"]
-            if count > most[at]:
-                most[at] = count
-                means[at] = draws.mean(("chain", "draw")).transpose(*_MATRIX).values
+    means = np.full([study.sizes[name] for name in (*POINT, *_MATRIX)], np.nan)
+    paths = {name: study[name].values for name in _MATRIX}
+    for at, draws in order_parameter_draws(store).items():
+        place = tuple(_place(study, name, getattr(at, name)) for name in POINT)
+        means[place] = draws.mean(("chain", "draw")).sel(paths).transpose(*_MATRIX).values
     return means
 
 

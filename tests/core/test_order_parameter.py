@@ -205,3 +205,16 @@ def test_bad_weights_are_named(library):
 def test_bad_order_parameters_are_named():
     with pytest.raises(ValueError, match=r"order_parameter must have shape \(12, 12\), but has"):
         pk.head_scores(UNEQUAL, np.eye(6))
+    with pytest.raises(ValueError, match=r"order_parameter must have shape .* \(12, 11\)"):
+        pk.head_scores(UNEQUAL, np.ones((12, 11)))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("entry", [np.nan, np.inf, 0.0])
+def test_order_parameters_without_scores(entry):
+    """One entry that is not finite leaves no sum to divide; so does a matrix of zeros."""
+    u = np.zeros((12, 12))
+    u[3, 3] = entry
+    scores = pk.head_scores(UNEQUAL, u)
+    assert [layer.shape for layer in scores] == [(count,) for count in UNEQUAL.heads]
+    assert np.isnan(np.concatenate(scores)).all()

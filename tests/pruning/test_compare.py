@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from made_up_networks import WIDTHS, made_up
+from scipy.stats import spearmanr
 
 from pathkernel_pruning.compare import RANDOM, compare_orders
 from pathkernel_pruning.heads import random_orders, removal_order
@@ -86,6 +88,20 @@ def test_no_set_of_heads_does_better_than_the_best(result):
         assert (result["accuracy"].sel(test_set=test_set) <= best + 1e-12).all()
 
 
+def test_the_best_is_left_out_where_there_are_too_many_networks(monkeypatch, result):
+    networks = 7 * 3 * 1  # sets of heads that are kept: all but the empty one, in every layer
+    for bound, known in ((networks, True), (networks - 1, False)):
+        monkeypatch.setattr("pathkernel_pruning.compare._NETWORKS", bound)
+        found = compare_orders(SCORES, TESTS, SHAPE, WIDTHS[2], 4, random=25, resamples=50, seed=3)
+        if known:
+            xr.testing.assert_identical(found, result)
+        else:
+            assert found["best_accuracy"].isnull().all()
+            xr.testing.assert_identical(
+                found.drop_vars("best_accuracy"), result.drop_vars("best_accuracy")
+            )
+
+
 def test_heads_are_labelled(result):
     assert result["score"].dims == ("order", "layer", "head")
     one = result.sel(order="one")
@@ -102,6 +118,39 @@ def test_heads_are_labelled(result):
     drop = result["ablation_drop"].sel(test_set="far", layer=1, head=2)
     outputs = TESTS["far"]
     assert float(drop) == pytest.approx(accuracy(outputs, ()) - accuracy(outputs, [(1, 2)]))
+
+
+def test_the_only_head_of_a_layer_is_left_out():
+    """With heads (3, 2, 1), whatever is said of head 3-1 changes no correlation and no order."""
+    removable = [
+        np.array([accuracy(TESTS["near"], ()) - accuracy(TESTS["near"], [(layer, head)])])
+        for layer, head in ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2))
+    ]
+    flat = np.concatenate(removable)
+    found = []
+    for last in (np.nan, -1.0, 1.0):
+        scores = {"ablation": [flat[:3], flat[3:], np.array([last])], "one": SCORES["one"]}
+        found.append(compare_orders(scores, TESTS, SHAPE, WIDTHS[2], 4, random=2, resamples=50))
+    one = found[0]
+    np.testing.assert_allclose(
+        one["rank_correlation"].sel(order="ablation", test_set="near"), 1, rtol=1e-12
+    )
+    expected = spearmanr(np.concatenate(SCORES["one"])[:5], flat).statistic
+    at = {"order": "one", "test_set": "near", "coefficient": "spearman"}
+    assert float(one["rank_correlation"].sel(at)) == pytest.approx(expected)
+    for name in ("ablation_drop", "ablation_drop_error"):
+        assert one[name].sel(layer=3).isnull().all()
+        assert (one[name].sel(layer=2).notnull().sum("head") == 2).all()
+    assert float(one["removal"].sel(order="ablation", layer=3, head=1)) == 0
+    for other in found[1:]:
+        xr.testing.assert_identical(other.drop_vars("score"), one.drop_vars("score"))
+
+
+def test_without_a_head_to_spare():
+    outputs = PathOutputs((1, 1), np.ones((4, 1)), np.array([1.0, 1.0, -1.0, -1.0]))
+    scores = {"one": [np.ones(1), np.ones(1)]}
+    with pytest.raises(ValueError, match="every layer has one head only"):
+        compare_orders(scores, {"near": outputs}, NetworkShape(2, 1, 6, 3), 5, 4)
 
 
 def test_everything_is_described(result):
@@ -127,6 +176,29 @@ def test_correlations_have_their_places(result):
     lower, upper = ends.sel(order="truth", resampled="episodes").transpose("bound", ...).values
     assert (lower < upper).all()
     assert (upper <= 1 + 1e-12).all()
+
+
+def test_differences_of_correlations_are_paired():
+    """Of two scores that rank heads alike, the difference is 0 in every resample."""
+    rising = [np.arange(3.0), np.arange(3.0, 5.0), np.array([np.nan])]
+    scores = {
+        "one": rising,
+        "same": [np.exp(layer) for layer in rising],
+        "two": SCORES["two"],
+    }
+    found = compare_orders(scores, TESTS, SHAPE, WIDTHS[2], 4, random=2, resamples=300)
+    plain, less = found["rank_correlation"], found["correlation_difference"]
+    xr.testing.assert_allclose(less, (plain.sel(order="one") - plain).transpose(*less.dims))
+    ends = found["correlation_difference_interval"]
+    for name in ("one", "same"):
+        np.testing.assert_array_equal(less.sel(order=name), 0)
+        np.testing.assert_array_equal(ends.sel(order=name), 0)
+    other = found["rank_correlation_interval"].sel(order="one")
+    assert (other.sel(bound="upper") - other.sel(bound="lower") > 0.1).all(), "not for certainty"
+    lower, upper = ends.sel(order="two").transpose("bound", ...).values
+    assert (lower < upper).all()
+    assert found["correlation_difference"].sel(order=RANDOM).isnull().all()
+    assert ends.sel(order=RANDOM).isnull().all()
 
 
 def test_costs_are_those_of_the_pruned_networks(result):

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau, spearmanr
 
-from pathkernel_pruning.correlation import episode_intervals, head_intervals, rank_correlations
+from pathkernel_pruning.correlation import (
+    interval,
+    rank_correlations,
+    resampled_episodes,
+    resampled_heads,
+)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -34,7 +39,7 @@ def test_episode_intervals_are_those_of_plain_resampling():
     score = generator.random((2, 12))
     lost = (generator.random((400, 12)) < 0.1 + 0.02 * np.arange(12)).astype(float)
     lost -= generator.random((400, 12)) < 0.05
-    found = episode_intervals(score, lost, 4000, generator)
+    found = interval(resampled_episodes(score, lost, 4000, generator))
     assert found.shape == (2, 2, 2)
     rows = generator.integers(400, size=(4000, 400))
     means = lost[rows].sum(axis=1)
@@ -49,15 +54,44 @@ def test_episode_intervals_shrink_to_the_value():
     """With losses far apart every resample has the same order."""
     lost = np.zeros((1000, 3))
     lost[:300, 1] = lost[:700, 2] = 1
-    found = episode_intervals(np.array([1.0, 3.0, 2.0]), lost, 200, np.random.default_rng(0))
+    score, generator = np.array([1.0, 3.0, 2.0]), np.random.default_rng(0)
+    found = interval(resampled_episodes(score, lost, 200, generator))
     np.testing.assert_allclose(found, [[0.5, 0.5], [1 / 3, 1 / 3]])
 
 
 def test_head_intervals():
     generator = np.random.default_rng(2)
     loss = np.arange(8.0)
-    found = head_intervals(np.stack([loss, -loss, generator.random(8)]), loss, 2000, generator)
+    score = np.stack([loss, -loss, generator.random(8)])
+    found = interval(resampled_heads(score, loss, 2000, generator))
     np.testing.assert_allclose(found[:, 0], 1)  # whichever heads are drawn
     np.testing.assert_allclose(found[:, 1], -1)
     assert (found[:, 2, 1] - found[:, 2, 0] > 0.5).all(), "8 heads say little"
-    assert np.isnan(head_intervals(loss[:1], loss[:1], 50, generator)).all()
+    assert np.isnan(interval(resampled_heads(loss[:1], loss[:1], 50, generator))).all()
+
+
+@pytest.mark.parametrize("drawn", ["episodes", "heads"])
+def test_all_scores_see_the_same_resamples(drawn):
+    """Two equal scores differ in no resample, and a score's correlation is minus its negative's."""
+    generator = np.random.default_rng(4)
+    lost = (generator.random((300, 8)) < 0.1 + 0.02 * np.arange(8)).astype(float)
+    score = generator.random(8)
+    scores = np.stack([score, score, -score])
+    if drawn == "episodes":
+        found = resampled_episodes(scores, lost, 500, generator)
+    else:
+        found = resampled_heads(scores, lost.mean(axis=0), 500, generator)
+    assert found.shape == (2, 3, 500)
+    np.testing.assert_array_equal(found[:, 0], found[:, 1])
+    np.testing.assert_allclose(found[:, 0], -found[:, 2], atol=1e-12)
+    assert (found[:, 0].std(axis=-1) > 0.05).all()
+
+
+def test_an_interval_leaves_out_what_is_not_known():
+    values = np.full((2, 41), np.nan)
+    values[0] = np.arange(41.0)
+    np.testing.assert_allclose(interval(values), [[1, 39], [np.nan, np.nan]])
+    values[0, ::2] = np.nan  # 1, 3, … 39 are left
+    np.testing.assert_allclose(
+        interval(values)[0], np.quantile(np.arange(1, 40, 2), [0.025, 0.975])
+    )

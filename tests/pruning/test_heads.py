@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from pathkernel_core import Network, head_scores
 from pathkernel_pruning.heads import (
+    are_removable,
     every_head,
     kept_heads,
     pruned_network,
     random_orders,
+    removable_heads,
     removal_order,
 )
 
@@ -63,7 +65,7 @@ def test_an_order_never_empties_a_layer_and_goes_by_score(scores):
     gone = [value[head] for head in order.removed]
     assert gone == sorted(gone)
     # passed over: what stays although something that ranks higher goes
-    stays = set(every_head(heads)) - set(order.removed)
+    stays = set(removable_heads(heads)) - set(order.removed)
     last = max(((value[head], head) for head in order.removed), default=(-1, ()))
     assert set(order.skipped) == {head for head in stays if (value[head], head) < last}
 
@@ -76,6 +78,17 @@ def test_a_layers_last_head_is_skipped():
         order.first(3)
     with pytest.raises(ValueError, match="scores hold NaN"):
         removal_order([np.array([0.1, np.nan])])
+
+
+def test_the_only_head_of_a_layer_has_no_place_in_an_order():
+    assert removable_heads((3, 1, 2)) == ((1, 1), (1, 2), (1, 3), (3, 1), (3, 2))
+    assert are_removable((3, 1, 2)).tolist() == [True] * 3 + [False] + [True] * 2
+    assert removable_heads((1, 1)) == ()
+    for lowest in (-1.0, np.nan, 9.0):  # its score, whatever it is, changes nothing
+        order = removal_order([np.array([0.2, 0.4]), np.array([lowest])])
+        assert order.removed == ((1, 1),)
+        assert order.skipped == ()
+    assert removal_order([np.array([np.nan])]).removed == ()
 
 
 @given(HEADS, st.integers(0, 2**32 - 1))

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
-from made_up_networks import by_hand, made_up
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_up_networks import WIDTHS, by_hand, made_up
 from test_outputs import outputs_of
 
 from pathkernel_core import Network, head_scores
 from pathkernel_pruning.heads import every_head
+from pathkernel_pruning.outputs import PathOutputs
 from pathkernel_pruning.scores import (
     ablation_scores,
     gradient_scores,
@@ -15,15 +18,16 @@ from pathkernel_pruning.scores import (
     per_layer,
     trained_scores,
 )
+from pathkernel_training.network import join_layers
 
-SHAPES = [(3,), (2, 3), (2, 2, 2), (1, 3)]
+SHAPES = [(3,), (2, 3), (2, 2, 2), (1, 3), (3, 2, 1)]
 
 
 @pytest.mark.parametrize("heads", SHAPES)
 def test_gradient_importance_is_the_derivative_in_the_heads_factors(heads, episodes):
     """By the central difference of a loss that is a square of something linear: exact."""
     weights, (tokens, labels) = made_up(heads), episodes
-    found = gradient_scores(outputs_of(weights, episodes))
+    found = gradient_scores(outputs_of(weights, episodes), normalised=False)
     for head in every_head(heads):
         losses = []
         for factor in (0.5, 1.5):
@@ -49,8 +53,19 @@ def test_gradient_importance_against_automatic_differentiation(episodes):
 
     ones = [np.ones(count) for count in heads]
     slopes = jax.vmap(jax.grad(loss), (None, 0, 0))(ones, tokens, labels)
-    for found, slope in zip(gradient_scores(outputs_of(weights, episodes)), slopes):
+    outputs = outputs_of(weights, episodes)
+    for found, slope in zip(gradient_scores(outputs, normalised=False), slopes):
         np.testing.assert_allclose(found, np.abs(slope).mean(axis=0), rtol=1e-10)
+
+
+def test_gradient_importance_as_published_is_normalised_in_every_layer(episodes):
+    outputs = outputs_of(made_up((3, 2, 1)), episodes)
+    raw, published = gradient_scores(outputs, normalised=False), gradient_scores(outputs)
+    for one, other in zip(raw, published):
+        np.testing.assert_allclose(other, one / np.sqrt(np.sum(one**2)))
+        assert np.sum(other**2) == pytest.approx(1)
+    silent = PathOutputs((2, 1), np.zeros((4, 2)), np.ones(4))
+    assert np.concatenate(gradient_scores(silent)).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("heads", SHAPES)
@@ -60,10 +75,11 @@ def test_ablation_is_the_loss_of_a_network_without_the_head(heads, episodes):
     outputs = outputs_of(weights, episodes)
     found, lost = ablation_scores(outputs), lost_without(outputs)
     for place, (layer, head) in enumerate(every_head(heads)):
-        if heads[layer - 1] == 1:  # nothing is left of the output
-            right = np.zeros(12)
-        else:
-            right = by_hand(weights, tokens, [(layer, head)]) * labels > 0
+        if heads[layer - 1] == 1:  # it cannot be removed alone
+            assert np.isnan(lost[:, place]).all()
+            assert np.isnan(found[layer - 1][head - 1])
+            continue
+        right = by_hand(weights, tokens, [(layer, head)]) * labels > 0
         np.testing.assert_array_equal(lost[:, place], whole.astype(float) - right)
         assert found[layer - 1][head - 1] == pytest.approx(whole.mean() - right.mean())
 
@@ -85,16 +101,23 @@ def test_magnitude_and_trained_scores():
         np.testing.assert_allclose(found, layer, rtol=1e-12)
 
 
-@pytest.mark.parametrize("score", [trained_scores, magnitude_scores])
-def test_scores_of_weights_follow_their_heads(score):
-    weights = made_up((3, 3))
-    new = np.array([2, 0, 1])
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_scores_follow_their_heads_when_heads_are_renamed(heads, seed):
+    """Scores of the weights and of what the network does on episodes."""
+    generator = np.random.default_rng(seed)
+    weights = made_up(heads, seed)
+    tokens, labels = generator.normal(size=(12, 4, WIDTHS[2])), np.repeat([1.0, -1.0], 6)
+    new = [generator.permutation(count) for count in heads]
     moved = dict(weights)
     for name in ("values", "queries", "keys"):
-        moved[name] = np.stack([weights[name][0][new], weights[name][1]])
-    before, after = score(weights), score(moved)
-    np.testing.assert_allclose(after[0], before[0][new], rtol=1e-12)
-    np.testing.assert_allclose(after[1], before[1], rtol=1e-12)
+        moved[name] = join_layers([layer[names] for layer, names in zip(weights[name], new)])
+    outputs, others = (outputs_of(held, (tokens, labels)) for held in (weights, moved))
+    pairs = [(score(weights), score(moved)) for score in (trained_scores, magnitude_scores)]
+    pairs += [(score(outputs), score(others)) for score in (gradient_scores, ablation_scores)]
+    for before, after in pairs:
+        for one, other, names in zip(before, after, new):
+            np.testing.assert_allclose(other, one[names], rtol=1e-9)
 
 
 def test_per_layer():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -9,11 +10,14 @@ import warnings
 import numpy as np
 import pytest
 import xarray as xr
+from test_theory import write_draws
 
 from pathkernel_cli.main import main
+from pathkernel_core import Network, head_scores
 from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_pruning import figures
 from pathkernel_pruning.episodes import TEST_SETS, VALIDATION, episode_set
 from pathkernel_pruning.heads import every_head, kept_heads, removal_order
 from pathkernel_pruning.networks import pruned_checkpoint
@@ -76,7 +80,8 @@ def test_orders_and_labels(study, result):
     names = [str(name) for name in result["order"].values]
     assert names[0].startswith("theory N=")
     assert "theory N=10" in names
-    assert names[-5:] == ["trained", "gradient", "magnitude", "ablation", "random"]
+    own = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "random"]
+    assert names[-6:] == own
     assert result["test_set"].values.tolist() == list(TEST_SETS)
     assert result.sizes["removed"] == 4
     assert result.sizes["episode"] == EPISODES
@@ -88,7 +93,7 @@ def test_orders_and_labels(study, result):
             float(result[f"order_{of}"].values[place]) for of in ("width", "temperature")
         )
         assert name == f"theory N={width:g}"
-        at = dataset["log_evidence"].sel(seed=0, width=width)
+        at = dataset["log_evidence"].sel(width=width).sum("seed")
         assert temperature == float(at["temperature"][at.values.argmax()])
         expected = theory_scores(dataset, GridPoint(width, temperature, 0))
         for found, layer in zip(scores_of(result, name), expected):
@@ -157,6 +162,54 @@ def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypat
 
 
 @needs_data
+def test_draws_in_the_store_are_scored(study, tmp_path):
+    """Found without being named, at the temperature at which they are drawn by default."""
+    store = tmp_path / study.name
+    shutil.copytree(study, store)
+    shutil.copy(study.with_name("network.safetensors"), tmp_path)
+    network, generator = Network(HEADS, 10), np.random.default_rng(0)
+    at = GridPoint.find(open_store(study), 40, None, None)
+    factors = generator.normal(size=(4, 20, 6, 8))
+    draws = factors @ factors.swapaxes(-1, -2)
+    write_draws(store, "order-parameter", at, draws, network)
+    found = prune_study(store, needs="sampled", episodes=EPISODES, random=2, resamples=5)
+    names = [str(name) for name in found["order"].values]
+    assert {"theory N=10", "theory N=40", "sampled N=40"} <= set(names)
+    assert order_named(found, "sampled") == "sampled N=40"
+    here = found.sel(order="sampled N=40")
+    assert (float(here["order_width"]), float(here["order_temperature"])) == (40, at.temperature)
+    expected = head_scores(network, draws.mean(axis=(0, 1)))
+    for found_layer, layer in zip(scores_of(found, "sampled N=40"), expected):
+        np.testing.assert_allclose(found_layer, layer)
+    assert (here["score_error"].notnull() == here["score"].notnull()).all()
+    assert (here["score_error"] > 0).any()
+    assert found["score_error"].drop_sel(order="sampled N=40").isnull().all()
+
+    figure = figures.scores(found)
+    labels = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert labels == ["1-1", "1-2", "2-1", "2-2", "2-3"]
+    shown = {text.get_text() for text in figure.legends[0].get_texts()}
+    temperatures = f", T={at.temperature:g}"
+    assert shown >= {f"theory N=40{temperatures}", f"sampled N=40{temperatures}", "trained"}
+    bars = [held for held in figure.axes[0].containers if held.has_yerr]
+    assert [held.get_label() for held in bars] == [f"sampled N=40{temperatures}"]
+    points, _, (lines,) = bars[0]
+    np.testing.assert_allclose(points.get_ydata().astype(float), np.concatenate(expected))
+    errors = here["score_error"].values[here["score"].notnull().values]
+    reach = [np.ptp(line.vertices[:, 1]) / 2 for line in lines.get_paths()]
+    np.testing.assert_allclose(reach, errors, atol=1e-12)
+
+
+@needs_data
+@pytest.mark.parametrize("kind", ["sampled", "luck"])
+def test_an_order_that_is_missing_is_missed_before_the_work(study, kind):
+    seen = []
+    with pytest.raises(ValueError, match=f"there is no order '{kind}', only theory N="):
+        prune_study(study, needs=kind, episodes=EPISODES + 2, report=seen.append)
+    assert seen == []
+
+
+@needs_data
 def test_other_episodes_are_computed_anew(study, result):
     seen = []
     other = prune_study(
@@ -181,7 +234,7 @@ def test_validation_characters_score_and_test_characters_do_not(study, result):
         assert float(found) == pytest.approx(right[0] - right[1])
         parts = outputs.values[:, outputs.through[:, place]].sum(axis=1) / np.sqrt(6)
         expected = np.mean(abs(2 * (outputs.output() - outputs.labels) * parts))
-        found = result["score"].sel(order="gradient", layer=layer, head=head)
+        found = result["score"].sel(order="raw-gradient", layer=layer, head=head)
         assert float(found) == pytest.approx(expected)
 
 
@@ -254,12 +307,18 @@ def test_the_command(study, invoke, tmp_path):
     assert result.attrs["random_orders"] == 200
     folder = study.with_name("study-figures") / "pruning"
     names = {
-        f"{name}.{kind}" for name in ("accuracy", "heads", "theory_grid") for kind in ("png", "svg")
+        f"{name}.{kind}"
+        for name in ("scores", "accuracy", "heads", "theory_grid")
+        for kind in ("png", "svg")
     }
     assert {file.name for file in folder.iterdir()} == names
     for title in (
         *("Scores of the trained network", "Orders of removal", "Accuracy as heads are removed"),
-        *("Rank correlation of scores", "theory's order depends on width and temperature"),
+        *(
+            "Rank correlation ρ (Spearman)",
+            "Rank correlation τ (Kendall)",
+            "theory's order depends on width and temperature",
+        ),
     ):
         assert title in text
     accuracy = 100 * float(result["accuracy"].sel(order="trained", removed=1, test_set="mnist"))
@@ -287,6 +346,10 @@ def test_the_command(study, invoke, tmp_path):
         (("--remove", "1", "--out", "none/pruned.safetensors"), "in a folder that exists"),
         (("--remove", "1", "--out", "network.safetensors"), "is the trained network itself"),
         (("--widths", "11"), "no width 11; it has 10, 40"),
+        (
+            ("--order", "sampled", "--remove", "1", "--out", "pruned.safetensors"),
+            "draw samples with: pathkernel sample",
+        ),
         (("--episodes", "41"), "episodes must be even"),
         (("--order", "luck"), "'luck' is not one of"),
     ],
