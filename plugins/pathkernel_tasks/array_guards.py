@@ -53,9 +53,10 @@ def memory_bound() -> int:
     8 GiB where the system does not tell its memory.
     """
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return _FALLBACK
+    return memory // 2 if memory > 0 else _FALLBACK
 
 
 def check_size(

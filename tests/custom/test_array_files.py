@@ -189,6 +189,8 @@ def test_bound_is_half_the_memory(monkeypatch):
     pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
     assert memory_bound() == 2_048_000
+    pages["SC_PHYS_PAGES"] = -1
+    assert memory_bound() == 8 * 2**30
     monkeypatch.delattr(os, "sysconf")
     assert memory_bound() == 8 * 2**30
 
