@@ -20,31 +20,31 @@ from reviews import reviews
 from threadpoolctl import threadpool_limits
 
 LAYERS = 2  # of the encoder's six, so that there are 12² paths
-TRAIN, TEST = 300, 600  # sentences
+TRAIN, TEST, VALIDATION = 300, 600, 600  # sentences, in this order
 SCALE = 30.0  # of the tokens; has more log evidence at T = 0.03 than 10 or 100
 PENALTY = 1.0  # of the ridge regression on the pooled output
 PRUNED = (6, 12, 18)
-RANDOM_ORDERS = 5
+DRAWS = 2000  # of a bootstrap
 
 
 def sentences(seed: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """Token numbers of every sentence, and its label; the training sentences first."""
+    """Token numbers of every sentence, and its label: training, test, then validation."""
     from tokenizers import Tokenizer
 
-    texts, labels = reviews(TRAIN + TEST, np.random.default_rng(seed))
+    texts, labels = reviews(TRAIN + TEST + VALIDATION, np.random.default_rng(seed))
     tokenizer = Tokenizer.from_file(str(_model() / "tokenizer.json"))
     tokenizer.no_padding()
     return [np.array(encoding.ids) for encoding in tokenizer.encode_batch(texts)], labels
 
 
 def prepare(path: Path, seed: int) -> None:
-    """Write tokens, labels and attention matrices of all sentences.
+    """Write tokens, labels and attention matrices of the training and test sentences.
 
     Sequences of a file have one length, so shorter sentences are padded with tokens that are zero
     and attend to themselves only. Tokens are scaled by (longest / own length), which turns the mean
     over all tokens into that over the sentence's own: the theory is exact with padding.
     """
-    ids, labels = sentences(seed)
+    ids, labels = (given[: TRAIN + TEST] for given in sentences(seed))
     encoder = Encoder(_model() / "model.safetensors", LAYERS)
     longest = max(map(len, ids))
     tokens = np.zeros((len(ids), longest, encoder.width), np.float32)
@@ -74,7 +74,7 @@ def prepare(path: Path, seed: int) -> None:
 
 
 class Ablation:
-    """The encoder with a linear readout, and its errors when heads are switched off.
+    """The encoder with a linear readout, and its outputs when heads are switched off.
 
     The readout is fitted once, by ridge regression on the training sentences with all heads.
     """
@@ -88,37 +88,35 @@ class Ablation:
         gram = features.T @ features + PENALTY * np.eye(features.shape[1])
         self.weights = np.linalg.solve(gram, features.T @ self.labels[:TRAIN])
 
-    def outputs(self, kept: np.ndarray) -> np.ndarray:
-        """Outputs on the test sentences with the heads kept, (layers, H)."""
-        return self._features(self._pooled(range(TRAIN, TRAIN + TEST), kept)) @ self.weights
-
-    def accuracy(self, kept: np.ndarray) -> float:
-        """Fraction of the test sentences classified correctly."""
-        return float(np.mean(self.outputs(kept) * self.labels[TRAIN:] > 0))
-
-    def without_each_head(self) -> tuple[np.ndarray, np.ndarray]:
-        """Loss of accuracy, and rise of the squared error, without each head: two (layers, H)."""
-        labels, whole = self.labels[TRAIN:], np.ones((LAYERS, HEADS), bool)
-        before = self.outputs(whole)
-        losses = np.zeros((2, LAYERS, HEADS))
-        for head in np.ndindex(LAYERS, HEADS):
-            kept = whole.copy()
-            kept[head] = False
-            after = self.outputs(kept)
-            losses[(0, *head)] = np.mean(before * labels > 0) - np.mean(after * labels > 0)
-            losses[(1, *head)] = np.mean((after - labels) ** 2) - np.mean((before - labels) ** 2)
-        return losses[0], losses[1]
-
-    def curve(self, order: Sequence[tuple[int, int]]) -> list[float]:
-        """Accuracy after the first heads of an order are switched off, as many as PRUNED says."""
-        accuracies = []
-        for count in PRUNED:
+    def outputs(self, members: range, kept: np.ndarray | None = None) -> np.ndarray:
+        """Output times label of some sentences, with the heads kept, (layers, H), or all."""
+        if kept is None:
             kept = np.ones((LAYERS, HEADS), bool)
-            kept[tuple(np.transpose(order[:count]))] = False
-            accuracies.append(self.accuracy(kept))
-        return accuracies
+        return self._features(self._pooled(members, kept)) @ self.weights * self.labels[members]
 
-    def _pooled(self, members: Sequence[int], kept: np.ndarray) -> np.ndarray:
+    def rises(self, members: range) -> np.ndarray:
+        """Rise of every sentence's squared error without each head, (layers · H, sentences)."""
+        before = (self.outputs(members) - 1) ** 2
+        found = []
+        for head in np.ndindex(LAYERS, HEADS):
+            kept = np.ones((LAYERS, HEADS), bool)
+            kept[head] = False
+            found.append((self.outputs(members, kept) - 1) ** 2 - before)
+        return np.array(found)
+
+    def right(self, order: np.ndarray, members: range) -> np.ndarray:
+        """Which sentences are classified correctly without the first heads of an order.
+
+        Of shape (len(PRUNED), sentences), with as many heads switched off as PRUNED says.
+        """
+        found = []
+        for count in PRUNED:
+            kept = np.ones(LAYERS * HEADS, bool)
+            kept[order[:count]] = False
+            found.append(self.outputs(members, kept.reshape(LAYERS, HEADS)) > 0)
+        return np.array(found)
+
+    def _pooled(self, members: range, kept: np.ndarray) -> np.ndarray:
         pooled = np.zeros((len(members), self.encoder.width))
         ids = [self.ids[member] for member in members]
         for _, group in _by_length(ids):
@@ -129,56 +127,80 @@ class Ablation:
         return np.column_stack([(pooled - self.mean) / self.scale, np.ones(len(pooled))])
 
 
-def compare(store: Path, seed: int, figure: Path) -> None:
-    """Print the theory's scores beside what switching heads off does, and draw it."""
+def compare(store: Path, seed: int, random_orders: int, figure: Path) -> None:
+    """Print the theory's scores beside what switching heads off does, and draw it.
+
+    Orders that need errors without heads are chosen on the validation sentences; everything that
+    is printed is of the test sentences.
+    """
+    test, validation = range(TRAIN, TRAIN + TEST), range(TRAIN + TEST, TRAIN + TEST + VALIDATION)
+    ablation = Ablation(seed)
+    whole = float(np.mean(ablation.outputs(test) > 0))
+    print(f"encoder with {LAYERS} layers and a linear readout: accuracy {whole:.3f}")
+    scores, chosen = _scores(store)
+    magnitudes = [ablation.encoder.magnitudes(layer) for layer in range(LAYERS)]
+    rankings = {"weight magnitude": np.concatenate(magnitudes), **scores}
+    rankings["rise on validation sentences"] = ablation.rises(validation).mean(axis=1)
+    rises = ablation.rises(test)
+    print("\nSpearman correlation with the rise of the squared error on the test sentences")
+    print("[95 % interval, resampling the sentences] [resampling the heads]")
+    for name, ranking in rankings.items():
+        print(f"{name}: {_correlation(ranking, rises)}")
+        for layer in range(LAYERS):
+            own = slice(layer * HEADS, (layer + 1) * HEADS)
+            print(f"    within layer {layer + 1}: {_correlation(ranking[own], rises[own])}")
+    print(f"random orders: 95 % lie within ±{_chance(len(rises)):.2f}")
+
+    generator = np.random.default_rng(seed)
+    orders = [generator.permutation(len(rises)) for _ in range(random_orders)]
+    random = np.array([ablation.right(order, test).mean(axis=1) for order in orders])
+    right = {
+        name: ablation.right(np.argsort(ranking, kind="stable"), test)
+        for name, ranking in rankings.items()
+    }
+    off = ", ".join(map(str, PRUNED))
+    print(f"\nAccuracy with {off} of {len(rises)} heads switched off, lowest first")
+    print("(random orders that are at least as accurate)")
+    for name, found in right.items():
+        accuracy = found.mean(axis=1)
+        shares = (random >= accuracy).mean(axis=0)
+        print(f"{name}: " + "  ".join(f"{a:.3f} ({s:.0%})" for a, s in zip(accuracy, shares)))
+    for name, level in (("2.5 %", 0.025), ("median", 0.5), ("97.5 %", 0.975)):
+        print(f"random orders, {name}: {_listed(np.quantile(random, level, axis=0))}")
+    print(f"\n{chosen} less the other orders [95 % interval, resampling the sentences]")
+    for name, found in right.items():
+        if name != chosen:
+            print(f"{name}: {difference(right[chosen], found)}")
+    curves = {name: found.mean(axis=1) for name, found in right.items()}
+    draw(figure, chosen, rankings[chosen], rises.mean(axis=1), whole, curves, random)
+    print(f"\nFigure: {figure}")
+
+
+def _scores(store: Path) -> tuple[dict[str, np.ndarray], str]:
+    """The theory's scores at each width, and the name of those with most log evidence."""
     import xarray as xr
 
-    study = xr.open_zarr(store)
-    ablation = Ablation(seed)
-    whole = ablation.accuracy(np.ones((LAYERS, HEADS), bool))
-    print(f"encoder with {LAYERS} layers and a linear readout: accuracy {whole:.3f}")
-    lost, risen = ablation.without_each_head()
-    rankings = {
-        "weight magnitude": np.stack([ablation.encoder.magnitudes(i) for i in range(LAYERS)])
-    }
+    study, found, evidence = xr.open_zarr(store), {}, {}
     for width in study.width.values:
         point = study.sel(width=width).isel(seed=0)
         best = point.isel(temperature=int(point.log_evidence.values.argmax()))
         name = f"theory, N = {width:g}"
-        rankings[name] = best.head_score.values
-        print(f"{name}: T = {float(best.temperature):g}, accuracy {float(best.accuracy[0]):.3f}")
-    print("\nSpearman correlation over the heads [95 % bootstrap interval]")
-    for name, ranking in rankings.items():
+        found[name] = best.head_score.values.ravel()
+        evidence[name] = float(best.log_evidence)
         print(
-            f"{name}: with the rise of the error {_spearman(ranking, risen)}, "
-            f"with the loss of accuracy {_spearman(ranking, lost)}"
+            f"{name}: T = {float(best.temperature):g}, accuracy {float(best.accuracy[0]):.3f}, "
+            f"log evidence {evidence[name]:.0f}"
         )
-        for layer in range(LAYERS):
-            own = _spearman(ranking[layer], risen[layer])
-            print(f"    within layer {layer + 1}: with the rise of the error {own}")
-    chance = _chance(risen.size)
-    print(f"random orders: 95 % lie within ±{chance:.2f}")
-
-    print(f"\nAccuracy with {', '.join(map(str, PRUNED))} of {risen.size} heads switched off")
-    curves = {name: ablation.curve(_ascending(ranking)) for name, ranking in rankings.items()}
-    generator = np.random.default_rng(seed)
-    heads = list(np.ndindex(LAYERS, HEADS))
-    shuffled = [[heads[i] for i in generator.permutation(len(heads))] for _ in range(RANDOM_ORDERS)]
-    random = np.array([ablation.curve(order) for order in shuffled])
-    curves["least rise of the error first"] = ablation.curve(_ascending(risen))
-    for name, curve in curves.items():
-        print(f"{name}: " + "  ".join(f"{accuracy:.3f}" for accuracy in curve))
-    print("random orders, median: " + "  ".join(f"{a:.3f}" for a in np.median(random, axis=0)))
-    draw(figure, rankings, risen, whole, curves, random)
-    print(f"\nFigure: {figure}")
+    return found, max(evidence, key=evidence.__getitem__)
 
 
 def draw(
     figure: Path,
-    rankings: dict[str, np.ndarray],
-    risen: np.ndarray,
+    chosen: str,
+    scores: np.ndarray,
+    rises: np.ndarray,
     whole: float,
-    curves: dict[str, list[float]],
+    curves: dict[str, np.ndarray],
     random: np.ndarray,
 ) -> None:
     """Scores against the rise of the error, and accuracy as heads are switched off."""
@@ -187,18 +209,18 @@ def draw(
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown = list(rankings)[-1]
     _, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for layer, (scores, errors) in enumerate(zip(rankings[shown], risen), start=1):
-        left.scatter(scores, errors, color=f"C{layer + 3}", label=f"layer {layer}")
+    for layer in range(LAYERS):
+        own = slice(layer * HEADS, (layer + 1) * HEADS)
+        left.scatter(scores[own], rises[own], color=f"C{layer + 4}", label=f"layer {layer + 1}")
     left.axhline(0, color="0.7", linewidth=0.8, zorder=0)
-    left.set(xlabel=f"head score ({shown})", ylabel="rise of the squared error without the head")
+    left.set(xlabel=f"head score ({chosen})", ylabel="rise of the squared error without the head")
     left.legend()
     right.set_xticks(counts := (0, *PRUNED))
-    low, high = random.min(axis=0), random.max(axis=0)
-    right.fill_between(
-        counts, [whole, *low], [whole, *high], color="0.85", label=f"{len(random)} random orders"
-    )
+    low, middle, high = np.quantile(random, (0.025, 0.5, 0.975), axis=0)
+    band = f"95 % of {len(random)} random orders"
+    right.fill_between(counts, [whole, *low], [whole, *high], color="0.88", label=band)
+    right.plot(counts, [whole, *middle], color="0.6", linestyle="--", label="their median")
     for name, curve in curves.items():
         right.plot(counts, [whole, *curve], marker="o", markersize=4, label=name)
     right.set(xlabel="heads switched off, lowest first", ylabel="accuracy on test sentences")
@@ -206,31 +228,50 @@ def draw(
     plt.savefig(figure, dpi=150)
 
 
-def _spearman(ranking: np.ndarray, losses: np.ndarray, draws: int = 2000) -> str:
-    from scipy.stats import spearmanr
-
-    pairs = np.stack([ranking.ravel(), losses.ravel()])
-    generator = np.random.default_rng(0)
-    values = []
-    for _ in range(draws):
-        drawn = pairs[:, generator.integers(pairs.shape[1], size=pairs.shape[1])]
-        values.append(spearmanr(*drawn).statistic)
-    low, high = np.nanquantile(values, (0.025, 0.975))
-    return f"{spearmanr(*pairs).statistic:+.2f} [{low:+.2f}, {high:+.2f}]"
+def difference(first: np.ndarray, second: np.ndarray) -> str:
+    """Difference of two accuracies and its bootstrap intervals, from (counts, sentences)."""
+    gain = first.astype(float) - second
+    drawn = gain @ _resampled(gain.shape[1])
+    bounds = np.quantile(drawn, (0.025, 0.975), axis=1).T
+    return "  ".join(
+        f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]" for mean, (low, high) in zip(gain.mean(1), bounds)
+    )
 
 
-def _chance(heads: int, draws: int = 10_000) -> float:
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Spearman's correlation along the last axis."""
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(values, axis=-1) for values in (first, second)]
+    a, b = (values - values.mean(axis=-1, keepdims=True) for values in ranks)
+    return (a * b).sum(axis=-1) / np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
+
+
+def _correlation(ranking: np.ndarray, rises: np.ndarray) -> str:
+    over_sentences = rank_correlation(ranking, (rises @ _resampled(rises.shape[1])).T)
+    mean = rises.mean(axis=1)
+    drawn = np.random.default_rng(0).integers(len(mean), size=(DRAWS, len(mean)))
+    intervals = [
+        "[{:+.2f}, {:+.2f}]".format(*np.nanquantile(values, (0.025, 0.975)))
+        for values in (over_sentences, rank_correlation(ranking[drawn], mean[drawn]))
+    ]
+    return f"{rank_correlation(ranking, mean):+.2f} " + " ".join(intervals)
+
+
+def _resampled(count: int) -> np.ndarray:
+    """Weights of sentences in the draws of a bootstrap, (sentences, draws)."""
+    even = np.full(count, 1 / count)
+    return np.random.default_rng(0).multinomial(count, even, size=DRAWS).T / count
+
+
+def _chance(heads: int) -> float:
     """Bound within which 95 % of the rank correlations of random orders lie."""
-    generator = np.random.default_rng(0)
-    places = np.arange(heads)
-    values = [np.corrcoef(places, generator.permutation(heads))[0, 1] for _ in range(draws)]
-    return float(np.quantile(np.abs(values), 0.95))
+    orders = np.random.default_rng(0).permuted(np.tile(np.arange(heads), (10_000, 1)), axis=1)
+    return float(np.quantile(np.abs(rank_correlation(np.arange(heads), orders)), 0.95))
 
 
-def _ascending(ranking: np.ndarray) -> list[tuple[int, int]]:
-    """Heads (layer, head) by increasing value, numbered from 0."""
-    order = np.argsort(ranking, axis=None, kind="stable")
-    return [tuple(map(int, np.unravel_index(place, ranking.shape))) for place in order]
+def _listed(accuracies: np.ndarray) -> str:
+    return "  ".join(f"{accuracy:.3f}" for accuracy in accuracies)
 
 
 def _by_length(ids: Sequence[np.ndarray]) -> list[tuple[int, list[int]]]:
@@ -255,12 +296,13 @@ def main() -> None:
     second = steps.add_parser("compare", help="compare the theory with switching heads off")
     second.add_argument("store", type=Path)
     second.add_argument("--figure", type=Path, default=Path("minilm.png"))
+    second.add_argument("--random-orders", type=int, default=200, help="each takes some seconds")
     given = parser.parse_args()
     with threadpool_limits(limits=1):  # more only wait for one another on a busy machine
         if given.step == "prepare":
             prepare(given.out, given.seed)
         else:
-            compare(given.store, given.seed, given.figure)
+            compare(given.store, given.seed, given.random_orders, given.figure)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,15 @@ import numpy as np
 from pathkernel_core.attention import Layer, Readout
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_tasks import heads_file
-from pathkernel_tasks.array_files import check_suffix, content_digest
+from pathkernel_tasks.array_files import content_digest
+from pathkernel_tasks.array_guards import check_suffix
 from pathkernel_tasks.custom_data import SUFFIXES, CustomData, read_data, split
+
+_MATRICES = (
+    "attention matrices from a file: where the model that they are of attends to hidden states and "
+    "not to the bare tokens, they hold that, and its nonlinear blocks, normalisation and skip "
+    "connections are left out"
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Custom(Task):
     )
     constant: bool = option(False, "append a constant 1 to every token, for heads with biases")
     approximation: str = option(
-        None, "sentence that says in what the heads' model departs from the theory's"
+        None, "sentence that says in what the model departs from the theory's; empty if in nothing"
     )
 
     def __post_init__(self):
@@ -88,10 +95,11 @@ class Custom(Task):
                 f"seed {seed} would repeat seed 0: the data and their test sets are fixed, and the "
                 "seed draws nothing but the split of test_fraction. Leave the seeds out"
             )
-        layers, approximation = self._layers(data)
+        layers, approximation, ignored = self._layers(data)
         notes = {
-            "approximation": self.approximation or approximation,
+            "approximation": approximation if self.approximation is None else self.approximation,
             "labels": data.note,
+            "ignored": "; ".join(note for note in (data.ignored, ignored) if note),
         }
         return Realisation(
             layers=layers,
@@ -108,7 +116,13 @@ class Custom(Task):
         return ", ".join([self.name, *files])
 
     def provenance(self) -> dict[str, str]:
-        """SHA-256 of every file's content."""
+        """SHA-256 of every file's content.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If a file is missing, or a folder holds a link.
+        """
         files = {"inputs": self.inputs, "labels": self.labels, "heads": self.heads}
         return {
             name: content_digest(file, "heads file" if name == "heads" else f"{name} file")
@@ -126,15 +140,15 @@ class Custom(Task):
                 f"readout must be first, last, mean or a token's index, not {self.readout!r}"
             ) from None
 
-    def _layers(self, data: CustomData) -> tuple[tuple[Layer, ...], str]:
-        """Attention of the training examples, and what its file says about its network."""
+    def _layers(self, data: CustomData) -> tuple[tuple[Layer, ...], str, str]:
+        """Attention of the training examples, in what it departs, and what was not read of it."""
         if self.heads is None:
             if data.train.layers is None:
                 raise ValueError(
                     f"data file {self.inputs!r} holds no attention.1; add attention matrices, or "
                     "name a file of queries and keys with heads (--heads)"
                 )
-            return tuple(data.train.layers), ""
+            return tuple(data.train.layers), _MATRICES, ""
         if data.train.layers is not None:
             raise ValueError(
                 f"data file {self.inputs!r} holds attention matrices, so that heads {self.heads!r} "
@@ -153,7 +167,7 @@ class Custom(Task):
                 f"heads file {self.heads!r} expects tokens of width {expected}, but those of "
                 f"{self.inputs!r} have width {width}{remedy}"
             )
-        return heads.layers, heads.approximation
+        return heads.layers, heads.approximation, heads.ignored
 
     def _widened(self, examples: Examples) -> Examples:
         if not self.constant:

@@ -10,29 +10,42 @@
                                               ``test_attention.NAME.1`` …
 ==========================  ================  ===================================================
 
-Arrays of other names are ignored. Labels may lie in a file of their own, under the same names.
+Names that begin alike but are none of these are refused; arrays of other names are not read, and a
+note says so. Labels may lie in a file of their own, under the same names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from pathkernel_core.attention import Attention, Layer
 from pathkernel_core.task import Examples
-from pathkernel_tasks.array_files import read_arrays
+from pathkernel_tasks.array_files import others_note, read_arrays
+from pathkernel_tasks.array_guards import too_large
 from pathkernel_tasks.labels import targets
 
 SUFFIXES = (".npz", ".safetensors", ".zarr")
-_SLIPS = re.compile(r"(test_)?(inputs?|labels?|attentions?)\b", re.IGNORECASE)
-_KNOWN = re.compile(
-    r"inputs|labels|attention\.[1-9]\d*"
-    r"|test_(inputs|labels)(\.[^.]+)?|test_attention(\.[^.]+)?\.[1-9]\d*"
-)
+_NAME = re.compile(r"(test_)?(inputs|labels|attention)((?:\.[^.]+)*)")
+_LAYER = re.compile(r"[1-9][0-9]{0,3}")
+_SLIP = re.compile(r"(train\w*?|test|val\w*?)?[\W_]*(input|label|attention)", re.IGNORECASE)
+
+
+class _Array(NamedTuple):
+    """What an array of a data file is."""
+
+    examples: str  # name of the test set, "" for the training examples
+    kind: str
+    layer: int = 0
+
+
+_Held = Mapping[_Array, tuple[str, np.ndarray]]
+"""Arrays with the names that they have in the file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +60,14 @@ class CustomData:
         By name; ``"test"`` if it has none. Empty if the file has no test set.
     note : str
         What became of the labels; empty if they are as they were.
+    ignored : str
+        Which arrays were not read; empty if there are none.
     """
 
     train: Examples
     test_sets: dict[str, Examples]
     note: str
+    ignored: str = ""
 
 
 def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> CustomData:
@@ -71,28 +87,32 @@ def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> Cus
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a file is damaged or holds pickled objects, or an array is missing, of a wrong shape or
-        type, or not finite. The message names the file and the array.
+        If a file is damaged, too large for the memory or holds pickled objects, a name is a slip,
+        or an array is missing, of a wrong shape or type, or holds NaN or infinity. The message
+        names the file and the array.
     """
-    arrays = read_arrays(path, "data file")
     where = f"data file {str(path)!r}"
+    arrays, others = read_arrays(path, "data file", lambda name: _is_wanted(name, where))
+    ignored = [others_note(path, arrays, others)]
     if labels is not None:
-        given = read_arrays(labels, "labels file")
-        found = {name: array for name, array in given.items() if "labels" in name}
+        own = f"labels file {str(labels)!r}"
+        found, others = read_arrays(
+            labels,
+            "labels file",
+            lambda name: _is_wanted(name, own) and _parse(name).kind == "labels",
+        )
+        ignored.append(others_note(labels, found, others))
         twice = sorted(found.keys() & arrays.keys())
         if twice:
-            raise ValueError(f"{where} and labels file {str(labels)!r} both hold {twice[0]!r}")
+            raise ValueError(f"{where} and {own} both hold {twice[0]!r}")
         arrays |= found
-    for name in arrays:
-        if _SLIPS.match(name) and not _KNOWN.fullmatch(name):  # a slip must not pass unseen
-            raise ValueError(
-                f"{where} holds {name!r}; names must be inputs, labels, attention.1, test_inputs, "
-                "test_labels, test_attention.1, or test_inputs.NAME and so on"
-            )
     try:
-        return _assemble(arrays, key_axis)
+        data = _assemble(arrays, key_axis)
+    except MemoryError as error:
+        raise ValueError(too_large(path, "data file")) from error
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+    return replace(data, ignored="; ".join(note for note in ignored if note))
 
 
 def split(data: CustomData, fraction: float, seed: int) -> CustomData:
@@ -117,97 +137,122 @@ def split(data: CustomData, fraction: float, seed: int) -> CustomData:
     return replace(data, train=_take(data.train, order[tested:]), test_sets={"test": test})
 
 
-def _assemble(arrays: dict[str, np.ndarray], key_axis: str) -> CustomData:
-    suffixes = {"": ""}  # what follows test_inputs → name of the test set
-    for name in sorted(arrays):
-        if name == "test_inputs":
-            suffixes["test"] = ""
-        elif name.startswith("test_inputs."):
-            suffixes[name.removeprefix("test_inputs.")] = name.removeprefix("test_inputs")
-    prefixes = {name: "test_" if name else "" for name in suffixes}
-    names = {name: f"{prefixes[name]}labels{suffix}" for name, suffix in suffixes.items()}
-    _check_present(arrays, ["inputs", *names.values()])
-    for name in sorted(arrays):
-        match = re.fullmatch(r"test_(?:labels|attention(?=.*\.\d+$))(\.[^.]+)??(\.\d+)?", name)
-        if match and (match[1] or "") not in list(suffixes.values())[1:]:
+def _parse(name: str) -> _Array | None:
+    """What the array of a name is; None if the name is another."""
+    if not (match := _NAME.fullmatch(name)):
+        return None
+    test, kind, rest = match.groups()
+    parts, layer = rest.split(".")[1:], 0
+    if kind == "attention":
+        if not parts or not _LAYER.fullmatch(parts[-1]):
+            return None
+        layer = int(parts.pop())
+    if len(parts) > bool(test):  # training examples have no name
+        return None
+    return _Array((parts or ["test"])[0] if test else "", kind, layer)
+
+
+def _is_wanted(name: str, where: str) -> bool:
+    if _parse(name):
+        return True
+    if _SLIP.match(name):  # a slip must not pass unseen
+        raise ValueError(
+            f"{where} holds {name!r}; names must be inputs, labels, attention.1, attention.2 …, "
+            "test_inputs, test_labels, test_attention.1, or test_inputs.NAME, test_labels.NAME, "
+            "test_attention.NAME.1 and so on. Rename it, or leave it out"
+        )
+    return False
+
+
+def _spelt(array: _Array) -> str:
+    """Name under which an array is looked for."""
+    parts = [f"test_{array.kind}" if array.examples else array.kind]
+    parts += [array.examples] if array.examples not in ("", "test") else []
+    parts += [str(array.layer)] if array.layer else []
+    return ".".join(parts)
+
+
+def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str) -> CustomData:
+    held: dict[_Array, tuple[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        what = _parse(name)
+        if what in held:
+            raise ValueError(f"{held[what][0]!r} and {name!r} are the same; leave one of them out")
+        held[what] = name, array
+    tested = {what.examples for what in held if what.kind == "inputs"} - {""}
+    names = ["", *sorted(tested, key=lambda name: (name != "test", name))]
+    _check_present(held, [_Array(name, kind) for name in names for kind in ("inputs", "labels")])
+    for what, (name, _) in held.items():
+        if what.examples not in names:
             raise ValueError(f"{name!r} belongs to no test_inputs of that name")
-    mapped, note = targets({label: arrays[label] for label in names.values()})
-    layers = _layer_numbers(arrays)
-    sets = {}
-    for name, suffix in suffixes.items():
-        prefix = prefixes[name]
-        inputs = _real(f"{prefix}inputs{suffix}", arrays[f"{prefix}inputs{suffix}"])
+    mapped, note = targets(dict(held[_Array(name, "labels")] for name in names))
+    layers = _layer_numbers(held)
+    sets: dict[str, Examples] = {}
+    for name in names:
+        title, inputs = held[_Array(name, "inputs")]
+        inputs = _real(title, inputs)
         if inputs.ndim != 3 or 0 in inputs.shape:
             raise ValueError(
-                f"'{prefix}inputs{suffix}' must have shape (P, M, N_0), examples × tokens × width, "
-                f"but has {inputs.shape}"
+                f"{title!r} must have shape (P, M, N_0), examples × tokens × width, but has "
+                f"{inputs.shape}"
             )
         if sets and inputs.shape[2] != sets[""].inputs.shape[2]:
             raise ValueError(
-                f"'{prefix}inputs{suffix}' has tokens of width {inputs.shape[2]}, but 'inputs' of "
+                f"{title!r} has tokens of width {inputs.shape[2]}, but 'inputs' of "
                 f"{sets[''].inputs.shape[2]}"
             )
-        if len(inputs) != len(mapped[names[name]]):
+        own = held[_Array(name, "labels")][0]
+        if len(inputs) != len(mapped[own]):
             raise ValueError(
-                f"'{names[name]}' holds {len(mapped[names[name]])} labels for the {len(inputs)} "
-                f"examples of '{prefix}inputs{suffix}'"
+                f"{own!r} holds {len(mapped[own])} labels for the {len(inputs)} examples of "
+                f"{title!r}"
             )
-        given = _attention(arrays, f"{prefix}attention{suffix}", layers, inputs, key_axis)
-        sets[name] = Examples(inputs, mapped[names[name]], given)
+        given = [_Array(name, "attention", number) for number in layers]
+        _check_present(held, given)
+        matrices = [_attention(*held[what], inputs, key_axis) for what in given]
+        sets[name] = Examples(inputs, mapped[own], matrices or None)
     train = sets.pop("")
     for name, examples in sets.items():
         _check_same_heads(name, examples, train)
     return CustomData(train, sets, note)
 
 
-def _attention(
-    arrays: dict[str, np.ndarray], stem: str, layers: range, inputs: np.ndarray, key_axis: str
-) -> list[Layer] | None:
-    """Attention matrices of one set of examples, or None if there are none at all."""
-    if not layers:
-        return None
-    names = [f"{stem}.{number}" for number in layers]
-    _check_present(arrays, names)
-    found: list[Layer] = []
+def _attention(name: str, omega: np.ndarray, inputs: np.ndarray, key_axis: str) -> Layer:
+    """Attention matrices of one layer on some inputs."""
+    omega = _real(name, omega)
     examples, tokens, _ = inputs.shape
-    for name in names:
-        omega = _real(name, arrays[name])
-        if omega.ndim != 4 or omega.shape != (examples, omega.shape[1] or 1, tokens, tokens):
-            raise ValueError(
-                f"{name!r} must have shape ({examples}, H, {tokens}, {tokens}), but has "
-                f"{omega.shape}"
-            )
-        if omega.min() < -1e-6:
-            raise ValueError(f"{name!r} holds negative numbers; give attention after the softmax")
-        if key_axis == "last":
-            omega = omega.swapaxes(-1, -2)
-        excess = abs(omega.sum(axis=-2) - 1).max()
-        if excess > 1e-3:
-            other = {"first": "last", "last": "first"}[key_axis]
-            raise ValueError(
-                f"{name!r} must sum to 1 over key tokens, but is off by {excess:.3g}; key_axis is "
-                f"{key_axis!r}, so if its last two axes are the other way round, use {other!r}"
-            )
-        found.append(Attention(omega))
-    return found
-
-
-def _layer_numbers(arrays: dict[str, np.ndarray]) -> range:
-    """Layers that the training examples' attention matrices are of; all must be there."""
-    numbers = [
-        int(match[1])
-        for name in arrays
-        if (match := re.fullmatch(r"(?:test_)?attention(?:\.[^.]+)??\.([1-9]\d*)", name))
-    ]
-    return range(1, max(numbers, default=0) + 1)
-
-
-def _check_present(arrays: dict[str, np.ndarray], names: Iterable[str]) -> None:
-    missing = [repr(name) for name in names if name not in arrays]
-    if missing:
+    if omega.ndim != 4 or omega.shape != (examples, omega.shape[1] or 1, tokens, tokens):
         raise ValueError(
-            f"lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+            f"{name!r} must have shape ({examples}, H, {tokens}, {tokens}), but has {omega.shape}"
         )
+    if omega.min() < -1e-6:
+        raise ValueError(f"{name!r} holds negative numbers; give attention after the softmax")
+    if key_axis == "last":
+        omega = omega.swapaxes(-1, -2)
+    excess = abs(omega.sum(axis=-2) - 1).max()
+    if excess > 1e-3:
+        other = {"first": "last", "last": "first"}[key_axis]
+        raise ValueError(
+            f"{name!r} must sum to 1 over key tokens, but is off by {excess:.3g}; key_axis is "
+            f"{key_axis!r}, so if its last two axes are the other way round, use {other!r}"
+        )
+    return Attention(omega)
+
+
+def _layer_numbers(held: _Held) -> range:
+    """Layers of which there is attention of any examples; none may be left out."""
+    numbers = sorted({what.layer for what in held if what.layer})
+    for number, found in enumerate(numbers, start=1):
+        if number != found:
+            _check_present(held, [_Array("", "attention", number)])
+    return range(1, len(numbers) + 1)
+
+
+def _check_present(held: _Held, wanted: Iterable[_Array]) -> None:
+    missing = [repr(_spelt(what)) for what in wanted if what not in held]
+    if missing:
+        names = sorted(name for name, _ in held.values())
+        raise ValueError(f"lacks {', '.join(missing)}; it holds {', '.join(names) or 'nothing'}")
 
 
 def _check_same_heads(name: str, examples: Examples, train: Examples) -> None:
@@ -222,7 +267,7 @@ def _check_same_heads(name: str, examples: Examples, train: Examples) -> None:
 def _real(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name!r} must hold real numbers, but holds {array.dtype}")
-    array = array.astype(np.float64)
+    array = array.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         raise ValueError(f"{name!r} holds NaN or infinity")
     return array

@@ -51,7 +51,9 @@ def heads(
     safetensors, and writes a file of heads for pathkernel run custom --heads FILE.
     """
     from pathkernel_tasks.heads_file import save_heads
-    from pathkernel_tasks.state_dicts import extract_heads, find_modules, state_dict_shapes
+    from pathkernel_tasks.layouts import find_modules
+    from pathkernel_tasks.state_dict_files import state_dict_shapes
+    from pathkernel_tasks.state_dicts import extract_heads
 
     if out is None:
         found, modules = find_modules(list(state_dict_shapes(state_dict)), layout)

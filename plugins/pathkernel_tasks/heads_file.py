@@ -9,9 +9,10 @@ Arrays in the file, with layers numbered from 1:
 ``labels``          (3, N_0)            label vectors of −, + and ?, if the network has its own
 ==================  ==================  ============================================================
 
-H and G may differ between layers. Arrays of other names are ignored, so that a checkpoint can hold
-the rest of its network. A sentence ``approximation``, in the header of a safetensors file or as an
-array of text in an npz file, says in what the heads' network departs from the theory's.
+H and G may differ between layers. Arrays of other names are not read, so that a checkpoint can hold
+the rest of its network; names that begin alike are refused. A sentence ``approximation``, in the
+header of a safetensors file or as an array of text in an npz file, says in what the heads' network
+departs from the theory's.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from pathlib import Path
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
-from pathkernel_tasks import array_files
+from pathkernel_tasks import array_files, array_guards
 
 SUFFIXES = (".safetensors", ".npz")
 _KIND = "heads file"
+_LAYER = re.compile(r"(queries|keys)\.([1-9][0-9]{0,3})")
+_OTHERS = ("scale", "labels", "approximation")
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,25 @@ class Heads:
         Label vectors of −, + and ?, if the file holds them.
     approximation : str
         In what the network that the heads come from departs from the theory's; empty if unknown.
+    ignored : str
+        Which arrays of the file were not read; empty if there are none.
     """
 
     layers: tuple[QueryKey, ...]
     label_vectors: np.ndarray | None = None
     approximation: str = ""
+    ignored: str = ""
 
 
 def check_suffix(path: str | Path) -> None:
-    """Raise a ValueError unless the path ends as a heads file does."""
-    array_files.check_suffix(path, _KIND, SUFFIXES)
+    """Check that the path ends as a heads file does.
+
+    Raises
+    ------
+    ValueError
+        If it does not.
+    """
+    array_guards.check_suffix(path, _KIND, SUFFIXES)
 
 
 def heads_digest(path: str | Path) -> str:
@@ -81,11 +93,12 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the suffix is another, the file is damaged or holds pickled objects, or an array is
-        missing, of a wrong shape or type, or not finite. The message names the file and the array.
+        If the suffix is another, the file is damaged, too large for the memory or holds pickled
+        objects, a name is a slip, or an array is missing, of a wrong shape or type, or holds NaN or
+        infinity. The message names the file and the array.
     """
     check_suffix(path)
-    arrays = array_files.read_arrays(path, _KIND)
+    arrays, others = array_files.read_arrays(path, _KIND, lambda name: _is_wanted(path, name))
     numbers = _layer_numbers(path, arrays)
     if width is None:
         width = (arrays["queries.1"].shape or (0,))[-1]
@@ -122,9 +135,12 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
                 f"heads file {str(path)!r}: 'scale' must hold one number, or one for each of the "
                 f"{len(pairs)} layers, but has shape {scale.shape}"
             )
+        if not (scale > 0).all():
+            raise ValueError(f"heads file {str(path)!r}: 'scale' must be positive, but is {scale}")
         scales = np.broadcast_to(scale.ravel(), (len(pairs),)).tolist()
     layers = tuple(QueryKey(*pair, scale) for pair, scale in zip(pairs, scales))
-    return Heads(layers, vectors, _approximation(path, arrays))
+    ignored = array_files.others_note(path, arrays, others)
+    return Heads(layers, vectors, _approximation(path, arrays), ignored)
 
 
 def save_heads(
@@ -152,7 +168,8 @@ def save_heads(
     Raises
     ------
     ValueError
-        If there is no layer, or the suffix is another.
+        If there is no layer, the scale is not positive and finite, the label vectors hold NaN or
+        infinity, or the suffix is another. Nothing is written then.
     """
     check_suffix(path)
     if not layers:
@@ -163,9 +180,13 @@ def save_heads(
         arrays[f"keys.{number}"] = np.ascontiguousarray(layer.keys)
     if scale is None:
         arrays["scale"] = np.array([_scale(layer) for layer in layers])
-    else:
+    elif 0 < scale < math.inf:
         arrays["scale"] = np.array(float(scale))
+    else:
+        raise ValueError(f"scale must be positive and finite, but is {scale}")
     if label_vectors is not None:
+        if not np.isfinite(label_vectors).all():
+            raise ValueError("label_vectors holds NaN or infinity")
         arrays["labels"] = np.ascontiguousarray(label_vectors)
     if Path(path).suffix.lower() == ".npz":
         if approximation:
@@ -196,27 +217,27 @@ def _approximation(path: str | Path, arrays: dict[str, np.ndarray]) -> str:
     return str(sentence) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
 
 
-def _layer_numbers(path: str | Path, arrays: dict[str, np.ndarray]) -> range:
-    found = {"queries": set(), "keys": set()}
-    for name in arrays:
-        if match := re.fullmatch(r"(queries|keys)\.([1-9][0-9]*)", name):
-            found[match[1]].add(int(match[2]))
-        elif re.match(r"quer|key", name, re.IGNORECASE):  # a slip must not drop a layer unseen
-            raise ValueError(
-                f"heads file {str(path)!r} holds {name!r}; queries and keys must be named "
-                "'queries.1', 'keys.1', 'queries.2' and so on"
-            )
-    numbers = range(1, max(found["queries"] | found["keys"], default=0) + 1)
-    missing = [
-        f"'{kind}.{number}'"
-        for number in numbers or (1,)
-        for kind in ("queries", "keys")
-        if number not in found[kind]
-    ]
-    if missing:
+def _is_wanted(path: str | Path, name: str) -> bool:
+    if _LAYER.fullmatch(name) or name in _OTHERS:
+        return True
+    if re.match(r"quer|key|scal|label|approx", name, re.IGNORECASE):  # a slip must not pass unseen
         raise ValueError(
-            f"heads file {str(path)!r} lacks {', '.join(missing)}; it must hold the queries and "
-            "the keys of every layer, numbered from 1 without gaps"
+            f"heads file {str(path)!r} holds {name!r}; queries and keys must be named 'queries.1', "
+            f"'keys.1', 'queries.2' and so on, and the rest {', '.join(_OTHERS)}"
+        )
+    return False
+
+
+def _layer_numbers(path: str | Path, arrays: dict[str, np.ndarray]) -> range:
+    found = {(match[1], int(match[2])) for name in arrays if (match := _LAYER.fullmatch(name))}
+    numbers = range(1, max((number for _, number in found), default=1) + 1)
+    wanted = [(kind, number) for number in numbers for kind in ("queries", "keys")]
+    missing = [f"'{kind}.{number}'" for kind, number in wanted if (kind, number) not in found]
+    if missing:
+        listed = ", ".join(missing[:6]) + (", …" if len(missing) > 6 else "")
+        raise ValueError(
+            f"heads file {str(path)!r} lacks {listed}; it must hold the queries and the keys of "
+            "every layer, numbered from 1 without gaps"
         )
     return numbers
 
@@ -227,7 +248,7 @@ def _real(path: str | Path, name: str, array: np.ndarray) -> np.ndarray:
             f"heads file {str(path)!r}: {name!r} must hold real floating-point numbers, but holds "
             f"{array.dtype}"
         )
-    array = array.astype(np.float64)
+    array = array.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         raise ValueError(f"heads file {str(path)!r}: {name!r} holds NaN or infinity")
     return array

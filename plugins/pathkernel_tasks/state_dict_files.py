@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pathkernel_tasks.array_files import check_names, check_suffix
+from pathkernel_tasks.array_guards import check_names, check_size, check_suffix
 
 KIND = "state dict"
 
@@ -21,7 +21,7 @@ def state_dict_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is no safetensors file.
+        If it is no safetensors file, or a name in it leads out of it.
     """
     with _opened(path) as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -42,11 +42,14 @@ def read_state_dict(path: str | Path, names: Sequence[str]) -> dict[str, np.ndar
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is no safetensors file, or an array is missing, no real numbers, or not finite.
+        If it is no safetensors file, a name in it leads out of it, the arrays do not fit into
+        memory, or one is missing, holds no real numbers, or holds NaN or infinity.
     """
     arrays = {}
     with _opened(path) as file:
         present = set(file.keys())
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in present & {*names}}
+        check_size(path, KIND, {name: (shape, 8) for name, shape in shapes.items()})
         kinds = {name: file.get_slice(name).get_dtype() for name in names if name in present}
         for name, kind in kinds.items():
             if kind in ("F64", "F32", "F16"):

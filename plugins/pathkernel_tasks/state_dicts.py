@@ -8,22 +8,20 @@ Only NumPy and safetensors are needed, not the library that the model is of. Wit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
+from pathkernel_tasks.layouts import Layout, Pair, find_modules
 from pathkernel_tasks.state_dict_files import KIND, read_state_dict, state_dict_shapes
 
 _DEPTH = (
     "its attention sees hidden states and not the bare tokens, and its nonlinear blocks, "
     "normalisation and skip connections are left out"
 )
-_MASKED = "its causal mask is left out"
-_ROTARY = "its causal mask and the rotary embedding of positions are left out, where it has them"
-
 _OWN = frozenset(  # what a module of attention alone consists of
     (
         *("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
@@ -31,35 +29,6 @@ _OWN = frozenset(  # what a module of attention alone consists of
         *("query", "key", "value", "c_attn", "c_proj", "q_bias", "k_bias", "v_bias"),
     )
 )
-
-Arrays = Mapping[str, np.ndarray]
-Pair = tuple[np.ndarray, np.ndarray | None]
-"""Weights (rows, N_0) and bias (rows,), if there is one."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a library names and lays out the queries and keys of an attention module.
-
-    Attributes
-    ----------
-    name : str
-        By which it is chosen.
-    origin : str
-        Which models have it.
-    pattern : str
-        Regular expression of the name of a module's first array; its group is the module's prefix.
-    read : callable
-        (arrays, prefix) → queries and keys, each with weights (H·G, N_0) and a bias or None.
-    departures : str
-        What of the model's attention the heads leave out, besides its depth.
-    """
-
-    name: str
-    origin: str
-    pattern: str
-    read: Callable[[Arrays, str], tuple[Pair, Pair]]
-    departures: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,125 +51,6 @@ class ExtractedHeads:
     modules: tuple[str, ...]
     constant: bool
     approximation: str
-
-
-def _multihead(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
-    if f"{prefix}bias_k" in arrays:
-        raise ValueError(f"{prefix}bias_k adds a key that no token holds; the theory has none")
-    bias = arrays.get(f"{prefix}in_proj_bias")
-    biases = (None, None) if bias is None else np.split(bias, 3)[:2]
-    if f"{prefix}in_proj_weight" in arrays:
-        weights = np.split(arrays[f"{prefix}in_proj_weight"], 3)[:2]
-    else:
-        weights = [arrays[f"{prefix}{kind}_proj_weight"] for kind in "qk"]
-    return (weights[0], biases[0]), (weights[1], biases[1])
-
-
-def _fused(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
-    queries, keys, _ = np.split(arrays[f"{prefix}qkv.weight"], 3)
-    bias = arrays.get(f"{prefix}qkv.bias")
-    if bias is not None:
-        return (queries, np.split(bias, 3)[0]), (keys, np.split(bias, 3)[1])
-    return (queries, arrays.get(f"{prefix}q_bias")), (keys, arrays.get(f"{prefix}k_bias"))
-
-
-def _gpt2(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
-    stacked = arrays[f"{prefix}c_attn.weight"]
-    if stacked.shape[1] == 3 * stacked.shape[0]:  # (N_0, 3 N_0), inputs first, as published
-        stacked = stacked.T
-    weights = np.split(stacked, 3)
-    bias = arrays.get(f"{prefix}c_attn.bias")
-    biases = (None, None) if bias is None else np.split(bias, 3)[:2]
-    return (weights[0], biases[0]), (weights[1], biases[1])
-
-
-def _separate(queries: str, keys: str) -> Callable[[Arrays, str], tuple[Pair, Pair]]:
-    def read(arrays: Arrays, prefix: str) -> tuple[Pair, Pair]:
-        query, key = (
-            (arrays[f"{prefix}{name}.weight"], arrays.get(f"{prefix}{name}.bias"))
-            for name in (queries, keys)
-        )
-        return query, key
-
-    return read
-
-
-LAYOUTS = {
-    layout.name: layout
-    for layout in (
-        Layout(
-            "multihead",
-            "torch.nn.MultiheadAttention, nn.TransformerEncoder",
-            r"(|.*\.)(?:in_proj|q_proj)_weight",
-            _multihead,
-        ),
-        Layout("fused", "fused queries, keys and values: timm", r"(|.*\.)qkv\.weight", _fused),
-        Layout(
-            "bert",
-            "BERT, RoBERTa, ViT and their like of Hugging Face",
-            r"(.*attention\.(?:self|attention)\.)query\.weight",
-            _separate("query", "key"),
-        ),
-        Layout("gpt2", "GPT-2", r"(|.*\.)c_attn\.weight", _gpt2, _MASKED),
-        Layout(
-            "llama",
-            "Llama, Mistral, Qwen and their like, with grouped queries",
-            r"(|.*\.)q_proj\.weight",
-            _separate("q_proj", "k_proj"),
-            _ROTARY,
-        ),
-    )
-}
-"""Known layouts by name."""
-
-_OTHER = re.compile(r"cross_?att|multihead_attn|encoder_attn|encdecatt", re.IGNORECASE)
-"""Modules that attend to another sequence, which has no place in the theory."""
-
-
-def find_modules(names: Sequence[str], layout: str = "auto") -> tuple[Layout, tuple[str, ...]]:
-    """Attention modules of a state dict, from the names of its arrays.
-
-    Parameters
-    ----------
-    names : sequence of str
-    layout : str
-        A key of :data:`LAYOUTS`, or ``"auto"`` for the only one that fits.
-
-    Returns
-    -------
-    layout : Layout
-    modules : tuple of str
-        Prefixes of the modules' arrays, layers by number; without those that attend to another
-        sequence.
-
-    Raises
-    ------
-    ValueError
-        If the layout is unknown or fits nothing, or several fit.
-    """
-    if layout != "auto" and layout not in LAYOUTS:
-        raise ValueError(f"layout must be auto or one of {', '.join(LAYOUTS)}, not {layout!r}")
-    chosen = LAYOUTS.values() if layout == "auto" else [LAYOUTS[layout]]
-    found = {}
-    for candidate in chosen:
-        matches = [re.fullmatch(candidate.pattern, name) for name in names]
-        if prefixes := {match[1] for match in matches if match and not _OTHER.search(match[1])}:
-            found[candidate.name] = tuple(sorted(prefixes, key=_by_number))
-    if len(found) == 1:
-        ((name, modules),) = found.items()
-        return LAYOUTS[name], modules
-    if found:
-        raise ValueError(
-            f"the layouts {', '.join(found)} all fit; name one of them (--layout on the command "
-            "line)"
-        )
-    patterns = "; ".join(f"{entry.name}: {entry.pattern}" for entry in chosen)
-    raise ValueError(
-        f"no queries and keys are found among {len(names)} arrays, such as "
-        f"{', '.join(sorted(names)[:5]) or 'none'}. Known names are, as regular expressions, "
-        f"{patterns}. Of another model, write the arrays yourself with "
-        "pathkernel_tasks.heads_file.save_heads"
-    )
 
 
 def extract_heads(
@@ -233,7 +83,8 @@ def extract_heads(
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file, the layout or a shape does not fit. The message names the array.
+        If the file, the layout, a shape or the scale does not fit, an array holds NaN or infinity,
+        or the arrays do not fit into memory. The message names the array.
     """
     shapes = state_dict_shapes(path)
     kind, modules = find_modules(list(shapes), layout)
@@ -353,10 +204,3 @@ class _Module(dict):
 
     def __missing__(self, name: str) -> np.ndarray:
         raise ValueError(f"{KIND} {str(self.path)!r} lacks {name!r}")
-
-
-def _by_number(prefix: str) -> list[tuple[int, str]]:
-    """Sorting key by which layer 10 follows layer 9."""
-    return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", prefix)
-    ]

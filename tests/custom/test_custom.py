@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from safetensors.numpy import save_file
 
 import pathkernel_core as pk
@@ -13,6 +14,7 @@ from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_datasets.tables import rich_table
+from pathkernel_tasks import custom_data
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import save_heads
 
@@ -121,6 +123,42 @@ def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, di
     assert "Labels: classes 0 and 1" in caption
 
 
+MODEL = "where the model that they are of attends to hidden states"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, MODEL), ("of a toy", "of a toy"), ("", "")])
+def test_attention_matrices_depart_from_the_theory(tmp_path, data, arrays, layers, given, expected):
+    """Unless the user says otherwise, and "" says that they do not."""
+    path = data(matrices(arrays, layers))
+    run_study(
+        Study(Custom(inputs=path, approximation=given), widths=(10,), temperatures=(0.1,)),
+        tmp_path / "study.zarr",
+    )
+    notes = open_store(tmp_path / "study.zarr").attrs["notes"]
+    assert ("approximation" in notes) == bool(expected)
+    assert expected in notes.get("approximation", "")
+
+
+def test_arrays_that_are_not_read_are_noted(tmp_path, data, arrays, layers):
+    path = data({**arrays, "ids": np.ones(3), "about": np.array("mine")})
+    labels = data({"labels.txt": np.ones(2), "other": np.ones(2)}, "labels.npz")
+    heads = str(tmp_path / "more.npz")
+    save_heads(heads, layers)
+    with np.load(heads) as archive:
+        np.savez(heads, **archive, **{"values.1": np.ones(2)})
+    with pytest.raises(ValueError, match=r"labels file .* holds 'labels\.txt'; names must be"):
+        Custom(inputs=path, labels=labels, heads=heads).realise(0)
+    labels = data({"other": np.ones(2)}, "labels.npz")
+    notes = Custom(inputs=path, labels=labels, heads=heads).realise(0).notes
+    assert notes["ignored"] == (
+        "of data.npz about, ids (read: inputs, labels, test_inputs, test_labels); "
+        "of labels.npz other (read: nothing); "
+        "of more.npz values.1 (read: keys.1, keys.2, queries.1, queries.2, scale)"
+    )
+    save_heads(heads, layers)
+    assert "ignored" not in Custom(inputs=data(arrays), heads=heads).realise(0).notes
+
+
 def test_split_takes_inputs_labels_and_attention_together(data, arrays, layers):
     train = {name: array for name, array in arrays.items() if not name.startswith("test")}
     path = data(matrices(train, layers))
@@ -153,6 +191,32 @@ def test_several_test_sets(data, arrays, layers):
     assert np.allclose(
         realisation.test_sets["far"].layers[1].omega, layers[1].attention(arrays["test_inputs"])
     )
+
+
+def test_test_sets_with_numbers_for_names(data, arrays, layers):
+    """The last number of attention is that of the layer, and the one before that of the set."""
+    named = {
+        f"{name}.{number}" if name.startswith("test") else name: array
+        for number in (1, 2)
+        for name, array in arrays.items()
+    }
+    realisation = Custom(inputs=data(matrices(named, layers))).realise(0)
+    assert list(realisation.test_sets) == ["1", "2"]
+    for part in realisation.test_sets.values():
+        assert np.allclose(part.layers[1].omega, layers[1].attention(arrays["test_inputs"]))
+    wrong = {**named, "attention.1": named["labels"], "test_attention.1": named["labels"]}
+    with pytest.raises(ValueError, match=r"'test_attention\.1' belongs to no test_inputs"):
+        Custom(inputs=data(wrong)).realise(0)
+
+
+def test_a_test_set_that_is_named_twice(data, arrays, heads):
+    twice = {**arrays, "test_inputs.test": arrays["test_inputs"]}
+    with pytest.raises(ValueError, match=r"'test_inputs' and 'test_inputs\.test' are the same"):
+        Custom(inputs=data(twice), heads=heads).realise(0)
+    renamed = {
+        name.replace("test_inputs", "test_inputs.test"): array for name, array in arrays.items()
+    }
+    assert list(Custom(inputs=data(renamed), heads=heads).realise(0).test_sets) == ["test"]
 
 
 def test_labels_of_their_own_file(data, arrays, heads):
@@ -224,6 +288,16 @@ def test_provenance_follows_the_content(data, arrays, heads):
         ({"input": np.ones(2)}, "holds 'input'; names must be inputs, labels"),
         ({"test_inputs.a.b": np.ones(2)}, r"holds 'test_inputs\.a\.b'; names must be"),
         ({"attention": np.ones(2)}, "holds 'attention'; names must be"),
+        ({"attention_2": np.ones(2)}, "holds 'attention_2'; names must be .* Rename it"),
+        ({"attention.0": np.ones(2)}, r"holds 'attention\.0'; names must be"),
+        ({"attention.99999999999": np.ones(2)}, r"holds 'attention\.9+'; names must be"),
+        ({"attention.far.1": np.ones(2)}, r"holds 'attention\.far\.1'; names must be"),
+        ({"attention_mask": np.ones(2)}, "holds 'attention_mask'; names must be"),
+        ({"Inputs": np.ones(2)}, "holds 'Inputs'; names must be"),
+        ({"train_labels": np.ones(2)}, "holds 'train_labels'; names must be"),
+        ({"test-inputs": np.ones(2)}, "holds 'test-inputs'; names must be"),
+        ({"test_inputs_far": np.ones(2)}, "holds 'test_inputs_far'; names must be"),
+        ({"labels.1": np.ones(2)}, r"holds 'labels\.1'; names must be"),
         ({"labels": np.array([None] * P)}, "holds Python objects, which are never loaded"),
     ],
 )
@@ -239,6 +313,7 @@ def test_wrong_data_files(data, arrays, heads, change, message):
         ({"attention.1": None}, r"lacks 'attention\.1'"),
         ({"test_attention.2": None}, r"lacks 'test_attention\.2'"),
         ({"attention.4": np.ones((P, 1, M, M)) / M}, r"lacks 'attention\.3'"),
+        ({"attention.9999": np.ones((P, 1, M, M)) / M}, r"lacks 'attention\.3'; it holds"),
         ({"attention.1": np.ones((P, 2, M, M - 1))}, r"'attention\.1' must have shape \(20, H, 5"),
         ({"attention.1": np.ones((TESTS, 2, M, M))}, r"'attention\.1' must have shape"),
         ({"attention.1": np.ones((P, 0, M, M))}, r"'attention\.1' must have shape"),
@@ -288,6 +363,24 @@ def test_options_that_do_not_fit_the_file(data, arrays, layers, heads):
     both = data(matrices(arrays, layers), "both.npz")
     with pytest.raises(ValueError, match="leave one of the two out"):
         Custom(inputs=both, heads=heads).realise(0)
+
+
+def test_zarr_that_xarray_did_not_write(tmp_path, arrays, heads):
+    group = zarr.create_group(tmp_path / "plain.zarr")
+    for name, array in arrays.items():
+        group[name] = array
+    found = Custom(inputs=str(tmp_path / "plain.zarr"), heads=heads).realise(0).train
+    assert np.array_equal(found.inputs, arrays["inputs"])
+    assert np.array_equal(found.labels, 2.0 * arrays["labels"] - 1)
+
+
+def test_too_little_memory_for_the_arrays(data, arrays, heads, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(custom_data, "targets", fail)
+    with pytest.raises(ValueError, match=r"data\.npz' does not fit into the memory that is free"):
+        Custom(inputs=data(arrays), heads=heads).realise(0)
 
 
 def test_readout_by_index(data, arrays, heads):

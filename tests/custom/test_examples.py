@@ -1,15 +1,18 @@
 """The encoder of the example, and the sentences that it is tried on."""
 
 import math
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import bert
+import minilm
 import reviews
 
 WIDTH, WORDS = 24, 11
@@ -38,52 +41,55 @@ def state(tmp_path):
     return path, weights
 
 
-def test_encoder_against_torch(state):
-    """Attention and output are those of PyTorch's encoder layer with the same weights."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+def normalised(token, scale, shift):
+    """Layer normalisation of one token."""
+    return (token - token.mean()) / math.sqrt(token.var() + 1e-12) * scale + shift
+
+
+def test_encoder_token_by_token(state):
+    """Attention and output of a post-normalised encoder layer, from its definition."""
     path, weights = state
-    tensors = {name: torch.tensor(array) for name, array in weights.items()}
     stem = "encoder.layer.0"
-    layer = torch.nn.TransformerEncoderLayer(
-        *(WIDTH, bert.HEADS, 4 * WIDTH, 0.0),
-        activation="gelu",
-        layer_norm_eps=1e-12,
-        batch_first=True,
-        dtype=torch.float64,
-    )
-    kinds = [f"{stem}.attention.self.{kind}" for kind in ("query", "key", "value")]
-    names = {
-        "self_attn.out_proj": f"{stem}.attention.output.dense",
-        "linear1": f"{stem}.intermediate.dense",
-        "linear2": f"{stem}.output.dense",
-        "norm1": f"{stem}.attention.output.LayerNorm",
-        "norm2": f"{stem}.output.LayerNorm",
-    }
-    own = {
-        f"{ours}.{part}": tensors[f"{theirs}.{part}"]
-        for ours, theirs in names.items()
-        for part in ("weight", "bias")
-    }
-    for part in ("weight", "bias"):
-        own[f"self_attn.in_proj_{part}"] = torch.cat([tensors[f"{kind}.{part}"] for kind in kinds])
-    layer.load_state_dict(own)
-    layer.eval()
     ids = np.random.default_rng(1).integers(WORDS, size=(3, 7))
     embeddings, attention, pooled = bert.Encoder(path, 1).encode(ids)
-    tokens = torch.tensor(embeddings)
-    with torch.no_grad():
-        _, expected = layer.self_attn(tokens, tokens, tokens, average_attn_weights=False)
-        assert np.allclose(attention[0], expected.numpy())
-        assert np.allclose(pooled, layer(tokens).mean(dim=1).numpy())
-    normalised = torch.nn.functional.layer_norm(
-        tensors["embeddings.word_embeddings.weight"][torch.tensor(ids)]
-        + tensors["embeddings.position_embeddings.weight"][:7]
-        + tensors["embeddings.token_type_embeddings.weight"][0],
-        (WIDTH,),
-        *(tensors[f"embeddings.LayerNorm.{part}"] for part in ("weight", "bias")),
-        eps=1e-12,
-    )
-    assert np.allclose(embeddings, normalised.numpy())
+
+    def affine(name, token):
+        return weights[f"{name}.weight"] @ token + weights[f"{name}.bias"]
+
+    def norm(name, token):
+        parts = (weights[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
+        return normalised(token, *parts)
+
+    size = WIDTH // bert.HEADS
+    for p, sentence in enumerate(ids):
+        tokens = [
+            norm(
+                "embeddings",
+                weights["embeddings.word_embeddings.weight"][word]
+                + weights["embeddings.position_embeddings.weight"][place]
+                + weights["embeddings.token_type_embeddings.weight"][0],
+            )
+            for place, word in enumerate(sentence)
+        ]
+        assert np.allclose(embeddings[p], tokens)
+        outputs = []
+        for t, token in enumerate(tokens):
+            context = []
+            for head in range(bert.HEADS):
+                part = slice(head * size, (head + 1) * size)
+                query = affine(f"{stem}.attention.self.query", token)[part]
+                keys = [affine(f"{stem}.attention.self.key", x)[part] for x in tokens]
+                values = [affine(f"{stem}.attention.self.value", x)[part] for x in tokens]
+                paid = np.exp([key @ query / math.sqrt(size) for key in keys])
+                paid /= paid.sum()
+                assert np.allclose(attention[0][p, head, t], paid)
+                context.append(sum(share * value for share, value in zip(paid, values)))
+            seen = affine(f"{stem}.attention.output.dense", np.concatenate(context))
+            hidden = norm(f"{stem}.attention.output", token + seen)
+            inner = affine(f"{stem}.intermediate.dense", hidden)
+            inner = np.array([x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in inner])
+            outputs.append(norm(f"{stem}.output", hidden + affine(f"{stem}.output.dense", inner)))
+        assert np.allclose(pooled[p], np.mean(outputs, axis=0))
 
 
 def test_switched_off_heads(state):
@@ -120,3 +126,28 @@ def test_reviews():
         if not (good and bad):
             negated = any(word in words for word in ("not", "nobody", "less"))
             assert (label > 0) == (bool(good) != negated), sentence
+
+
+def test_the_first_sentences_stay_when_more_are_drawn():
+    """So that validation sentences come on top of the training and test sentences."""
+    more, _ = reviews.reviews(60, np.random.default_rng(0))
+    assert more[:40] == reviews.reviews(40, np.random.default_rng(0))[0]
+
+
+def test_rank_correlation():
+    """Against SciPy, with ties and along the last axis."""
+    generator = np.random.default_rng(0)
+    ranking, drawn = generator.normal(size=9), generator.integers(4, size=(5, 9))
+    expected = [spearmanr(ranking, row).statistic for row in drawn]
+    assert np.allclose(minilm.rank_correlation(ranking, drawn), expected)
+
+
+def test_difference_of_two_orders_on_the_same_sentences():
+    """The interval is that of paired sentences: its width is that of their differences."""
+    generator = np.random.default_rng(0)
+    first = generator.random((1, 1000)) < 0.6
+    second = first ^ (generator.random((1, 1000)) < 0.05)
+    gain = first.astype(float) - second
+    mean, low, high = map(float, re.findall(r"[+-][\d.]+", minilm.difference(first, second)))
+    assert mean == pytest.approx(gain.mean(), abs=1e-3)
+    assert high - low == pytest.approx(2 * 1.96 * gain.std() / math.sqrt(1000), rel=0.15)

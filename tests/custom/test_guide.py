@@ -12,7 +12,7 @@ import pathkernel_core as pk
 from pathkernel_cli.main import main
 from pathkernel_tasks.heads_command import _LAYOUTS
 from pathkernel_tasks.heads_file import read_heads
-from pathkernel_tasks.state_dicts import LAYOUTS
+from pathkernel_tasks.layouts import LAYOUTS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text(encoding="utf-8")
 

@@ -1,6 +1,5 @@
 """Queries and keys out of state dicts, against the libraries and against plain formulas."""
 
-import importlib.util
 import json
 import struct
 
@@ -10,8 +9,9 @@ from safetensors.numpy import save_file
 
 from pathkernel_core import attentioned_inputs
 from pathkernel_tasks.heads_file import read_heads, save_heads
+from pathkernel_tasks.layouts import LAYOUTS, find_modules
 from pathkernel_tasks.state_dict_files import read_state_dict, state_dict_shapes
-from pathkernel_tasks.state_dicts import LAYOUTS, extract_heads, find_modules
+from pathkernel_tasks.state_dicts import extract_heads
 
 WIDTH, HEADS = 12, 3
 G = WIDTH // HEADS
@@ -196,72 +196,71 @@ def test_normalised_queries_are_a_departure(save, generator):
     assert "normalisation of its queries" in extract_heads(save(state), HEADS).approximation
 
 
-@pytest.mark.parametrize("key_width", [None, WIDTH])
-def test_torch_multihead_attention(save, key_width):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    torch.manual_seed(0)
-    module = torch.nn.MultiheadAttention(
-        WIDTH, HEADS, batch_first=True, kdim=key_width, vdim=key_width, dtype=torch.float64
-    )
-    torch.nn.init.normal_(module.in_proj_bias)
-    path = save({name: array.numpy() for name, array in module.state_dict().items()})
-    heads = extract_heads(path, HEADS)
+def wave(shape, phase):
+    return np.sin(phase + 1.7 * np.arange(np.prod(shape))).reshape(shape)
+
+
+# attention of torch.nn.MultiheadAttention(4, 2, batch_first=True) of PyTorch 2.13 in float64, query
+# before key, for the tokens wave((1, 3, 4), 0.5) and its arrays in the order of their names set to
+# wave(shape, 0.0), wave(shape, 1.0), …; the second module has vdim=5
+TORCH = {
+    "in_proj_weight": [
+        *(0.0319871, 0.11686771, 0.85114519, 0.01292608, 0.06791314, 0.91916078),
+        *(0.01231418, 0.06390698, 0.92377884, 0.12677383, 0.35431898, 0.51890719),
+        *(0.25898501, 0.31818193, 0.42283306, 0.43710754, 0.25900875, 0.30388371),
+    ],
+    "q_proj_weight": [
+        *(0.41081549, 0.27051517, 0.31866934, 0.54003776, 0.23006466, 0.22989758),
+        *(0.56723316, 0.22686897, 0.20589788, 0.5443031, 0.28589835, 0.16979856),
+        *(0.90222208, 0.0856945, 0.01208342, 0.97458208, 0.02432339, 0.00109453),
+    ],
+}
+
+
+@pytest.mark.parametrize("first", TORCH)
+def test_attention_that_torch_recorded(save, first):
+    shapes = {"in_proj_bias": (12,), "out_proj.bias": (4,), "out_proj.weight": (4, 4)}
+    if first == "in_proj_weight":
+        shapes["in_proj_weight"] = (12, 4)
+    else:
+        shapes |= {"q_proj_weight": (4, 4), "k_proj_weight": (4, 4), "v_proj_weight": (4, 5)}
+    state = {name: wave(shapes[name], phase) for phase, name in enumerate(sorted(shapes))}
+    heads = extract_heads(save(state), 2)
     assert heads.modules == ("",)
     assert heads.approximation == ""
-    tokens = torch.randn(3, 5, WIDTH, dtype=torch.float64)
-    with torch.no_grad():
-        _, expected = module(tokens, tokens, tokens, average_attn_weights=False)
-    found = heads.layers[0].attention(with_constant(tokens.numpy()))
-    assert np.allclose(found, expected.numpy().swapaxes(-1, -2), atol=1e-12)
+    found = heads.layers[0].attention(with_constant(wave((1, 3, 4), 0.5)))
+    expected = np.reshape(TORCH[first], (1, 2, 3, 3)).swapaxes(-1, -2)
+    assert np.allclose(found, expected, atol=1e-8)
 
 
-def test_torch_separate_projections(save):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    module = torch.nn.MultiheadAttention(WIDTH, HEADS, vdim=5, bias=False, batch_first=True)
-    state = {name: array.numpy() for name, array in module.state_dict().items()}
-    assert "q_proj_weight" in state
+@pytest.mark.parametrize(
+    ("prefix", "build", "layout"),
+    [
+        ("encoder.layer.0.", bert, "bert"),
+        ("roberta.encoder.layer.0.", bert, "bert"),
+        ("vit.encoder.layer.0.", vit, "bert"),
+        ("blocks.0.", fused, "fused"),
+        ("transformer.h.0.", gpt2, "gpt2"),
+        ("h.0.", gpt2, "gpt2"),
+        ("model.layers.0.", llama, "llama"),
+        ("transformer_encoder.layers.0.", multihead, "multihead"),
+    ],
+)
+def test_names_as_published(save, generator, prefix, build, layout):
+    """Whole models hold more arrays, of which none is taken for queries and keys."""
+    state = build(prefix, *draw(generator), generator)
+    for name in (
+        "wte",
+        "embeddings.word_embeddings",
+        "lm_head",
+        "pooler.dense",
+        f"{prefix}mlp.fc1",
+    ):
+        state[f"{name}.weight"] = generator.normal(size=(5, WIDTH))
     heads = extract_heads(save(state), HEADS)
-    tokens, values = torch.randn(2, 4, WIDTH), torch.randn(2, 4, 5)
-    with torch.no_grad():
-        _, expected = module(tokens, tokens, values, average_attn_weights=False)
-    found = heads.layers[0].attention(tokens.numpy().astype(np.float64))
-    assert np.allclose(found, expected.numpy().swapaxes(-1, -2), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama"])
-def test_transformers(save, name):
-    if not importlib.util.find_spec("transformers"):
-        pytest.skip("transformers is not installed")
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": HEADS, "hidden_size": WIDTH}
-    sizes |= {"intermediate_size": 16, "vocab_size": 9, "attn_implementation": "eager"}
-    if name == "bert":
-        model = transformers.BertModel(transformers.BertConfig(**sizes))
-    elif name == "vit":
-        sizes.pop("vocab_size")
-        model = transformers.ViTModel(transformers.ViTConfig(image_size=8, patch_size=4, **sizes))
-    elif name == "gpt2":
-        config = transformers.GPT2Config(
-            n_layer=1, n_head=HEADS, n_embd=WIDTH, vocab_size=9, attn_implementation="eager"
-        )
-        model = transformers.GPT2Model(config)
-    else:
-        config = transformers.LlamaConfig(num_key_value_heads=1, **sizes)
-        model = transformers.LlamaModel(config)
-    path = save({key: array.numpy() for key, array in model.state_dict().items()})
-    heads = extract_heads(path, HEADS)
-    assert len(heads.layers) == 1
-    if name == "bert":
-        model.eval()
-        ids = torch.arange(5)[None]
-        with torch.no_grad():
-            tokens = model.embeddings(ids).double().numpy()
-            expected = model(ids, output_attentions=True).attentions[0].numpy()
-        found = heads.layers[0].attention(with_constant(tokens) if heads.constant else tokens)
-        assert np.allclose(found, expected.swapaxes(-1, -2), atol=1e-5)
+    assert len(heads.modules) == 1
+    assert heads.modules[0].startswith(prefix)
+    assert find_modules(list(state))[0].name == layout
 
 
 def test_heads_give_the_attentioned_inputs_of_the_model(save, generator):

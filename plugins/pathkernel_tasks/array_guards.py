@@ -1,0 +1,120 @@
+"""What is asked of a user's file of arrays before anything in it is read."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+_FALLBACK = 8 * 2**30  # bytes, where the system does not tell its memory
+
+
+def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
+    """Raise a ValueError unless the path ends in one of the suffixes.
+
+    Parameters
+    ----------
+    path : str or Path
+    kind : str
+        What the file is, for the message, such as ``"heads file"``.
+    suffixes : sequence of str
+        Such as ``".npz"``, in lower case.
+
+    Raises
+    ------
+    ValueError
+        If it does not.
+    """
+    if Path(path).suffix.lower() not in suffixes:
+        raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}")
+
+
+def check_names(path: str | Path, kind: str, names: Iterable[str]) -> None:
+    """Check that no name, taken as a path, leads out of the file that it is in.
+
+    Raises
+    ------
+    ValueError
+        If one does.
+    """
+    for name in names:
+        if re.match(r"[/\\]|[A-Za-z]:", name) or ".." in re.split(r"[/\\]", name):
+            raise ValueError(
+                f"{kind} {str(path)!r} holds the name {name!r}, a path that leads out of the file; "
+                "do not use files of this origin"
+            )
+
+
+def memory_bound() -> int:
+    """Bytes that the arrays of a file may take: half of the machine's memory.
+
+    8 GiB where the system does not tell its memory.
+    """
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return _FALLBACK
+    return memory // 2 if memory > 0 else _FALLBACK
+
+
+def check_size(
+    path: str | Path, kind: str, stored: Mapping[str, tuple[tuple[int, ...], int]]
+) -> None:
+    """Check that arrays fit into memory, by what their headers say.
+
+    Parameters
+    ----------
+    path : str or Path
+    kind : str
+        What the file is, for the message.
+    stored : mapping of str to (shape, bytes of an element)
+        By the array's name. An element counts at least 8 bytes, as numbers are computed with in
+        double precision.
+
+    Raises
+    ------
+    ValueError
+        If together they would take more than :func:`memory_bound`.
+    """
+    sizes = {name: math.prod(shape) * max(8, size) for name, (shape, size) in stored.items()}
+    total, bound = sum(sizes.values()), memory_bound()
+    if total > bound:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise ValueError(
+            f"{kind} {str(path)!r} holds arrays that would take {_gibibytes(total)} in double "
+            f"precision, {_gibibytes(sizes[largest])} of it {largest!r} of shape "
+            f"{stored[largest][0]}; no more than half of the machine's memory, "
+            f"{_gibibytes(bound)}, is read. Take fewer examples, tokens, heads or layers"
+        )
+
+
+def too_large(path: str | Path, kind: str) -> str:
+    """Message for a file that is within the bound, but for which too little memory is free."""
+    return (
+        f"{kind} {str(path)!r} does not fit into the memory that is free; take fewer examples, "
+        "tokens, heads or layers"
+    )
+
+
+def plain_files(folder: str | Path, kind: str) -> list[Path]:
+    """All files at any depth in a folder, sorted by path.
+
+    Raises
+    ------
+    ValueError
+        If there is a symbolic link in the folder, which might lead out of it.
+    """
+    members = sorted(Path(folder).rglob("*"))
+    for member in members:
+        if member.is_symlink():
+            raise ValueError(
+                f"{kind} {str(folder)!r} holds the link {member.name!r}, which may lead out of the "
+                "folder; copy the file itself"
+            )
+    return [member for member in members if member.is_file()]
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"
