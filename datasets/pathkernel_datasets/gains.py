@@ -37,7 +37,7 @@ def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Data
         Fractions of test examples, means over the seeds, dims (width, test_set): ``accuracy``,
         ``gain``, ``example_error``, the standard error of the gain over test examples, and
         ``seed_error``, over the seeds (NaN for a single one); dims (test_set,): ``accuracy_gp``.
-        Attribute ``seeds``: those that are complete. NaN where a point failed.
+        Attribute ``seeds``: those that are complete. NaN where a point of any seed failed.
 
     Raises
     ------
@@ -54,31 +54,26 @@ def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Data
         )
     dataset = dataset.sel(seed=seeds)
     labels = dataset["test_label"].load()
+    finite = _right(dataset["predictor_mean"], chosen.sel(seed=seeds), labels)
     limit = _right(dataset["predictor_mean_gp"], limit_chosen.sel(seed=seeds), labels)
-    widths = [
-        _right(
-            dataset["predictor_mean"].sel(width=width), chosen.sel(seed=seeds, width=width), labels
-        )
-        for width in dataset["width"].values
-    ]
-    finite = xr.concat(
-        widths, xr.DataArray(dataset["width"].values, dims="width", name="width"), coords="minimal"
-    )
     gain = finite - limit
-    of_seeds, both = gain.mean("example"), ("seed", "example")
+    # first over the seeds, which may share their test examples or not
+    of_examples = gain.mean("seed", skipna=False)
+    of_seeds = gain.mean("example")
+    over_seeds = (
+        of_seeds.std("seed", ddof=1, skipna=False) / np.sqrt(seeds.size)
+        if seeds.size > 1
+        else xr.full_like(of_seeds.isel(seed=0, drop=True), np.nan)
+    )
     found = {
-        "accuracy": (finite.mean(both), "fraction of test examples classified correctly"),
-        "gain": (gain.mean(both), "accuracy less that of the Gaussian process limit"),
+        "accuracy": (_mean(finite), "fraction of test examples classified correctly"),
+        "gain": (_mean(gain), "accuracy less that of the Gaussian process limit"),
         "example_error": (
-            gain.std(both, ddof=1) / np.sqrt(gain.count(both)),
+            of_examples.std("example", ddof=1) / np.sqrt(of_examples.count("example")),
             "standard error of the gain over test examples",
         ),
-        "seed_error": (
-            (of_seeds.std("seed", ddof=1) if seeds.size > 1 else of_seeds.mean("seed") * np.nan)
-            / np.sqrt(seeds.size),
-            "standard error of the gain over seeds",
-        ),
-        "accuracy_gp": (limit.mean(both), "accuracy in the Gaussian process limit"),
+        "seed_error": (over_seeds, "standard error of the gain over seeds"),
+        "accuracy_gp": (_mean(limit), "accuracy in the Gaussian process limit"),
     }
     described = {
         name: values.assign_attrs(long_name=words, units="1")
@@ -95,10 +90,11 @@ def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Ta
     seeds = found.attrs["seeds"]
     several = len(seeds) > 1
     spread = "; in brackets that over the seeds" if several else ""
+    available = dataset["temperature"].values
     at = (
         f"the T of largest {_WORDS[temperature]} of each seed"
-        if temperature in _WORDS
-        else (f"T = {temperature:g}")
+        if temperature in _WORDS and available.size > 1
+        else f"T = {available[0] if temperature in _WORDS else temperature:g}"
     )
     table = plain_table(
         Text(f"Gain over the Gaussian process limit: {dataset.attrs['label']}"),
@@ -117,16 +113,21 @@ def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Ta
     return table
 
 
+def _mean(values: xr.DataArray) -> xr.DataArray:
+    """Mean over seeds, NaN unless all have it, and over the examples that there are."""
+    return values.mean("seed", skipna=False).mean("example")
+
+
 def _temperatures(
     dataset: xr.Dataset, temperature: float | str
 ) -> tuple[xr.DataArray, xr.DataArray, np.ndarray]:
     """Temperatures (seed, width, test_set), of the limit (seed, test_set), and complete seeds."""
+    if temperature == "validation" and "accuracy_validation" not in dataset:
+        raise ValueError(
+            "the store has no validation accuracy, because its task gives no validation examples; "
+            'choose the temperature by "evidence"'
+        )
     if temperature in _WORDS and "choice" in dataset.dims:
-        if temperature not in dataset["choice"].values:
-            raise ValueError(
-                "the store has no validation accuracy, because its task gives no validation "
-                'examples; choose the temperature by "evidence"'
-            )
         chosen = dataset.sel(choice=temperature)
         done = dataset["choice_done"].values != 0
         return chosen["chosen_temperature"].load(), chosen["chosen_temperature_gp"].load(), done
@@ -157,7 +158,7 @@ def _right(mean: xr.DataArray, chosen: xr.DataArray, labels: xr.DataArray) -> xr
         right, there = best == wanted, (mean.notnull() & labels.notnull()).all("output")
     else:
         right, there = mean * labels > 0, mean.notnull() & labels.notnull()
-    right = right.where(there).drop_vars(["temperature", "choice", "width"], errors="ignore")
+    right = right.where(there).drop_vars(["temperature", "choice"], errors="ignore")
     return right.drop_attrs()
 
 

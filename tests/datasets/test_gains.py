@@ -89,7 +89,7 @@ def assert_by_hand(dataset, found, temperature):
             assert at["accuracy"] == pytest.approx(finite.mean())
             assert at["accuracy_gp"] == pytest.approx(limit.mean())
             assert at["gain"] == pytest.approx(gain.mean())
-            error = np.std(gain, ddof=1) / np.sqrt(gain.size)
+            error = np.std(gain.mean(axis=0), ddof=1) / np.sqrt(gain.shape[1])
             assert at["example_error"] == pytest.approx(error)
             error = np.std(gain.mean(axis=1), ddof=1) / np.sqrt(len(SEEDS))
             assert at["seed_error"] == pytest.approx(error)
@@ -118,6 +118,22 @@ def test_gains_at_a_given_temperature(tmp_path, outputs):
     assert_by_hand(only, gains(only), lambda *at: (0.1, 0.1))
 
 
+def test_seeds_that_share_their_examples_do_not_lower_the_error_over_examples(validated):
+    one = validated.isel(seed=[0])
+    thrice = xr.concat([one.assign_coords(seed=[seed]) for seed in SEEDS], "seed")
+    xr.testing.assert_allclose(gains(thrice)["example_error"], gains(one)["example_error"])
+
+
+def test_a_width_at_which_a_seed_failed_has_no_gain(validated):
+    failed = (validated["seed"] == 4) & (validated["width"] == 2)
+    broken = validated.assign(predictor_mean=validated["predictor_mean"].where(~failed))
+    found, whole = gains(broken), gains(validated)
+    for name in ("accuracy", "gain", "example_error", "seed_error"):
+        assert found[name].sel(width=2).isnull().all()
+        xr.testing.assert_equal(found[name].sel(width=0.1), whole[name].sel(width=0.1))
+    xr.testing.assert_equal(found["accuracy_gp"], whole["accuracy_gp"])
+
+
 def test_one_seed_has_no_error_over_the_seeds(validated):
     found = gains(validated.isel(seed=[1]))
     assert found["seed_error"].isnull().all()
@@ -135,9 +151,10 @@ def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
         gains(interrupted(tmp_path / "study.zarr", 1))
     with pytest.raises(ValueError, match=r"no temperature 0.2; it has 0.02, 0.3, 1"):
         gains(validated, 0.2)
-    plain = store(tmp_path / "plain.zarr", Small())
-    with pytest.raises(ValueError, match="no validation accuracy"):
-        gains(plain, "validation")
+    for number, temperatures in enumerate([(0.1,), (0.1, 1.0)]):
+        plain = store(tmp_path / f"{number}.zarr", Small(), temperatures=temperatures)
+        with pytest.raises(ValueError, match="no validation accuracy"):
+            gains(plain, "validation")
 
 
 def test_table(validated):
