@@ -34,11 +34,11 @@ def exclusive(path: Path, lock: Path) -> Iterator[None]:
         raise StoreError(
             f"another process is writing into {path}; wait until it ends, or work in a copy"
         ) from None
-    except OSError:  # no permission, or a file system that is read only
+    except OSError as error:  # no permission, or a file system that is read only
         raise StoreError(
-            f"the folder {lock.parent} cannot be written, so that {path} stays as it is; work in "
-            "a copy elsewhere"
-        ) from None
+            f"the folder {lock.parent} cannot be written ({error.strerror}), so that {path} stays "
+            "as it is; work in a copy elsewhere"
+        ) from error
     try:
         yield
     finally:

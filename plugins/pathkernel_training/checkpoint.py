@@ -160,10 +160,10 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     return Checkpoint(weights, labels, about, arrays)
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove files that a killed training was about to move into place."""
-    for file in folder.glob(".*.safetensors.*.partial"):
-        file.unlink()
+def remove_abandoned(path: Path) -> None:
+    """Remove files that a killed training was about to move into the place of ``path``."""
+    for file in path.parent.glob(f".{path.name}.*.partial"):
+        file.unlink(missing_ok=True)
 
 
 def _check_suffix(path: Path) -> None:

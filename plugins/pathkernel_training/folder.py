@@ -27,9 +27,16 @@ def writing(folder: Path) -> Iterator[None]:
     StoreError
         If the folder holds something else or cannot be written, or another process trains there.
     """
-    _make(folder)
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is no folder; choose another one for the training")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"the folder {folder} cannot be made: {error}") from error
+    _check_content(folder)
     with exclusive(folder, folder / _LOCK):
-        checkpoint.remove_abandoned(folder)
+        for name in (BEST, LATEST):
+            checkpoint.remove_abandoned(folder / name)
         curves.remove_abandoned(folder / CURVES)
         yield
 
@@ -74,13 +81,7 @@ def held_training(folder: Path, identity: Mapping[str, Any], total: int) -> Chec
     return held
 
 
-def _make(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder} is no folder; choose another one for the training")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"the folder {folder} cannot be made: {error}") from error
+def _check_content(folder: Path) -> None:
     others = (p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name != BEST)
     other = next(others, None)
     if other and not (folder / LATEST).exists():

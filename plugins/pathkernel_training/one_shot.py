@@ -21,10 +21,11 @@ from pathkernel_training.network import NetworkShape
 from pathkernel_training.presets import DEFAULT, default_folder, preset
 from pathkernel_training.run import (
     Report,
+    TrainingPlan,
     TrainingProgress,
     TrainingSettings,
+    carry_out,
     curve_attributes,
-    train,
 )
 
 TEST_EPISODES = 10_000
@@ -119,23 +120,16 @@ def train_one_shot_images(
         shape, epochs = network, 10 if epochs is None else epochs
     _check_episodes("test_episodes", test_episodes)
     folder = Path(default_folder(shape) if folder is None else folder)
-    made = train(
-        folder,
-        shape,
-        omniglot_data(),
-        epochs=epochs,
-        seed=seed,
-        settings=settings,
-        report=report,
-    )
-    latest = read_checkpoint(folder / LATEST)
-    curves = LearningCurves(latest.further)
-    best_step, validation_accuracy = curves.best
-    steps = latest.about["step"]
-    report(TrainingProgress(steps, steps, accuracy=validation_accuracy, doing="testing"))
-    accuracy = one_shot_accuracy(read_checkpoint(folder / BEST), "test", test_episodes, seed)
-    attributes = curve_attributes(latest.about) | {"test_episodes": test_episodes}
-    with writing(folder):
+    plan = TrainingPlan(shape, omniglot_data(), epochs, seed, settings or TrainingSettings())
+    with writing(folder):  # until the test is in the curves
+        made = carry_out(plan, folder, report)
+        latest = read_checkpoint(folder / LATEST)
+        curves = LearningCurves(latest.further)
+        best_step, validation_accuracy = curves.best
+        steps = latest.about["step"]
+        report(TrainingProgress(steps, steps, accuracy=validation_accuracy, doing="testing"))
+        accuracy = one_shot_accuracy(read_checkpoint(folder / BEST), "test", test_episodes, seed)
+        attributes = curve_attributes(latest.about) | {"test_episodes": test_episodes}
         save_curves(folder / CURVES, curves.to_dataset(attributes, accuracy))
     return TrainedNetwork(
         folder, folder / BEST, steps, made, best_step, validation_accuracy, accuracy

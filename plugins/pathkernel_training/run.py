@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,45 @@ class TrainingSettings:
             raise ValueError(f"learning_rate must be positive, but is {self.learning_rate}")
         if not 0 <= self.weight_decay < np.inf:
             raise ValueError(f"weight_decay must not be negative, but is {self.weight_decay}")
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What is to be trained on what, and for how long; arguments are those of :func:`train`."""
+
+    shape: NetworkShape
+    data: TrainingData
+    epochs: float
+    seed: int
+    settings: TrainingSettings
+
+    def __post_init__(self):
+        if self.seed < 0:
+            raise ValueError(f"seed must not be negative, but is {self.seed}")
+        if not 0 < self.epochs < np.inf:
+            raise ValueError(f"epochs must be positive, but is {self.epochs}")
+        _ = self.episodes  # which checks the batch
+
+    @cached_property
+    def episodes(self) -> TrainingEpisodes:
+        """Episodes of all steps."""
+        return TrainingEpisodes(self.data.train_characters, self.settings.batch, self.seed)
+
+    @property
+    def total(self) -> int:
+        """Steps in all."""
+        return max(1, round(self.epochs * self.episodes.steps_per_epoch))
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What fixes the weights after any step, as JSON holds it."""
+        return {
+            **asdict(self.shape),
+            "seed": self.seed,
+            **asdict(self.settings),
+            "label_vectors": self.data.label_vectors.tolist(),
+            "data": dict(self.data.provenance),
+        }
 
 
 @dataclass(frozen=True)
@@ -154,26 +194,22 @@ def train(
     ValueError
         If a number is out of range, or a checkpoint is damaged.
     """
-    settings = TrainingSettings() if settings is None else settings
-    if seed < 0:
-        raise ValueError(f"seed must not be negative, but is {seed}")
-    episodes = TrainingEpisodes(data.train_characters, settings.batch, seed)
-    if not 0 < epochs < np.inf:
-        raise ValueError(f"epochs must be positive, but is {epochs}")
-    total = max(1, round(epochs * episodes.steps_per_epoch))
-    identity = {
-        **asdict(shape),
-        "seed": seed,
-        **asdict(settings),
-        "label_vectors": data.label_vectors.tolist(),
-        "data": dict(data.provenance),
-    }
-    folder = Path(folder)
-    # in single precision, whether JAX computes in double precision elsewhere or not
-    with writing(folder), jax.enable_x64(False):
-        held = held_training(folder, identity, total)
-        training = _Training(folder, shape, data, episodes, settings, identity, held)
-        return training.run_to(total, report)
+    plan = TrainingPlan(shape, data, epochs, seed, settings or TrainingSettings())
+    with writing(Path(folder)):
+        return carry_out(plan, Path(folder), report)
+
+
+def carry_out(plan: TrainingPlan, folder: Path, report: Report = lambda progress: None) -> int:
+    """Train as :func:`train` does, in a folder that the caller holds by ``folder.writing``.
+
+    Returns
+    -------
+    int
+        Steps made by this call.
+    """
+    held = held_training(folder, plan.identity, plan.total)
+    with jax.enable_x64(False):  # whether JAX computes in double precision elsewhere or not
+        return _Training(folder, plan, held).run_to(plan.total, report)
 
 
 @dataclass
@@ -192,18 +228,10 @@ class _Clock:
 class _Training:
     """State of a training, and how it goes into the folder."""
 
-    def __init__(
-        self,
-        folder: Path,
-        shape: NetworkShape,
-        data: TrainingData,
-        episodes: TrainingEpisodes,
-        settings: TrainingSettings,
-        identity: Mapping[str, Any],
-        held: Checkpoint | None,
-    ):
+    def __init__(self, folder: Path, plan: TrainingPlan, held: Checkpoint | None):
+        shape, data, settings, episodes = plan.shape, plan.data, plan.settings, plan.episodes
         self._folder, self._data, self._settings = folder, data, settings
-        self._episodes, self._identity = episodes, identity
+        self._episodes, self._identity = episodes, plan.identity
         self._space = jax.tree.map(single_precision, token_space(data.label_vectors))
         self._train, self._validation = (
             single_precision(data.train),

@@ -16,7 +16,7 @@ pytest.importorskip("jax", reason="training needs the extra: pip install pathker
 pytest.importorskip("optax", reason="training needs the extra: pip install pathkernel[training]")
 
 from pathkernel_datasets.store import StoreError
-from pathkernel_training import checkpoint, curves, run
+from pathkernel_training import checkpoint, curves, one_shot, run
 from pathkernel_training.checkpoint import read_checkpoint
 from pathkernel_training.network import NetworkShape, initial_weights
 from pathkernel_training.run import DivergedError, TrainingSettings, train
@@ -240,6 +240,26 @@ def test_one_process_at_a_time(tmp_path, data):
     start(tmp_path / "run", data, epochs=1, report=second)
     assert refused == [6]
     assert start(tmp_path / "run", data, epochs=1) == 0
+
+
+def test_the_test_belongs_to_the_network_that_was_trained(tmp_path, data, monkeypatch):
+    """No other process can go on with the training until the test is in the curves."""
+    held = []
+
+    def test(checkpoint, *arguments):
+        with pytest.raises(StoreError, match="another process is writing"):
+            start(tmp_path / "run", data)
+        held.append(checkpoint.about["step"])
+        return 0.75
+
+    monkeypatch.setattr(one_shot, "omniglot_data", lambda: data)
+    monkeypatch.setattr(one_shot, "one_shot_accuracy", test)
+    trained = one_shot.train_one_shot_images(
+        tmp_path / "run", SHAPE, epochs=3, seed=3, settings=SETTINGS
+    )
+    assert held == [trained.best_step]
+    assert xr.open_zarr(tmp_path / "run" / "curves.zarr")["test_accuracy"] == 0.75
+    assert start(tmp_path / "run", data) == 16
 
 
 def test_weights_that_are_not_finite_are_never_saved(tmp_path, data, monkeypatch):
