@@ -19,6 +19,8 @@ from bert import HEADS, Encoder
 from reviews import reviews
 from threadpoolctl import threadpool_limits
 
+from pathkernel_pruning.correlation import interval, rank_correlations, resampled_heads
+
 LAYERS = 2  # of the encoder's six, so that there are 12² paths
 TRAIN, TEST, VALIDATION = 300, 600, 600  # sentences, in this order
 SCALE = 30.0  # of the tokens; has more log evidence at T = 0.03 than 10 or 100
@@ -143,7 +145,7 @@ def compare(store: Path, seed: int, random_orders: int, figure: Path) -> None:
     rankings["rise on validation sentences"] = ablation.rises(validation).mean(axis=1)
     rises = ablation.rises(test)
     print("\nSpearman correlation with the rise of the squared error on the test sentences")
-    print("[95 % interval, resampling the sentences] [resampling the heads]")
+    print("[central 95 % of resampled sentences] [of resampled heads]")
     for name, ranking in rankings.items():
         print(f"{name}: {_correlation(ranking, rises)}")
         for layer in range(LAYERS):
@@ -160,14 +162,14 @@ def compare(store: Path, seed: int, random_orders: int, figure: Path) -> None:
     }
     off = ", ".join(map(str, PRUNED))
     print(f"\nAccuracy with {off} of {len(rises)} heads switched off, lowest first")
-    print("(random orders that are at least as accurate)")
+    print(f"(how many of {random_orders} random orders are at least as accurate)")
     for name, found in right.items():
         accuracy = found.mean(axis=1)
-        shares = (random >= accuracy).mean(axis=0)
-        print(f"{name}: " + "  ".join(f"{a:.3f} ({s:.0%})" for a, s in zip(accuracy, shares)))
+        better = (random >= accuracy).sum(axis=0)
+        print(f"{name}: " + "  ".join(f"{a:.3f} ({count})" for a, count in zip(accuracy, better)))
     for name, level in (("2.5 %", 0.025), ("median", 0.5), ("97.5 %", 0.975)):
         print(f"random orders, {name}: {_listed(np.quantile(random, level, axis=0))}")
-    print(f"\n{chosen} less the other orders [95 % interval, resampling the sentences]")
+    print(f"\n{chosen} less the other orders [central 95 % of resampled sentences]")
     for name, found in right.items():
         if name != chosen:
             print(f"{name}: {difference(right[chosen], found)}")
@@ -183,7 +185,7 @@ def _scores(store: Path) -> tuple[dict[str, np.ndarray], str]:
     study, found, evidence = xr.open_zarr(store), {}, {}
     for width in study.width.values:
         point = study.sel(width=width).isel(seed=0)
-        best = point.isel(temperature=int(point.log_evidence.values.argmax()))
+        best = point.isel(temperature=int(np.nanargmax(point.log_evidence.values)))
         name = f"theory, N = {width:g}"
         found[name] = best.head_score.values.ravel()
         evidence[name] = float(best.log_evidence)
@@ -238,24 +240,14 @@ def difference(first: np.ndarray, second: np.ndarray) -> str:
     )
 
 
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Spearman's correlation along the last axis."""
-    from scipy.stats import rankdata
-
-    ranks = [rankdata(values, axis=-1) for values in (first, second)]
-    a, b = (values - values.mean(axis=-1, keepdims=True) for values in ranks)
-    return (a * b).sum(axis=-1) / np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
-
-
 def _correlation(ranking: np.ndarray, rises: np.ndarray) -> str:
-    over_sentences = rank_correlation(ranking, (rises @ _resampled(rises.shape[1])).T)
-    mean = rises.mean(axis=1)
-    drawn = np.random.default_rng(0).integers(len(mean), size=(DRAWS, len(mean)))
-    intervals = [
-        "[{:+.2f}, {:+.2f}]".format(*np.nanquantile(values, (0.025, 0.975)))
-        for values in (over_sentences, rank_correlation(ranking[drawn], mean[drawn]))
-    ]
-    return f"{rank_correlation(ranking, mean):+.2f} " + " ".join(intervals)
+    mean, generator = rises.mean(axis=1), np.random.default_rng(0)
+    over_sentences = rank_correlations(ranking, (rises @ _resampled(rises.shape[1])).T)
+    over_heads = resampled_heads(ranking, mean, DRAWS, generator)
+    brackets = (
+        "[{:+.2f}, {:+.2f}]".format(*interval(values[0])) for values in (over_sentences, over_heads)
+    )
+    return f"{rank_correlations(ranking, mean)[0]:+.2f} " + " ".join(brackets)
 
 
 def _resampled(count: int) -> np.ndarray:
@@ -267,7 +259,7 @@ def _resampled(count: int) -> np.ndarray:
 def _chance(heads: int) -> float:
     """Bound within which 95 % of the rank correlations of random orders lie."""
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(heads), (10_000, 1)), axis=1)
-    return float(np.quantile(np.abs(rank_correlation(np.arange(heads), orders)), 0.95))
+    return float(np.quantile(np.abs(rank_correlations(np.arange(heads), orders)[0]), 0.95))
 
 
 def _listed(accuracies: np.ndarray) -> str:

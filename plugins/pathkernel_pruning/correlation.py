@@ -7,7 +7,7 @@ from scipy.stats import rankdata
 
 COEFFICIENTS = ("spearman", "kendall")
 RESAMPLED = ("episodes", "heads")
-_LEVEL = 0.95  # of the intervals
+_LEVEL = 0.95  # share of the resamples that intervals hold
 
 
 def rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -25,11 +25,11 @@ def rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     array, shape (2, …)
         NaN where all values of one side are equal.
     """
-    one, other = np.broadcast_arrays(np.asarray(one, float), np.asarray(other, float))
-    centre = (one.shape[-1] + 1) / 2
-    ranks = [rankdata(values, axis=-1) - centre for values in (one, other)]
-    pairs = np.triu_indices(one.shape[-1], 1)
-    signs = [np.sign(values[..., pairs[0]] - values[..., pairs[1]]) for values in (one, other)]
+    sides = np.asarray(one, float), np.asarray(other, float)
+    heads = sides[0].shape[-1]
+    ranks = [rankdata(values, axis=-1) - (heads + 1) / 2 for values in sides]
+    pairs = np.triu_indices(heads, 1)
+    signs = [np.sign(values[..., pairs[0]] - values[..., pairs[1]]) for values in sides]
     return np.stack([_cosine(*ranks), _cosine(*signs)])
 
 
@@ -81,7 +81,10 @@ def resampled_heads(
 
 
 def interval(resampled: np.ndarray) -> np.ndarray:
-    """Lower and upper ends that hold 95 % of the resamples, those of NaN left out.
+    """Ends of the central 95 % of the resamples, those of NaN left out.
+
+    Resampled episodes carry the noise of the losses twice, which lowers the correlations: their
+    interval holds the true value less often than in 95 cases of 100.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ VARIABLES = {
     ),
     "rank_correlation_interval": (
         _INTERVAL,
-        "95 % interval of the rank correlation, by the bootstrap",
+        "central 95 % of the rank correlation's bootstrap resamples",
     ),
     "correlation_difference": (
         _CORRELATION,
@@ -69,7 +69,7 @@ VARIABLES = {
     ),
     "correlation_difference_interval": (
         _INTERVAL,
-        "95 % interval of the difference, by the bootstrap with the same resamples for both",
+        "central 95 % of the difference's bootstrap resamples, the same for both orders",
     ),
     "theory_agreement": (
         (*_GRID, *(f"{name}_dual" for name in _GRID)),

@@ -146,7 +146,7 @@ def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Tabl
         f"Rank correlation {symbol} ({coefficient.capitalize()}) of scores with the accuracy lost "
         "with single heads",
         f"Over {len(removable_heads(result.attrs['heads_per_layer']))} heads. Δ{symbol}: that of "
-        f"{orders[0]} less this one. Brackets: 95 % intervals by the bootstrap, "
+        f"{orders[0]} less this one. Brackets: central 95 % of bootstrap resamples, "
         f"{result.attrs['resamples']} resamples of episodes, or of heads, the same for all orders.",
     )
     table.add_column("order")

@@ -48,14 +48,12 @@ def theory_points(
     Raises
     ------
     StoreError
-        If the study lacks a point, or it is not computed.
+        If the study lacks a point.
     """
     chosen = dataset["width"].values if widths is None else widths
     points = [GridPoint.find(dataset, width, temperature, seed) for width in chosen]
     if widths is None:
         points = _by_evidence(dataset, points, set(drawn))
-    for at in points:
-        theory_scores(dataset, at)  # raises where they are not computed
     return points
 
 

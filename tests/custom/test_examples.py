@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import bert
@@ -132,14 +131,6 @@ def test_the_first_sentences_stay_when_more_are_drawn():
     """So that validation sentences come on top of the training and test sentences."""
     more, _ = reviews.reviews(60, np.random.default_rng(0))
     assert more[:40] == reviews.reviews(40, np.random.default_rng(0))[0]
-
-
-def test_rank_correlation():
-    """Against SciPy, with ties and along the last axis."""
-    generator = np.random.default_rng(0)
-    ranking, drawn = generator.normal(size=9), generator.integers(4, size=(5, 9))
-    expected = [spearmanr(ranking, row).statistic for row in drawn]
-    assert np.allclose(minilm.rank_correlation(ranking, drawn), expected)
 
 
 def test_difference_of_two_orders_on_the_same_sentences():
