@@ -105,7 +105,7 @@ def test_points_that_are_missing(study):
         theory_points(study, seed=3)
     study["status"].loc[{"width": 40}] = 0
     with pytest.raises(StoreError, match=r"no order parameter at N = 40, T = 0\.5, seed 0; go on"):
-        theory_points(study, widths=(40,))
+        theory_scores(study, *theory_points(study, widths=(40,)))
     study["status"][:] = 0
     with pytest.raises(StoreError, match="no point of the study is computed yet"):
         theory_points(study)
