@@ -159,11 +159,11 @@ def _npz(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], 
         with _reported(path, kind, _DAMAGE):
             archive = zipfile.ZipFile(stream)
             members = _members(archive)
-            headers = {name: _header(archive, member) for name, member in members.items()}
-        if any(dtype.hasobject for _, dtype in headers.values()):
-            raise ValueError(_pickled(path, kind))
         chosen, others = _select(path, kind, members, wanted)
-        stored = {name: headers[name] for name in chosen}
+        with _reported(path, kind, _DAMAGE):
+            stored = {name: _header(archive, members[name]) for name in chosen}
+        if any(dtype.hasobject for _, dtype in stored.values()):
+            raise ValueError(_pickled(path, kind))
         check_size(path, kind, {name: (shape, d.itemsize) for name, (shape, d) in stored.items()})
         arrays = {}
         with _reported(path, kind, _DAMAGE):
