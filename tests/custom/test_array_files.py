@@ -358,15 +358,15 @@ def test_a_single_zarr_array_has_no_name(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
-@pytest.mark.parametrize("shards", [None, (4,)])
-def test_missing_chunks(tmp_path, dtype, shards):
+@pytest.mark.parametrize(("shards", "first"), [(None, 4), ((4,), 2)])
+def test_missing_chunks(tmp_path, dtype, shards, first):
     """Chunks that were never written are not taken for zeros."""
     path = tmp_path / "data.zarr"
     labels = zarr.create_group(path).create_array(
         "labels", shape=(12,), chunks=(2,), shards=shards, dtype=dtype
     )
     labels[:8] = np.arange(1, 9)
-    with pytest.raises(ValueError, match=r"'labels' lacks 2 of 6 chunks.*write_empty_chunks=True"):
+    with pytest.raises(ValueError, match=rf"'labels': the chunk 'c/{first}' is missing.*=True"):
         read_arrays(path, "data file")
     assert read_arrays(path, "data file", lambda name: False)[1] == ("labels",)
     labels[8:] = 1
@@ -377,7 +377,7 @@ def test_chunks_of_the_fill_value_count_once_they_are_written(tmp_path):
     """As the message says: written by default they are left out, with the option they are not."""
     labels = xr.Dataset({"labels": ("example", np.zeros(4, int))})
     labels.to_zarr(tmp_path / "a.zarr", zarr_format=3, consolidated=False)
-    with pytest.raises(ValueError, match="lacks 1 of 1 chunks"):
+    with pytest.raises(ValueError, match="the chunk 'c/0' is missing"):
         read_arrays(tmp_path / "a.zarr", "labels file")
     labels.to_zarr(tmp_path / "b.zarr", zarr_format=3, consolidated=False, write_empty_chunks=True)
     assert not read_arrays(tmp_path / "b.zarr", "labels file")[0]["labels"].any()
@@ -398,6 +398,19 @@ def test_packed_zarr_arrays(tmp_path, encoding):
     xr.Dataset({"inputs": variable}).to_zarr(path, zarr_format=3, consolidated=False)
     with pytest.raises(ValueError, match=r"'inputs' is packed or masked .*_FillValue"):
         read_arrays(path, "data file")
+
+
+def test_numbers_that_are_to_be_taken_without_their_sign(tmp_path):
+    path = tmp_path / "data.zarr"
+    zarr.create_group(path).create_array(
+        "labels",
+        data=np.array([-1, 1], np.int8),
+        dimension_names=("x",),
+        attributes={"_Unsigned": "true"},
+    )
+    assert xr.open_zarr(path, consolidated=False, chunks=None)["labels"].values.tolist() == [255, 1]
+    with pytest.raises(ValueError, match=r"'labels' is packed or masked .*_Unsigned"):
+        read_arrays(path, "labels file")
 
 
 def test_chunks_that_are_larger_than_the_memory(tmp_path):
