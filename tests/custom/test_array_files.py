@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from pathkernel_tasks import array_guards
 from pathkernel_tasks.array_files import content_digest, others_note, read_arrays
-from pathkernel_tasks.array_guards import check_names, memory_bound
+from pathkernel_tasks.array_guards import check_names, memory_bound, real_numbers
 
 SUFFIXES = ("npz", "safetensors", "zarr")
 
@@ -418,6 +418,20 @@ def test_chunks_that_are_larger_than_the_memory(tmp_path):
     zarr.create_group(path).create_array("inputs", shape=(2,), chunks=(2**45,), dtype="float64")
     with pytest.raises(ValueError, match="would take"):
         read_arrays(path, "data file")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_real_numbers(whole):
+    for dtype in (np.float16, np.float32, ">f8", *([np.uint8, np.int64] if whole else [])):
+        numbers = real_numbers("'x'", np.array([1, 2], dtype), whole=whole)
+        assert numbers.dtype == np.float64
+        assert numbers.tolist() == [1, 2]
+    for dtype in (bool, complex, str, *([] if whole else [np.int64])):
+        with pytest.raises(ValueError, match=r"'x' must hold real .*numbers, but holds"):
+            real_numbers("'x'", np.array([1, 0], dtype), whole=whole)
+    for value in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match="'x' holds NaN or infinity"):
+            real_numbers("'x'", np.array([1, value], np.float32), whole=whole)
 
 
 def test_harmless_names():
