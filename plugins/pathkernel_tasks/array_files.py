@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from pathkernel_tasks.array_guards import check_names, check_size, plain_files, too_large
+from pathkernel_tasks.zarr_chunks import check_chunks
 
-_DAMAGE = (  # what the decoders of a damaged npz file raise
+_DAMAGE = (  # what the decoders of damaged archives and chunks raise
     *(ValueError, OSError, EOFError, RuntimeError, NotImplementedError, OverflowError),
     *(zipfile.BadZipFile, zlib.error),
 )
 _HEADER = 2**16  # bytes within which NumPy's header of an array must end
-_PACKING = {"scale_factor", "add_offset", "missing_value"}  # attributes that change the values
+_PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # they change the values
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
 Wanted = Callable[[str], bool]
@@ -81,8 +82,9 @@ def read_arrays(
         If there is no such file.
     ValueError
         If it is damaged, holds pickled objects, a name or a link in it points out of it, a Zarr
-        array lacks chunks or is packed, or the arrays to read do not fit into memory (see
-        :func:`~pathkernel_tasks.array_guards.check_size`).
+        array lacks chunks, is packed or coded otherwise than plainly (see
+        :func:`~pathkernel_tasks.zarr_chunks.check_chunks`), or the arrays to read do not fit into
+        memory (see :func:`~pathkernel_tasks.array_guards.check_size`).
     """
     reader = {".zarr": _zarr, ".safetensors": _safetensors}.get(Path(path).suffix.lower(), _npz)
     return reader(_present(path, kind), kind, wanted)
@@ -159,11 +161,11 @@ def _npz(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], 
         with _reported(path, kind, _DAMAGE):
             archive = zipfile.ZipFile(stream)
             members = _members(archive)
-            headers = {name: _header(archive, member) for name, member in members.items()}
-        if any(dtype.hasobject for _, dtype in headers.values()):
-            raise ValueError(_pickled(path, kind))
         chosen, others = _select(path, kind, members, wanted)
-        stored = {name: headers[name] for name in chosen}
+        with _reported(path, kind, _DAMAGE):
+            stored = {name: _header(archive, members[name]) for name in chosen}
+        if any(dtype.hasobject for _, dtype in stored.values()):
+            raise ValueError(_pickled(path, kind))
         check_size(path, kind, {name: (shape, d.itemsize) for name, (shape, d) in stored.items()})
         arrays = {}
         with _reported(path, kind, _DAMAGE):
@@ -216,7 +218,7 @@ def _zarr(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray],
             f"{kind} {str(path)!r} is no Zarr folder of format 3; write it with "
             "dataset.to_zarr(path, zarr_format=3), or with zarr.create_group(path)"
         )
-    plain_files(path, kind)
+    files = set(plain_files(path, kind))
     import zarr
     from zarr.errors import ContainsArrayError
 
@@ -241,30 +243,30 @@ def _zarr(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray],
             stored[name] = (shape, array.dtype.itemsize)
     check_size(path, kind, stored)
     for name in chosen:
-        _check_plain(path, kind, name, found[name])
+        _check_plain(path, kind, name, found[name], files)
     arrays = {}
     for name in chosen:
         with _reported(path, kind, (Exception,)):
             array = np.asarray(found[name][...])
-        if array.dtype.kind in "OT":  # text of any length
-            if not all(isinstance(value, str) for value in array.flat):
-                raise ValueError(_pickled(path, kind))
-            array = np.array(array.tolist(), dtype=str)
+        if array.dtype.kind in "OT":  # text, which NumPy's own type keeps at the longest's length
+            longest = max(map(len, array.flat), default=1) or 1
+            stored[name] = (array.shape, 4 * longest)
+            check_size(path, kind, stored)
+            with _reported(path, kind, (Exception,)):
+                array = array.astype(f"U{longest}")
         arrays[name] = array
     return arrays, others
 
 
-def _check_plain(path: Path, kind: str, name: str, array) -> None:  # noqa: ANN001 - a zarr.Array
+def _check_plain(path: Path, kind: str, name: str, array, files: set[Path]) -> None:  # noqa: ANN001
     """Raise a ValueError if an array's values are not what its chunks hold."""
     with _reported(path, kind, (Exception,)):
-        written, chunks, attributes = array.nchunks_initialized, array.nchunks, dict(array.attrs)
-    if written < chunks:  # they would read as the fill value, whether meant or lost
-        raise ValueError(
-            f"{kind} {str(path)!r}: {name!r} lacks {chunks - written} of {chunks} chunks. They "
-            "were never written, or hold the fill value alone, which cannot be told apart; write "
-            "them all, with dataset.to_zarr(path, zarr_format=3, write_empty_chunks=True) or "
-            "create_array(…, config={'write_empty_chunks': True})"
-        )
+        attributes = dict(array.attrs)
+    try:
+        with _reported(path, kind, ()):
+            check_chunks(path / name, array, files)
+    except _DAMAGE as error:
+        raise ValueError(f"{kind} {str(path)!r}: {name!r}: {error}") from error
     packing = _PACKING & attributes.keys()
     if attributes.get("_FillValue", _NAN) != _NAN:
         packing |= {"_FillValue"}

@@ -1,4 +1,4 @@
-"""What is asked of a user's file of arrays before anything in it is read."""
+"""What is asked of a user's file of arrays before it is read, and of the numbers in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 _FALLBACK = 8 * 2**30  # bytes, where the system does not tell its memory
 
@@ -96,6 +98,31 @@ def too_large(path: str | Path, kind: str) -> str:
         f"{kind} {str(path)!r} does not fit into the memory that is free; take fewer examples, "
         "tokens, heads or layers"
     )
+
+
+def real_numbers(name: str, array: np.ndarray, *, whole: bool) -> np.ndarray:
+    """Array in float64.
+
+    Parameters
+    ----------
+    name : str
+        Of the array, for the message, with the file where that is not told elsewhere.
+    array : array
+    whole : bool
+        Whether the type may be one of whole numbers.
+
+    Raises
+    ------
+    ValueError
+        If it holds anything but real numbers, or NaN or infinity.
+    """
+    if array.dtype.kind not in ("fiu" if whole else "f"):
+        wanted = "real numbers" if whole else "real floating-point numbers"
+        raise ValueError(f"{name} must hold {wanted}, but holds {array.dtype}")
+    array = array.astype(np.float64, copy=False)
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds NaN or infinity")
+    return array
 
 
 def plain_files(folder: str | Path, kind: str) -> list[Path]:

@@ -27,7 +27,7 @@ import numpy as np
 from pathkernel_core.attention import Attention, Layer
 from pathkernel_core.task import Examples
 from pathkernel_tasks.array_files import others_note, read_arrays
-from pathkernel_tasks.array_guards import too_large
+from pathkernel_tasks.array_guards import real_numbers, too_large
 from pathkernel_tasks.labels import targets
 
 SUFFIXES = (".npz", ".safetensors", ".zarr")
@@ -190,7 +190,7 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str) -> CustomData:
     sets: dict[str, Examples] = {}
     for name in names:
         title, inputs = held[_Array(name, "inputs")]
-        inputs = _real(title, inputs)
+        inputs = real_numbers(repr(title), inputs, whole=True)
         if inputs.ndim != 3 or 0 in inputs.shape:
             raise ValueError(
                 f"{title!r} must have shape (P, M, N_0), examples × tokens × width, but has "
@@ -219,7 +219,7 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str) -> CustomData:
 
 def _attention(name: str, omega: np.ndarray, inputs: np.ndarray, key_axis: str) -> Layer:
     """Attention matrices of one layer on some inputs."""
-    omega = _real(name, omega)
+    omega = real_numbers(repr(name), omega, whole=True)
     examples, tokens, _ = inputs.shape
     if omega.ndim != 4 or omega.shape != (examples, omega.shape[1] or 1, tokens, tokens):
         raise ValueError(
@@ -262,15 +262,6 @@ def _check_same_heads(name: str, examples: Examples, train: Examples) -> None:
             f"test set {name!r} has attention of {heads} heads in its layers, but training has "
             f"{expected}"
         )
-
-
-def _real(name: str, array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"{name!r} must hold real numbers, but holds {array.dtype}")
-    array = array.astype(np.float64, copy=False)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name!r} holds NaN or infinity")
-    return array
 
 
 def _take(examples: Examples, kept: np.ndarray) -> Examples:

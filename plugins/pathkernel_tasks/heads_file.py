@@ -243,12 +243,5 @@ def _layer_numbers(path: str | Path, arrays: dict[str, np.ndarray]) -> range:
 
 
 def _real(path: str | Path, name: str, array: np.ndarray) -> np.ndarray:
-    if array.dtype.kind != "f":
-        raise ValueError(
-            f"heads file {str(path)!r}: {name!r} must hold real floating-point numbers, but holds "
-            f"{array.dtype}"
-        )
-    array = array.astype(np.float64, copy=False)
-    if not np.isfinite(array).all():
-        raise ValueError(f"heads file {str(path)!r}: {name!r} holds NaN or infinity")
-    return array
+    title = f"{_KIND} {str(path)!r}: {name!r}"
+    return array_guards.real_numbers(title, array, whole=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pathkernel_tasks.array_guards import check_names, check_size, check_suffix
+from pathkernel_tasks.array_guards import check_names, check_size, check_suffix, real_numbers
 
 KIND = "state dict"
 
@@ -53,7 +53,7 @@ def read_state_dict(path: str | Path, names: Sequence[str]) -> dict[str, np.ndar
         kinds = {name: file.get_slice(name).get_dtype() for name in names if name in present}
         for name, kind in kinds.items():
             if kind in ("F64", "F32", "F16"):
-                arrays[name] = file.get_tensor(name).astype(np.float64)
+                arrays[name] = file.get_tensor(name)
             elif kind != "BF16":
                 raise ValueError(f"{KIND} {str(path)!r}: {name!r} holds {kind}, no real numbers")
     missing = [name for name in names if name not in kinds]
@@ -61,10 +61,10 @@ def read_state_dict(path: str | Path, names: Sequence[str]) -> dict[str, np.ndar
         raise ValueError(f"{KIND} {str(path)!r} lacks {', '.join(map(repr, missing))}")
     for name in sorted(kinds.keys() - arrays.keys()):
         arrays[name] = _brain_float(path, name)
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{KIND} {str(path)!r}: {name!r} holds NaN or infinity")
-    return arrays
+    return {
+        name: real_numbers(f"{KIND} {str(path)!r}: {name!r}", array, whole=False)
+        for name, array in arrays.items()
+    }
 
 
 def _opened(path: str | Path):  # noqa: ANN202 - a type of the safetensors extension
@@ -92,4 +92,4 @@ def _brain_float(path: str | Path, name: str) -> np.ndarray:
         stream.seek(8 + length + first)
         halves = np.frombuffer(stream.read(last - first), dtype="<u2")
     whole = halves.astype(np.uint32) << 16
-    return whole.view(np.float32).astype(np.float64).reshape(entry["shape"])
+    return whole.view(np.float32).reshape(entry["shape"])

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from pathkernel_tasks import array_guards
 from pathkernel_tasks.array_files import content_digest, others_note, read_arrays
-from pathkernel_tasks.array_guards import check_names, memory_bound
+from pathkernel_tasks.array_guards import check_names, memory_bound, real_numbers
 
 SUFFIXES = ("npz", "safetensors", "zarr")
 
@@ -88,6 +88,21 @@ def test_objects_in_an_archive(tmp_path, arrays):
     np.savez(path, **arrays, other=np.array([Bomb()], dtype=object))
     with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
         read_arrays(path, "data file")
+
+
+def test_headers_of_unwanted_members_are_not_read(tmp_path, arrays):
+    """Whatever they hold, objects too, they are only named."""
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays, other=np.array([Bomb()], dtype=object))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("broken.npy", b"no header")
+    read, others = read_arrays(path, "data file", lambda name: name == "inputs")
+    assert np.array_equal(read["inputs"], arrays["inputs"])
+    assert others == ("broken", "labels.a", "other")
+    with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
+        read_arrays(path, "data file", lambda name: name == "other")
+    with pytest.raises(ValueError, match="damaged or of another format"):
+        read_arrays(path, "data file", lambda name: name == "broken")
 
 
 def test_objects_in_zarr_of_format_2(tmp_path):
@@ -343,15 +358,15 @@ def test_a_single_zarr_array_has_no_name(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64"])
-@pytest.mark.parametrize("shards", [None, (4,)])
-def test_missing_chunks(tmp_path, dtype, shards):
+@pytest.mark.parametrize(("shards", "first"), [(None, 4), ((4,), 2)])
+def test_missing_chunks(tmp_path, dtype, shards, first):
     """Chunks that were never written are not taken for zeros."""
     path = tmp_path / "data.zarr"
     labels = zarr.create_group(path).create_array(
         "labels", shape=(12,), chunks=(2,), shards=shards, dtype=dtype
     )
     labels[:8] = np.arange(1, 9)
-    with pytest.raises(ValueError, match=r"'labels' lacks 2 of 6 chunks.*write_empty_chunks=True"):
+    with pytest.raises(ValueError, match=rf"'labels': the chunk 'c/{first}' is missing.*=True"):
         read_arrays(path, "data file")
     assert read_arrays(path, "data file", lambda name: False)[1] == ("labels",)
     labels[8:] = 1
@@ -362,7 +377,7 @@ def test_chunks_of_the_fill_value_count_once_they_are_written(tmp_path):
     """As the message says: written by default they are left out, with the option they are not."""
     labels = xr.Dataset({"labels": ("example", np.zeros(4, int))})
     labels.to_zarr(tmp_path / "a.zarr", zarr_format=3, consolidated=False)
-    with pytest.raises(ValueError, match="lacks 1 of 1 chunks"):
+    with pytest.raises(ValueError, match="the chunk 'c/0' is missing"):
         read_arrays(tmp_path / "a.zarr", "labels file")
     labels.to_zarr(tmp_path / "b.zarr", zarr_format=3, consolidated=False, write_empty_chunks=True)
     assert not read_arrays(tmp_path / "b.zarr", "labels file")[0]["labels"].any()
@@ -385,11 +400,38 @@ def test_packed_zarr_arrays(tmp_path, encoding):
         read_arrays(path, "data file")
 
 
+def test_numbers_that_are_to_be_taken_without_their_sign(tmp_path):
+    path = tmp_path / "data.zarr"
+    zarr.create_group(path).create_array(
+        "labels",
+        data=np.array([-1, 1], np.int8),
+        dimension_names=("x",),
+        attributes={"_Unsigned": "true"},
+    )
+    assert xr.open_zarr(path, consolidated=False, chunks=None)["labels"].values.tolist() == [255, 1]
+    with pytest.raises(ValueError, match=r"'labels' is packed or masked .*_Unsigned"):
+        read_arrays(path, "labels file")
+
+
 def test_chunks_that_are_larger_than_the_memory(tmp_path):
     path = tmp_path / "data.zarr"
     zarr.create_group(path).create_array("inputs", shape=(2,), chunks=(2**45,), dtype="float64")
     with pytest.raises(ValueError, match="would take"):
         read_arrays(path, "data file")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_real_numbers(whole):
+    for dtype in (np.float16, np.float32, ">f8", *([np.uint8, np.int64] if whole else [])):
+        numbers = real_numbers("'x'", np.array([1, 2], dtype), whole=whole)
+        assert numbers.dtype == np.float64
+        assert numbers.tolist() == [1, 2]
+    for dtype in (bool, complex, str, *([] if whole else [np.int64])):
+        with pytest.raises(ValueError, match=r"'x' must hold real .*numbers, but holds"):
+            real_numbers("'x'", np.array([1, 0], dtype), whole=whole)
+    for value in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match="'x' holds NaN or infinity"):
+            real_numbers("'x'", np.array([1, value], np.float32), whole=whole)
 
 
 def test_harmless_names():
