@@ -106,13 +106,15 @@ def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> Cus
         if twice:
             raise ValueError(f"{where} and {own} both hold {twice[0]!r}")
         arrays |= found
+    unread = "; ".join(note for note in ignored if note)
     try:
         data = _assemble(arrays, key_axis)
     except MemoryError as error:
         raise ValueError(too_large(path, "data file")) from error
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-    return replace(data, ignored="; ".join(note for note in ignored if note))
+    except ValueError as error:  # a misspelt name may be among those that were not read
+        left = f" (not read: {unread})" if unread else ""
+        raise ValueError(f"{where}: {error}{left}") from error
+    return replace(data, ignored=unread)
 
 
 def split(data: CustomData, fraction: float, seed: int) -> CustomData:

@@ -237,7 +237,8 @@ def _layer_numbers(path: str | Path, arrays: dict[str, np.ndarray]) -> range:
         listed = ", ".join(missing[:6]) + (", …" if len(missing) > 6 else "")
         raise ValueError(
             f"heads file {str(path)!r} lacks {listed}; it must hold the queries and the keys of "
-            "every layer, numbered from 1 without gaps"
+            "every layer, numbered from 1 without gaps. Out of a model's state dict they are read "
+            "by: pathkernel heads"
         )
     return numbers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from pathkernel_training.folder import BEST, CURVES, LATEST, held_training, writ
 from pathkernel_training.network import NetworkShape, initial_weights
 
 _SAVE_SECONDS = 20.0  # what a kill may cost, to the next end of an interval
+_PATHS = 4096  # whose values alone take gigabytes in a step
 _OPTIMISER = "optimiser"  # prefix of the arrays of its state
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "optax")
 
@@ -95,6 +97,13 @@ class TrainingPlan:
         if not 0 < self.epochs < np.inf:
             raise ValueError(f"epochs must be positive, but is {self.epochs}")
         _ = self.episodes  # which checks the batch
+        paths = math.prod(self.shape.heads_per_layer)
+        if paths > _PATHS:
+            raise ValueError(
+                f"a network of {self.shape.layers} layers of {self.shape.heads} heads has {paths} "
+                f"paths, more than the {_PATHS} that can be trained path by path; take fewer "
+                "layers or heads"
+            )
 
     @cached_property
     def episodes(self) -> TrainingEpisodes:

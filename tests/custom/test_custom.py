@@ -275,6 +275,7 @@ def test_provenance_follows_the_content(data, arrays, heads):
     [
         ({"inputs": None}, "lacks 'inputs'; it holds labels, test_inputs, test_labels"),
         ({"labels": None}, "lacks 'labels'"),
+        ({"labels": None, "lables": np.ones(P)}, r"lacks 'labels'.*\(not read: of .* lables"),
         ({"test_labels": None}, "lacks 'test_labels'"),
         ({"test_inputs": None, "test_labels": None}, r"no test_inputs; add them.*--test-fraction"),
         ({"test_inputs": None}, "'test_labels' belongs to no test_inputs"),

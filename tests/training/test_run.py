@@ -200,6 +200,7 @@ def test_the_same_weights_whatever_precision_jax_has_elsewhere(tmp_path, data, r
         ({"epochs": 1}, "a training of 40 steps, more than the 8 asked for"),
         ({"epochs": 0}, "epochs must be positive, but is 0"),
         ({"epochs": np.nan}, "epochs must be positive"),
+        ({"shape": NetworkShape(4, 100, 8, 4)}, "100000000 paths, more than the 4096"),
         ({"seed": -1}, "seed must not be negative, but is -1"),
         ({"settings": replace(SETTINGS, batch=100)}, "batch must be between 1 and .*66"),
     ],
