@@ -161,11 +161,12 @@ def _npz(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], 
         with _reported(path, kind, _DAMAGE):
             archive = zipfile.ZipFile(stream)
             members = _members(archive)
+            headers = {name: _header(archive, member) for name, member in members.items()}
+        objects = [name for name, (_, dtype) in headers.items() if dtype.hasobject]
+        if objects:  # even where they are not asked for: such a file is not to be trusted
+            raise ValueError(_pickled(path, kind, objects))
         chosen, others = _select(path, kind, members, wanted)
-        with _reported(path, kind, _DAMAGE):
-            stored = {name: _header(archive, members[name]) for name in chosen}
-        if any(dtype.hasobject for _, dtype in stored.values()):
-            raise ValueError(_pickled(path, kind))
+        stored = {name: headers[name] for name in chosen}
         check_size(path, kind, {name: (shape, d.itemsize) for name, (shape, d) in stored.items()})
         arrays = {}
         with _reported(path, kind, _DAMAGE):
@@ -281,8 +282,8 @@ def _damaged(path: Path, kind: str, reason: object) -> str:
     return f"{kind} {str(path)!r} is damaged or of another format: {reason}"
 
 
-def _pickled(path: Path, kind: str) -> str:
+def _pickled(path: Path, kind: str, names: Iterable[str]) -> str:
     return (
         f"{kind} {str(path)!r} holds Python objects, which are never loaded because they can run "
-        "code; write plain float arrays"
+        f"code, in {', '.join(names)}; write plain arrays of numbers or text"
     )
