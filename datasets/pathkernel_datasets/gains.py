@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_datasets.choice import CHOICES
+from pathkernel_datasets.selection import NOT_COMPUTED, check_choice, number, temperature_index
 from pathkernel_datasets.tables import plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-_WORDS = {"evidence": "log evidence", "validation": "validation accuracy"}
 
 
 def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Dataset:
@@ -90,12 +89,12 @@ def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Ta
     seeds = found.attrs["seeds"]
     several = len(seeds) > 1
     spread = "; in brackets that over the seeds" if several else ""
-    available = dataset["temperature"].values
-    at = (
-        f"the T of largest {_WORDS[temperature]} of each seed"
-        if temperature in _WORDS and available.size > 1
-        else f"T = {available[0] if temperature in _WORDS else temperature:g}"
-    )
+    if not isinstance(temperature, str):
+        at = f"T = {temperature:g}"
+    elif "choice" in dataset.dims:
+        at = f"the T of {CHOICES[temperature]} of each seed"
+    else:
+        at = f"T = {dataset['temperature'].item():g}"
     table = plain_table(
         Text(f"Gain over the Gaussian process limit: {dataset.attrs['label']}"),
         "Accuracy (fraction correct), and its gain over the GP limit in points ± standard error "
@@ -122,26 +121,18 @@ def _temperatures(
     dataset: xr.Dataset, temperature: float | str
 ) -> tuple[xr.DataArray, xr.DataArray, np.ndarray]:
     """Temperatures (seed, width, test_set), of the limit (seed, test_set), and complete seeds."""
-    if temperature == "validation" and "accuracy_validation" not in dataset:
-        raise ValueError(
-            "the store has no validation accuracy, because its task gives no validation examples; "
-            'choose the temperature by "evidence"'
-        )
-    if temperature in _WORDS and "choice" in dataset.dims:
-        chosen = dataset.sel(choice=temperature)
-        done = dataset["choice_done"].values != 0
-        return chosen["chosen_temperature"].load(), chosen["chosen_temperature_gp"].load(), done
-    available = dataset["temperature"].values
-    wanted = available[0] if temperature in _WORDS else temperature
-    near = available[np.isclose(available, wanted, rtol=1e-9, atol=0)]
-    if not near.size:
-        raise ValueError(
-            f"the store has no temperature {wanted:g}; it has "
-            + ", ".join(f"{value:g}" for value in available)
-        )
-    at = dataset.sel(temperature=near[0])
+    if isinstance(temperature, str):
+        check_choice(dataset, temperature)
+        if "choice" in dataset.dims:
+            chosen = dataset.sel(choice=temperature)
+            done = dataset["choice_done"].values != 0
+            return chosen["chosen_temperature"].load(), chosen["chosen_temperature_gp"].load(), done
+        index = 0  # there is one only
+    else:
+        index = temperature_index(dataset, temperature)
+    at = dataset.isel(temperature=index)
     computed = (at["status"] != NOT_COMPUTED).all("width") & (at["reference_done"] != 0)
-    limit = xr.full_like(dataset["test_label"].isel(example=0, drop=True), near[0])
+    limit = xr.full_like(dataset["test_label"].isel(example=0, drop=True), float(at["temperature"]))
     if "output" in limit.dims:
         limit = limit.isel(output=0, drop=True)
     return limit.expand_dims(width=dataset["width"].values), limit, computed.values

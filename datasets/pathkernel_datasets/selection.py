@@ -94,13 +94,7 @@ class Selection:
             ]
             self._index_gp = _best(scores_gp, self._references.values != 0)
         else:
-            near = np.flatnonzero(np.isclose(available, temperature, rtol=1e-9, atol=0))
-            if not near.size:
-                raise ValueError(
-                    f"the store has no temperature {temperature:g}; it has "
-                    + ", ".join(f"{value:g}" for value in available)
-                )
-            self._index_gp = int(near[0])
+            self._index_gp = temperature_index(dataset, temperature)
             index = [self._index_gp] * dataset.sizes["width"]
         self._index = xr.DataArray(np.array(index, dtype=int), dims="width")
         self.temperatures = available[index]
@@ -138,19 +132,48 @@ class Selection:
         return chosen.transpose("seed", "width", ...)
 
 
-def _scores(dataset: xr.Dataset, choice: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """What a choice goes by, the deciding score last, at finite width and in the GP limit."""
+def temperature_index(dataset: xr.Dataset, temperature: float) -> int:
+    """Index of a temperature of a store.
+
+    Raises
+    ------
+    ValueError
+        If the store does not have it.
+    """
+    available = dataset["temperature"].values
+    near = np.flatnonzero(np.isclose(available, temperature, rtol=1e-9, atol=0))
+    if not near.size:
+        raise ValueError(f"the store has no temperature {temperature:g}; it has {_listed(dataset)}")
+    return int(near[0])
+
+
+def check_choice(dataset: xr.Dataset, choice: str) -> None:
+    """Check that temperatures of a store can be chosen in this way.
+
+    Raises
+    ------
+    ValueError
+        If there is no such choice, or the store does not have what it goes by.
+    """
     if choice not in WORDS:
         raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
+    if choice == "validation" and "accuracy_validation" not in dataset:
+        raise ValueError(
+            "the store has no validation accuracy, because its task gives no validation examples; "
+            f'choose the temperature by "evidence", or name one of {_listed(dataset)}'
+        )
+
+
+def _listed(dataset: xr.Dataset) -> str:
+    return ", ".join(f"{value:g}" for value in dataset["temperature"].values)
+
+
+def _scores(dataset: xr.Dataset, choice: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """What a choice goes by, the deciding score last, at finite width and in the GP limit."""
+    check_choice(dataset, choice)
     names = ["log_evidence"]
     if choice == "validation":
         names.append("accuracy_validation")
-    if names[-1] not in dataset:
-        raise ValueError(
-            "the store has no validation accuracy, because its task gives no validation examples; "
-            'choose the temperature by "evidence", or name one of '
-            + ", ".join(f"{value:g}" for value in dataset["temperature"].values)
-        )
     return (
         [dataset[name].transpose("seed", "temperature", "width").values for name in names],
         [dataset[f"{name}_gp"].transpose("seed", "temperature").values for name in names],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pathkernel_cli.output import print_table, write_figures
+from pathkernel_cli.output import print_table, stdout_console, write_figures
 from pathkernel_cli.parameters import temperature_option
 from pathkernel_core.hooks import Plugins
 
@@ -21,9 +21,13 @@ _STORE = click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=
 )
 def show(store: Path, temperature: float | str, gains: bool) -> None:
     """Print the table of a result store."""
+    from pathkernel_datasets.gains import gain_table
     from pathkernel_datasets.store import open_store
 
-    print_table(open_store(store), temperature, gains)
+    if gains:
+        stdout_console().print(gain_table(open_store(store), temperature))
+    else:
+        print_table(open_store(store), temperature)
 
 
 @click.command()

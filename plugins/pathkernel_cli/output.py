@@ -52,14 +52,11 @@ def stdout_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=120)
 
 
-def print_table(
-    dataset: xr.Dataset, temperature: float | str = "evidence", gains: bool = False
-) -> None:
-    """Print the summary of a dataset to stdout, or what it gains over the infinite width."""
-    from pathkernel_datasets.gains import gain_table
+def print_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> None:
+    """Print the summary of a dataset to stdout."""
     from pathkernel_datasets.tables import rich_table
 
-    stdout_console().print((gain_table if gains else rich_table)(dataset, temperature))
+    stdout_console().print(rich_table(dataset, temperature))
 
 
 def write_figures(
