@@ -81,11 +81,11 @@ def test_its_own_tests_pass(python):
 
 
 def test_the_command_line_runs_it(python, tmp_path):
-    pytest.importorskip("pathkernel_cli.main", reason="the command line is not there")
+    pytest.importorskip("pathkernel.main", reason="the command line is not there")
     out = tmp_path / "parity.zarr"
-    assert "third-party-parity" in python("-m", "pathkernel_cli", "plugins")
+    assert "third-party-parity" in python("-m", "pathkernel", "plugins")
     options = ("--widths", "10", "--examples", "12", "--out", out)
-    python("-m", "pathkernel_cli", "run", "third-party-parity", *options)
+    python("-m", "pathkernel", "run", "third-party-parity", *options)
     xarray = pytest.importorskip("xarray")
     study = xarray.open_zarr(out, consolidated=False)
     assert study.sizes["path"] == 4
