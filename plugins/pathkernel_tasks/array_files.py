@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ _DAMAGE = (  # what the decoders of damaged archives and chunks raise
     *(zipfile.BadZipFile, zlib.error),
 )
 _HEADER = 2**16  # bytes within which NumPy's header of an array must end
+_TYPES = re.compile("BOOL|[IU](8|16|32|64)|F(16|32|64)|C64")  # those that NumPy has
 _PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # they change the values
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
@@ -139,16 +141,13 @@ def _safetensors(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.nd
         check_size(path, kind, {name: (shape, 8) for name, shape in shapes.items()})
         arrays = {}
         for name in chosen:
-            try:
-                with _reported(path, kind, ()):
-                    arrays[name] = file.get_tensor(name)
-            # bfloat16 and other types that NumPy lacks
-            except (SafetensorError, KeyError, TypeError, AttributeError) as error:
-                held = file.get_slice(name).get_dtype()
+            if not _TYPES.fullmatch(held := file.get_slice(name).get_dtype()):
                 raise ValueError(
                     f"{kind} {str(path)!r}: {name!r} holds {held}, a type that NumPy lacks; write "
                     "float32 or float64"
-                ) from error
+                )
+            with _reported(path, kind, (SafetensorError,)):
+                arrays[name] = file.get_tensor(name)
     return arrays, others
 
 
