@@ -150,13 +150,13 @@ def test_arrays_that_are_not_read_are_noted(tmp_path, data, arrays, layers):
         Custom(inputs=path, labels=labels, heads=heads).realise(0)
     labels = data({"other": np.ones(2)}, "labels.npz")
     notes = Custom(inputs=path, labels=labels, heads=heads).realise(0).notes
-    assert notes["ignored"] == (
-        "of data.npz about, ids (read: inputs, labels, test_inputs, test_labels); "
-        "of labels.npz other (read: nothing); "
-        "of more.npz values.1 (read: keys.1, keys.2, queries.1, queries.2, scale)"
+    assert notes["files"] == (
+        "data.npz: about, ids not read (read: inputs, labels, test_inputs, test_labels); "
+        "labels.npz: other not read (read: nothing); "
+        "more.npz: values.1 not read (read: keys.1, keys.2, queries.1, queries.2, scale)"
     )
     save_heads(heads, layers)
-    assert "ignored" not in Custom(inputs=data(arrays), heads=heads).realise(0).notes
+    assert "files" not in Custom(inputs=data(arrays), heads=heads).realise(0).notes
 
 
 def test_split_takes_inputs_labels_and_attention_together(data, arrays, layers):
@@ -275,7 +275,7 @@ def test_provenance_follows_the_content(data, arrays, heads):
     [
         ({"inputs": None}, "lacks 'inputs'; it holds labels, test_inputs, test_labels"),
         ({"labels": None}, "lacks 'labels'"),
-        ({"labels": None, "lables": np.ones(P)}, r"lacks 'labels'.*\(not read: of .* lables"),
+        ({"labels": None, "lables": np.ones(P)}, r"lacks 'labels'.*\(data\.npz: lables not read"),
         ({"test_labels": None}, "lacks 'test_labels'"),
         ({"test_inputs": None, "test_labels": None}, r"no test_inputs; add them.*--test-fraction"),
         ({"test_inputs": None}, "'test_labels' belongs to no test_inputs"),
@@ -373,6 +373,29 @@ def test_zarr_that_xarray_did_not_write(tmp_path, arrays, heads):
     found = Custom(inputs=str(tmp_path / "plain.zarr"), heads=heads).realise(0).train
     assert np.array_equal(found.inputs, arrays["inputs"])
     assert np.array_equal(found.labels, 2.0 * arrays["labels"] - 1)
+
+
+def test_chunks_of_a_single_class(tmp_path, arrays, heads):
+    """xarray leaves those of the first class out, which a note tells, and errors as well."""
+    arrays["labels"] = np.repeat([0, 1], P // 2)
+    variables = {
+        name: ([f"{name}_{axis}" for axis in range(array.ndim)], array)
+        for name, array in arrays.items()
+    }
+    for half, stem in ((P // 2, "halves"), (P, "single")):
+        arrays["labels"][:half] = 0
+        arrays["labels"][half:] = 1
+        xr.Dataset(variables).to_zarr(
+            tmp_path / f"{stem}.zarr",
+            zarr_format=3,
+            consolidated=False,
+            encoding={"labels": {"chunks": (P // 2,)}},
+        )
+    realisation = Custom(inputs=str(tmp_path / "halves.zarr"), heads=heads).realise(0)
+    assert np.array_equal(realisation.train.labels, np.repeat([-1.0, 1], P // 2))
+    assert realisation.notes["files"] == "halves.zarr: labels lacks 1 of its 2 chunks, read as 0"
+    with pytest.raises(ValueError, match=r"single class, 0; .* \(single\.zarr: labels lacks 2 of"):
+        Custom(inputs=str(tmp_path / "single.zarr"), heads=heads).realise(0)
 
 
 def test_too_little_memory_for_the_arrays(data, arrays, heads, monkeypatch):

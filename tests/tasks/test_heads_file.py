@@ -40,7 +40,7 @@ def test_what_is_not_read_is_said(tmp_path, arrays):
     np.savez(tmp_path / "heads.npz", **arrays)
     assert read_heads(tmp_path / "heads.npz").ignored == ""
     np.savez(tmp_path / "heads.npz", **arrays, **{"values.1": np.ones(2), "readout": np.ones(2)})
-    expected = "of heads.npz readout, values.1 (read: keys.1, queries.1)"
+    expected = "heads.npz: readout, values.1 not read (read: keys.1, queries.1)"
     assert read_heads(tmp_path / "heads.npz").ignored == expected
 
 
