@@ -18,6 +18,8 @@ from pathkernel_tasks import array_guards
 from pathkernel_tasks.array_files import content_digest, others_note, read_arrays
 from pathkernel_tasks.array_guards import check_names, memory_bound, real_numbers
 
+pytestmark = pytest.mark.version
+
 SUFFIXES = ("npz", "safetensors", "zarr")
 
 

@@ -12,6 +12,8 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, TransposeCodec, Zstd
 from pathkernel_tasks import array_guards, zarr_chunks
 from pathkernel_tasks.array_files import read_arrays
 
+pytestmark = pytest.mark.version
+
 EMPTY = {"write_empty_chunks": True}
 COMPRESSORS = {"zstd": ZstdCodec(), "blosc": BloscCodec(), "gzip": GzipCodec(), "none": None}
 ROWS = np.arange(24.0).reshape(6, 4)

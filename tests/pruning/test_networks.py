@@ -16,6 +16,8 @@ from pathkernel_training.checkpoint import FORMAT, Checkpoint, read_checkpoint, 
 from pathkernel_training.empirical import empirical_order_parameter
 from pathkernel_training.network import NetworkShape, initial_weights, shape_of
 
+pytestmark = pytest.mark.version
+
 ABOUT = {"step": 7, "validation_accuracy": 0.75}
 
 

@@ -16,6 +16,8 @@ from pathkernel_sampling.point import GridPoint
 from pathkernel_sampling.sample_store import SampleStore, group_name, open_samples, runs
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
+pytestmark = pytest.mark.version
+
 CHAINS, THIN = 2, 5
 GROUP = group_name("order-parameter", GridPoint(width=10, temperature=0.01, seed=0))
 SETTINGS = {"sampler": "order-parameter", "chains": CHAINS, "warm_up": 20, "thin": THIN}

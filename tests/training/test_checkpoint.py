@@ -23,6 +23,8 @@ from pathkernel_training.checkpoint import (
 from pathkernel_training.empirical import empirical_order_parameter
 from pathkernel_training.network import NetworkShape, initial_weights
 
+pytestmark = pytest.mark.version
+
 SHAPE = NetworkShape(2, 3, 10, 4)
 ABOUT = {"step": 7, "validation_accuracy": 0.75, "settings": {"seed": 0}}
 

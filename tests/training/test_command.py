@@ -13,6 +13,8 @@ from pathkernel_training.command import ProgressReport, describe
 from pathkernel_training.network import NetworkShape
 from pathkernel_training.presets import PRESETS, default_folder, preset
 
+pytestmark = pytest.mark.version
+
 NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"
 TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.002")
 needs_data = pytest.mark.skipif(
