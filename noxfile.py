@@ -49,7 +49,13 @@ def _group(name):
 
 
 def _test(session, *options):
-    session.run("pytest", "-W", "error", *WORKERS, *options, *session.posargs, env=ENVIRONMENT)
+    folder = Path(session.create_tmp()).resolve()  # goes with the environment
+    compiled = {  # by JAX, for all processes of the session
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
+    options = ("-W", "error", *WORKERS, *options, *session.posargs)
+    session.run("pytest", *options, env=ENVIRONMENT | compiled)
 
 
 @nox.session(python=PYTHON)
