@@ -1,5 +1,6 @@
-"""Every check of the project: ``pip install nox && nox``."""
+"""Every check of the project: ``pip install "nox[uv]" && nox``."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,18 +9,31 @@ from pathlib import Path
 
 import nox
 
-nox.options.default_venv_backend = "virtualenv"
+nox.options.default_venv_backend = "uv|virtualenv"  # without uv it takes minutes longer
+nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
 
 PYTHONS = ("3.11", "3.12", "3.13")
 _running = f"{sys.version_info.major}.{sys.version_info.minor}"
-PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of sessions that need only one
-WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "loadfile")  # a process per core
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of the sessions that need only one
+# A process per core; each begins with half of the tests and takes over what the other has left.
+WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "",  # uv leaves it to the first import to compile a module
+}
+LIBRARIES = ("array-api-strict>=2.3", "torch==2.13.0")  # beside those of the extras
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+if "PIP_FIND_LINKS" in os.environ:  # uv has no look at the settings of pip
+    os.environ.setdefault("UV_FIND_LINKS", ",".join(os.environ["PIP_FIND_LINKS"].split()))
+if "PIP_INDEX_URL" in os.environ:
+    os.environ.setdefault("UV_DEFAULT_INDEX", os.environ["PIP_INDEX_URL"])
 
 
 def _gpu():
@@ -34,11 +48,14 @@ def _group(name):
     return nox.project.dependency_groups(PROJECT, name)
 
 
-def _test_backend(session, backend, *requirements):
-    """Tests that depend on the array library, on one library."""
-    session.install(".", *_group("test"), *requirements)
-    chosen = ("tests/core", "tests/datasets", "-m", "backend", "--backend", backend)
-    session.run("pytest", *WORKERS, *chosen, *session.posargs, env=ONE_THREAD)
+def _test(session, *options):
+    folder = Path(session.create_tmp()).resolve()  # goes with the environment
+    compiled = {  # by JAX, for all processes of the session
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
+    options = ("-W", "error", *WORKERS, *options, *session.posargs)
+    session.run("pytest", *options, env=ENVIRONMENT | compiled)
 
 
 @nox.session(python=PYTHON)
@@ -49,56 +66,32 @@ def lint(session):
     session.run("ruff", "format", "--check", ".")
 
 
-@nox.session(python=PYTHONS)
+@nox.session(python=PYTHON)
 def tests(session):
-    """Run the whole suite on NumPy."""
+    """Run the whole suite, with everything that is optional and on every array library."""
+    session.install(".[sampling,training]", *_group("test"), *LIBRARIES)
+    _test(session, "-m", "not slow")
+
+
+@nox.session(python=[version for version in PYTHONS if version != PYTHON])
+def tests_versions(session):
+    """Run what depends on the version of Python, with nothing that is optional."""
     session.install(".", *_group("test"))
-    coverage = ("--cov", "--cov-report=term") if session.python == PYTHON else ()
-    session.run("pytest", "-W", "error", *WORKERS, *coverage, *session.posargs, env=ONE_THREAD)
-
-
-@nox.session(python=PYTHON)
-def tests_jax(session):
-    """Run the core on JAX."""
-    _test_backend(session, "jax", "jax>=0.4.35")
-
-
-@nox.session(python=PYTHON)
-def tests_torch(session):
-    """Run the core on PyTorch."""
-    _test_backend(session, "torch", "torch==2.13.0")
-
-
-@nox.session(python=PYTHON)
-def tests_strict(session):
-    """Run the core on an array library that has nothing beyond the standard."""
-    _test_backend(session, "array-api-strict", "array-api-strict>=2.3")
-
-
-def _test_sampling(session, marked):
-    session.install(".[sampling]", *_group("test"))
-    chosen = ("tests/sampling", "-m", marked)
-    session.run("pytest", "-W", "error", *WORKERS, *chosen, *session.posargs, env=ONE_THREAD)
-
-
-@nox.session(python=PYTHON)
-def tests_sampling(session):
-    """Check the samplers of the posterior, which need JAX, BlackJAX and ArviZ."""
-    _test_sampling(session, "not slow")
+    _test(session, "-m", "version and not slow")
 
 
 @nox.session(python=PYTHON, default=False)
 def tests_slow(session):
-    """Calibrate the samplers over many draws of the data; minutes, so run by name."""
-    _test_sampling(session, "slow")
+    """Calibrate the samplers over many draws, train at full size; minutes, so run by name."""
+    session.install(".[sampling,training]", *_group("test"))
+    _test(session, "-m", "slow")
 
 
-@nox.session(python=PYTHON)
-def tests_training(session):
-    """Check the training of networks, which needs JAX and optax."""
-    session.install(".[training]", *_group("test"))
-    chosen = ("tests/training", "-m", "not slow")
-    session.run("pytest", "-W", "error", *WORKERS, *chosen, *session.posargs, env=ONE_THREAD)
+@nox.session(python=PYTHON, default=False)
+def coverage(session):
+    """Run the suite on NumPy, and say which lines it leaves out."""
+    session.install(".", *_group("test"), *_group("coverage"))
+    _test(session, "--cov", "--cov-report=term")
 
 
 @nox.session(python=PYTHON, default=GPU)
@@ -106,7 +99,10 @@ def tests_cupy(session):
     """Run the core on CuPy."""
     if not GPU:
         session.skip("no GPU: nvidia-smi is missing or fails")
-    _test_backend(session, "cupy", "cupy-cuda12x>=13.3")
+    session.install(".", *_group("test"), "cupy-cuda12x>=13.3")
+    session.run(
+        "pytest", *WORKERS, "-m", "backend", "--backend", "cupy", *session.posargs, env=ENVIRONMENT
+    )
 
 
 @nox.session(python=PYTHON)
@@ -115,6 +111,7 @@ def wheel(session):
     root, folder = Path.cwd(), Path(session.create_tmp()).resolve()
     for old in folder.glob("*.whl"):
         old.unlink()
+    session.install("pip")
     session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), ".")
     (built,) = folder.glob("*.whl")
     session.install(str(built))
@@ -132,5 +129,5 @@ def wheel(session):
     store = folder / "study.zarr"
     shutil.rmtree(store, ignore_errors=True)
     sizes = ("--examples", "20", "--test-examples", "20", "--widths", "10,100")
-    session.run("pathkernel", "run", "hidden-markov", *sizes, "--out", str(store), env=ONE_THREAD)
+    session.run("pathkernel", "run", "hidden-markov", *sizes, "--out", str(store), env=ENVIRONMENT)
     session.run("pathkernel", "show", str(store))

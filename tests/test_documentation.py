@@ -11,6 +11,8 @@ import pytest
 from pathkernel_core import hooks
 from pathkernel_core.testing import check_task
 
+pytestmark = pytest.mark.version
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.version
+
 HERE = Path(__file__).parent
 
 pytest.importorskip("hatchling", reason="builds a distribution with hatchling")

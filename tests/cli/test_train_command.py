@@ -13,6 +13,8 @@ from pathkernel_core.hooks import UnknownNameError
 from pathkernel_one_shot.presets import PRESETS, default_folder, preset
 from pathkernel_trained.network import NetworkShape
 
+pytestmark = pytest.mark.version
+
 NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"
 TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.002")
 needs_data = pytest.mark.skipif(

@@ -12,6 +12,8 @@ import pytest
 
 import pathkernel_core as pk
 
+pytestmark = pytest.mark.version
+
 MODULES = ["pathkernel_core"] + [
     f"pathkernel_core.{module.name}" for module in pkgutil.iter_modules(pk.__path__)
 ]

@@ -8,6 +8,8 @@ import pytest
 from pathkernel_core import backend
 from pathkernel_core.errors import PrecisionError
 
+pytestmark = pytest.mark.version
+
 
 @pytest.fixture
 def namespace(library):

@@ -11,6 +11,8 @@ from pathkernel_core import hooks
 from pathkernel_core.hooks import PluginError, UnknownNameError, hookimpl, load_plugins
 from pathkernel_core.task import Task
 
+pytestmark = pytest.mark.version
+
 
 def named_task(task_name):
     @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from pathkernel_core import Network
 
+pytestmark = pytest.mark.version
+
 heads_of_layers = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 

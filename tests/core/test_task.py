@@ -10,6 +10,8 @@ from pathkernel_core import Attention, AttentionProduct, Examples, Realisation, 
 from pathkernel_core.testing import TaskContract, check_task
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
+pytestmark = pytest.mark.version
+
 
 @dataclass(frozen=True)
 class Parity(Task):

@@ -26,6 +26,8 @@ from pathkernel_one_shot.omniglot import (
     split_characters,
 )
 
+pytestmark = pytest.mark.version
+
 FOLDER = "images_background"
 
 

@@ -1,11 +1,13 @@
 """Sampling a study: interrupted or not the same draws, goals, refusals, and the command."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -36,11 +38,16 @@ class Killed(BaseException):
     """As little to be caught as a signal."""
 
 
-@pytest.fixture
-def study(tmp_path):
-    path = tmp_path / "study.zarr"
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    path = tmp_path_factory.mktemp("original") / "study.zarr"
     make(path)
     return path
+
+
+@pytest.fixture
+def study(original, tmp_path):
+    return Path(shutil.copytree(original, tmp_path / "study.zarr"))
 
 
 def make(path):

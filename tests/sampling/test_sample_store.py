@@ -1,7 +1,9 @@
 """A run's groups in a study's store: written whole, found again, seen by every reader."""
 
 import json
+import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.sample_store import SampleStore, group_name, open_samples, runs
 from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+pytestmark = pytest.mark.version
 
 CHAINS, THIN = 2, 5
 GROUP = group_name("order-parameter", Point(width=10, temperature=0.01, seed=0))
@@ -54,11 +58,16 @@ def states(draws):
     ]
 
 
-@pytest.fixture
-def study(tmp_path):
-    path = tmp_path / "study.zarr"
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    path = tmp_path_factory.mktemp("original") / "study.zarr"
     run_study(Study(HiddenMarkov(examples=10, test_examples=20), [10, 100]), path)
     return path
+
+
+@pytest.fixture
+def study(original, tmp_path):
+    return Path(shutil.copytree(original, tmp_path / "study.zarr"))
 
 
 def create(path, group=GROUP):

@@ -19,6 +19,8 @@ from pathkernel_tasks import array_guards
 from pathkernel_tasks.array_files import content_digest, read_arrays
 from pathkernel_tasks.array_guards import check_names, memory_bound, real_numbers
 
+pytestmark = pytest.mark.version
+
 SUFFIXES = ("npz", "safetensors", "zarr")
 COMPRESSORS = {"zstd": ZstdCodec(), "blosc": BloscCodec(), "gzip": GzipCodec(), "none": None}
 ROWS = np.arange(1, 25.0).reshape(6, 4)

@@ -16,6 +16,8 @@ from pathkernel_trained.network import NetworkShape, initial_weights, shape_of
 from pathkernel_trained.networks import Cost, network_cost, pruned_checkpoint
 from pathkernel_trained.scores import trained_scores
 
+pytestmark = pytest.mark.version
+
 ABOUT = {"step": 7, "validation_accuracy": 0.75}
 
 

@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import matplotlib
@@ -382,14 +383,29 @@ def test_head_scores_of_unequal_layers(plain):
 # files
 
 
-def test_files_are_images_of_sensible_size(plain, tmp_path):
-    reported = []
-    files = save_figures(plain, tmp_path / "new" / "folder", report=reported.append)
+@dataclass(frozen=True)
+class Saved:
+    """Figures of a store in files, what was reported, and Matplotlib's settings around it."""
+
+    folder: Path
+    files: list
+    reported: list
+    settings: tuple
+
+
+@pytest.fixture(scope="module")
+def saved(plain, folder):
+    place, reported, before = folder / "new" / "folder", [], dict(matplotlib.rcParams)
+    files = save_figures(plain, place, report=reported.append)
+    return Saved(place, files, reported, (before, dict(matplotlib.rcParams)))
+
+
+def test_files_are_images_of_sensible_size(saved):
     expected = [f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")]
-    assert [file.name for file in files] == expected
-    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == sorted(expected)
-    assert reported == []
-    for file in files:
+    assert [file.name for file in saved.files] == expected
+    assert sorted(path.name for path in saved.folder.iterdir()) == sorted(expected)
+    assert saved.reported == []
+    for file in saved.files:
         if file.suffix == ".svg":
             assert "</svg>" in file.read_text(encoding="utf-8")
             continue
@@ -417,9 +433,9 @@ def test_text_lies_inside_the_figure(name, request):
         assert content.y1 < page.y1 + 1
 
 
-def test_same_store_gives_the_same_files(plain, tmp_path):
-    first = [file.read_bytes() for file in save_figures(plain, tmp_path)]
-    assert [file.read_bytes() for file in save_figures(plain, tmp_path)] == first
+def test_same_store_gives_the_same_files(plain, saved):
+    first = [file.read_bytes() for file in saved.files]
+    assert [file.read_bytes() for file in save_figures(plain, saved.folder)] == first
 
 
 def test_what_is_skipped_is_said(classes, folder, tmp_path):
@@ -459,10 +475,9 @@ def test_failed_write_leaves_nothing_behind(plain, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_settings_are_left_alone(plain, tmp_path):
-    before = dict(matplotlib.rcParams)
-    save_figures(plain, tmp_path)
-    assert dict(matplotlib.rcParams) == before
+def test_settings_are_left_alone(saved):
+    before, after = saved.settings
+    assert after == before
 
 
 def test_pyplot_is_not_imported():
