@@ -54,6 +54,7 @@ def prune_study(
     widths: Sequence[float] | None = None,
     temperature: float | None = None,
     seed: int | None = None,
+    needs: str = Pruning.order,
     episodes: int = Pruning.episodes,
     random: int = Pruning.random,
     resamples: int = Pruning.resamples,
@@ -81,6 +82,8 @@ def prune_study(
     seed : int, optional
         Seed of the study's training examples, one of the study's; by default its first. Examples
         are drawn from it, too.
+    needs : str
+        Kind of order, such as ``sampled``, without which nothing is computed.
     episodes : int
         Largest number of examples of each set; even for tasks that draw half of each label.
     random : int
@@ -109,6 +112,7 @@ def prune_study(
         widths=None if widths is None else tuple(widths),
         temperature=temperature,
         seed=seed,
+        order=needs,
         episodes=episodes,
         random=random,
         resamples=resamples,
@@ -147,8 +151,7 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
         if at in draws:
             name = f"sampled N={number(at.width)}"
             scores[name], errors[name] = sampled_scores(dataset, draws[at])
-    if wanted.out is not None:
-        _first_of_kind([*scores, *_TRAINED], wanted.order)
+    _first_of_kind([*scores, *_TRAINED], wanted.order)
     settings = {"heads": heads_digest(file), "episodes": wanted.episodes, "seed": seed}
     settings |= versions(("pathkernel",))
     outputs, tokens = _path_outputs(study, file, trained, settings, report)

@@ -149,7 +149,7 @@ def test_sigkill_loses_nothing_that_is_written(tmp_path, data, reference):
     np.savez(tmp_path / "data.npz", data.train, data.validation, data.label_vectors)
     code = (
         "import sys, numpy as np\n"
-        "from pathkernel_one_shot import training_run\n"
+        "from pathkernel_one_shot import training_run as run\n"
         "from pathkernel_one_shot.data import TrainingData\n"
         "from pathkernel_trained.network import NetworkShape\n"
         "run._SAVE_SECONDS = 0.0\n"  # after every interval
@@ -234,10 +234,10 @@ def test_one_process_at_a_time(tmp_path, data):
     refused = []
 
     def second(progress):
-        if progress.step == 6:
+        if progress.done == 6:
             with pytest.raises(StoreError, match=r"another process is writing into .*run"):
                 start(tmp_path / "run", data)
-            refused.append(progress.step)
+            refused.append(progress.done)
 
     start(tmp_path / "run", data, epochs=1, report=second)
     assert refused == [6]
@@ -326,9 +326,9 @@ def test_data_of_less_than_two_characters(data):
 def test_progress(tmp_path, data):
     seen = []
     start(tmp_path / "run", data, report=seen.append)
-    assert (seen[0].step, seen[0].total, seen[0].doing) == (0, 40, "starting")
-    steps = [progress.step for progress in seen if progress.doing == "training"]
+    assert (seen[0].done, seen[0].total, seen[0].doing) == (0, 40, "starting")
+    steps = [progress.done for progress in seen if progress.doing == "training"]
     assert steps == list(range(1, 41))
-    assert seen[-1].loss > 0
-    assert 0 <= seen[-1].accuracy <= 1
-    assert seen[-1].steps_per_second > 0
+    assert seen[-1].figures["loss"] > 0
+    assert 0 <= seen[-1].figures["accuracy"] <= 1
+    assert seen[-1].figures["steps/s"] > 0

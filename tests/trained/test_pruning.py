@@ -151,7 +151,7 @@ def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypat
         warnings.simplefilter("error")
         xr.open_zarr(study, group="pruning", chunks=None).load()
     # again, for other widths: the path outputs are found in the store
-    monkeypatch.setattr("pathkernel_trained.pruning.episode_set", None)  # would fail if called
+    monkeypatch.setattr("pathkernel_one_shot.task.episode_set", None)  # would fail if called
     again = prune_study(study, widths=(40,), episodes=EPISODES, random=5, resamples=20)
     assert str(again["order"].values[0]) == "theory N=40"
     xr.testing.assert_identical(again["path_output"], result["path_output"])
@@ -272,7 +272,7 @@ def test_wrong_networks_and_studies(study, tmp_path, monkeypatch):
         prune_study(study, episodes=41)
     markov = tmp_path / "markov.zarr"
     run_study(Study(HiddenMarkov(examples=10, test_examples=4), (10,)), markov)
-    with pytest.raises(StoreError, match="is a study of hidden-markov"):
+    with pytest.raises(StoreError, match="are made by its task"):
         prune_study(markov)
 
 
