@@ -278,11 +278,11 @@ def imports(options: argparse.Namespace) -> dict:
         "interpreter alone": ["-c", "pass"],
         "import numpy, scipy.linalg": ["-c", "import numpy, scipy.linalg"],
         "import pathkernel_core": ["-c", "import pathkernel_core"],
-        "pathkernel --help": ["-m", "pathkernel_cli", "--help"],
+        "pathkernel --help": ["-m", "pathkernel", "--help"],
     }
-    if importlib.util.find_spec("pathkernel_cli.__main__") is None:
+    if importlib.util.find_spec("pathkernel.__main__") is None:
         del commands["pathkernel --help"]
-        console.print("pathkernel_cli cannot be run here; its start-up is left out")
+        console.print("pathkernel cannot be run here; its start-up is left out")
     sides = {
         name: lambda arguments=arguments: subprocess.run(
             [sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL

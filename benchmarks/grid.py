@@ -21,7 +21,7 @@ from rich.table import Table
 import pathkernel_core as pk
 from benchmarks.measuring import one_thread, timed
 from benchmarks.problems import images
-from pathkernel_tasks.one_shot_images import OneShotImages
+from pathkernel_one_shot.task import OneShotImages
 
 Minima = list[tuple[float, pk.Solution]]  # seconds and outcome, by temperature
 

@@ -53,7 +53,7 @@ def images(seed: int = 0, temperature: float = 0.5, heads: str = "random") -> Be
     name, found = "one-shot-images", None
     if os.environ.get("PATHKERNEL_DATA"):
         try:
-            from pathkernel_tasks.one_shot_images import OneShotImages
+            from pathkernel_one_shot.task import OneShotImages
         except ImportError:
             pass
         else:

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from pathkernel_tasks.one_shot_images import label_vectors
-from pathkernel_training import layer_form, path_form
-from pathkernel_training.descent import initial_state, make_optimiser
-from pathkernel_training.episodes import token_space
-from pathkernel_training.network import initial_weights
-from pathkernel_training.presets import PRESETS
+from pathkernel_one_shot import layer_form, path_form
+from pathkernel_one_shot.descent import initial_state, make_optimiser
+from pathkernel_one_shot.episodes import token_space
+from pathkernel_one_shot.presets import PRESETS
+from pathkernel_one_shot.tokens import label_vectors
+from pathkernel_trained.network import initial_weights
 
 BATCH, TOKENS, DIMENSIONS = 128, 48, 64
 

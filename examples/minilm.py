@@ -19,7 +19,7 @@ from bert import HEADS, Encoder
 from reviews import reviews
 from threadpoolctl import threadpool_limits
 
-from pathkernel_pruning.correlation import interval, rank_correlations, resampled_heads
+from pathkernel_trained.correlation import interval, rank_correlations, resampled_heads
 
 LAYERS = 2  # of the encoder's six, so that there are 12² paths
 TRAIN, TEST, VALIDATION = 300, 600, 600  # sentences, in this order

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
-class NotPositiveDefiniteError(ArithmeticError):
+class PathkernelError(Exception):
+    """Base class of errors whose message tells a user what is wrong and what to do."""
+
+
+class NotPositiveDefiniteError(PathkernelError, ArithmeticError):
     """A kernel or an order parameter could not be factorised."""
 
 
-class PrecisionError(TypeError):
+class PrecisionError(PathkernelError, TypeError):
     """The array library would silently compute in a lower precision than the arrays ask for."""
 
 
-class MinimisationError(RuntimeError):
+class MinimisationError(PathkernelError, RuntimeError):
     """The action was not minimised to the tolerance.
 
     Attributes
@@ -25,3 +29,13 @@ class MinimisationError(RuntimeError):
     def __init__(self, message: str, solution: Any):
         super().__init__(message)
         self.solution = solution
+
+
+class MissingExtraError(PathkernelError, ImportError):
+    """A library that an extra of pathkernel installs is not there."""
+
+    def __init__(self, purpose: str, library: str, extra: str):
+        super().__init__(
+            f"{purpose} needs {library}, which is not installed; install it with: pip install "
+            f'"pathkernel[{extra}]"'
+        )

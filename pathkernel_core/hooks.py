@@ -18,52 +18,21 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import pluggy
 
 from pathkernel_core.analysis import Analysis
-from pathkernel_core.network import Network
-from pathkernel_core.task import NAME_PATTERN, RESERVED_OPTIONS, Task
+from pathkernel_core.errors import PathkernelError
+from pathkernel_core.options import NAME_PATTERN
+from pathkernel_core.result import Result
+from pathkernel_core.sampler import Sampler
+from pathkernel_core.task import Task
 
 GROUP = "pathkernel"
 
 hookspec = pluggy.HookspecMarker("pathkernel")
 hookimpl = pluggy.HookimplMarker("pathkernel")
-
-
-class Sampler(Protocol):
-    """Sampler of the posterior, as the ``pathkernel_samplers`` hook returns it.
-
-    Attributes
-    ----------
-    name : str
-        By which it is chosen.
-    summary : str
-        What it integrates and what it draws, in one line.
-    """
-
-    name: str
-    summary: str
-
-    def build(
-        self, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float
-    ) -> Any:
-        """Model of the posterior: a density over a vector, and what is read off a draw.
-
-        Parameters
-        ----------
-        xi : array, shape (P, n, N_0)
-            Attentioned inputs, unscaled.
-        labels : array, shape (P,) or (P, C)
-        network : Network
-        temperature : float
-
-        Returns
-        -------
-        pathkernel_sampling.models.Model
-        """
 
 
 @hookspec
@@ -82,18 +51,28 @@ def pathkernel_analyses() -> Iterable[Analysis]:
 
 
 @hookspec
+def pathkernel_results() -> Iterable[type[Result]]:
+    """Return Result subclasses. Each is a command, and what it keeps is shown with the study."""
+
+
+@hookspec
 def pathkernel_commands() -> Iterable[Any]:
     """Return click commands that the command line ``pathkernel`` offers."""
 
 
-class UnknownNameError(LookupError):
+@hookspec
+def pathkernel_reserved_options() -> Iterable[str]:
+    """Return names of options that every task has, so that a task's own need others."""
+
+
+class UnknownNameError(PathkernelError, LookupError):
     """No plugin provides something of that name."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class PluginError(RuntimeError):
+class PluginError(PathkernelError, RuntimeError):
     """A plugin could not be loaded, in strict mode."""
 
 
@@ -126,8 +105,20 @@ class Plugins:
     tasks: dict[str, type[Task]] = field(default_factory=dict)
     samplers: dict[str, Sampler] = field(default_factory=dict)
     analyses: dict[str, Analysis] = field(default_factory=dict)
+    results: dict[str, type[Result]] = field(default_factory=dict)
     commands: dict[str, Any] = field(default_factory=dict)
+    reserved_options: set[str] = field(default_factory=set)
     loaded: list[LoadedPlugin] = field(default_factory=list)
+
+    def tables(self) -> list[tuple[str, dict[str, Any]]]:
+        """What can be provided, in words, each with what is, by name."""
+        return [
+            ("task", self.tasks),
+            ("sampler", self.samplers),
+            ("analysis", self.analyses),
+            ("result", self.results),
+            ("command", self.commands),
+        ]
 
     def task(self, name: str) -> type[Task]:
         """Task class of that name.
@@ -192,20 +183,26 @@ def load_plugins(
     return plugins
 
 
+_HOOKS = {
+    "task": "pathkernel_tasks",
+    "sampler": "pathkernel_samplers",
+    "analysis": "pathkernel_analyses",
+    "result": "pathkernel_results",
+    "command": "pathkernel_commands",
+}
+
+
 def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[str, ...]:
     manager = pluggy.PluginManager("pathkernel")
     manager.add_hookspecs(_SPECIFICATIONS)
     manager.register(entry.load(), name=entry.name)
     manager.check_pending()
     found: list[tuple[str, dict[str, Any], str, Any]] = []
-    for kind, call, table in (
-        ("task", manager.hook.pathkernel_tasks, plugins.tasks),
-        ("sampler", manager.hook.pathkernel_samplers, plugins.samplers),
-        ("analysis", manager.hook.pathkernel_analyses, plugins.analyses),
-        ("command", manager.hook.pathkernel_commands, plugins.commands),
-    ):
+    for kind, table in plugins.tables():
+        call = getattr(manager.hook, _HOOKS[kind])
         found += [(kind, table, thing.name, thing) for thing in _flatten(call)]
     added: dict[tuple[str, str], Any] = {}
+    reserved = _flatten(manager.hook.pathkernel_reserved_options)
     if not found:
         raise PluginError("it provides nothing; mark its hook functions with hookimpl")
     for kind, table, name, thing in found:
@@ -214,20 +211,27 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
             raise PluginError(f"the {kind} name {name!r} is already taken by {taken!r}")
         added[kind, name] = thing
         if kind == "task":
-            _check_task_class(thing)
+            _check_class(thing, Task)
+            _check_options(thing, plugins.reserved_options)
+        elif kind == "result":
+            _check_class(thing, Result)
     for _, table, name, thing in found:
         table[name] = thing
+    plugins.reserved_options.update(reserved)
     return tuple(f"{kind} {name}" for kind, _, name, _ in found)
 
 
-def _check_task_class(task: Any) -> None:
-    if not (isinstance(task, type) and issubclass(task, Task)):
-        raise PluginError(f"{task!r} is no subclass of pathkernel_core.task.Task")
-    if not re.fullmatch(NAME_PATTERN, task.name):
-        raise PluginError(f"the name {task.name!r} must be lower-case words joined by hyphens")
-    if "__dataclass_fields__" not in vars(task):
-        raise PluginError(f"{task.__name__} must be decorated with @dataclass(frozen=True)")
-    taken = RESERVED_OPTIONS & {entry.name for entry in dataclasses.fields(task)}
+def _check_class(thing: Any, base: type) -> None:
+    if not (isinstance(thing, type) and issubclass(thing, base)):
+        raise PluginError(f"{thing!r} is no subclass of {base.__module__}.{base.__name__}")
+    if not re.fullmatch(NAME_PATTERN, thing.name):
+        raise PluginError(f"the name {thing.name!r} must be lower-case words joined by hyphens")
+    if "__dataclass_fields__" not in vars(thing):
+        raise PluginError(f"{thing.__name__} must be decorated with @dataclass(frozen=True)")
+
+
+def _check_options(task: type[Task], reserved: set[str]) -> None:
+    taken = reserved & {entry.name for entry in dataclasses.fields(task)}
     if taken:
         raise PluginError(f"{task.__name__} has options whose names are taken: {sorted(taken)}")
 
@@ -244,4 +248,6 @@ class _SPECIFICATIONS:  # the hook specifications as an object that pluggy can r
     pathkernel_tasks = staticmethod(pathkernel_tasks)
     pathkernel_samplers = staticmethod(pathkernel_samplers)
     pathkernel_analyses = staticmethod(pathkernel_analyses)
+    pathkernel_results = staticmethod(pathkernel_results)
     pathkernel_commands = staticmethod(pathkernel_commands)
+    pathkernel_reserved_options = staticmethod(pathkernel_reserved_options)

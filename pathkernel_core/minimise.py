@@ -227,7 +227,7 @@ def minimise_action(
         coordinates, pairs = _warm_start(action.coordinates, start), start.curvature
     history: list[_Evaluation] = []
 
-    def stop(point: quasi_newton.Point) -> bool:
+    def stop(point: quasi_newton.Iterate) -> bool:
         history.append(point.detail)
         steepest = float(np.abs(point.gradient).max())
         return point.detail.gradient_norm <= tolerance and steepest <= _COORDINATES * tolerance
@@ -300,7 +300,7 @@ class _Action:
         self.coordinates = ChainCoordinates(network)
         self.evaluations, self.limit = 0, math.inf
 
-    def __call__(self, coordinates: np.ndarray) -> quasi_newton.Point:
+    def __call__(self, coordinates: np.ndarray) -> quasi_newton.Iterate:
         if self.evaluations >= self.limit:
             raise _OutOfEvaluationsError
         self.evaluations += 1
@@ -318,10 +318,10 @@ class _Action:
         except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
             if self.evaluations == 1:  # at the start this is the user's problem; later, a long step
                 raise
-            return quasi_newton.Point(coordinates, math.inf, np.full_like(coordinates, np.nan))
+            return quasi_newton.Iterate(coordinates, math.inf, np.full_like(coordinates, np.nan))
         gradient = self.coordinates.gradient(relative, factors, gradient)
         detail = _Evaluation(factors, entropy, energy, norm)
-        return quasi_newton.Point(coordinates, detail.action, gradient, detail)
+        return quasi_newton.Iterate(coordinates, detail.action, gradient, detail)
 
     def _gradient_norm(self, factors: Sequence[np.ndarray], energy: np.ndarray) -> float:
         gradients = entropy_gradient(self.network, [factor @ factor.T for factor in factors])

@@ -29,7 +29,7 @@ Pair = tuple[np.ndarray, np.ndarray, float]
 
 
 @dataclass
-class Point:
+class Iterate:
     """A point with the value and the gradient there."""
 
     x: np.ndarray
@@ -39,10 +39,10 @@ class Point:
 
 
 def minimise(
-    function: Callable[[np.ndarray], Point],
+    function: Callable[[np.ndarray], Iterate],
     start: np.ndarray,
     curvature: np.ndarray,
-    stop: Callable[[Point], bool],
+    stop: Callable[[Iterate], bool],
     pairs: Sequence[Pair] = (),
 ) -> tuple[bool, tuple[Pair, ...]]:
     """Minimise ``function`` from ``start`` until ``stop(point)`` holds.
@@ -50,7 +50,7 @@ def minimise(
     Parameters
     ----------
     function : callable
-        x → Point; the value may be infinite where x is out of bounds.
+        x → Iterate; the value may be infinite where x is out of bounds.
     start : array
         Where to begin.
     curvature : array
@@ -124,12 +124,12 @@ def _direction(
 
 
 def _line_search(
-    function: Callable[[np.ndarray], Point],
-    point: Point,
+    function: Callable[[np.ndarray], Iterate],
+    point: Iterate,
     direction: np.ndarray,
     step: float,
-) -> Point | None:
-    """Point along ``direction`` that satisfies the Wolfe conditions, exact or approximate."""
+) -> Iterate | None:
+    """Iterate along ``direction`` that satisfies the Wolfe conditions, exact or approximate."""
     slope = float(point.gradient @ direction)
     if not slope < 0:
         return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pathkernel_core.attention import Layer, Readout
 from pathkernel_core.backend import Array
+from pathkernel_core.options import Configured
+from pathkernel_core.options import option as option
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,32 +92,8 @@ class Realisation:
         return self.train.labels.shape[1] if self.train.labels.ndim == 2 else 1
 
 
-RESERVED_OPTIONS = frozenset(
-    ("widths", "temperatures", "seeds", "backend", "dtype", "out", "figures", "threads", "help")
-)
-"""Names that the command line uses for every task; a task's own options need others."""
-
-NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
-"""What a task is called: lower-case words joined by hyphens."""
-
-
-def option(default: Any, help: str, choices: Sequence[str] | None = None) -> Any:
-    """Dataclass field of a task that the command line offers as an option.
-
-    Parameters
-    ----------
-    default : bool, int, float, str or None
-        Default value; its type is the option's type (None: a string that may be left out).
-    help : str
-        One line that says what it is, with its unit.
-    choices : sequence of str, optional
-        Values allowed.
-    """
-    return field(default=default, metadata={"help": help, "choices": choices})
-
-
 @dataclass(frozen=True)
-class Task(abc.ABC):
+class Task(Configured, abc.ABC):
     """Base class of tasks: a frozen dataclass whose fields are the task's options.
 
     Subclasses set the class attributes, declare their options with :func:`option` and implement
@@ -154,6 +132,33 @@ class Task(abc.ABC):
     def realise(self, seed: int) -> Realisation:
         """Draw the data and heads. The same seed and options must give the same arrays."""
 
+    def evaluation_sets(self, seed: int, examples: int) -> Mapping[str, Iterable[Examples]]:
+        """Labelled examples to judge a trained network on, in batches, by the names of their sets.
+
+        By default those of :meth:`realise`. A task that can draw any number of examples may
+        override it.
+
+        Parameters
+        ----------
+        seed : int
+        examples : int
+            Largest number of examples of each set.
+
+        Returns
+        -------
+        mapping of str to iterable of Examples
+            First the set that heads may be scored on, which is no test set: the validation
+            examples, or the training examples if there are none. Then the test sets.
+        """
+        drawn = self.realise(seed)
+        first = {"training": drawn.train}
+        if drawn.validation is not None:
+            first = {"validation": drawn.validation}
+        return {
+            name: [Examples(part.inputs[:examples], part.labels[:examples])]
+            for name, part in (first | dict(drawn.test_sets)).items()
+        }
+
     @property
     def label(self) -> str:
         """Name with the options that are not at their default, for titles."""
@@ -163,10 +168,6 @@ class Task(abc.ABC):
             if getattr(self, entry.name) != entry.default
         ]
         return ", ".join([self.name, *changed])
-
-    def options(self) -> dict[str, Any]:
-        """Options by name, as plain values that JSON can hold."""
-        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
 
     def provenance(self) -> dict[str, str]:
         """Where the data come from beyond the options, such as checksums of files read.

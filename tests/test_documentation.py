@@ -37,7 +37,7 @@ def test_readme_example_is_short():
 
 
 def test_plugin_guide_builds_a_task_that_keeps_the_contract(tmp_path, monkeypatch):
-    example, check = code_blocks("docs/plugins.md", "python")
+    example, check, *_ = code_blocks("docs/plugins.md", "python")
     (tmp_path / "parity_task.py").write_text(example)
     monkeypatch.syspath_prepend(tmp_path)
     try:
@@ -49,6 +49,21 @@ def test_plugin_guide_builds_a_task_that_keeps_the_contract(tmp_path, monkeypatc
         namespace["TestParity"]().test_theory_runs()
     finally:
         sys.modules.pop("parity_task", None)
+
+
+def test_plugin_guide_builds_a_result_that_keeps_the_contract(tmp_path, monkeypatch):
+    *_, example, check = code_blocks("docs/plugins.md", "python")
+    (tmp_path / "spectrum_result.py").write_text(example)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        namespace = {}
+        exec(check, namespace)
+        contract = namespace["TestSpectrum"]()
+        for name in dir(contract):
+            if name.startswith("test_"):
+                getattr(contract, name)()
+    finally:
+        sys.modules.pop("spectrum_result", None)
 
 
 def test_plugin_guide_lists_every_hook():

@@ -1,6 +1,7 @@
-"""A task in a distribution of its own: installed, found, checked by its own tests, and run."""
+"""A task, an analysis, a sampler and a result from another distribution: found, checked, run."""
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 pytestmark = pytest.mark.version
 
 HERE = Path(__file__).parent
+SAMPLING = importlib.util.find_spec("blackjax") is not None
 
 pytest.importorskip("hatchling", reason="builds a distribution with hatchling")
 
@@ -71,7 +73,12 @@ print(json.dumps([entry.distribution, entry.provides, sorted(plugins.tasks),
 """
     distribution, provides, tasks, module = json.loads(python("-c", program))
     assert distribution == "third-party-parity 1.2.3"
-    assert provides == ["task third-party-parity"]
+    assert set(provides) == {
+        "task third-party-parity",
+        "analysis third-party-participation",
+        "sampler third-party-rescaled",
+        "result third-party-spectrum",
+    }
     assert {"third-party-parity", "hidden-markov"} <= set(tasks)
     assert module == "third_party_parity.task"
 
@@ -79,17 +86,51 @@ print(json.dumps([entry.distribution, entry.provides, sorted(plugins.tasks),
 def test_its_own_tests_pass(python):
     options = ("-q", "-p", "no:cacheprovider")
     report = python("-m", "pytest", *options, "tests", cwd=python.source)
-    assert "7 passed" in report
+    sampler = "16 passed" if SAMPLING else "13 passed, 1 skipped"
+    assert sampler in report  # 7 of the task, 2 of the analysis, 4 of the result
 
 
 def test_the_command_line_runs_it(python, tmp_path):
-    pytest.importorskip("pathkernel_cli.main", reason="the command line is not there")
+    pytest.importorskip("pathkernel.main", reason="the command line is not there")
     out = tmp_path / "parity.zarr"
-    assert "third-party-parity" in python("-m", "pathkernel_cli", "plugins")
+    assert "third-party-parity" in python("-m", "pathkernel", "plugins")
     options = ("--widths", "10", "--examples", "12", "--out", out)
-    python("-m", "pathkernel_cli", "run", "third-party-parity", *options)
+    python("-m", "pathkernel", "run", "third-party-parity", *options)
     xarray = pytest.importorskip("xarray")
     study = xarray.open_zarr(out, consolidated=False)
+    assert (study["participation"] >= 1).all()
     assert study.sizes["path"] == 4
     assert study.sizes["width"] == 1
     assert bool(study["action"].notnull().all())
+
+
+def test_its_result_is_a_command_and_is_shown_with_the_study(python, tmp_path):
+    out = tmp_path / "parity.zarr"
+    options = ("--widths", "10,100", "--examples", "12", "--out", out)
+    python("-m", "pathkernel", "run", "third-party-parity", *options, "--no-figures")
+    report = python("-m", "pathkernel", "third-party-spectrum", out, "--count", "2")
+    assert "Largest eigenvalue of U at N = 100: " in report
+    figure = tmp_path / "parity-figures" / "third-party-spectrum" / "spectrum.png"
+    assert figure.is_file()
+    shown = python("-m", "pathkernel", "show", out)
+    assert "GP limit" in shown
+    assert "Largest eigenvalue of U at N = 10: " in shown
+    alone = python("-m", "pathkernel", "show", out, "--only", "third-party-spectrum")
+    assert "GP limit" not in alone
+    figure.unlink()
+    python("-m", "pathkernel", "plot", out)
+    assert figure.is_file()
+
+
+@pytest.mark.skipif(
+    not SAMPLING, reason="sampling needs the extra: pip install pathkernel[sampling]"
+)
+def test_its_sampler_draws(python, tmp_path):
+    out = tmp_path / "parity.zarr"
+    options = ("--widths", "10", "--examples", "12", "--out", out)
+    python("-m", "pathkernel", "run", "third-party-parity", *options, "--no-figures")
+    few = ("--draws", "20", "--thin", "10", "--chains", "2", "--warm-up", "20")
+    name = ("--width", "10", "--sampler", "third-party-rescaled", "--no-figures")
+    report = python("-m", "pathkernel", "sample", out, *name, *few)
+    assert "samples/third-party-rescaled/seed-0_T-0.1_N-10" in report
+    assert "third-party-rescaled" in python("-m", "pathkernel", "show", out)

@@ -1,1 +1,1 @@
-"""Labelled datasets of the theory's predictions: schema, store, sweeps, tables and figures."""
+"""Labelled studies: what a study is, its store, and how it is computed into it."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import UnknownNameError, unknown_name
 
 EXTRAS = {"numpy": "", "jax": "jax", "torch": "torch", "cupy": "cupy-cuda12x"}
@@ -17,7 +18,7 @@ EXTRAS = {"numpy": "", "jax": "jax", "torch": "torch", "cupy": "cupy-cuda12x"}
 DTYPES = ("float64", "float32")
 
 
-class MissingLibraryError(ImportError):
+class MissingLibraryError(PathkernelError, ImportError):
     """An array library is not installed."""
 
 

@@ -9,15 +9,16 @@ import numpy as np
 
 from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.backend import Array, array_namespace, to_host
-from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.errors import NotPositiveDefiniteError, PathkernelError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, gp_limit
 from pathkernel_core.network import Network
 from pathkernel_core.predictor import accuracy
+from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.prepared import PreparedData
 
 
-class AnalysisError(RuntimeError):
+class AnalysisError(PathkernelError, RuntimeError):
     """An analysis, perhaps of a plugin, failed or returned something else than it declares."""
 
 
@@ -27,7 +28,7 @@ def data_values(data: PreparedData, analyses: Iterable[Analysis]) -> dict[str, A
     of_data = [analysis for analysis in analyses if analysis.of == "data"]
     values = _compute(of_data, situation)
     labels = [to_host(labels) for _, labels in data.test_sets.values()]
-    return values | {"test_label": _stack(labels)}
+    return values | {"test_label": padded_rows(labels)}
 
 
 def point_values(
@@ -80,10 +81,12 @@ def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict
     if variance:
         predictions = [solution.predict(xi) for xi, _ in tests]
         means = [entry.mean for entry in predictions]
-        values["predictor_variance"] = _stack([to_host(entry.variance) for entry in predictions])
+        values["predictor_variance"] = padded_rows(
+            [to_host(entry.variance) for entry in predictions]
+        )
     else:
         means = [solution.predict_mean(xi) for xi, _ in tests]
-    values["predictor_mean"] = _stack([to_host(mean) for mean in means])
+    values["predictor_mean"] = padded_rows([to_host(mean) for mean in means])
     values["accuracy"] = [accuracy(mean, labels) for mean, (_, labels) in zip(means, tests)]
     if data.validation is not None:
         xi, labels = data.validation
@@ -118,15 +121,6 @@ def _compute(analyses: Iterable[Analysis], situation: Situation) -> dict[str, An
                 )
         values |= computed
     return values
-
-
-def _stack(rows: list[np.ndarray]) -> np.ndarray:
-    """Values of several test sets, (test_set, example, …), NaN where a set is shorter."""
-    longest = max(len(row) for row in rows)
-    table = np.full((len(rows), longest, *rows[0].shape[1:]), np.nan)
-    for index, row in enumerate(rows):
-        table[index, : len(row)] = row
-    return table
 
 
 def _take_paths(xi: Array, paths: np.ndarray) -> Array:

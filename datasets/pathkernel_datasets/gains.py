@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choice import CHOICES
-from pathkernel_datasets.selection import NOT_COMPUTED, check_choice, number, temperature_index
-from pathkernel_datasets.tables import plain_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from pathkernel_datasets.selection import NOT_COMPUTED, check_choice, index_of
 
 
 def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Dataset:
@@ -81,37 +74,6 @@ def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Data
     return xr.Dataset(described, attrs={"seeds": seeds.tolist()}).transpose("width", "test_set")
 
 
-def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Table:
-    """The same as a table, to print with rich; arguments and errors are those of :func:`gains`."""
-    from rich.text import Text
-
-    found = gains(dataset, temperature)
-    seeds = found.attrs["seeds"]
-    several = len(seeds) > 1
-    spread = "; in brackets that over the seeds" if several else ""
-    if not isinstance(temperature, str):
-        at = f"T = {temperature:g}"
-    elif "choice" in dataset.dims:
-        at = f"the T of {CHOICES[temperature]} of each seed"
-    else:
-        at = f"T = {dataset['temperature'].item():g}"
-    table = plain_table(
-        Text(f"Gain over the Gaussian process limit: {dataset.attrs['label']}"),
-        "Accuracy (fraction correct), and its gain over the GP limit in points ± standard error "
-        f"over the test examples, which both classify{spread}. Means over "
-        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}, at {at}.",
-    )
-    table.add_column("network")
-    for name in found["test_set"].values:
-        table.add_column(Text(str(name)), justify="right", no_wrap=True)
-    for width in found["width"].values:
-        points = (found.sel(width=width, test_set=name) for name in found["test_set"].values)
-        table.add_row(f"N = {number(width)}", *(_cell(point, several) for point in points))
-    table.add_section()
-    table.add_row("GP limit", *(_accuracy(value) for value in found["accuracy_gp"]))
-    return table
-
-
 def _mean(values: xr.DataArray) -> xr.DataArray:
     """Mean over seeds, NaN unless all have it, and over the examples that there are."""
     return values.mean("seed", skipna=False).mean("example")
@@ -129,7 +91,7 @@ def _temperatures(
             return chosen["chosen_temperature"].load(), chosen["chosen_temperature_gp"].load(), done
         index = 0  # there is one only
     else:
-        index = temperature_index(dataset, temperature)
+        index = index_of(dataset, "temperature", temperature)
     at = dataset.isel(temperature=index)
     computed = (at["status"] != NOT_COMPUTED).all("width") & (at["reference_done"] != 0)
     limit = xr.full_like(dataset["test_label"].isel(example=0, drop=True), float(at["temperature"]))
@@ -151,17 +113,3 @@ def _right(mean: xr.DataArray, chosen: xr.DataArray, labels: xr.DataArray) -> xr
         right, there = mean * labels > 0, mean.notnull() & labels.notnull()
     right = right.where(there).drop_vars(["temperature", "choice"], errors="ignore")
     return right.drop_attrs()
-
-
-def _accuracy(value: xr.DataArray) -> str:
-    return "-" if value.isnull() else f"{float(value):.3f}"
-
-
-def _cell(point: xr.Dataset, several: bool) -> str:
-    if point["gain"].isnull():
-        return "-"
-    gain, error, of_seeds = (
-        100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
-    )
-    brackets = f" ({of_seeds:.1f})" if several else ""
-    return f"{_accuracy(point['accuracy'])}\n{gain:+.1f} ± {error:.1f}{brackets}"

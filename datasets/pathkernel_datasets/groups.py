@@ -14,9 +14,9 @@ from pathlib import Path
 import xarray as xr
 import zarr
 
+from pathkernel_datasets.atomic import remove_left_over, replacing
 from pathkernel_datasets.lock import exclusive
 
-_PARTIAL = "partial"  # suffix of files that are to be moved into place
 _OLD, _NAME = "old", "name"  # a group that is being replaced, and which it is
 _INDEX = {"kind": "inline", "must_understand": False, "metadata": {}}  # of a group in the index
 
@@ -120,9 +120,8 @@ def _index(path: str | os.PathLike, group: str, files: Iterable[Path]) -> None:
         index[file.parent.relative_to(path).as_posix()] = entry
     ordered = sorted(index.items(), key=lambda item: (item[0].count("/"), item[0]))
     root["consolidated_metadata"]["metadata"] = dict(ordered)
-    partial = path / f"zarr.json.{_PARTIAL}"
-    partial.write_text(json.dumps(root, indent=2))
-    os.replace(partial, path / "zarr.json")
+    with replacing(path / "zarr.json") as partial:
+        partial.write_text(json.dumps(root, indent=2))
 
 
 def _prefix(path: Path) -> str:
@@ -146,9 +145,10 @@ def _left_over(path: Path) -> list[Path]:
 def _remove_left_over(path: Path) -> None:
     for folder in _left_over(path):
         _put_back(folder, path)
-    left = [*path.glob(f"*.{_PARTIAL}")]
+    remove_left_over(path / "zarr.json")
+    left = []
     for file in path.glob("*/zarr.json"):  # not in arrays, which belong to the study's own run
         if json.loads(file.read_text())["node_type"] == "group":
-            left += file.parent.rglob(f"*.{_PARTIAL}")
+            left += file.parent.rglob("*.partial")  # of Zarr itself
     for file in left:
         file.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import filelock
 
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.errors import StoreError
 
 
 @contextmanager

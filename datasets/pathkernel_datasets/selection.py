@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.choice import CHOICES
+from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.schema import STATUS_CODES
 
 CONVERGED = STATUS_CODES["converged"]
@@ -94,7 +95,7 @@ class Selection:
             ]
             self._index_gp = _best(scores_gp, self._references.values != 0)
         else:
-            self._index_gp = temperature_index(dataset, temperature)
+            self._index_gp = index_of(dataset, "temperature", temperature)
             index = [self._index_gp] * dataset.sizes["width"]
         self._index = xr.DataArray(np.array(index, dtype=int), dims="width")
         self.temperatures = available[index]
@@ -132,19 +133,22 @@ class Selection:
         return chosen.transpose("seed", "width", ...)
 
 
-def temperature_index(dataset: xr.Dataset, temperature: float) -> int:
-    """Index of a temperature of a store.
+def index_of(dataset: xr.Dataset, name: str, value: float) -> int:
+    """Index of a seed, temperature or width of a store.
 
     Raises
     ------
-    ValueError
+    NotInStoreError
         If the store does not have it.
     """
-    available = dataset["temperature"].values
-    near = np.flatnonzero(np.isclose(available, temperature, rtol=1e-9, atol=0))
-    if not near.size:
-        raise ValueError(f"the store has no temperature {temperature:g}; it has {_listed(dataset)}")
-    return int(near[0])
+    values = dataset[name].values
+    found = np.flatnonzero(np.isclose(values, value, rtol=1e-9, atol=0))
+    if not found.size:
+        raise NotInStoreError(
+            f"the store has no {name} {number(value)}; it has {_listed(dataset, name)}. Run the "
+            f"study with it in --{name}s, into another store"
+        )
+    return int(found[0])
 
 
 def check_choice(dataset: xr.Dataset, choice: str) -> None:
@@ -160,12 +164,13 @@ def check_choice(dataset: xr.Dataset, choice: str) -> None:
     if choice == "validation" and "accuracy_validation" not in dataset:
         raise ValueError(
             "the store has no validation accuracy, because its task gives no validation examples; "
-            f'choose the temperature by "evidence", or name one of {_listed(dataset)}'
+            f'choose the temperature by "evidence", or name one of '
+            f"{_listed(dataset, 'temperature')}"
         )
 
 
-def _listed(dataset: xr.Dataset) -> str:
-    return ", ".join(f"{value:g}" for value in dataset["temperature"].values)
+def _listed(dataset: xr.Dataset, name: str) -> str:
+    return ", ".join(map(number, dataset[name].values))
 
 
 def _scores(dataset: xr.Dataset, choice: str) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,15 +15,14 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.analysis import Variable
+from pathkernel_datasets.atomic import replacing_folder
+from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.labelling import coordinate_values, variable_attributes
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
 from pathkernel_datasets.study import SCHEMA_VERSION
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
-
-
-class StoreError(RuntimeError):
-    """A store cannot be used: it is damaged, no store at all, or holds another study."""
 
 
 class Store:
@@ -73,23 +71,17 @@ class Store:
                 "study": json.dumps(study, sort_keys=True),
             },
         )
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
-            dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
-            group = zarr.open_group(partial, mode="r+")
-            for variable in variables:
-                _create_array(group, variable, sizes)
-            consolidate(partial)
-            partial.chmod(0o755)
-            try:
-                os.rename(partial, path)
-            except OSError:
-                if path.exists():
-                    raise StoreError(f"another run has just made {path}; start again") from None
-                raise
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+            with replacing_folder(path, overwrite=False) as partial:
+                dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+                group = zarr.open_group(partial, mode="r+")
+                for variable in variables:
+                    _create_array(group, variable, sizes)
+                consolidate(partial)
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+        except FileExistsError:
+            raise StoreError(f"another run has just made {path}; start again") from None
         return cls(path)
 
     @classmethod
@@ -223,9 +215,7 @@ def _create_array(group: zarr.Group, variable: Variable, sizes: Mapping[str, int
     """Array filled with NaN, one chunk per grid point so that points are written alone."""
     dtype = _INTEGERS.get(variable.name, "float64")
     shape = tuple(sizes[dim] for dim in variable.dims)
-    attributes = {"long_name": variable.long_name, "units": variable.units}
-    if variable.equation:
-        attributes["equation"] = variable.equation
+    attributes: dict[str, Any] = variable_attributes(variable)
     if variable.name == "status":
         attributes["flag_values"] = list(STATUS_CODES.values())
         attributes["flag_meanings"] = " ".join(name.replace(" ", "_") for name in STATUS_CODES)
@@ -246,14 +236,6 @@ def consolidate(path: Path) -> None:
         # every reader of Zarr v3 understands it
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         zarr.consolidate_metadata(path)
-
-
-def coordinate_values(values: Iterable[Any]) -> np.ndarray:
-    """Values of a coordinate as they are stored: text as strings of any length."""
-    values = list(values)
-    if values and isinstance(values[0], str):
-        return np.array(values, dtype=np.dtypes.StringDType())
-    return np.asarray(values)
 
 
 def _check_space(path: Path, variables: Iterable[Variable], sizes: Mapping[str, int]) -> None:

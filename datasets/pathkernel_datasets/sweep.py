@@ -12,8 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,10 @@ from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, minimise_action
 from pathkernel_core.network import Network
+from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.choice import CHOICES, at_chosen, choose_temperatures
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.evaluation import (
     AnalysisError,
     data_values,
@@ -42,19 +43,10 @@ from pathkernel_datasets.schema import (
     coordinates,
     core_variables,
 )
-from pathkernel_datasets.store import Store, StoreError
+from pathkernel_datasets.store import Store
 from pathkernel_datasets.study import Study, versions
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: ``done`` of ``total`` grid points, and what it does now."""
-
-    done: int
-    total: int
-    doing: str
 
 
 def run_study(
@@ -62,7 +54,7 @@ def run_study(
     path: str | os.PathLike,
     *,
     analyses: Iterable[Analysis] = (),
-    report: Callable[[Progress], None] = lambda progress: None,
+    report: Report = silent,
 ) -> int:
     """Compute a study into a Zarr store, or go on where an earlier run stopped.
 
@@ -201,7 +193,7 @@ def _fill_seed(
     seed: int,
     data: PreparedData,
     analyses: tuple[Analysis, ...],
-    report: Callable[[Progress], None],
+    report: Report,
     total: int,
 ) -> int:
     """Compute what the store lacks for one seed; returns the number of grid points."""

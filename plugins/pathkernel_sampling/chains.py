@@ -19,7 +19,7 @@ from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
 from blackjax.adaptation.step_size import dual_averaging_adaptation
 from blackjax.adaptation.window_adaptation import build_schedule
 
-from pathkernel_sampling.models import Model
+from pathkernel_core.sampler import Model
 
 MAX_TREE_DEPTH = 10
 

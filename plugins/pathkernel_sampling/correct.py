@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import xarray as xr
 
-from pathkernel_core.hooks import Plugins, load_plugins
+from pathkernel_core.analysis import Variable
+from pathkernel_core.hooks import Plugins
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
-from pathkernel_datasets.groups import add_group, publish, sole_writer
-from pathkernel_datasets.store import check_store, open_store
-from pathkernel_sampling.corrections import Correction, next_order
-from pathkernel_sampling.point import GridPoint, Point
+from pathkernel_datasets.groups import publish
+from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.store import check_store
+from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_sampling.corrections import next_order
+from pathkernel_sampling.results import NextOrder
 
-ROOT = "corrections"
+_NEXT = "next order in 1/N, to be added"
 
 
 def correct_study(
@@ -26,7 +29,7 @@ def correct_study(
     temperature: float | None = None,
     seed: int | None = None,
     plugins: Plugins | None = None,
-) -> GridPoint:
+) -> Point:
     """Compute the next order in 1/N at a point of a study, unless the store holds it.
 
     Parameters
@@ -44,8 +47,8 @@ def correct_study(
 
     Returns
     -------
-    GridPoint
-        The point, for :func:`open_correction`.
+    Point
+        For :func:`open_correction`.
 
     Raises
     ------
@@ -56,21 +59,12 @@ def correct_study(
         If there is no expansion: a width is smaller than its order parameter, or the action has
         no minimum.
     """
-    store = Path(store)
-    at = GridPoint.find(open_store(store), width, temperature, seed)
-    group = f"{ROOT}/{at}"
-    with sole_writer(store):
-        if (store / group / "zarr.json").exists():
-            publish(store, group)  # a kill may have come before
-            return at
-        point = Point.rebuild(store, at, load_plugins() if plugins is None else plugins)
-        problem = PathKernels(point.data.xi, point.data.labels)
-        correction = next_order(minimise_action(problem, point.network, at.temperature))
-        add_group(store, group, _labelled(correction, point, open_store(store)))
+    wanted = NextOrder(widths=(width,), temperature=temperature, seed=seed)
+    (at,) = wanted.wanted(compute_result(wanted, store, plugins=plugins))
     return at
 
 
-def open_correction(store: str | os.PathLike, at: GridPoint) -> xr.Dataset | None:
+def open_correction(store: str | os.PathLike, at: Point) -> xr.Dataset | None:
     """The next order at a point of a study; None if it is not computed.
 
     Returns
@@ -80,47 +74,48 @@ def open_correction(store: str | os.PathLike, at: GridPoint) -> xr.Dataset | Non
         [output,] path_dual, [output_dual]); ``log_evidence``, ``log_evidence_correction`` and its
         part ``log_evidence_two_loops``, in nats.
     """
-    group = f"{ROOT}/{at}"
+    group = f"{NextOrder.name}/{at}"
     check_store(Path(store))
     if not (Path(store) / group / "zarr.json").exists():
         return None
     return xr.open_zarr(store, group=group, chunks=None, consolidated=False)
 
 
-def _labelled(correction: Correction, point: Point, study: xr.Dataset) -> xr.Dataset:
+def is_held(study: StoredStudy, at: Point) -> bool:
+    """Whether the store has the next order there; what a kill left out of its index is put in."""
+    group = f"{NextOrder.name}/{at}"
+    held = study.holds(group)
+    if held:
+        publish(study.path, group)
+    return held
+
+
+def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
+    """Compute the next order at a point, see :func:`open_correction`."""
+    point = study.rebuild(at)
     network = point.network
-    dims: tuple[str, ...] = ("path", "path_dual")
-    shape: tuple[int, ...] = (network.n_paths,) * 2
-    if network.outputs > 1:
-        dims = ("path", "output", "path_dual", "output_dual")
-        shape = (network.n_paths, network.outputs) * 2
-    next_ = "next order in 1/N, to be added"
-
-    def matrix(values: np.ndarray, long_name: str) -> xr.Variable:
-        return xr.Variable(dims, values.reshape(shape), {"long_name": long_name, "units": "1"})
-
-    def nats(value: float, long_name: str) -> xr.Variable:
-        return xr.Variable((), value, {"long_name": long_name, "units": "nat"})
-
-    entries = {
-        "order_parameter": matrix(
-            correction.order_parameter, "order parameter U at the saddle point"
-        ),
-        "order_parameter_correction": matrix(
-            correction.order_parameter_correction, f"order parameter U, {next_}"
-        ),
-        "log_evidence": nats(correction.log_evidence, "log evidence ln p(Y) at leading order"),
-        "log_evidence_correction": nats(
-            correction.log_evidence_correction, f"log evidence ln p(Y), {next_}"
-        ),
-        "log_evidence_two_loops": nats(
-            correction.log_evidence_two_loops,
+    problem = PathKernels(point.data.xi, point.data.labels)
+    correction = next_order(minimise_action(problem, network, at.temperature))
+    dims = path_dims(network.outputs)
+    shape = (
+        (network.n_paths, network.outputs) * 2 if network.outputs > 1 else (network.n_paths,) * 2
+    )
+    variables = (
+        Variable("order_parameter", dims, "order parameter U at the saddle point"),
+        Variable("order_parameter_correction", dims, f"order parameter U, {_NEXT}"),
+        Variable("log_evidence", (), "log evidence ln p(Y) at leading order", "nat"),
+        Variable("log_evidence_correction", (), f"log evidence ln p(Y), {_NEXT}", "nat"),
+        Variable(
+            "log_evidence_two_loops",
+            (),
             "part of the correction of the log evidence from cubic and quartic terms",
+            "nat",
         ),
+    )
+    values = {
+        variable.name: getattr(correction, variable.name).reshape(shape)
+        if variable.dims
+        else getattr(correction, variable.name)
+        for variable in variables
     }
-    coords = {
-        name: study[name].variable
-        for name in study.coords
-        if study[name].dims and set(study[name].dims) <= set(dims)
-    }
-    return xr.Dataset(entries, coords)
+    return labelled(values, variables, coordinates_along(study.dataset, dims))

@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from pathkernel_core.backend import Array
+from pathkernel_core.sampler import Model
+from pathkernel_datasets.labelling import padded_rows
+from pathkernel_datasets.point import PointData
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.evidence import LARGEST_DIMENSION
-from pathkernel_sampling.models import Model
-from pathkernel_sampling.point import Point
 
 
 class Ensemble:
@@ -28,7 +29,7 @@ class Ensemble:
     Parameters
     ----------
     model : Model
-    point : Point
+    point : PointData
         Whose test sets the predictor is evaluated on, and whose seed fixes the draws.
     chains : int
     thin : int
@@ -37,7 +38,7 @@ class Ensemble:
         Chains that are drawn at the same time.
     """
 
-    def __init__(self, model: Model, point: Point, chains: int, thin: int, jobs: int):
+    def __init__(self, model: Model, point: PointData, chains: int, thin: int, jobs: int):
         self.model, self.point, self.thin = model, point, thin
         self._keys = [jax.random.fold_in(jax.random.key(point.at.seed), c) for c in range(chains)]
         self._threads = ThreadPoolExecutor(min(jobs, chains))
@@ -128,14 +129,16 @@ class Ensemble:
         With one output the output's axis is left out, as in the study.
         """
         tests = self.point.data.test_sets.values()
-        longest = max(len(xi) for xi, _ in tests)
         outputs = self.point.network.outputs
         tail = (outputs,) if outputs > 1 else ()
-        table = np.full((2, len(tests), longest, *tail), np.nan)
-        for index, (xi, _) in enumerate(tests):
-            for row, values in zip(table, _predict(self.model, position, xi)):
-                row[index, : len(xi)] = np.asarray(values).reshape(len(xi), *tail)
-        return table
+        predicted = [
+            [
+                np.asarray(values).reshape(len(xi), *tail)
+                for values in _predict(self.model, position, xi)
+            ]
+            for xi, _ in tests
+        ]
+        return np.stack([padded_rows(moment) for moment in zip(*predicted)])
 
 
 @jax.jit

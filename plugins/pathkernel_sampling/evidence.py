@@ -15,7 +15,7 @@ from arviz_stats.base import array_stats
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from pathkernel_sampling.models import Model
+from pathkernel_core.sampler import Model
 
 LARGEST_DIMENSION = 200
 """Dimension up to which the evidence of a model is estimated."""

@@ -12,8 +12,14 @@ import xarray as xr
 from arviz_stats.base import array_stats
 from matplotlib.figure import Figure
 
-from pathkernel_datasets import figures as study_figures
-from pathkernel_datasets.drawing import (
+from pathkernel_datasets.draws import runs, settings_of
+from pathkernel_datasets.store import open_store
+from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_accuracy
+from pathkernel_sampling.finite_width import finite_width
+from pathkernel_sampling.sample_store import open_samples
+from pathkernel_sampling.sample_tables import Theory, describe_run
+from pathkernel_views import figures as study_figures
+from pathkernel_views.drawing import (
     BLUE,
     GREEN,
     GREY,
@@ -27,12 +33,7 @@ from pathkernel_datasets.drawing import (
     panel_grid,
     path_axes,
 )
-from pathkernel_datasets.figure_files import NothingToPlot, write_figures
-from pathkernel_datasets.store import open_store
-from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_accuracy
-from pathkernel_sampling.finite_width import finite_width
-from pathkernel_sampling.sample_store import open_samples, runs
-from pathkernel_sampling.sample_tables import Theory, describe_run, run_settings
+from pathkernel_views.figure_files import NothingToPlot, write_figures
 
 _TRACED = 6  # entries of U that traces show
 _BINS = 20  # of rank plots
@@ -60,21 +61,21 @@ def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) 
     run : DataTree
         Run whose seed and temperature are shown.
     """
-    settings = run_settings(run)
+    settings = settings_of(run)
     seed, temperature = settings["seed"], settings["temperature"]
     figure = study_figures.accuracy(dataset.sel(seed=[seed]), temperature)
     shown = [
         tree
         for tree in sampled
-        if all(run_settings(tree)[name] == settings[name] for name in ("seed", "temperature"))
+        if all(settings_of(tree)[name] == settings[name] for name in ("seed", "temperature"))
         and tree["predictions"].sizes["draw"] > 1
     ]
     panels = figure.axes[: dataset.sizes["test_set"]]
-    samplers = sorted({run_settings(tree)["sampler"] for tree in shown})
+    samplers = sorted({settings_of(tree)["sampler"] for tree in shown})
     with matplotlib.rc_context(STYLE):
         for place, sampler in enumerate(samplers):
-            mine = [tree for tree in shown if run_settings(tree)["sampler"] == sampler]
-            widths = np.array([run_settings(tree)["width"] for tree in mine])
+            mine = [tree for tree in shown if settings_of(tree)["sampler"] == sampler]
+            widths = np.array([settings_of(tree)["width"] for tree in mine])
             order = np.argsort(widths)
             results = [
                 sampled_accuracy(tree, Theory.of(dataset, tree).labels)
@@ -285,6 +286,13 @@ def save_sample_figures(
     OSError
         If the folder cannot be made or written.
     """
+    return write_figures(sample_figures(store, group, trace=trace), folder, report)
+
+
+def sample_figures(
+    store: str | os.PathLike, group: str, *, trace: bool = False
+) -> dict[str, Callable[[], Figure]]:
+    """Functions that draw the figures of a run, by name; parameters and errors as above."""
     dataset, run = open_store(store), open_samples(store, group)
     every = [open_samples(store, name) for name in runs(store)]
     same = [tree for tree in every if _without_width(tree) == _without_width(run)]
@@ -297,9 +305,9 @@ def save_sample_figures(
         figures["finite_width"] = lambda: finite_width(store, dataset, same, _without_width(run))
     if trace:
         figures["traces"] = lambda: traces(dataset, run)
-    return write_figures(figures, folder, report)
+    return figures
 
 
 def _without_width(run: xr.DataTree) -> str:
-    settings = run_settings(run)
+    settings = settings_of(run)
     return f"{settings['sampler']}, T = {settings['temperature']:g}, seed {settings['seed']}"

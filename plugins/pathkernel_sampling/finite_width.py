@@ -13,7 +13,16 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pathkernel_datasets.drawing import (
+from pathkernel_datasets.draws import point_of, settings_of
+from pathkernel_sampling.correct import open_correction
+from pathkernel_sampling.diagnostics import (
+    diagnose,
+    distinct_entries,
+    sampled_accuracy,
+    sampled_log_evidence,
+)
+from pathkernel_sampling.sample_tables import Theory
+from pathkernel_views.drawing import (
     BLUE,
     GREEN,
     GREY,
@@ -23,15 +32,7 @@ from pathkernel_datasets.drawing import (
     panel_grid,
     width_axis,
 )
-from pathkernel_datasets.figure_files import NothingToPlot
-from pathkernel_sampling.correct import open_correction
-from pathkernel_sampling.diagnostics import (
-    diagnose,
-    distinct_entries,
-    sampled_accuracy,
-    sampled_log_evidence,
-)
-from pathkernel_sampling.sample_tables import Theory, run_point, run_settings
+from pathkernel_views.figure_files import NothingToPlot
 
 _ENTRIES = 3  # of U that are shown
 _BLACK = "black"
@@ -69,17 +70,17 @@ class WidthComparison:
         cls, store: str | os.PathLike, dataset: xr.Dataset, runs: Sequence[xr.DataTree]
     ) -> WidthComparison:
         """Gather runs of one sampler, seed and temperature at several widths."""
-        ordered = sorted(runs, key=lambda run: run_settings(run)["width"])
+        ordered = sorted(runs, key=lambda run: settings_of(run)["width"])
         rows = [_row(store, dataset, run) for run in ordered]
         names, columns = rows[0]["entries"], {}
         for key in ("saddle", "next_order", "sampled", "error", "evidence", "accuracy"):
             columns[key] = np.array([row[key] for row in rows])
-        widths = np.array([run_settings(run)["width"] for run in ordered])
+        widths = np.array([settings_of(run)["width"] for run in ordered])
         return cls(widths, names, **columns)
 
 
 def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> dict:
-    at = run_point(run)
+    at = point_of(run)
     theory, diagnostics = Theory.of(dataset, run), diagnose(run).entries
     saddle = distinct_entries(theory.order_parameter)
     expansion = open_correction(store, at)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,42 +17,8 @@ from jax.scipy.special import gammaln
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.network import Network, positive
 from pathkernel_core.order_parameter import path_weights
+from pathkernel_core.sampler import Model
 from pathkernel_sampling.likelihood import Likelihood, pytree, require_double_precision
-
-
-class Model(Protocol):
-    """Posterior density over a flat vector of parameters, and what is read off a draw.
-
-    Attributes
-    ----------
-    name : str
-    dimension : int
-        Number of parameters.
-    """
-
-    name: str
-    dimension: int
-
-    def initial(self, key: jax.Array) -> jax.Array:
-        """Draw (dimension,) from the prior, which is over-dispersed for the posterior."""
-
-    def log_prior(self, x: jax.Array) -> jax.Array:
-        """Normalised log density of the prior at x (dimension,)."""
-
-    def log_density(self, x: jax.Array) -> jax.Array:
-        """Log of prior times likelihood at x (dimension,), both with their normalising factors.
-
-        Its integral over x is the evidence, which is estimated from it.
-        """
-
-    def order_parameter(self, x: jax.Array) -> jax.Array:
-        """Order parameter U (n·C, n·C) of a draw."""
-
-    def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance (P_test, C) of f given the draw, at new inputs (P_test, n, N_0).
-
-        The variance within a draw; that of the means between draws adds to it.
-        """
 
 
 class _GivenOrderParameter:

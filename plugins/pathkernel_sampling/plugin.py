@@ -1,26 +1,16 @@
-"""Registers the samplers that ship with pathkernel, without importing what they need to run."""
+"""Registers the samplers and results that ship with pathkernel, without what they need to run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import click
 import numpy as np
 
-from pathkernel_core.hooks import Sampler, hookimpl
+from pathkernel_core.hooks import hookimpl
 from pathkernel_core.network import Network
-from pathkernel_sampling.command import sample
-from pathkernel_sampling.correct_command import correct
-
-if TYPE_CHECKING:
-    from pathkernel_sampling.models import Model
-
-_NEEDED = ("jax", "jaxlib", "blackjax", "arviz_base", "arviz_stats")
-
-
-class MissingExtraError(ImportError):
-    """What sampling needs is not installed."""
+from pathkernel_core.result import Result
+from pathkernel_core.sampler import Model, Sampler
+from pathkernel_sampling.results import NextOrder, Samples, needs_sampling
 
 
 @dataclass(frozen=True)
@@ -40,16 +30,8 @@ class PosteriorSampler:
         MissingExtraError
             If the extra ``sampling`` is not installed.
         """
-        try:
-            from pathkernel_sampling.models import build_model
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in _NEEDED:
-                raise
-            raise MissingExtraError(
-                f"sampling needs {error.name}, which is not installed: "
-                'pip install "pathkernel[sampling]"'
-            ) from error
-        return build_model(self.name, xi, labels, network, temperature)
+        models = needs_sampling("pathkernel_sampling.models")
+        return models.build_model(self.name, xi, labels, network, temperature)
 
 
 @hookimpl
@@ -63,6 +45,6 @@ def pathkernel_samplers() -> list[Sampler]:
 
 
 @hookimpl
-def pathkernel_commands() -> list[click.Command]:
-    """The commands ``pathkernel sample`` and ``pathkernel correct``."""
-    return [sample, correct]
+def pathkernel_results() -> list[type[Result]]:
+    """Draws from the posterior, and the next order in 1/N."""
+    return [Samples, NextOrder]

@@ -5,57 +5,33 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import arviz_base
 import blackjax
 import numpy as np
-import xarray as xr
 
-from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins, unknown_name
-from pathkernel_datasets.groups import sole_writer
-from pathkernel_datasets.store import open_store
+from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
+from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.sampler import Model
+from pathkernel_datasets.labelling import path_dims
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.selection import number
+from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import versions
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
 from pathkernel_sampling.ensemble import Ensemble
 from pathkernel_sampling.evidence import LARGEST_DIMENSION, Evidence, log_evidence
-from pathkernel_sampling.models import Model
-from pathkernel_sampling.point import GridPoint, Point
+from pathkernel_sampling.results import Samples
 from pathkernel_sampling.sample_store import SampleStore, group_name
 
 DRAWS = 1000
 _BLOCK_SECONDS = 3.0  # what a kill may cost
 _LEAST_DRAWS = 100  # of a chain before an estimate of the effective sample size decides anything
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "blackjax")
-
-
-@dataclass(frozen=True)
-class SampleProgress:
-    """Where a run stands.
-
-    Attributes
-    ----------
-    done : int
-        Draws of each chain so far.
-    total : int or None
-        Draws to be made; where an effective sample size decides, its extrapolation.
-    doing : str
-        What happens now.
-    ess : float
-        Smallest bulk effective sample size of U's entries so far, over all chains; NaN at first.
-    divergences : int
-        Divergent trajectories so far, in all chains.
-    """
-
-    done: int
-    total: int | None
-    doing: str
-    ess: float = np.nan
-    divergences: int = 0
 
 
 def sample_study(
@@ -72,7 +48,7 @@ def sample_study(
     target_ess: float | None = None,
     jobs: int = 1,
     plugins: Plugins | None = None,
-    report: Callable[[SampleProgress], None] = lambda progress: None,
+    report: Report = silent,
 ) -> str:
     """Sample the posterior at a point of a study, or go on where an earlier run stopped.
 
@@ -109,7 +85,7 @@ def sample_study(
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
     report : callable
-        Called with a SampleProgress before every step.
+        Called with a Progress before every step.
 
     Returns
     -------
@@ -126,45 +102,75 @@ def sample_study(
     ValueError
         If a number is out of range.
     """
-    numbers = {"chains": chains, "warm-up": warm_up, "thin": thin, "jobs": jobs}
-    for name, value in (numbers | ({} if draws is None else {"draws": draws})).items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, but is {value}")
-    if target_ess is not None and not target_ess > 0:
-        raise ValueError(f"target-ess must be positive, but is {target_ess}")
-    plugins = load_plugins() if plugins is None else plugins
-    if sampler not in plugins.samplers:
-        raise UnknownNameError(unknown_name("sampler", sampler, plugins.samplers))
-    store = Path(store)
-    dataset = open_store(store)
-    at = GridPoint.find(dataset, width, temperature, seed)
+    wanted = Samples(
+        widths=(width,),
+        temperature=temperature,
+        seed=seed,
+        sampler=sampler,
+        draws=draws,
+        chains=chains,
+        warm_up=warm_up,
+        target_ess=target_ess,
+        thin=thin,
+        jobs=jobs,
+    )
+    (at,) = wanted.wanted(compute_result(wanted, store, plugins=plugins, report=report))
+    return group_name(sampler, at)
+
+
+def sample_point(study: StoredStudy, at: Point, wanted: Samples, report: Report) -> None:
+    """Sample a point of a study whose sole writer this process is, see :func:`sample_study`.
+
+    Parameters
+    ----------
+    study : StoredStudy
+    at : Point
+    wanted : Samples
+        Sampler, chains and draws.
+    report : callable
+    """
+    _check(wanted, study.plugins.samplers, at)
+    group = group_name(wanted.sampler, at)
+    settings = {
+        "sampler": wanted.sampler,
+        **dataclasses.asdict(at),
+        "chains": wanted.chains,
+        "warm_up": wanted.warm_up,
+        "thin": wanted.thin,
+    }
+    draws, thin = wanted.draws, wanted.thin
+    if draws is None and wanted.target_ess is None:
+        draws = DRAWS
+    goal = _Goal(None if draws is None else -(-draws // thin) * thin, wanted.target_ess)
+
+    def tell(done: int, total: int | None, doing: str, **figures: float) -> None:
+        report(Progress(done, total, f"N = {number(at.width)}: {doing}", figures))
+
+    samples = SampleStore.resume(study.path, group, settings)
+    if samples is not None and samples.has_evidence and goal.reached(*_so_far(samples)):
+        return
+    tell(0, None, "data and attention")
+    point = study.rebuild(at)
+    build = study.plugins.samplers[wanted.sampler].build
+    model = build(point.data.xi, point.data.labels, point.network, at.temperature)
+    with Ensemble(model, point, wanted.chains, thin, wanted.jobs) as ensemble:
+        if samples is None:
+            samples = _begin(ensemble, study, group, settings, tell)
+        _extend(ensemble, samples, goal, tell)
+    _estimate_evidence(model, samples, at.seed)
+
+
+def _check(wanted: Samples, samplers: Collection[str], at: Point) -> None:
+    for name in ("chains", "warm_up", "thin", "jobs", "draws"):
+        value = getattr(wanted, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name.replace('_', '-')} must be at least 1, but is {value}")
+    if wanted.target_ess is not None and not wanted.target_ess > 0:
+        raise ValueError(f"target-ess must be positive, but is {wanted.target_ess}")
+    if wanted.sampler not in samplers:
+        raise UnknownNameError(unknown_name("sampler", wanted.sampler, samplers))
     if not at.width.is_integer():
         raise ValueError(f"only whole widths can be sampled, but width is {at.width:g}")
-    group = group_name(sampler, at)
-    settings = {
-        "sampler": sampler,
-        **dataclasses.asdict(at),
-        "chains": chains,
-        "warm_up": warm_up,
-        "thin": thin,
-    }
-    if draws is None and target_ess is None:
-        draws = DRAWS
-    goal = _Goal(None if draws is None else -(-draws // thin) * thin, target_ess)
-    with sole_writer(store):
-        samples = SampleStore.resume(store, group, settings)
-        if samples is not None and samples.has_evidence and goal.reached(*_so_far(samples)):
-            return group
-        report(SampleProgress(0, None, "data and attention"))
-        point = Point.rebuild(store, at, plugins)
-        build = plugins.samplers[sampler].build
-        model = build(point.data.xi, point.data.labels, point.network, at.temperature)
-        with Ensemble(model, point, chains, thin, jobs) as ensemble:
-            if samples is None:
-                samples = _begin(ensemble, store, group, settings, dataset, report)
-            _extend(ensemble, samples, goal, report)
-        _estimate_evidence(model, samples, at.seed)
-    return group
 
 
 @dataclass(frozen=True)
@@ -189,26 +195,23 @@ class _Goal:
 
 def _begin(
     ensemble: Ensemble,
-    store: Path,
+    study: StoredStudy,
     group: str,
     settings: Mapping[str, Any],
-    dataset: xr.Dataset,
-    report: Callable[[SampleProgress], None],
+    tell: Callable[..., None],
 ) -> SampleStore:
     """Warm up, make the run's groups, and write the first round."""
 
     def warming_up(finished: int) -> None:
-        words = f"warm-up, {finished} of {settings['chains']} chains"
-        report(SampleProgress(0, None, words))
+        tell(0, None, f"warm-up, {finished} of {settings['chains']} chains")
 
     start = time.monotonic()
     states = ensemble.warm_up(settings["warm_up"], warming_up)
     warm = time.monotonic() - start
     after, block = ensemble.block(states, 0, 1)
     outputs = ("output",) if ensemble.point.network.outputs > 1 else ()
-    dual = ("output_dual",) if outputs else ()
     attributes = {
-        "title": f"Posterior of {dataset.attrs['task']}, sampler {settings['sampler']}",
+        "title": f"Posterior of {study.dataset.attrs['task']}, sampler {settings['sampler']}",
         "inference_library": "blackjax",
         "inference_library_version": blackjax.__version__,
         "creation_library": "pathkernel",
@@ -217,13 +220,13 @@ def _begin(
         "package_versions": versions(_RECORDED_VERSIONS),
     }
     samples = SampleStore.create(
-        store,
+        study.path,
         group,
         settings,
         attributes,
-        {name: variable.variable for name, variable in dataset.coords.items()},
+        {name: variable.variable for name, variable in study.dataset.coords.items()},
         {
-            "order_parameter": ("path", *outputs, "path_dual", *dual),
+            "order_parameter": path_dims(ensemble.point.network.outputs),
             "predictor_mean": ("test_set", "example", *outputs),
             "predictor_variance": ("test_set", "example", *outputs),
             "position": ("coordinate",),
@@ -238,7 +241,7 @@ def _begin(
 
 
 def _extend(
-    ensemble: Ensemble, samples: SampleStore, goal: _Goal, report: Callable[[SampleProgress], None]
+    ensemble: Ensemble, samples: SampleStore, goal: _Goal, tell: Callable[..., None]
 ) -> None:
     """Draw and write blocks until the goal is reached."""
     states = [nuts.ChainState.from_arrays(arrays) for arrays in samples.states()]
@@ -252,9 +255,9 @@ def _extend(
             ess, looked = minimum_bulk_ess(matrices[0]), done
         total = goal.total(done, ess)
         if goal.reached(done, ess):
-            report(SampleProgress(done, done, "complete", ess, divergences))
+            tell(done, done, "complete", **{"min ESS": ess, "divergences": divergences})
             return
-        report(SampleProgress(done, total, "drawing", ess, divergences))
+        tell(done, total, "drawing", **{"min ESS": ess, "divergences": divergences})
         if goal.draws is not None:
             rounds = min(rounds, -(-(goal.draws - done) // ensemble.thin))
         start = time.monotonic()

@@ -15,7 +15,6 @@ The study's own root group is left as it is, but for the index of metadata that 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,31 +25,20 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from pathkernel_datasets.draws import SAMPLES, runs, settings_of
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.groups import folder_beside, move_into, publish
-from pathkernel_datasets.store import StoreError, check_store
-from pathkernel_sampling.point import GridPoint
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.store import check_store
 from pathkernel_sampling.sample_layout import STATE, create_adaptation, create_groups
 
-ROOT = "samples"
 GROWING = ("posterior", "predictions", "sample_stats", "unconstrained_posterior")
 """Groups whose arrays grow along ``draw`` from block to block; the last may be missing."""
 
 
-def group_name(sampler: str, at: GridPoint) -> str:
+def group_name(sampler: str, at: Point) -> str:
     """Path of a run's group inside the store."""
-    return f"{ROOT}/{sampler}/{at}"
-
-
-def runs(path: str | os.PathLike) -> list[str]:
-    """Groups of all runs that a reader of the store can see, in alphabetic order."""
-    samples = zarr.open_group(path, mode="r").get(ROOT)
-    if samples is None:
-        return []
-    return sorted(
-        f"{ROOT}/{sampler}/{name}"
-        for sampler, group in samples.groups()
-        for name in group.group_keys()
-    )
+    return f"{SAMPLES}/{sampler}/{at}"
 
 
 def open_samples(path: str | os.PathLike, group: str) -> xr.DataTree:
@@ -61,7 +49,7 @@ def open_samples(path: str | os.PathLike, group: str) -> xr.DataTree:
     path : path
         Result store.
     group : str
-        Group of the run, from :func:`group_name` or :func:`runs`.
+        Group of the run, from :func:`group_name` or :func:`pathkernel_datasets.draws.runs`.
 
     Returns
     -------
@@ -298,4 +286,4 @@ class SampleStore:
 
 def _settings(path: Path, group: str) -> dict[str, Any]:
     """What fixes the draws of a run."""
-    return json.loads(zarr.open_group(path, path=group, mode="r").attrs["settings"])
+    return settings_of(zarr.open_group(path, path=group, mode="r"))

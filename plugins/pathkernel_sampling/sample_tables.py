@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,18 +11,21 @@ import xarray as xr
 from rich.table import Table
 from rich.text import Text
 
+from pathkernel_datasets.draws import point_of, settings_of
+from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import NOT_COMPUTED, number
-from pathkernel_datasets.tables import plain_table
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import (
     Diagnostics,
+    diagnose,
     distinct_entries,
     predictor,
     sampled_accuracy,
     sampled_log_evidence,
 )
-from pathkernel_sampling.point import GridPoint
+from pathkernel_views.tables import plain_table
 
 _ROWS = 15  # entries of U that a table shows
 
@@ -74,7 +76,7 @@ class Theory:
         correction : Dataset, optional
             From :func:`pathkernel_sampling.correct.open_correction`.
         """
-        settings = run_settings(run)
+        settings = settings_of(run)
         point = {name: settings[name] for name in ("seed", "temperature", "width")}
         reference = {name: settings[name] for name in ("seed", "temperature")}
         status = int(dataset["status"].sel(point))
@@ -104,20 +106,22 @@ def _to_next_order(correction: xr.Dataset, name: str) -> xr.DataArray:
     return (correction[name] + correction[f"{name}_correction"]).load()
 
 
-def run_point(run: xr.DataTree) -> GridPoint:
-    """Point of the study that a run samples."""
-    settings = run_settings(run)
-    return GridPoint(*(settings[name] for name in ("width", "temperature", "seed")))
-
-
-def run_settings(run: xr.DataTree) -> dict:
-    """Settings of a run: sampler, seed, temperature, width, chains, warm_up, thin."""
-    return json.loads(run.attrs["settings"])
+def run_tables(study: StoredStudy, group: str) -> Iterator[Table | str]:
+    """Tables and lines of text about a run, from the group that holds it."""
+    run = study.result(group)
+    correction = open_correction(study.path, point_of(run))
+    theory, diagnostics = Theory.of(study.dataset, run, correction), diagnose(run)
+    yield order_parameter_table(run, theory, diagnostics)
+    yield accuracy_table(run, theory)
+    yield describe_evidence(run, theory)
+    for line in diagnostics.warnings():
+        yield f"Warning: {line}."
+    yield f"Group: {group}"
 
 
 def describe_run(run: xr.DataTree) -> str:
     """A run in one line."""
-    settings = run_settings(run)
+    settings = settings_of(run)
     return (
         f"{settings['sampler']}, N = {number(settings['width'])}, "
         f"T = {settings['temperature']:g}, seed {settings['seed']}"
@@ -227,7 +231,7 @@ def describe_evidence(run: xr.DataTree, theory: Theory) -> str:
     return f"{line}, sampled {value:.2f} ± {error:.2g} nats (bridge sampling)"
 
 
-def correction_table(store: str | os.PathLike, points: Sequence[GridPoint]) -> Table:
+def correction_table(store: str | os.PathLike, points: Sequence[Point]) -> Table:
     """Next order in 1/N at points of a study."""
     table = plain_table(
         Text("Next order in 1/N"),
@@ -258,7 +262,7 @@ def correction_table(store: str | os.PathLike, points: Sequence[GridPoint]) -> T
 
 
 def corrected_entries_table(
-    store: str | os.PathLike, points: Sequence[GridPoint], rows: int = _ROWS
+    store: str | os.PathLike, points: Sequence[Point], rows: int = _ROWS
 ) -> Table:
     """Entries of U at the saddle and to next order, one column per point."""
     found = [open_correction(store, at) for at in points]

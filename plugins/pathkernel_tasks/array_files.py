@@ -5,26 +5,29 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import os
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from pathkernel_tasks.array_guards import check_names, check_size, plain_files, too_large
-from pathkernel_tasks.zarr_chunks import check_chunks
+from pathkernel_tasks.array_guards import check_names, check_size, too_large
 
-_DAMAGE = (  # what the decoders of damaged archives and chunks raise
+_DAMAGE = (  # what the decoders of damaged archives raise
     *(ValueError, OSError, EOFError, RuntimeError, NotImplementedError, OverflowError),
     *(zipfile.BadZipFile, zlib.error),
 )
 _HEADER = 2**16  # bytes within which NumPy's header of an array must end
+_TYPES = re.compile("BOOL|[IU](8|16|32|64)|F(16|32|64)|C64")  # those that NumPy has
 _PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # they change the values
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
 Wanted = Callable[[str], bool]
+_Read = tuple[dict[str, np.ndarray], list[str]]  # arrays and notes
 
 
 def content_digest(path: str | Path, kind: str) -> str:
@@ -33,7 +36,7 @@ def content_digest(path: str | Path, kind: str) -> str:
     Parameters
     ----------
     path : str or Path
-        A link to a file or folder stands for what it leads to.
+        A link, to it or in it, stands for what it leads to.
     kind : str
         What the file is, for messages.
 
@@ -41,14 +44,13 @@ def content_digest(path: str | Path, kind: str) -> str:
     ------
     FileNotFoundError
         If there is neither.
-    ValueError
-        If there is a symbolic link in the folder; nothing outside it is read.
     """
     digest = hashlib.sha256()
     if not Path(path).is_dir():
         _update(digest, _present(path, kind))
         return digest.hexdigest()
-    for file in plain_files(path, kind):
+    walk = os.walk(path, followlinks=True)
+    for file in sorted(Path(folder, name) for folder, _, names in walk for name in names):
         name = file.relative_to(path).as_posix()
         digest.update(f"{len(name)} {name} {file.stat().st_size} ".encode(errors="surrogateescape"))
         _update(digest, file)
@@ -57,7 +59,7 @@ def content_digest(path: str | Path, kind: str) -> str:
 
 def read_arrays(
     path: str | Path, kind: str, wanted: Wanted = lambda name: True
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+) -> tuple[dict[str, np.ndarray], str]:
     """Arrays of a file, by name.
 
     Parameters
@@ -73,28 +75,21 @@ def read_arrays(
     Returns
     -------
     arrays : dict of str to array
-    others : tuple of str
-        Names of the arrays that were not read, sorted.
+    note : str
+        Which arrays were not read, and of which Zarr does not store all chunks; empty if neither.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is damaged, holds pickled objects, a name or a link in it points out of it, a Zarr
-        array lacks chunks, is packed or coded otherwise than plainly (see
-        :func:`~pathkernel_tasks.zarr_chunks.check_chunks`), or the arrays to read do not fit into
-        memory (see :func:`~pathkernel_tasks.array_guards.check_size`).
+        If it is damaged, holds pickled objects, a name in it points out of it, the arrays to read
+        do not fit into memory (see :func:`~pathkernel_tasks.array_guards.check_size`), or a Zarr
+        array is packed, masked or lacks chunks that would read as NaN.
     """
     reader = {".zarr": _zarr, ".safetensors": _safetensors}.get(Path(path).suffix.lower(), _npz)
-    return reader(_present(path, kind), kind, wanted)
-
-
-def others_note(path: str | Path, read: Iterable[str], others: Iterable[str]) -> str:
-    """Sentence on the arrays of a file that were not read; empty if there are none."""
-    if not (left := sorted(others)):
-        return ""
-    return f"of {Path(path).name} {', '.join(left)} (read: {', '.join(sorted(read)) or 'nothing'})"
+    arrays, notes = reader(_present(path, kind), kind, wanted)
+    return arrays, "; ".join(f"{Path(path).name}: {note}" for note in notes)
 
 
 def _present(path: str | Path, kind: str) -> Path:
@@ -120,39 +115,39 @@ def _reported(path: Path, kind: str, damage: tuple[type[Exception], ...]) -> Ite
         raise ValueError(_damaged(path, kind, error)) from error
 
 
-def _select(path: Path, kind: str, names: Iterable[str], wanted: Wanted) -> tuple[list[str], tuple]:
-    """Names to read and the others, each sorted."""
+def _select(
+    path: Path, kind: str, names: Iterable[str], wanted: Wanted
+) -> tuple[list[str], list[str]]:
+    """Names to read, sorted, and notes, of which there is one if others are not read."""
     check_names(path, kind, names)
     chosen = [name for name in sorted(names) if wanted(name)]
-    return chosen, tuple(sorted(set(names) - set(chosen)))
+    others = ", ".join(sorted(set(names) - set(chosen)))
+    return chosen, [f"{others} not read (read: {', '.join(chosen) or 'nothing'})"] if others else []
 
 
-def _safetensors(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], tuple]:
+def _safetensors(path: Path, kind: str, wanted: Wanted) -> _Read:
     from safetensors import SafetensorError, safe_open
 
     # opening it compares the shapes with the size of the file
     with _reported(path, kind, (SafetensorError, OSError)):
         file = safe_open(path, framework="numpy")
     with file:
-        chosen, others = _select(path, kind, file.keys(), wanted)
+        chosen, notes = _select(path, kind, file.keys(), wanted)
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in chosen}
         check_size(path, kind, {name: (shape, 8) for name, shape in shapes.items()})
         arrays = {}
         for name in chosen:
-            try:
-                with _reported(path, kind, ()):
-                    arrays[name] = file.get_tensor(name)
-            # bfloat16 and other types that NumPy lacks
-            except (SafetensorError, KeyError, TypeError, AttributeError) as error:
-                held = file.get_slice(name).get_dtype()
+            if not _TYPES.fullmatch(held := file.get_slice(name).get_dtype()):
                 raise ValueError(
                     f"{kind} {str(path)!r}: {name!r} holds {held}, a type that NumPy lacks; write "
                     "float32 or float64"
-                ) from error
-    return arrays, others
+                )
+            with _reported(path, kind, (SafetensorError,)):
+                arrays[name] = file.get_tensor(name)
+    return arrays, notes
 
 
-def _npz(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], tuple]:
+def _npz(path: Path, kind: str, wanted: Wanted) -> _Read:
     with _reported(path, kind, _DAMAGE):
         stream = path.open("rb")
     with stream:
@@ -165,7 +160,7 @@ def _npz(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], 
         objects = [name for name, (_, dtype) in headers.items() if dtype.hasobject]
         if objects:  # even where they are not asked for: such a file is not to be trusted
             raise ValueError(_pickled(path, kind, objects))
-        chosen, others = _select(path, kind, members, wanted)
+        chosen, notes = _select(path, kind, members, wanted)
         stored = {name: headers[name] for name in chosen}
         check_size(path, kind, {name: (shape, d.itemsize) for name, (shape, d) in stored.items()})
         arrays = {}
@@ -173,7 +168,7 @@ def _npz(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], 
             for name in chosen:
                 with archive.open(members[name]) as member:
                     arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
-    return arrays, others
+    return arrays, notes
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -213,68 +208,57 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[in
     return shape, dtype
 
 
-def _zarr(path: Path, kind: str, wanted: Wanted) -> tuple[dict[str, np.ndarray], tuple]:
-    if not (path / "zarr.json").is_file():  # format 2 can hold pickled objects
-        raise ValueError(
-            f"{kind} {str(path)!r} is no Zarr folder of format 3; write it with "
-            "dataset.to_zarr(path, zarr_format=3), or with zarr.create_group(path)"
-        )
-    files = set(plain_files(path, kind))
+def _zarr(path: Path, kind: str, wanted: Wanted) -> _Read:
     import zarr
-    from zarr.errors import ContainsArrayError
 
-    try:
-        with _reported(path, kind, (Exception,)):
-            group = zarr.open_group(path, mode="r", zarr_format=3, use_consolidated=False)
-            members = dict(group.members(max_depth=None))
-    except ValueError as error:
-        if isinstance(error.__cause__, ContainsArrayError):
-            raise ValueError(
-                f"{kind} {str(path)!r} is a single array, which has no name; write it into a "
-                "group, as zarr.create_group(path)['labels'] = array"
-            ) from error
-        raise
+    try:  # format 2 may hold pickled objects, and does not tell masked values from filled ones
+        group = zarr.open_group(path, mode="r", zarr_format=3, use_consolidated=False)
+        members = dict(group.members(max_depth=None))
+    except Exception as error:
+        raise ValueError(
+            f"{kind} {str(path)!r} is damaged, or no Zarr group of format 3 ({error}); write named "
+            "arrays with dataset.drop_encoding().to_zarr(path, zarr_format=3), or as "
+            "zarr.create_group(path)['labels'] = array"
+        ) from error
     found = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-    chosen, others = _select(path, kind, found, wanted)
-    stored = {}
-    with _reported(path, kind, (Exception,)):
-        for name in chosen:
-            array = found[name]  # a chunk may be larger than its array, and is unpacked as a whole
-            shape = max(array.shape, array.shards or array.chunks, key=math.prod)
-            stored[name] = (shape, array.dtype.itemsize)
-    check_size(path, kind, stored)
-    for name in chosen:
-        _check_plain(path, kind, name, found[name], files)
+    chosen, notes = _select(path, kind, found, wanted)
+    sizes = {name: (found[name].shape, found[name].dtype.itemsize) for name in chosen}
+    check_size(path, kind, sizes)
     arrays = {}
     for name in chosen:
-        with _reported(path, kind, (Exception,)):
-            array = np.asarray(found[name][...])
-        if array.dtype.kind in "OT":  # text, which NumPy's own type keeps at the longest's length
-            longest = max(map(len, array.flat), default=1) or 1
-            stored[name] = (array.shape, 4 * longest)
-            check_size(path, kind, stored)
-            with _reported(path, kind, (Exception,)):
-                array = array.astype(f"U{longest}")
+        stored = found[name]
+        title = f"{kind} {str(path)!r}: {name!r} of shape {stored.shape}"
+        _check_plain(title, stored.attrs)
+        with _reported(path, f"{name!r} of {kind}", (Exception,)):
+            missing, array = _missing_chunks(stored), np.asarray(stored[...])
+            if array.dtype.kind == "T":  # text of any length, instead of NumPy's own type
+                array = np.array(array.tolist(), dtype=str).reshape(array.shape)
+        if missing:  # meant or lost: Zarr leaves chunks of the fill value alone out
+            fill = np.asarray(stored.fill_value).item()
+            if fill != fill:  # NaN
+                raise ValueError(f"{title} lacks {missing}, which would read as NaN; write it anew")
+            notes.append(f"{name} lacks {missing}, read as {fill!r}")
         arrays[name] = array
-    return arrays, others
+    return arrays, notes
 
 
-def _check_plain(path: Path, kind: str, name: str, array, files: set[Path]) -> None:  # noqa: ANN001
-    """Raise a ValueError if an array's values are not what its chunks hold."""
-    with _reported(path, kind, (Exception,)):
-        attributes = dict(array.attrs)
-    try:
-        with _reported(path, kind, ()):
-            check_chunks(path / name, array, files)
-    except _DAMAGE as error:
-        raise ValueError(f"{kind} {str(path)!r}: {name!r}: {error}") from error
-    packing = _PACKING & attributes.keys()
+def _missing_chunks(array) -> str:  # noqa: ANN001 - a zarr.Array
+    """How many chunks are not stored, of how many; empty if all are. A shard counts as one."""
+    shape = array.shards or array.chunks
+    total = math.prod(-(-length // step) for length, step in zip(array.shape, shape))
+    stored = array.nchunks_initialized * math.prod(array.chunks) // math.prod(shape)
+    return f"{total - stored} of its {total} chunks" if stored < total else ""
+
+
+def _check_plain(title: str, attributes: Mapping[str, object]) -> None:
+    """Raise a ValueError if xarray would change or mask an array's values by its attributes."""
+    packing = sorted(_PACKING & attributes.keys())
     if attributes.get("_FillValue", _NAN) != _NAN:
-        packing |= {"_FillValue"}
+        packing.insert(0, "_FillValue")
     if packing:
         raise ValueError(
-            f"{kind} {str(path)!r}: {name!r} is packed or masked by its attributes "
-            f"({', '.join(sorted(packing))}); write plain numbers"
+            f"{title} is packed or masked by its attributes ({', '.join(packing)}); write plain "
+            "numbers, with xr.open_zarr(path).drop_encoding().to_zarr(other_path, zarr_format=3)"
         )
 
 

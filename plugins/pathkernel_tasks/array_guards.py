@@ -125,23 +125,5 @@ def real_numbers(name: str, array: np.ndarray, *, whole: bool) -> np.ndarray:
     return array
 
 
-def plain_files(folder: str | Path, kind: str) -> list[Path]:
-    """All files at any depth in a folder, sorted by path.
-
-    Raises
-    ------
-    ValueError
-        If there is a symbolic link in the folder, which might lead out of it.
-    """
-    members = sorted(Path(folder).rglob("*"))
-    for member in members:
-        if member.is_symlink():
-            raise ValueError(
-                f"{kind} {str(folder)!r} holds the link {member.name!r}, which may lead out of the "
-                "folder; copy the file itself"
-            )
-    return [member for member in members if member.is_file()]
-
-
 def _gibibytes(size: int) -> str:
     return f"{size / 2**30:.3g} GiB"

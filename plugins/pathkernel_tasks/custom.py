@@ -99,7 +99,7 @@ class Custom(Task):
         notes = {
             "approximation": approximation if self.approximation is None else self.approximation,
             "labels": data.note,
-            "ignored": "; ".join(note for note in (data.ignored, ignored) if note),
+            "files": "; ".join(filter(None, (data.files, ignored))),
         }
         return Realisation(
             layers=layers,
@@ -120,8 +120,8 @@ class Custom(Task):
 
         Raises
         ------
-        FileNotFoundError, ValueError
-            If a file is missing, or a folder holds a link.
+        FileNotFoundError
+            If a file is missing.
         """
         files = {"inputs": self.inputs, "labels": self.labels, "heads": self.heads}
         return {

@@ -26,7 +26,7 @@ import numpy as np
 
 from pathkernel_core.attention import Attention, Layer
 from pathkernel_core.task import Examples
-from pathkernel_tasks.array_files import others_note, read_arrays
+from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.array_guards import real_numbers, too_large
 from pathkernel_tasks.labels import targets
 
@@ -60,14 +60,14 @@ class CustomData:
         By name; ``"test"`` if it has none. Empty if the file has no test set.
     note : str
         What became of the labels; empty if they are as they were.
-    ignored : str
-        Which arrays were not read; empty if there are none.
+    files : str
+        Which arrays were not read, or lack chunks; empty if there are none.
     """
 
     train: Examples
     test_sets: dict[str, Examples]
     note: str
-    ignored: str = ""
+    files: str = ""
 
 
 def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> CustomData:
@@ -92,29 +92,26 @@ def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> Cus
         names the file and the array.
     """
     where = f"data file {str(path)!r}"
-    arrays, others = read_arrays(path, "data file", lambda name: _is_wanted(name, where))
-    ignored = [others_note(path, arrays, others)]
+    arrays, note = read_arrays(path, "data file", lambda name: _is_wanted(name, where))
     if labels is not None:
         own = f"labels file {str(labels)!r}"
-        found, others = read_arrays(
+        found, more = read_arrays(
             labels,
             "labels file",
             lambda name: _is_wanted(name, own) and _parse(name).kind == "labels",
         )
-        ignored.append(others_note(labels, found, others))
+        note = "; ".join(filter(None, (note, more)))
         twice = sorted(found.keys() & arrays.keys())
         if twice:
             raise ValueError(f"{where} and {own} both hold {twice[0]!r}")
         arrays |= found
-    unread = "; ".join(note for note in ignored if note)
     try:
         data = _assemble(arrays, key_axis)
     except MemoryError as error:
         raise ValueError(too_large(path, "data file")) from error
-    except ValueError as error:  # a misspelt name may be among those that were not read
-        left = f" (not read: {unread})" if unread else ""
-        raise ValueError(f"{where}: {error}{left}") from error
-    return replace(data, ignored=unread)
+    except ValueError as error:  # a misspelt name or lost chunks may be the reason
+        raise ValueError(f"{where}: {error}{note and f' ({note})'}") from error
+    return replace(data, files=note)
 
 
 def split(data: CustomData, fraction: float, seed: int) -> CustomData:

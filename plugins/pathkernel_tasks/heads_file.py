@@ -98,7 +98,7 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
         infinity. The message names the file and the array.
     """
     check_suffix(path)
-    arrays, others = array_files.read_arrays(path, _KIND, lambda name: _is_wanted(path, name))
+    arrays, ignored = array_files.read_arrays(path, _KIND, lambda name: _is_wanted(path, name))
     numbers = _layer_numbers(path, arrays)
     if width is None:
         width = (arrays["queries.1"].shape or (0,))[-1]
@@ -139,7 +139,6 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
             raise ValueError(f"heads file {str(path)!r}: 'scale' must be positive, but is {scale}")
         scales = np.broadcast_to(scale.ravel(), (len(pairs),)).tolist()
     layers = tuple(QueryKey(*pair, scale) for pair, scale in zip(pairs, scales))
-    ignored = array_files.others_note(path, arrays, others)
     return Heads(layers, vectors, _approximation(path, arrays), ignored)
 
 

@@ -11,14 +11,14 @@ import time
 import pytest
 import xarray as xr
 
-from pathkernel_cli.main import main
+from pathkernel.main import main
 from pathkernel_datasets.store import open_store
 
 SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "pathkernel_cli", *arguments]
+    return [sys.executable, "-m", "pathkernel", *arguments]
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     path = tmp_path / "study.zarr"
     heeding = (  # what runs in the background inherits that Ctrl-C is ignored
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from pathkernel_cli.main import main; main(sys.argv[1:])"
+        "from pathkernel.main import main; main(sys.argv[1:])"
     )
     arguments = [*STUDY, "--temperature", "0.01,0.03,0.1,0.3,1"]
     process = subprocess.Popen(
@@ -253,7 +253,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
 @pytest.mark.version
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from pathkernel_cli.main import _run; _run(['--help']); "
+        "import sys; from pathkernel.main import _run; _run(['--help']); "
         "print([name for name in ('xarray', 'zarr', 'matplotlib', 'PIL', 'pooch', 'jax', 'torch', "
         "'pandas') if name in sys.modules])"
     )

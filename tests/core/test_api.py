@@ -24,7 +24,7 @@ def test_the_core_imports_no_upper_floor_and_no_optional_library():
 import sys
 for name in {MODULES!r}: __import__(name)
 heavy = ["xarray", "zarr", "jax", "torch", "cupy", "matplotlib", "click", "pooch", "PIL", "pytest",
-         "pathkernel_datasets", "pathkernel_tasks", "pathkernel_cli", "pathkernel_analyses"]
+         "pathkernel_datasets", "pathkernel_tasks", "pathkernel", "pathkernel_analyses"]
 print(" ".join(name for name in heavy if name in sys.modules))
 """
     command = [sys.executable, "-W", "error", "-c", program]

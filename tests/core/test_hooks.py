@@ -184,7 +184,9 @@ def test_every_hook_is_documented():
         "pathkernel_tasks",
         "pathkernel_samplers",
         "pathkernel_analyses",
+        "pathkernel_results",
         "pathkernel_commands",
+        "pathkernel_reserved_options",
     }
     for name, function in specifications.items():
         assert inspect.getdoc(function), f"{name} needs a docstring"

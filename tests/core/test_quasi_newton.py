@@ -16,7 +16,7 @@ def minimise(function, start, curvature=None, tolerance=1e-10):
 
     curvature = np.ones(len(start)) if curvature is None else curvature
     found, _ = quasi_newton.minimise(
-        lambda x: quasi_newton.Point(x, *function(x)),
+        lambda x: quasi_newton.Iterate(x, *function(x)),
         np.asarray(start, dtype=float),
         curvature,
         stop,
@@ -55,7 +55,7 @@ def test_more_coordinates_than_memory():
 
 def quadratic(hessian, centre):
     def function(x):
-        point = quasi_newton.Point(x, 0.5 * (x - centre) @ hessian @ (x - centre), None)
+        point = quasi_newton.Iterate(x, 0.5 * (x - centre) @ hessian @ (x - centre), None)
         point.gradient = hessian @ (x - centre)
         return point
 
@@ -149,7 +149,7 @@ def test_stop_sees_accepted_points_only():
 
     def noisy(x):
         value = float(x @ x) + 1e-3 * np.sin(1e7 * x.sum())
-        point = quasi_newton.Point(x, value, 2 * x, detail=len(evaluated))
+        point = quasi_newton.Iterate(x, value, 2 * x, detail=len(evaluated))
         evaluated.append(point)
         return point
 

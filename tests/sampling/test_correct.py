@@ -9,8 +9,9 @@ import xarray as xr
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
-from pathkernel_cli.main import main
+from pathkernel.main import main
 from pathkernel_core import Network, PathKernels, attentioned_inputs, minimise_action
+from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
@@ -19,7 +20,6 @@ from pathkernel_sampling.corrections import next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.figures import save_sample_figures
 from pathkernel_sampling.finite_width import WidthComparison
-from pathkernel_sampling.point import GridPoint
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import open_samples
 from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -45,7 +45,7 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     xi = attentioned_inputs(data.train.inputs, data.layers, data.readout)
     problem = PathKernels(xi, data.train.labels)
     expected = next_order(minimise_action(problem, Network(data.heads, 20), 0.01))
-    assert corrected == GridPoint(width=20, temperature=0.01, seed=0)
+    assert corrected == Point(width=20, temperature=0.01, seed=0)
     found = open_correction(study, corrected)
     for name in (
         *("order_parameter", "order_parameter_correction", "log_evidence"),
@@ -67,7 +67,7 @@ def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkey
     assert correct_study(study, width=20) == corrected
     assert check_store(study) == identity
     xr.testing.assert_identical(open_store(study).load(), before)
-    assert open_correction(study, GridPoint(100, 0.01, 0)) is None
+    assert open_correction(study, Point(100, 0.01, 0)) is None
 
 
 def test_killed_before_it_can_be_seen_it_is_not_lost(study, corrected):
@@ -91,7 +91,7 @@ def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
         correct_study(study, width=3)
     with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
         correct_study(study, width=7)
-    assert open_correction(study, GridPoint(3, 0.01, 0)) is None
+    assert open_correction(study, Point(3, 0.01, 0)) is None
     visible = [file.name for file in study.parent.iterdir() if not file.name.endswith(".lock")]
     assert visible == [study.name]
 
@@ -108,7 +108,7 @@ def test_the_command_prints_what_it_keeps(study, corrected, capsys):
         format(float(found["log_evidence"]), ".3f"),
         format(float(found["log_evidence_correction"]), "+.3f"),
     ]
-    assert open_correction(study, GridPoint(100, 0.01, 0)) is not None
+    assert open_correction(study, Point(100, 0.01, 0)) is not None
 
 
 def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
-from pathkernel_cli.main import main
+from pathkernel.main import main
 from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
 from pathkernel_datasets.groups import sole_writer

@@ -11,17 +11,17 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.groups import folder_beside, sole_writer
+from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import Store, StoreError, check_store, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_sampling.point import GridPoint
 from pathkernel_sampling.sample_store import SampleStore, group_name, open_samples, runs
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version
 
 CHAINS, THIN = 2, 5
-GROUP = group_name("order-parameter", GridPoint(width=10, temperature=0.01, seed=0))
+GROUP = group_name("order-parameter", Point(width=10, temperature=0.01, seed=0))
 SETTINGS = {"sampler": "order-parameter", "chains": CHAINS, "warm_up": 20, "thin": THIN}
 DIMS = {
     "order_parameter": ("path", "path_dual"),
@@ -82,7 +82,7 @@ def create(path, group=GROUP):
 def test_group_names_tell_points_apart():
     assert GROUP == "samples/order-parameter/seed-0_T-0.01_N-10"
     assert (
-        group_name("weights", GridPoint(width=1000, temperature=0.123456789, seed=3))
+        group_name("weights", Point(width=1000, temperature=0.123456789, seed=3))
         == "samples/weights/seed-3_T-0.123456789_N-1000"
     )
 
@@ -242,13 +242,13 @@ def test_a_missing_run_is_named_with_those_there_are(study):
     with pytest.raises(StoreError, match="it has none"):
         open_samples(study, GROUP)
     create(study)
-    other = group_name("weights", GridPoint(width=10, temperature=0.01, seed=0))
+    other = group_name("weights", Point(width=10, temperature=0.01, seed=0))
     with pytest.raises(StoreError, match=GROUP):
         open_samples(study, other)
 
 
 def test_runs_live_beside_one_another(study):
-    other = group_name("collapsed", GridPoint(width=10, temperature=0.01, seed=0))
+    other = group_name("collapsed", Point(width=10, temperature=0.01, seed=0))
     create(study).append(block(0, 10), states(10), 2.0)
     create(study, other).append(block(1, 15), states(15), 2.0)
     assert runs(study) == sorted([GROUP, other])
@@ -267,14 +267,14 @@ def test_a_block_that_was_not_finished_is_not_shown_by_another_run(study, monkey
     with pytest.raises(Killed):
         store.append(block(10, 5), states(15), 3.0)
     monkeypatch.undo()
-    create(study, group_name("collapsed", GridPoint(width=10, temperature=0.01, seed=0)))
+    create(study, group_name("collapsed", Point(width=10, temperature=0.01, seed=0)))
     assert open_samples(study, GROUP)["posterior"].sizes["draw"] == 10
 
 
 def test_the_index_is_that_of_zarr(study):
     """What is written entry by entry is what Zarr would write for the whole store."""
     create(study).append(block(0, 10), states(10), 2.0)
-    other = group_name("weights", GridPoint(width=100, temperature=0.01, seed=0))
+    other = group_name("weights", Point(width=100, temperature=0.01, seed=0))
     create(study, other).append(block(1, 15), states(15), 2.0)
     found = json.loads((study / "zarr.json").read_text())["consolidated_metadata"]
     with warnings.catch_warnings():

@@ -1,0 +1,71 @@
+"""Files and folders that come into their places whole or not at all."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PARTIAL = ".partial"
+"""How names of files and folders end that are not in their places yet."""
+
+
+@contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """Give a file to write beside ``path``, which takes its place at the end.
+
+    It is on the disk before it is moved. If anything is raised, an older file is left as it was.
+    """
+    path = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        with open(partial, "rb+") as stream:
+            os.fsync(stream.fileno())
+        partial.chmod(0o644)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: str | os.PathLike, *, overwrite: bool = True) -> Iterator[Path]:
+    """Give a folder to fill beside ``path``, which takes its place at the end.
+
+    Raises
+    ------
+    FileExistsError
+        If it is not to overwrite, and there is one by then.
+    """
+    path = Path(path)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
+    try:
+        yield partial
+        partial.chmod(0o755)
+        if path.exists():
+            if not overwrite:
+                raise FileExistsError(f"{path} is there already")
+            old = partial.with_name(f"{partial.name}.old")
+            os.rename(path, old)
+            os.rename(partial, path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_left_over(path: str | os.PathLike) -> None:
+    """Remove what a process that was killed was about to move into the place of ``path``."""
+    path = Path(path)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL}*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)

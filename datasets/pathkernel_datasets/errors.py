@@ -1,0 +1,13 @@
+"""Errors of stores."""
+
+from __future__ import annotations
+
+from pathkernel_core.errors import PathkernelError
+
+
+class StoreError(PathkernelError, RuntimeError):
+    """A store cannot be used: it is damaged, no store at all, or holds another study."""
+
+
+class NotInStoreError(StoreError, ValueError):
+    """A store lacks the seed, temperature or width that is asked for."""

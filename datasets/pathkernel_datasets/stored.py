@@ -1,0 +1,175 @@
+"""A study in its store, with the results beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+import zarr
+
+from pathkernel_core.hooks import Plugins, load_plugins
+from pathkernel_core.network import Network
+from pathkernel_core.progress import Report, silent
+from pathkernel_core.result import Result
+from pathkernel_core.task import Task
+from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.groups import add_group, sole_writer
+from pathkernel_datasets.point import Point, PointData
+from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.store import check_store, open_store
+from pathkernel_datasets.study import Study
+
+
+class StoredStudy:
+    """A study and the results that its store holds, as they are when it is opened.
+
+    Parameters
+    ----------
+    path : path
+        Result store.
+    plugins : Plugins, optional
+        Where tasks and samplers are looked up; by default those installed.
+
+    Attributes
+    ----------
+    path : Path
+    identity : dict
+        All that determines the study, see :meth:`pathkernel_datasets.study.Study.identity`.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store of pathkernel, or the store is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike, plugins: Plugins | None = None):
+        self.path, self._plugins = Path(path), plugins
+        self.identity = check_store(self.path)
+
+    @cached_property
+    def plugins(self) -> Plugins:
+        """Where tasks and samplers are looked up."""
+        return load_plugins() if self._plugins is None else self._plugins
+
+    @cached_property
+    def dataset(self) -> xr.Dataset:
+        """The study itself, lazily."""
+        return open_store(self.path)
+
+    def task(self, **replaced: Any) -> Task:
+        """Task with the study's options, some of them replaced, such as a file that was moved.
+
+        Raises
+        ------
+        UnknownNameError
+            If no plugin provides it.
+        """
+        return self.plugins.task(self.identity["task"])(**self.identity["options"] | replaced)
+
+    @property
+    def results(self) -> list[str]:
+        """Names of the results that readers of the store can see."""
+        return sorted(zarr.open_group(self.path, mode="r").group_keys())
+
+    def holds(self, group: str) -> bool:
+        """Whether the store has a result, or a part of one such as ``corrections/…``."""
+        return (self.path / group / "zarr.json").exists()
+
+    def result(self, group: str) -> xr.DataTree:
+        """Labelled data of a result or of a part of one, lazily.
+
+        Raises
+        ------
+        StoreError
+            If the store has none of that name.
+        """
+        if not self.holds(group):
+            listed = ", ".join(self.results) or "none"
+            raise StoreError(f"{self.path} holds no {group}; of results it holds: {listed}")
+        return xr.open_datatree(self.path, group=group, engine="zarr", chunks=None)
+
+    def point(
+        self, width: float, temperature: float | None = None, seed: int | None = None
+    ) -> Point:
+        """The study's point there; parameters and errors as for :meth:`Point.find`."""
+        return Point.find(self.dataset, width, temperature, seed)
+
+    def rebuild(self, at: Point) -> PointData:
+        """Data and network of a point, drawn anew as the study's identity says.
+
+        Raises
+        ------
+        StoreError
+            If what is installed would not give the same study.
+        UnknownNameError
+            If no plugin provides the study's task.
+        """
+        data = prepare_data(self._study, at.seed, array_library("numpy"))
+        whole = data.network
+        network = Network(whole.heads, at.width, whole.variances, whole.outputs)
+        return PointData(at, network, data)
+
+    @cached_property
+    def _study(self) -> Study:
+        held = self.identity
+        grid = (held["widths"], held["temperatures"], held["seeds"])
+        study = Study(self.task(), *grid, held["backend"], held["dtype"])
+        _check_identity(held, study.identity())
+        return study
+
+
+def compute_result(
+    result: Result,
+    store: str | os.PathLike,
+    *,
+    plugins: Plugins | None = None,
+    report: Report = silent,
+) -> StoredStudy:
+    """Compute a result of a study, and keep it in the study's store.
+
+    Parameters
+    ----------
+    result : Result
+        With its options.
+    store : path
+        Result store of the study.
+    plugins : Plugins, optional
+        Where tasks and samplers are looked up; by default those installed.
+    report : callable
+        Called with a Progress as work goes on; not called if nothing was left to do.
+
+    Returns
+    -------
+    StoredStudy
+        For the result's views.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store, the store is damaged, or another process writes into it.
+    """
+    study = StoredStudy(store, plugins)
+    with sole_writer(study.path):
+        computed = result.compute(study, report)
+        parts = [("", computed)] if isinstance(computed, xr.Dataset) else computed or ()
+        for place, part in parts:
+            add_group(study.path, f"{result.name}/{place}".rstrip("/"), part)
+    return StoredStudy(store, plugins)
+
+
+def _check_identity(stored: Mapping[str, Any], installed: Mapping[str, Any]) -> None:
+    lines = [
+        f"{key}: the store has {stored.get(key)}, here it is {value}"
+        for key, value in sorted(installed.items())
+        if value != stored.get(key)
+    ]
+    if lines:
+        raise StoreError(
+            "the study was made from something else than what is installed here "
+            f"({'; '.join(lines)}); run it again into another store"
+        )

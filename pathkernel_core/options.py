@@ -1,0 +1,65 @@
+"""Options of tasks and results: fields of a frozen dataclass that describe themselves.
+
+Whoever declares a field with :func:`option` gets an option on the command line for it, without a
+line of code for the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
+"""What a task, a result or a command is called: lower-case words joined by hyphens."""
+
+
+def option(
+    default: Any,
+    help: str,
+    choices: Sequence[str] | None = None,
+    *,
+    type: Any = None,
+    least: float | None = None,
+    flags: Sequence[str] = (),
+    required: bool = False,
+) -> Any:
+    """Dataclass field that the command line offers as an option.
+
+    Parameters
+    ----------
+    default : bool, int, float, str or None
+        Default value; its type is the option's type (None: a string that may be left out).
+    help : str
+        One line that says what it is, with its unit.
+    choices : sequence of str, optional
+        Values allowed; with ``type=float``, words that are allowed beside numbers.
+    type : type, optional
+        Type of the option where the default does not tell it: ``int``, ``float``, ``bool``,
+        ``pathlib.Path``, or ``tuple`` for numbers separated by commas.
+    least : float, optional
+        Smallest number allowed.
+    flags : sequence of str
+        What is typed, if it is not ``--name``.
+    required : bool
+        Whether the command line insists on it; in Python it may still be left at its default.
+    """
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "type": type,
+        "least": least,
+        "flags": tuple(flags),
+        "required": required,
+    }
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Configured:
+    """Base class of what has options: a frozen dataclass whose fields are made by ``option``."""
+
+    def options(self) -> dict[str, Any]:
+        """Options by name, as plain values that JSON can hold."""
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}

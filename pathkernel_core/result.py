@@ -1,0 +1,87 @@
+"""What a result is: labelled data computed from a whole study, kept beside it, with its views."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from pathkernel_core.options import Configured
+from pathkernel_core.progress import Report
+
+
+class StoredStudy(Protocol):
+    """A study in its store, as results see it: :class:`pathkernel_datasets.stored.StoredStudy`.
+
+    Attributes
+    ----------
+    path : Path
+        The store.
+    dataset : xarray.Dataset
+        The study itself, lazily.
+    """
+
+    path: Path
+    dataset: Any
+
+    def result(self, name: str) -> Any:
+        """Labelled data of a result, as an ``xarray.DataTree``; raises if the store has none."""
+
+
+@dataclass(frozen=True)
+class Result(Configured, abc.ABC):
+    """Base class of results: a frozen dataclass whose fields are its options.
+
+    Subclasses set the class attributes, declare their options with
+    :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`tables` and
+    :meth:`figures` as far as there is something to see. The command line makes a command of each,
+    and ``show`` and ``plot`` show those that a store holds, with the options at their defaults.
+    ``pathkernel_datasets.testing.ResultContract`` checks them.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case words joined by hyphens: the group of the store that holds it.
+    command : str
+        What it is called on the command line; by default its name.
+    summary : str
+        One line for listings.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    command: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **arguments: Any):
+        super().__init_subclass__(**arguments)
+        if "command" not in vars(cls) and "name" in vars(cls):
+            cls.command = cls.name
+
+    @abc.abstractmethod
+    def compute(self, study: StoredStudy, report: Report) -> Any:
+        """Compute what the store lacks; no other process writes into the store meanwhile.
+
+        Parameters
+        ----------
+        study : StoredStudy
+        report : callable
+            To be called with a :class:`pathkernel_core.progress.Progress` as work goes on; not
+            called if nothing is left to do.
+
+        Returns
+        -------
+        xarray.Dataset, or iterable of (str, xarray.Dataset)
+            The whole result; or its parts, each with its place below the result's own group, such
+            as a point of the study. A generator's parts are written as they come, so that an
+            interruption costs the last one only.
+        """
+
+    def tables(self, study: StoredStudy) -> Iterable[Any]:
+        """Tables (rich renderables) and lines of text about what the store holds of the result."""
+        return ()
+
+    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Any]]:
+        """Functions that draw the result's figures (matplotlib), by the figures' names."""
+        return {}

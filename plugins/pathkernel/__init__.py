@@ -1,0 +1,37 @@
+"""Statistical mechanics of attention paths: the core and studies by one name, loaded when used.
+
+>>> import pathkernel
+>>> network = pathkernel.Network(heads=(2, 2), widths=10)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_STUDIES = {
+    "Study": "pathkernel_datasets.study",
+    "StoredStudy": "pathkernel_datasets.stored",
+    "compute_result": "pathkernel_datasets.stored",
+    "gains": "pathkernel_datasets.gains",
+    "load_plugins": "pathkernel_core.hooks",
+    "open_store": "pathkernel_datasets.store",
+    "run_study": "pathkernel_datasets.sweep",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Look a name up among the studies', or else the core's."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in _STUDIES:
+        return getattr(importlib.import_module(_STUDIES[name]), name)
+    core = importlib.import_module("pathkernel_core")
+    if name in core.__all__:
+        return getattr(core, name)
+    raise AttributeError(f"module 'pathkernel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    core = importlib.import_module("pathkernel_core")
+    return sorted([*core.__all__, *_STUDIES])

@@ -1,0 +1,79 @@
+"""``pathkernel heads``: a file of heads out of a model's state dict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pathkernel.options import Numbers
+
+_LAYOUTS = ("auto", "multihead", "fused", "bert", "gpt2", "llama")
+
+
+@click.command()
+@click.argument("state_dict", metavar="STATE_DICT.safetensors", type=click.Path(path_type=Path))
+@click.option("--heads-per-layer", type=click.IntRange(min=1), help="Heads H of each layer.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File of heads to write, .safetensors or .npz; without it, what was found is listed only.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(_LAYOUTS),
+    default="auto",
+    show_default=True,
+    help="How the model's library names its arrays.",
+)
+@click.option(
+    "--layers", type=Numbers(int, "L,L,…"), help="Modules to take, such as 1,2 or 1-4; all else."
+)
+@click.option(
+    "--biases/--no-biases",
+    default=True,
+    show_default=True,
+    help="Widen the heads by their biases; tokens then need a constant 1 (run custom --constant).",
+)
+@click.option("--scale", type=float, help="Factor of the scores.  [default: 1/√G]")
+def heads(
+    state_dict: Path,
+    heads_per_layer: int | None,
+    out: Path | None,
+    layout: str,
+    layers: tuple[int, ...] | None,
+    biases: bool,
+    scale: float | None,
+) -> None:
+    """Read queries and keys out of a model's state dict.
+
+    Knows the layouts of torch.nn.MultiheadAttention, timm, BERT, ViT, GPT-2 and Llama, saved as
+    safetensors, and writes a file of heads for pathkernel run custom --heads FILE.
+    """
+    from pathkernel_tasks.heads_file import save_heads
+    from pathkernel_tasks.layouts import find_modules
+    from pathkernel_tasks.state_dict_files import state_dict_shapes
+    from pathkernel_tasks.state_dicts import extract_heads
+
+    if out is None:
+        found, modules = find_modules(list(state_dict_shapes(state_dict)), layout)
+        click.echo(f"Layout: {found.name} ({found.origin})")
+        for number, prefix in enumerate(modules, start=1):
+            click.echo(f"{number:>4}  {prefix or '(the whole file)'}")
+        click.echo("Write them with --heads-per-layer H --out heads.safetensors")
+        return
+    if heads_per_layer is None:
+        raise click.UsageError("--heads-per-layer is needed: a state dict does not tell it")
+    extracted = extract_heads(state_dict, heads_per_layer, layout, layers, biases, scale)
+    save_heads(out, extracted.layers, approximation=extracted.approximation)
+    for number, (prefix, layer) in enumerate(zip(extracted.modules, extracted.layers), start=1):
+        count, qk_width, width = layer.queries.shape
+        click.echo(
+            f"Layer {number}: {prefix or '(the whole file)'}  {count} heads, width of queries and "
+            f"keys {qk_width}, tokens {width}, scale {layer.scale:.6g}"
+        )
+    if extracted.constant:
+        click.echo("With biases: tokens need a constant 1 appended (run custom --constant).")
+    if extracted.approximation:
+        click.echo(f"Approximation: {extracted.approximation}")
+    click.echo(f"Heads: {out.resolve()}")

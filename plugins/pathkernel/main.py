@@ -1,0 +1,98 @@
+"""Entry point: the command group, and what a user sees when something goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from pathkernel.groups import SuggestingGroup
+from pathkernel.output import INTERRUPTED
+from pathkernel.result_command import result_command
+from pathkernel_core.errors import PathkernelError
+from pathkernel_core.hooks import Plugins, load_plugins
+
+
+@click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pathkernel")
+@click.option("--traceback", is_flag=True, help="Show where in the code an error was raised.")
+def pathkernel(traceback: bool) -> None:
+    """Statistical mechanics of attention paths in multi-head attention networks.
+
+    Computes, from data and fixed queries and keys, how a trained network of finite width combines
+    its attention paths, and what that gains over the infinite-width limit.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        plugins = load_plugins()
+        for entry in plugins.loaded:
+            if entry.error:
+                source = f"{entry.name} of {entry.distribution}"
+                click.echo(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
+        group = _with_commands(plugins)
+        group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:
+        if "--traceback" in arguments:
+            traceback.print_exc()
+        click.echo(f"Error: {_message(error)}", err=True)
+        return 1
+    return 0
+
+
+def _message(error: Exception) -> str:
+    """What went wrong, in one line; where in the code is shown on request only."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            f"no space left on the disk ({error}). What is computed so far is kept: free some "
+            "space and run the same command again to go on"
+        )
+    if isinstance(error, MemoryError):
+        return f"not enough memory ({error}); take fewer examples, heads or layers"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.strerror}: {error.filename}"
+    if isinstance(error, (PathkernelError, OSError, ValueError)):
+        return str(error)
+    return (
+        f"unexpected {type(error).__name__}: {error}. A damaged file or a defect; "
+        "`pathkernel --traceback …` shows where"
+    )
+
+
+def _with_commands(plugins: Plugins) -> click.Group:
+    group = SuggestingGroup(
+        name=pathkernel.name,
+        callback=pathkernel.callback,
+        params=pathkernel.params,
+        help=pathkernel.help,
+        context_settings=pathkernel.context_settings,
+    )
+    for command in plugins.commands.values():
+        group.add_command(command)
+    for result in plugins.results.values():
+        group.add_command(result_command(result))
+    return group

@@ -1,0 +1,113 @@
+"""Options of commands: made from the fields of tasks and results, and types that they share."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+RESERVED = frozenset(
+    ("widths", "temperatures", "seeds", "backend", "dtype", "out", "figures", "threads", "help")
+)
+"""Names of options that every task's command has."""
+
+_LONGEST_RANGE = 100_000
+
+
+class Numbers(click.ParamType):
+    """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
+
+    def __init__(self, kind: Callable[[str], float], name: str):
+        self.kind, self.name = kind, name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+        """Text → tuple of numbers."""
+        if not isinstance(value, str):
+            return tuple(value)
+        numbers: list[float] = []
+        for part in value.split(","):
+            first, dash, last = part.strip().partition("-")
+            try:
+                if self.kind is int and dash and first:
+                    span = range(int(first), int(last) + 1)
+                    if not 0 < len(span) <= _LONGEST_RANGE:
+                        self.fail(f"the range {part!r} is empty or too long", param, ctx)
+                    numbers += span
+                else:
+                    numbers.append(self.kind(part))
+            except (ValueError, OverflowError):
+                example = "0-4 or 0,1,2" if self.kind is int else "10,30,100"
+                self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
+        return tuple(numbers)
+
+
+class NumberOrWord(click.ParamType):
+    """A temperature, or one of some words for how it is chosen."""
+
+    def __init__(self, words: Sequence[str]):
+        self.words = tuple(words)
+        self.name = "|".join(("T", *self.words))
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
+        """Text → number or word."""
+        if value in self.words:
+            return value
+        try:
+            return float(value)
+        except ValueError:
+            words = ", ".join(self.words)
+            self.fail(f"{value!r} is neither a temperature nor one of {words}", param, ctx)
+
+
+temperature_option = click.option(
+    "--temperature",
+    type=NumberOrWord(("evidence", "validation")),
+    default="evidence",
+    show_default=True,
+    help="Temperature T to report; or at each width the one of largest log evidence, or of largest "
+    "accuracy on validation examples.",
+)
+"""Option of commands that report a study."""
+
+
+def options_of(configured: type) -> list[click.Option]:
+    """Options of a task or a result, one for each of its fields."""
+    return [_option(entry) for entry in dataclasses.fields(configured)]
+
+
+def help_of(configured: type, *, summarised: bool = False) -> str:
+    """Help text of a task or a result: its docstring, after its summary if asked for."""
+    description, _, _ = (inspect.getdoc(configured) or "").partition("\n\nParameters\n")
+    return f"{configured.summary}.\n\n{description}" if summarised else description
+
+
+def _option(entry: dataclasses.Field) -> click.Option:
+    about, dashed = entry.metadata, entry.name.replace("_", "-")
+    kind = about.get("type") or (str if entry.default is None else type(entry.default))
+    flags = about.get("flags") or (f"--{dashed}",)
+    if kind is bool:
+        flags = (f"--{dashed}/--no-{dashed}",)
+    return click.Option(
+        [*flags, entry.name],
+        type=_parameter_type(kind, about.get("choices"), about.get("least")),
+        default=entry.default,
+        required=about.get("required", False),
+        show_default=entry.default is not None,
+        help=about.get("help"),
+    )
+
+
+def _parameter_type(kind: type, choices: Sequence[str] | None, least: float | None) -> Any:
+    if choices:
+        return NumberOrWord(choices) if kind is float else click.Choice(choices)
+    if kind is tuple:
+        return Numbers(float, "N,N,…")
+    if kind is Path:
+        return click.Path(path_type=Path)
+    if least is not None:
+        return click.IntRange(min=least) if kind is int else click.FloatRange(min=least)
+    return kind

@@ -1,0 +1,86 @@
+"""A command of every result that plugins provide: compute it, show its tables and figures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pathkernel.options import help_of, options_of
+from pathkernel.output import figure_folder, leave_interrupted, print_views, write_figures
+from pathkernel_core.hooks import Plugins
+from pathkernel_core.result import Result
+
+
+def result_command(result: type[Result]) -> click.Command:
+    """Command that computes a result of a study and shows it, with the result's options."""
+    own = options_of(result)
+    names = {parameter.name for parameter in own}
+    parameters: list[click.Parameter] = [
+        click.Argument(["store"], metavar="FILE.zarr", type=click.Path(path_type=Path)),
+        *own,
+        click.Option(
+            ["--figures/--no-figures"],
+            default=True,
+            show_default=True,
+            help="Write figures into a folder beside the store.",
+        ),
+    ]
+    if "out" not in names:
+        parameters.append(
+            click.Option(
+                ["--out"],
+                type=click.Path(path_type=Path),
+                help="Folder for the figures; by default beside the store.",
+            )
+        )
+
+    def callback(store: Path, figures: bool, **values: Any) -> None:
+        folder = None if "out" in names else values.pop("out")
+        try:
+            wanted = result(**values)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        _run(wanted, store, figures, folder)
+
+    return click.Command(
+        result.command,
+        callback=callback,
+        params=parameters,
+        help=help_of(result),
+        short_help=result.summary + ".",
+    )
+
+
+def prepare_jax() -> None:
+    """Make JAX compute in float64 and on one core; it must not be imported yet."""
+    os.environ.setdefault("JAX_ENABLE_X64", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
+
+
+def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> None:
+    prepare_jax()
+    from threadpoolctl import threadpool_limits
+
+    from pathkernel_datasets.stored import compute_result
+    from pathkernel_views.console import showing_progress
+
+    plugins = click.get_current_context().find_object(Plugins)
+    try:
+        with threadpool_limits(limits=1), showing_progress() as report:
+            study = compute_result(wanted, store, plugins=plugins, report=report)
+    except KeyboardInterrupt:
+        leave_interrupted(f"What is computed is in {store}; run the same command again to go on.")
+    print_views(wanted.tables(study))
+    if not report.called:
+        click.echo(f"Nothing was left to compute: the {wanted.name} were complete.")
+    if figures:
+        drawn = wanted.figures(study)
+        if drawn:
+            write_figures(drawn, figure_folder(store) / wanted.name if folder is None else folder)
+    click.echo(f"Results: {store.resolve()}, group {wanted.name}")

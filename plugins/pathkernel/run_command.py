@@ -1,0 +1,164 @@
+"""``pathkernel run TASK``: compute a study into a store, with a table and figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pathkernel.groups import SuggestingGroup
+from pathkernel.options import Numbers, help_of, options_of
+from pathkernel.output import figure_folder, leave_interrupted, print_views, write_figures
+from pathkernel_core.hooks import Plugins
+from pathkernel_core.task import Task
+
+
+class TaskGroup(SuggestingGroup):
+    """One sub-command per task that the plugins provide."""
+
+    kind = "task"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the tasks."""
+        return sorted(self._tasks(ctx))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Command that runs a task, with the task's options."""
+        task = self._tasks(ctx).get(name)
+        return None if task is None else _task_command(task)
+
+    def _tasks(self, ctx: click.Context) -> dict[str, type[Task]]:
+        plugins = ctx.find_object(Plugins)
+        return {} if plugins is None else plugins.tasks
+
+
+@click.group(cls=TaskGroup, name="run", subcommand_metavar="TASK [OPTIONS]")
+def run() -> None:
+    """Compute a task's predictions into a labelled dataset.
+
+    Runs the theory over a grid of widths, temperatures and seeds, prints a table and writes a Zarr
+    store and figures. Running the same command again goes on where it stopped.
+    """
+
+
+def _task_command(task: type[Task]) -> click.Command:
+    def listed(values: tuple[float, ...]) -> str:
+        return ",".join(f"{value:g}" for value in values)
+
+    options = [
+        click.Option(
+            ["--widths"],
+            type=Numbers(float, "N,N,…"),
+            help=f"Network widths N.  [default: {listed(task.widths)}]",
+        ),
+        click.Option(
+            ["--temperature", "--temperatures", "temperatures"],
+            type=Numbers(float, "T,T,…"),
+            help=f"Gibbs temperatures T.  [default: {listed(task.temperatures)}]",
+        ),
+        click.Option(
+            ["--seed", "--seeds", "seeds"],
+            type=Numbers(int, "S,S,…"),
+            default="0",
+            show_default=True,
+            help="Seeds of data and random heads, such as 0,1 or 0-4.",
+        ),
+        click.Option(
+            ["--backend"],
+            default="numpy",
+            show_default=True,
+            help="Array library: numpy, jax, cupy or torch.",
+        ),
+        click.Option(["--dtype"], default="float64", show_default=True, help="float64 or float32."),
+        click.Option(
+            ["--out"],
+            type=click.Path(path_type=Path),
+            help=f"Zarr store to make or to go on with.  [default: {task.name}.zarr]",
+        ),
+        click.Option(
+            ["--figures/--no-figures"],
+            default=True,
+            show_default=True,
+            help="Write figures into a folder beside the store.",
+        ),
+        click.Option(
+            ["--threads"],
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Threads of the linear algebra on the CPU.",
+        ),
+        *options_of(task),
+    ]
+    names = [entry.name for entry in dataclasses.fields(task)]
+
+    def callback(**values: Any) -> None:
+        task_options = {name: values.pop(name) for name in names}
+        _run_task(task(**task_options), **values)
+
+    return click.Command(
+        task.name, callback=callback, params=options, help=help_of(task, summarised=True)
+    )
+
+
+def _run_task(
+    task: Task,
+    widths: tuple[float, ...] | None,
+    temperatures: tuple[float, ...] | None,
+    seeds: tuple[int, ...],
+    backend: str,
+    dtype: str,
+    out: Path | None,
+    figures: bool,
+    threads: int,
+) -> None:
+    # before the library is imported: JAX computes in float32 otherwise, OpenMP takes all cores
+    os.environ.setdefault("JAX_ENABLE_X64", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from threadpoolctl import threadpool_limits
+
+    from pathkernel_datasets.study import Study
+    from pathkernel_datasets.sweep import run_study
+    from pathkernel_views.console import showing_progress
+
+    study = Study(task, widths, temperatures, seeds, backend, dtype)
+    out = Path(f"{task.name}.zarr") if out is None else out
+    plugins = click.get_current_context().find_object(Plugins)
+    try:
+        with threadpool_limits(limits=threads), showing_progress() as report:
+            computed = run_study(study, out, analyses=plugins.analyses.values(), report=report)
+    except KeyboardInterrupt:
+        kept = (
+            f"What is computed is in {out}; run"
+            if out.exists()
+            else "Nothing was computed yet; run"
+        )
+        leave_interrupted(f"{kept} the same command again to go on.")
+    _finish(out, computed, figures)
+
+
+def _finish(out: Path, computed: int, figures: bool) -> None:
+    from pathkernel_datasets.store import open_store
+    from pathkernel_views.figures import study_figures
+    from pathkernel_views.tables import rich_table
+
+    dataset = open_store(out)
+    print_views([rich_table(dataset)])
+    if not computed:
+        click.echo("Nothing was left to compute: the store was complete.")
+    failed = int((dataset["status"] > 1).sum())
+    if failed:
+        click.echo(
+            f"Warning: {failed} grid points are not minimised to the tolerance; see the variables "
+            "status and gradient_norm (docs/data.md).",
+            err=True,
+        )
+    if figures:
+        try:
+            write_figures(study_figures(dataset), figure_folder(out))
+        except OSError as error:
+            click.echo(f"Warning: no figures are written ({error}).", err=True)
+    click.echo(f"Results: {out.resolve()}")

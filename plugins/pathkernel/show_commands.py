@@ -1,0 +1,151 @@
+"""``show``, ``plot`` and ``plugins``: look at what was computed and at what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pathkernel.options import temperature_option
+from pathkernel.output import figure_folder, print_views, write_figures
+from pathkernel_core.errors import MissingExtraError
+from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
+from pathkernel_core.result import Result
+
+if TYPE_CHECKING:
+    from pathkernel_datasets.stored import StoredStudy
+
+STUDY = "study"
+"""What ``--only`` calls the study itself."""
+
+_STORE = click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
+_ONLY = click.option(
+    "--only",
+    metavar="NAME,NAME,…",
+    help="Which parts of the store, such as study,samples; by default all.",
+)
+
+
+@click.command()
+@_STORE
+@temperature_option
+@click.option("--seed", type=int, help="Seed of the results; by default as each is shown.")
+@click.option(
+    "--gains", is_flag=True, help="What finite width gains over the infinite-width (GP) limit."
+)
+@_ONLY
+def show(
+    store: Path, temperature: float | str, seed: int | None, gains: bool, only: str | None
+) -> None:
+    """Print the tables of a result store: of the study, and of every result beside it."""
+    from pathkernel_views.tables import gain_table, rich_table
+
+    study, parts = _parts(store, only)
+    if gains:
+        print_views([gain_table(study.dataset, temperature)])
+        return
+    for part in parts:
+        if part == STUDY:
+            print_views([rich_table(study.dataset, temperature)])
+        else:
+            print_views(_views_of(study, part, "tables", temperature, seed))
+
+
+@click.command()
+@_STORE
+@temperature_option
+@click.option("--seed", type=int, help="Seed of the heatmaps; by default the first.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the figures; by default beside the store.",
+)
+@_ONLY
+def plot(
+    store: Path, temperature: float | str, seed: int | None, out: Path | None, only: str | None
+) -> None:
+    """Draw the figures of a result store, of the study and its results, as PNG and SVG."""
+    from pathkernel_views.figures import study_figures
+
+    study, parts = _parts(store, only)
+    figures: dict[str, Callable[[], Any]] = {}
+    for part in parts:
+        if part == STUDY:
+            figures |= study_figures(study.dataset, temperature, seed)
+        else:
+            for found in _views_of(study, part, "figures", temperature, seed):
+                if isinstance(found, str):
+                    click.echo(found, err=True)
+                else:
+                    figures |= {f"{part}/{name}": draw for name, draw in found.items()}
+    write_figures(figures, figure_folder(store) if out is None else out)
+
+
+@click.command()
+@click.pass_obj
+def plugins(found: Plugins) -> None:
+    """List what is registered, by which distribution, and what failed to load."""
+    from rich.console import Console
+    from rich.table import Table
+
+    summaries = {
+        f"{kind} {thing.name}": getattr(thing, "summary", None) or thing.get_short_help_str(60)
+        for kind, table in found.tables()
+        for thing in table.values()
+    }
+    table = Table(title="Plugins of pathkernel")
+    for column in ("distribution", "plugin", "provides", "summary"):
+        table.add_column(column, overflow="fold")
+    for entry in found.loaded:
+        for provided in entry.provides:
+            table.add_row(entry.distribution, entry.name, provided, summaries[provided])
+        if entry.error:
+            table.add_row(entry.distribution, entry.name, "[red]failed[/red]", entry.error)
+    Console().print(table)
+
+
+def _parts(store: Path, only: str | None) -> tuple[StoredStudy, Sequence[str]]:
+    """The store, and the names of its parts that are to be shown, the study first."""
+    from pathkernel_datasets.stored import StoredStudy
+
+    study = StoredStudy(store, click.get_current_context().find_object(Plugins))
+    held = [STUDY, *study.results]
+    if only is None:
+        return study, held
+    asked = [name.strip() for name in only.split(",")]
+    for name in asked:
+        if name not in held:
+            raise UnknownNameError(unknown_name(f"part of {store}", name, held))
+    return study, asked
+
+
+def _views_of(
+    study: StoredStudy, name: str, views: str, temperature: float | str, seed: int | None
+) -> Iterator[Any]:
+    """Tables, or figures, of a result, or a line that says why there are none."""
+    result = study.plugins.results.get(name)
+    if result is None:
+        yield f"{name}: skipped, no plugin that is installed knows this result"
+        return
+    try:
+        found = getattr(_configured(result, temperature, seed), views)(study)
+        if views == "tables":
+            yield from found
+        else:
+            yield found
+    except MissingExtraError as error:
+        yield f"{name}: skipped, {error}"
+
+
+def _configured(result: type[Result], temperature: float | str, seed: int | None) -> Result:
+    """A result with its options at their defaults, but for what the user chose."""
+    fields = result.__dataclass_fields__
+    chosen: dict[str, Any] = {}
+    by_word = fields["temperature"].default if "temperature" in fields else None
+    if isinstance(temperature, float) or isinstance(by_word, str):
+        chosen["temperature"] = temperature
+    if seed is not None:
+        chosen["seed"] = seed
+    return result(**{key: value for key, value in chosen.items() if key in fields})

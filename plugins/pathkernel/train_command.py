@@ -1,0 +1,167 @@
+"""``pathkernel train one-shot-images``: train a network by gradient descent."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pathkernel.groups import SuggestingGroup
+from pathkernel.output import INTERRUPTED
+from pathkernel_core.extras import import_extra
+from pathkernel_one_shot.presets import DEFAULT, PRESETS, default_folder, preset
+
+if TYPE_CHECKING:
+    from pathkernel_one_shot.training import TrainedNetwork
+    from pathkernel_trained.network import NetworkShape
+
+_EXTRA = ("jax", "jaxlib", "optax")
+
+
+class _Trainings(SuggestingGroup):
+    kind = "training"
+
+
+@click.group(cls=_Trainings, subcommand_metavar="TASK [OPTIONS]")
+def train() -> None:
+    """Train a network by gradient descent.
+
+    Its queries and keys are what the theory needs of a trained network: pathkernel run
+    one-shot-images --heads FILE.
+    """
+
+
+@train.command(name="one-shot-images")
+@click.option(
+    "--preset",
+    "name",
+    metavar="NAME",
+    default=DEFAULT,
+    show_default=True,
+    help=f"Sizes, epochs and regularisation by name: {', '.join(PRESETS)}.",
+)
+@click.option("--layers", type=click.IntRange(min=1), help="Attention layers L.")
+@click.option("--heads", type=click.IntRange(min=1), help="Heads H of each layer.")
+@click.option("--width", type=click.IntRange(min=1), help="Width N of the hidden layers.")
+@click.option("--qk-width", type=click.IntRange(min=1), help="Width G of queries and keys.")
+@click.option(
+    "--epochs",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Passes through all pairs of training characters, such as 10 or 0.5.",
+)
+@click.option(
+    "--weight-decay",
+    type=click.FloatRange(min=0),
+    help="L2 regularisation of all weights.  [default: the preset's]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the initial weights and of all episodes.",
+)
+@click.option(
+    "--test-episodes",
+    type=click.IntRange(min=2),
+    default=10_000,
+    show_default=True,
+    help="Episodes of unseen characters to test with, an even number.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder to make or to go on with.  [default: one-shot-images-L-H-N-G]",
+)
+def one_shot_images(
+    name: str,
+    layers: int | None,
+    heads: int | None,
+    width: int | None,
+    qk_width: int | None,
+    epochs: float | None,
+    weight_decay: float | None,
+    seed: int,
+    test_episodes: int,
+    out: Path | None,
+) -> None:
+    """Train on one-shot image classification in context, paper section 4.2.
+
+    All weights are trained on episodes of Omniglot's training characters. The folder receives the
+    network that did best on the validation characters, the state to go on from, and the learning
+    curves. Running the same command again goes on where it stopped; more epochs go on with a
+    finished training. Sizes given one by one replace those of the preset.
+    """
+    # before JAX is imported: it takes all cores otherwise
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
+    import dataclasses
+
+    from threadpoolctl import threadpool_limits
+
+    chosen = preset(name)
+    sizes = {"layers": layers, "heads": heads, "width": width, "qk_width": qk_width}
+    shape = dataclasses.replace(
+        chosen.shape, **{key: size for key, size in sizes.items() if size is not None}
+    )
+    folder = Path(default_folder(shape)) if out is None else out
+    training = import_extra("pathkernel_one_shot.training", "training", "training", _EXTRA)
+    from pathkernel_one_shot.training_run import TrainingSettings
+    from pathkernel_views.console import showing_progress
+
+    decay = chosen.weight_decay if weight_decay is None else weight_decay
+    try:
+        with threadpool_limits(limits=1), showing_progress() as report:
+            trained = training.train_one_shot_images(
+                folder,
+                shape,
+                epochs=chosen.epochs if epochs is None else epochs,
+                seed=seed,
+                test_episodes=test_episodes,
+                settings=TrainingSettings(weight_decay=decay),
+                report=report,
+            )
+    except KeyboardInterrupt:
+        click.echo(f"\nInterrupted. {_kept(folder)} the same command again to go on.", err=True)
+        raise SystemExit(INTERRUPTED) from None
+    _finish(trained, shape, test_episodes)
+
+
+def _kept(folder: Path) -> str:
+    """What an interrupted training leaves, as the beginning of a sentence."""
+    from pathkernel_one_shot.folder import LATEST
+    from pathkernel_trained.checkpoint import read_checkpoint
+
+    try:
+        step = read_checkpoint(folder / LATEST).about["step"]
+    except (OSError, ValueError):
+        return "No checkpoint was written yet; run"
+    return f"The training after step {step} is kept in {folder}; run"
+
+
+def _finish(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None:
+    if not trained.made:
+        click.echo("Nothing was left to train: the training was complete.")
+    click.echo(
+        f"Network: {shape.layers} layers of {shape.heads} heads, width {shape.width}, width of "
+        f"queries and keys {shape.qk_width}; {trained.steps} steps"
+    )
+    click.echo(
+        f"Validation accuracy: {trained.validation_accuracy:.1%}, the best, after step "
+        f"{trained.best_step}"
+    )
+    p = trained.test_accuracy
+    error = math.sqrt(p * (1 - p) / episodes)
+    click.echo(
+        f"Test accuracy: {p:.1%} ± {error:.1%}, of that network on {episodes} episodes of unseen "
+        "characters"
+    )
+    click.echo(
+        f"Go on with the theory: pathkernel run one-shot-images --heads {trained.checkpoint}"
+    )
+    click.echo(f"Results: {trained.folder.resolve()}")

@@ -1,1 +1,0 @@
-"""The command line of pathkernel. Every command calls a public function a notebook could call."""

@@ -1,0 +1,1 @@
+"""One experiment in one place: image archives, episodes, the task, and training by descent."""

@@ -1,0 +1,78 @@
+"""Images that a training sees, as tables of coordinates: read once, then found by index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pathkernel_one_shot.episodes import all_drawings, drawing_coordinates
+from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, DRAWINGS, SPLIT_DIGESTS, split_characters
+from pathkernel_one_shot.tokens import label_vectors
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Drawings to train and to validate with, and label vectors.
+
+    Attributes
+    ----------
+    train : array, shape (20·characters, 16, 64)
+        Coordinates of all drawings of the training characters, from
+        :func:`pathkernel_one_shot.episodes.drawing_coordinates`.
+    validation : array, shape (20·characters, 16, 64)
+        Those of other characters.
+    label_vectors : array, shape (3, 192)
+        Label vectors of −, + and ?.
+    provenance : mapping of str to str
+        What identifies the data; a training goes on only with the same.
+    """
+
+    train: np.ndarray
+    validation: np.ndarray
+    label_vectors: np.ndarray
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for name in ("train", "validation"):
+            images = len(getattr(self, name))
+            if images % DRAWINGS or images < 2 * DRAWINGS:
+                raise ValueError(
+                    f"{name} must hold {DRAWINGS} drawings of each of at least 2 characters, but "
+                    f"holds {images} drawings"
+                )
+
+    @property
+    def train_characters(self) -> int:
+        """Number of characters to train with."""
+        return len(self.train) // DRAWINGS
+
+    @property
+    def validation_characters(self) -> int:
+        """Number of characters to validate with."""
+        return len(self.validation) // DRAWINGS
+
+
+def omniglot_data(label_seed: int = 0) -> TrainingData:
+    """Omniglot's 1028 training and 172 validation characters.
+
+    Parameters
+    ----------
+    label_seed : int
+        Seed of the label vectors.
+
+    Raises
+    ------
+    pathkernel_one_shot.image_sources.ImageDataError
+        If image data are missing or damaged, or cannot be downloaded.
+    """
+    splits = split_characters()
+    digests = {f"omniglot {split} characters": SPLIT_DIGESTS[split] for split in ("train", "val")}
+    digests |= {f"omniglot {folder}": digest for folder, digest in ARCHIVE_DIGESTS.items()}
+    return TrainingData(
+        drawing_coordinates(all_drawings(splits["train"])),
+        drawing_coordinates(all_drawings(splits["val"])),
+        label_vectors(label_seed),
+        digests,
+    )

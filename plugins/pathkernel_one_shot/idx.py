@@ -1,0 +1,128 @@
+"""Test images of MNIST and Fashion-MNIST, in the IDX format."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pathkernel_one_shot.image_sources import RemoteFile, damaged, locate, resize
+
+_UNSIGNED_BYTE = 8  # IDX code of the only element type used here
+
+
+@dataclass(frozen=True)
+class IdxSet:
+    """Labelled images in a pair of gzipped IDX files.
+
+    Attributes
+    ----------
+    name : str
+        Name of the data set.
+    images, labels : RemoteFile
+    images_digest, labels_digest : str
+        SHA-256 of the decompressed files, in hexadecimal.
+    """
+
+    name: str
+    images: RemoteFile
+    labels: RemoteFile
+    images_digest: str
+    labels_digest: str
+
+
+def _idx_set(name: str, home: str, md5: tuple[str, str], digests: tuple[str, str]) -> IdxSet:
+    files = (
+        RemoteFile(f"{name}/{file}", home + file, f"md5:{checksum}")
+        for file, checksum in zip(("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), md5)
+    )
+    return IdxSet(name, *files, *digests)
+
+
+FASHION_MNIST = _idx_set(
+    "fashion-mnist",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    ("bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
+    (
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+)
+MNIST = _idx_set(
+    "mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ("9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
+    (
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+)
+
+
+def read_idx(path: Path, digest: str | None = None) -> np.ndarray:
+    """Array of unsigned bytes in a gzipped IDX file.
+
+    Parameters
+    ----------
+    path : Path
+    digest : str, optional
+        SHA-256 that the decompressed file must have, in hexadecimal.
+
+    Returns
+    -------
+    array of uint8
+        With the shape that the file states; read-only.
+
+    Raises
+    ------
+    ImageDataError
+        If the file is truncated or damaged, of another format, or has another digest.
+    """
+    try:
+        with gzip.open(path) as stream:
+            content = stream.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(path, f"it cannot be decompressed ({error})") from error
+    if digest is not None and (found := hashlib.sha256(content).hexdigest()) != digest:
+        raise damaged(path, f"decompressed, it must have SHA-256 {digest}, but has {found}")
+    if len(content) < 4 or content[:3] != bytes((0, 0, _UNSIGNED_BYTE)):
+        raise damaged(path, "it is not an IDX file of unsigned bytes")
+    start = 4 + 4 * content[3]  # the fourth byte counts the dimensions, four bytes each
+    if len(content) < start:
+        raise damaged(path, "it ends within its header")
+    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
+    if len(content) - start != math.prod(shape):
+        raise damaged(path, f"its length does not fit the shape {shape} that it states")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+class IdxImages:
+    """Images of one data set, checked when opened and resized when asked for.
+
+    Parameters
+    ----------
+    source : IdxSet
+
+    Raises
+    ------
+    ImageDataError
+        If a file is missing or damaged, or cannot be downloaded.
+    """
+
+    def __init__(self, source: IdxSet):
+        self._pixels = read_idx(locate(source.images), source.images_digest)
+        self._labels = read_idx(locate(source.labels), source.labels_digest)
+
+    def of_class(self, label: int) -> np.ndarray:
+        """Numbers, ascending, of the images of class ``label`` (0 to 9)."""
+        return np.flatnonzero(self._labels == label)
+
+    def read(self, numbers: Iterable[int]) -> np.ndarray:
+        """Images by number, (n, 32, 32), grey values 0 to 1."""
+        return np.stack([resize(self._pixels[number]) for number in numbers])

@@ -1,0 +1,135 @@
+"""Where image archives come from: their public homes, or a local folder that mirrors them.
+
+The environment variable ``PATHKERNEL_DATA`` names a folder that replaces every download, with one
+subfolder per data set. Without it a file is downloaded once, with a checksum, into the user's cache
+folder. A mirror may hold archives that were compressed anew, so the readers check what an archive
+holds, by the same digests for both origins, and not only the bytes that it came in.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pathkernel_core.errors import PathkernelError
+
+MIRROR_VARIABLE = "PATHKERNEL_DATA"
+SIZE = 32  # pixels along each side of the images that tasks see
+
+
+class ImageDataError(PathkernelError, OSError):
+    """Image data are missing, damaged, or cannot be downloaded."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file with a public home.
+
+    Attributes
+    ----------
+    path : str
+        Place below the cache folder, with forward slashes.
+    url : str
+        Public home.
+    checksum : str
+        Checksum of the public file, as ``"md5:…"`` or ``"sha256:…"``.
+    mirrored : str
+        Place below the mirror, if it is another than ``path``.
+    """
+
+    path: str
+    url: str
+    checksum: str
+    mirrored: str = ""
+
+
+def mirror() -> Path | None:
+    """Folder named by ``PATHKERNEL_DATA``, or None if that is unset or empty.
+
+    Raises
+    ------
+    ImageDataError
+        If it is set but no such folder exists.
+    """
+    named = os.environ.get(MIRROR_VARIABLE)
+    if not named:
+        return None
+    folder = Path(named).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise ImageDataError(
+            f"{MIRROR_VARIABLE} names {str(folder)!r}, which is no folder. Correct "
+            f"{MIRROR_VARIABLE}, or unset it to download the data"
+        )
+    if not folder.is_dir():
+        raise ImageDataError(
+            f"{MIRROR_VARIABLE} names the folder {str(folder)!r}, which does not exist. Create it, "
+            f"correct {MIRROR_VARIABLE}, or unset it to download the data"
+        )
+    return folder
+
+
+def locate(file: RemoteFile) -> Path:
+    """Local path of a file: in the mirror if there is one, else in the cache, downloaded if needed.
+
+    Raises
+    ------
+    ImageDataError
+        If the mirror lacks the file, or it cannot be downloaded, or what was downloaded does not
+        match its checksum (it is then not kept).
+    """
+    mirrored = file.mirrored or file.path
+    folder = mirror()
+    if folder is not None:
+        local = folder / mirrored
+        if not local.is_file():
+            raise ImageDataError(
+                f"{MIRROR_VARIABLE} names the folder {str(folder)!r}, which lacks the file "
+                f"{mirrored!r}. Add the file, or unset {MIRROR_VARIABLE} to download the data"
+            )
+        return local
+
+    import pooch
+
+    cache = Path(pooch.os_cache("pathkernel"))
+    local = cache / file.path
+    try:
+        pooch.retrieve(file.url, known_hash=file.checksum, fname=local.name, path=local.parent)
+    except (OSError, ValueError) as error:  # no network or disk; a checksum that does not match
+        raise ImageDataError(
+            f"{file.url} could not be downloaded to {str(local)!r}: {str(error)[:200]}. Check the "
+            f"network, or set {MIRROR_VARIABLE} to a folder that holds {mirrored!r} and the other "
+            "image files (docs/data.md lists them)"
+        ) from error
+    return local
+
+
+def damaged(path: Path, reason: object) -> ImageDataError:
+    """Error for a file whose content is not what it must be."""
+    remedy = (
+        "Replace it by an intact copy"
+        if os.environ.get(MIRROR_VARIABLE)
+        else "Delete it, and it will be downloaded again"
+    )
+    return ImageDataError(f"{str(path)!r} is damaged: {reason}. {remedy}")
+
+
+def resize(image: np.ndarray) -> np.ndarray:
+    """Grey image resized to 32×32 pixels, bilinear with antialiasing.
+
+    Parameters
+    ----------
+    image : array, shape (rows, columns)
+        Grey values 0 to 255, uint8.
+
+    Returns
+    -------
+    array, shape (32, 32)
+        Grey values 0 to 1, float64.
+    """
+    from PIL import Image
+
+    resized = Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    return np.asarray(resized) / 255.0

@@ -1,0 +1,36 @@
+"""The network layer by layer, as its equations read: the reference of the path form."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from pathkernel_trained.network import Weights
+
+
+def network_output(weights: Weights, tokens: jax.Array) -> jax.Array:
+    """Output of the network, computed as Eq. 1-4 read.
+
+    Parameters
+    ----------
+    weights : mapping of str to array
+        See :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
+    tokens : array, shape (P, M, N_0)
+        Inputs x.
+
+    Returns
+    -------
+    array, shape (P,)
+    """
+    hidden = tokens @ weights["projection"].T  # (P, M, N)
+    for layer in range(len(weights["queries"])):
+        heads, qk_width, _ = weights["queries"][layer].shape
+        keys = jnp.einsum("psi,hgi->phsg", tokens, weights["keys"][layer])
+        queries = jnp.einsum("pti,hgi->phtg", tokens, weights["queries"][layer])
+        scores = jnp.einsum("phsg,phtg->phst", keys, queries) / math.sqrt(qk_width)
+        attention = jax.nn.softmax(scores, axis=2)
+        values = jnp.einsum("hij,psj->phsi", weights["values"][layer], hidden)
+        hidden = jnp.einsum("phst,phsi->pti", attention, values) / math.sqrt(heads)
+    return jnp.mean(hidden, axis=1) @ weights["readout"]

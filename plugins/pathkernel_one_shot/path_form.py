@@ -1,0 +1,116 @@
+"""The same network as a sum over attention paths, exact and far cheaper to train.
+
+The network is linear in its values, so that its output is f = Σ_π w_π · ξ_π (Eq. 5): w_π is the
+product of value weights along path π, computed once per step from the readout down, and ξ_π the
+attentioned input (Eq. 7), contracted from the last layer backwards. Neither N nor G then meets the
+examples: tokens lie in a space of few dimensions,
+
+    x_t = Bᵀ c_t + e_t,
+
+with coordinates c_t of every token in a basis B, and an offset e_t of every place that all examples
+share. A head's scores are a bilinear form in those coordinates, computed once per step too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pathkernel_trained.network import Weights
+
+
+class TokenSpace(NamedTuple):
+    """Where tokens lie: x_t = Bᵀ c_t + e_t.
+
+    Attributes
+    ----------
+    basis : array, shape (D, N_0)
+        Rows of B.
+    offsets : array, shape (M, N_0)
+        Offset e_t of every place in the sequence.
+    """
+
+    basis: jax.Array
+    offsets: jax.Array
+
+
+def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
+    """Output of the network as the sum over paths of w_π · ξ_π.
+
+    Equal to :func:`pathkernel_one_shot.layer_form.network_output` up to rounding.
+
+    Parameters
+    ----------
+    weights : mapping of str to array
+        See :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
+    space : TokenSpace
+    coordinates : array, shape (P, M, D)
+        Coordinates c of the tokens.
+
+    Returns
+    -------
+    array, shape (P,)
+    """
+    along = path_weights(weights)
+    passed = path_attention(weights, space, coordinates)  # (P, M, n)
+    # w_π · x_t of every token: the same sum as with ξ, and no array of size (P, n, D)
+    seen = coordinates @ (space.basis @ along.T) + space.offsets @ along.T
+    return jnp.sum(passed * seen, axis=(1, 2))
+
+
+def path_weights(weights: Weights) -> jax.Array:
+    """Products w_π of weights along the paths, n^{-1/2} a V^{L h_L} … V^{1 h_1} V⁰, (n, N_0).
+
+    Rows in path order: the first layer's head is slowest.
+    """
+    paths = math.prod(len(values) for values in weights["values"])
+    product = weights["readout"][None] / math.sqrt(paths)
+    for values in weights["values"][::-1]:
+        product = jnp.einsum("ri,hij->hrj", product, values).reshape(-1, values.shape[2])
+    return product @ weights["projection"]
+
+
+def path_attention(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
+    """How much every token counts along every path, v^1_π(s) of Eq. 7, (P, M, n).
+
+    Parameters as for :func:`network_output`.
+    """
+    examples, length, dimensions = coordinates.shape
+    # queries first, so that the softmax over keys runs along the last, contiguous axis
+    forms = [jnp.swapaxes(form, 1, 2) for form in score_forms(weights, space)]
+    passed = jnp.full((examples, length, 1), 1 / length, coordinates.dtype)
+    for form in reversed(forms):
+        varying, shared = form[:, :dimensions], form[:, dimensions:]
+        left = jnp.einsum("ptd,hdc->phtc", coordinates, varying[..., :dimensions])
+        left = left + shared[..., :dimensions]
+        scores = jnp.einsum("phtc,psc->phts", left, coordinates)
+        scores = scores + jnp.einsum("ptd,hds->phts", coordinates, varying[..., dimensions:])
+        attention = jax.nn.softmax(scores + shared[..., dimensions:], axis=-1)
+        passed = jnp.einsum("phts,ptn->pshn", attention, passed)
+        passed = passed.reshape(examples, length, -1)
+    return passed
+
+
+def score_forms(weights: Weights, space: TokenSpace) -> list[jax.Array]:
+    """Bilinear forms of the scores of all heads, in coordinates and places.
+
+    Parameters
+    ----------
+    weights : mapping of str to array
+    space : TokenSpace
+
+    Returns
+    -------
+    list of L arrays, shape (H_ℓ, D + M, D + M)
+        Key on the left, query on the right; first the D coordinates, then the M places.
+    """
+    spanning = jnp.concatenate([space.basis, space.offsets])
+    forms = []
+    for layer_keys, layer_queries in zip(weights["keys"], weights["queries"]):
+        keys = jnp.einsum("hgi,ci->hgc", layer_keys, spanning)
+        queries = jnp.einsum("hgi,ci->hgc", layer_queries, spanning)
+        forms.append(jnp.einsum("hgc,hgd->hcd", keys, queries) / math.sqrt(keys.shape[1]))
+    return forms

@@ -1,0 +1,208 @@
+"""One-shot image classification in context (section 4.2): a query asks for its kind's label."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pathkernel_core.attention import QueryKey
+from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, IdxSet
+from pathkernel_one_shot.omniglot import (
+    ARCHIVE_DIGESTS,
+    DRAWINGS,
+    SPLIT_DIGESTS,
+    SPLITS,
+    Character,
+    read_drawings,
+    split_characters,
+)
+from pathkernel_one_shot.tokens import (
+    WIDTH,
+    assemble,
+    character_episodes,
+    label_vectors,
+    renumbered,
+    two_class_episodes,
+)
+from pathkernel_tasks.heads_file import check_suffix, heads_digest, read_heads
+
+_RANDOM_HEADS_ONLY = ("layers", "heads_per_layer", "qk_width")
+
+
+@dataclass(frozen=True)
+class OneShotImages(Task):
+    """Two labelled context images of different classes, then a query of one of the two classes.
+
+    An episode is a sequence of 48 tokens, 16 patches for each of three images, with positions and
+    label vectors added. Training episodes show characters of Omniglot's training split; those on
+    which a temperature may be chosen, characters of its validation split. The test sets show
+    characters of neither, and two data sets of other images: Fashion-MNIST (T-shirt/top against
+    trouser) and MNIST (0 against 1), where no image is both a query and a context image.
+    """
+
+    name: ClassVar[str] = "one-shot-images"
+    summary: ClassVar[str] = "One-shot image classification in context, paper section 4.2"
+    widths: ClassVar[tuple[float, ...]] = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+    temperatures: ClassVar[tuple[float, ...]] = (
+        *(0.01, 0.025, 0.05, 0.075, 0.1),
+        *(0.25, 0.5, 0.75, 1.0, 1.5),
+    )
+
+    heads: str = option(
+        "random", "random: Gaussian heads; or a file of trained heads (.safetensors or .npz)"
+    )
+    layers: int = option(2, "attention layers, if heads are random")
+    heads_per_layer: int = option(4, "heads of each layer, if heads are random")
+    qk_width: int = option(128, "width of queries and keys, if heads are random")
+    examples: int = option(600, "training episodes, half of each label")
+    test_examples: int = option(
+        1000, "episodes of each test set and of the validation set, half of each label"
+    )
+    label_seed: int = option(0, "seed of the label vectors, unless the file of heads holds them")
+
+    def __post_init__(self):
+        for name in ("examples", "test_examples"):
+            value = getattr(self, name)
+            if value < 2 or value % 2:
+                raise ValueError(f"{name} must be even and at least 2, but is {value}")
+        for name in _RANDOM_HEADS_ONLY:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        if self.label_seed < 0:
+            raise ValueError(f"label_seed must not be negative, but is {self.label_seed}")
+        if self.heads != "random":
+            self._check_file_options()
+
+    def realise(self, seed: int) -> Realisation:
+        """Draw training, test and validation episodes and random heads, from separate streams.
+
+        Raises
+        ------
+        pathkernel_one_shot.image_sources.ImageDataError
+            If image data are missing or damaged, or cannot be downloaded.
+        FileNotFoundError, ValueError
+            If the file of heads is missing, or is none that fits.
+        """
+        train, omniglot, fashion, mnist, heads, validation = (
+            np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(6)
+        )
+        # read first: a slip in the file should show before images are downloaded
+        trained, vectors = self._trained_heads()
+        layers: Sequence[QueryKey] = trained or [
+            self._random_layer(heads) for _ in range(self.layers)
+        ]
+
+        splits = split_characters()
+        number = self.test_examples
+        return Realisation(
+            layers=layers,
+            readout="mean",
+            train=omniglot_examples(splits["train"], self.examples, vectors, train),
+            test_sets={
+                "omniglot": omniglot_examples(splits["test"], number, vectors, omniglot),
+                "fashion-mnist": two_class_examples(FASHION_MNIST, number, vectors, fashion),
+                "mnist": two_class_examples(MNIST, number, vectors, mnist),
+            },
+            validation=omniglot_examples(splits["val"], number, vectors, validation),
+        )
+
+    def evaluation_sets(self, seed: int, examples: int) -> Mapping[str, Iterable[Examples]]:
+        """Episodes of validation characters, of unseen characters, and out of distribution.
+
+        None is an episode that the task draws from the same seed; images are read as they come up.
+        """
+        _, vectors = self._trained_heads()
+
+        def batches(name: str) -> Iterator[Examples]:
+            yield from episode_set(name, examples, vectors, seed).batches()
+
+        return {name: batches(name) for name in (VALIDATION, *TEST_SETS)}
+
+    def provenance(self) -> dict[str, str]:
+        """Digests of the images' content, and of the file of heads if there is one."""
+        digests = {"omniglot characters": ",".join(SPLIT_DIGESTS[split] for split in SPLITS)}
+        for folder, digest in ARCHIVE_DIGESTS.items():
+            digests[f"omniglot {folder}"] = digest
+        for source in (FASHION_MNIST, MNIST):
+            digests[f"{source.name} images"] = source.images_digest
+            digests[f"{source.name} labels"] = source.labels_digest
+        if self.heads != "random":
+            digests["heads"] = heads_digest(self.heads)
+        return digests
+
+    def _trained_heads(self) -> tuple[Sequence[QueryKey], np.ndarray]:
+        """Layers of the file of heads, none if heads are random; and the label vectors."""
+        vectors = label_vectors(self.label_seed)
+        if self.heads == "random":
+            return (), vectors
+        trained = read_heads(self.heads, WIDTH)
+        return trained.layers, vectors if trained.label_vectors is None else trained.label_vectors
+
+    def _check_file_options(self) -> None:
+        try:
+            check_suffix(self.heads)
+        except ValueError as error:
+            raise ValueError(f'heads must be "random" or a file: {error}') from error
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if entry.name in _RANDOM_HEADS_ONLY and value != entry.default:
+                raise ValueError(
+                    f"{entry.name}={value} is an option of random heads, but heads names the file "
+                    f"{self.heads!r}, which says how many there are. Leave {entry.name} out"
+                )
+
+    def _random_layer(self, generator: np.random.Generator) -> QueryKey:
+        shape = (self.heads_per_layer, self.qk_width, WIDTH)
+        return QueryKey(generator.standard_normal(shape), generator.standard_normal(shape))
+
+
+def omniglot_examples(
+    characters: Sequence[Character],
+    examples: int,
+    vectors: np.ndarray,
+    generator: np.random.Generator,
+) -> Examples:
+    """Episodes of Omniglot characters, inputs (examples, 48, 192), half of each label.
+
+    Parameters
+    ----------
+    characters : sequence of Character
+        At least two.
+    examples : int
+        Even number of episodes.
+    vectors : array, shape (3, 192)
+        Label vectors of −, + and ?.
+    generator : numpy.random.Generator
+    """
+    episodes = character_episodes(len(characters), examples, generator)
+    images, places = np.unique(episodes.images, return_inverse=True)
+    drawings = [(characters[image // DRAWINGS], int(image % DRAWINGS)) for image in images]
+    return assemble(read_drawings(drawings), renumbered(episodes, places), vectors)
+
+
+def two_class_examples(
+    source: IdxSet, examples: int, vectors: np.ndarray, generator: np.random.Generator
+) -> Examples:
+    """Episodes of classes 0 and 1 of a data set, inputs (examples, 48, 192), half of each label.
+
+    Parameters
+    ----------
+    source : IdxSet
+    examples : int
+        Even number of episodes.
+    vectors : array, shape (3, 192)
+        Label vectors of −, + and ?.
+    generator : numpy.random.Generator
+    """
+    available = IdxImages(source)
+    episodes = two_class_episodes(
+        (available.of_class(0), available.of_class(1)), examples, generator
+    )
+    images, places = np.unique(episodes.images, return_inverse=True)
+    return assemble(available.read(images), renumbered(episodes, places), vectors)

@@ -1,0 +1,172 @@
+"""Episodes of one-shot images as token sequences: patches, positions and label vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathkernel_core.task import Examples
+from pathkernel_one_shot.image_sources import SIZE
+from pathkernel_one_shot.omniglot import DRAWINGS
+
+PATCH = 8  # pixels along each side of a patch
+PATCHES = (SIZE // PATCH) ** 2  # patches of an image
+IMAGES = 3  # of an episode: two context images and the query
+TOKENS = IMAGES * PATCHES
+WIDTH = 3 * PATCH**2  # entries of a token: three equal colour channels
+_VARIANCE_FLOOR = 1e-5  # added to a patch's variance, so that a blank patch becomes 0
+_MINUS, _PLUS, _QUERY = range(3)  # rows of the label vectors
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Which images make up each episode, before any image is read.
+
+    Attributes
+    ----------
+    images : array, shape (P, 3)
+        Numbers of the first context image, the second context image and the query.
+    first_labels : array, shape (P,)
+        Label ±1 shown with the first context image; the second shows the opposite.
+    labels : array, shape (P,)
+        Target ±1: the label shown with the context image of the query's class.
+    """
+
+    images: np.ndarray
+    first_labels: np.ndarray
+    labels: np.ndarray
+
+
+def character_episodes(characters: int, examples: int, generator: np.random.Generator) -> Episodes:
+    """Episodes of two different characters, whose query is another drawing of one of them.
+
+    Parameters
+    ----------
+    characters : int
+        Number of characters to draw from, at least 2.
+    examples : int
+        Even number of episodes.
+    generator : numpy.random.Generator
+
+    Returns
+    -------
+    Episodes
+        An image's number is 20 times its character's, plus its drawing's.
+    """
+    first = generator.integers(characters, size=examples)
+    second = (first + generator.integers(1, characters, size=examples)) % characters
+    context = np.stack([first, second], axis=1)
+    drawings = generator.integers(DRAWINGS, size=(examples, 2))
+    asked = generator.integers(2, size=examples)
+    row = np.arange(examples)
+    other = (drawings[row, asked] + generator.integers(1, DRAWINGS, size=examples)) % DRAWINGS
+    query = DRAWINGS * context[row, asked] + other
+    return _episodes(np.column_stack([DRAWINGS * context + drawings, query]), asked)
+
+
+def two_class_episodes(
+    classes: tuple[np.ndarray, np.ndarray], examples: int, generator: np.random.Generator
+) -> Episodes:
+    """Episodes of two classes, each of whose images is used in contexts only or as queries only.
+
+    Half of each class, drawn at random, is set aside for queries, which are used equally often.
+
+    Parameters
+    ----------
+    classes : pair of arrays
+        Numbers of the images of each class, at least 2 of each.
+    examples : int
+        Even number of episodes.
+    generator : numpy.random.Generator
+
+    Returns
+    -------
+    Episodes
+        Images are numbered as in ``classes``.
+    """
+    shuffled = [generator.permutation(images) for images in classes]
+    halves = [len(images) // 2 for images in shuffled]
+    first = generator.integers(2, size=examples)
+    asked = generator.integers(2, size=examples)
+    query_class = np.where(asked == 0, first, 1 - first)
+    context = np.empty((2, examples), dtype=np.int64)  # one image of each class
+    query = np.empty(examples, dtype=np.int64)
+    for label, (images, half) in enumerate(zip(shuffled, halves)):
+        context[label] = generator.choice(images[half:], size=examples)
+        of_label = query_class == label
+        query[of_label] = np.resize(images[:half], np.count_nonzero(of_label))
+    row = np.arange(examples)
+    return _episodes(np.column_stack([context[first, row], context[1 - first, row], query]), asked)
+
+
+def assemble(images: np.ndarray, episodes: Episodes, vectors: np.ndarray) -> Examples:
+    """Token sequences of episodes: patches + positions + label vectors.
+
+    Parameters
+    ----------
+    images : array, shape (n, 32, 32)
+        Images, in the order of the episodes' numbers.
+    episodes : Episodes
+    vectors : array, shape (3, 192)
+        Label vectors of −, + and ?.
+    """
+    tokens = patches(images)[episodes.images]  # (P, 3, 16, 192)
+    tokens += positions().reshape(IMAGES, PATCHES, WIDTH)
+    plus_first = episodes.first_labels > 0
+    shown = np.column_stack(
+        [
+            np.where(plus_first, _PLUS, _MINUS),
+            np.where(plus_first, _MINUS, _PLUS),
+            np.full(len(plus_first), _QUERY),
+        ]
+    )
+    tokens += vectors[shown][:, :, None, :]
+    return Examples(tokens.reshape(-1, TOKENS, WIDTH), episodes.labels)
+
+
+def patches(images: np.ndarray) -> np.ndarray:
+    """Standardised 8×8 patches of grey images, each of mean 0 and variance 1.
+
+    Parameters
+    ----------
+    images : array, shape (n, 32, 32)
+        Grey values 0 to 1.
+
+    Returns
+    -------
+    array, shape (n, 16, 192)
+        Patches row by row; entries by row, column and colour channel. A blank patch is 0, and one
+        of variance v has variance v / (v + 1e-5).
+    """
+    side = SIZE // PATCH
+    pieces = images.reshape(-1, side, PATCH, side, PATCH).swapaxes(2, 3)
+    pieces = pieces.reshape(-1, PATCHES, PATCH**2)
+    pieces = pieces - pieces.mean(axis=-1, keepdims=True)
+    pieces /= np.sqrt(np.mean(pieces**2, axis=-1, keepdims=True) + _VARIANCE_FLOOR)
+    return np.repeat(pieces, 3, axis=-1)
+
+
+def positions() -> np.ndarray:
+    """Position of each token, (48, 192): sinusoids, of mean 0 and variance 1 over all entries."""
+    frequencies = 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)
+    angles = np.arange(TOKENS)[:, None] * frequencies
+    encoding = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(TOKENS, WIDTH)
+    return (encoding - encoding.mean()) / encoding.std()
+
+
+def label_vectors(seed: int = 0) -> np.ndarray:
+    """Gaussian label vectors of −, + and ?, (3, 192): the same for training and testing."""
+    return np.random.default_rng(seed).standard_normal((3, WIDTH))
+
+
+def _episodes(images: np.ndarray, asked: np.ndarray) -> Episodes:
+    labels = np.repeat([1.0, -1.0], len(images) // 2)
+    return Episodes(images, np.where(asked == 0, labels, -labels), labels)
+
+
+def renumbered(episodes: Episodes, places: np.ndarray) -> Episodes:
+    """The same episodes, their images counted in another order: places (P·3,) or (P, 3)."""
+    # NumPy 2.0 gives the inverse the shape of the images, others a flat one
+    return dataclasses.replace(episodes, images=places.reshape(episodes.images.shape))

@@ -1,0 +1,195 @@
+"""Draws and next order of a study as results: their options, and what is shown of them.
+
+What they need to run is imported when they do, so that the command line starts without JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pathkernel_core.extras import import_extra
+from pathkernel_core.options import option
+from pathkernel_core.progress import Progress, Report
+from pathkernel_core.result import Result
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from pathkernel_datasets.point import Point
+    from pathkernel_datasets.stored import StoredStudy
+
+_LIBRARIES = ("jax", "jaxlib", "blackjax", "arviz_base", "arviz_stats")
+
+
+def needs_sampling(module: str) -> ModuleType:
+    """Import a module that needs the extra ``sampling``, or raise MissingExtraError."""
+    return import_extra(module, "sampling", "sampling", _LIBRARIES)
+
+
+@dataclass(frozen=True)
+class _AtPoints(Result):
+    """A result that has a part of its own for every point of the study."""
+
+    widths: tuple[float, ...] | None = option(
+        None,
+        "Widths N, among the study's.",
+        type=tuple,
+        flags=("--width", "--widths"),
+        required=True,
+    )
+    temperature: float | None = option(
+        None,
+        "Temperature T, one of the study's; by default the one with most evidence.",
+        type=float,
+    )
+    seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)
+
+    def wanted(self, study: StoredStudy) -> list[Point]:
+        """Points that are asked for.
+
+        Raises
+        ------
+        ValueError
+            If no widths are.
+        NotInStoreError
+            If the study lacks one.
+        """
+        if not self.widths:
+            raise ValueError("widths must name at least one width of the study")
+        widths = dict.fromkeys(self.widths)  # each once
+        return [study.point(width, self.temperature, self.seed) for width in widths]
+
+    def is_shown(self, study: StoredStudy, at: Point) -> bool:
+        """Whether a point that is held is to be shown: all are, unless some are asked for."""
+        if self.widths:
+            return at in self.wanted(study)
+        return all(
+            asked is None or np.isclose(asked, held, rtol=1e-9, atol=0)
+            for asked, held in ((self.temperature, at.temperature), (self.seed, at.seed))
+        )
+
+
+@dataclass(frozen=True)
+class Samples(_AtPoints):
+    """Draw from the exact posterior, by the no-U-turn sampler.
+
+    Draws go beside the theory's results into the same Zarr store, as ArviZ takes them. Running the
+    same command again goes on where it stopped; more draws, or a larger effective sample size,
+    extend a finished run.
+    """
+
+    name = "samples"
+    command = "sample"
+    summary = "Sample the exact posterior at points of a study"
+
+    sampler: str = option(
+        "order-parameter", "order-parameter, collapsed, weights, or one that a plugin adds."
+    )
+    draws: int | None = option(
+        None,
+        "Draws of each chain.  [default: 1000, or as many as --target-ess takes]",
+        type=int,
+        least=1,
+    )
+    chains: int = option(4, "Chains to draw.", least=1)
+    warm_up: int = option(500, "Steps of adaptation before the draws.", least=20)
+    target_ess: float | None = option(
+        None,
+        "Stop at this effective sample size of every entry of U, over all chains.",
+        type=float,
+        least=0,
+    )
+    thin: int = option(10, "Evaluate the predictor at every so-many-th draw.", least=1)
+    jobs: int = option(1, "Chains that are drawn at the same time.", least=1)
+    trace: bool = option(False, "Also write trace and rank plots.")
+
+    def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
+        """Draw at all points that are asked for; blocks are written as they are drawn."""
+        run = needs_sampling("pathkernel_sampling.run")
+        for at in self.wanted(study):
+            run.sample_point(study, at, self, report)
+        return ()
+
+    def tables(self, study: StoredStudy) -> Iterator[Any]:
+        """U and accuracies of every run beside the theory's, its evidence, and warnings."""
+        tables = needs_sampling("pathkernel_sampling.sample_tables")
+        for group in self._shown(study):
+            yield from tables.run_tables(study, group)
+
+    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
+        """Figures of every run, in a folder of its own."""
+        figures = needs_sampling("pathkernel_sampling.figures")
+        return {
+            f"{group.removeprefix(self.name + '/')}/{name}": draw
+            for group in self._shown(study)
+            for name, draw in figures.sample_figures(study.path, group, trace=self.trace).items()
+        }
+
+    def _shown(self, study: StoredStudy) -> list[str]:
+        """Groups of the runs to show: those of one sampler where points are asked for."""
+        from pathkernel_datasets.draws import point_of, runs, settings_of
+
+        return [
+            group
+            for group in runs(study.path)
+            for run in [study.result(group)]
+            if self.is_shown(study, point_of(run))
+            and (not self.widths or settings_of(run)["sampler"] == self.sampler)
+        ]
+
+
+@dataclass(frozen=True)
+class NextOrder(_AtPoints):
+    """Correct the order parameter and the log evidence of the saddle point, without sampling.
+
+    The result is kept in the same Zarr store. Widths must be at least as large as the order
+    parameter. The time grows at least with the fourth power of the number of paths.
+    """
+
+    name = "corrections"
+    command = "correct"
+    summary = "Compute the next order in 1/N at points of a study"
+
+    def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
+        """Next order at the points that are asked for and that the store lacks."""
+        correct = needs_sampling("pathkernel_sampling.correct")
+        points = self.wanted(study)
+        for done, at in enumerate(points):
+            if not correct.is_held(study, at):
+                report(Progress(done, len(points), at.words))
+                yield str(at), correct.corrected(study, at)
+
+    def tables(self, study: StoredStudy) -> list[Any]:
+        """Log evidence, and entries of U, at the saddle and to next order."""
+        tables = needs_sampling("pathkernel_sampling.sample_tables")
+        points = [at for at in _held_points(study, self.name) if self.is_shown(study, at)]
+        if self.widths:
+            points = [at for at in self.wanted(study) if at in points]
+        if not points:
+            return []
+        return [
+            tables.correction_table(study.path, points),
+            tables.corrected_entries_table(study.path, points),
+        ]
+
+
+def _held_points(study: StoredStudy, name: str) -> list[Point]:
+    """Points of the study that a result has a part for, in order of seed, T and N."""
+    if not study.holds(name):
+        return []
+    from pathkernel_datasets.point import Point
+
+    grid = study.dataset
+    points = [
+        Point(float(width), float(temperature), int(seed))
+        for seed in grid["seed"].values
+        for temperature in grid["temperature"].values
+        for width in grid["width"].values
+    ]
+    return [at for at in points if study.holds(f"{name}/{at}")]

@@ -1,0 +1,159 @@
+"""Output of a trained network path by path: every pruned network is a sum of its columns.
+
+The network is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product of its weights along path π
+and ξ_π the attentioned input (Eq. 7). Neither changes when heads are removed: the sum loses the
+paths through them, and its factor is that of the paths left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathkernel_core.attention import QueryKey, Readout, attentioned_inputs
+from pathkernel_core.network import Network
+from pathkernel_core.order_parameter import path_weights
+from pathkernel_core.task import Examples
+from pathkernel_trained.checkpoint import Checkpoint
+from pathkernel_trained.heads import Head, every_head, kept_heads
+from pathkernel_trained.network import Weights, shape_of
+
+_SUMS = 2**22  # outputs of pruned networks that are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class PathOutputs:
+    """What every path of a network adds to its output, on some episodes.
+
+    Attributes
+    ----------
+    heads : tuple of int
+        Heads H_1 … H_L of each layer.
+    values : array, shape (P, n)
+        w_π · ξ_π of every episode and path, without the factor n^{-1/2}.
+    labels : array, shape (P,)
+        Targets ±1.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit together.
+    """
+
+    heads: tuple[int, ...]
+    values: np.ndarray
+    labels: np.ndarray
+
+    def __post_init__(self):
+        expected = (len(self.labels), int(np.prod(self.heads)))
+        if self.values.shape != expected:
+            raise ValueError(
+                f"values must have shape {expected}, episodes × paths, but has {self.values.shape}"
+            )
+
+    @property
+    def through(self) -> np.ndarray:
+        """Which paths pass through which head, (n, ΣH_ℓ), heads as in ``every_head``."""
+        paths = np.array(Network(self.heads, 1).paths)
+        return np.stack(
+            [paths[:, layer - 1] == head for layer, head in every_head(self.heads)], axis=1
+        )
+
+    def output(self, removed: Iterable[Head] = ()) -> np.ndarray:
+        """Output of the network without some heads, its layers rescaled, (P,).
+
+        Raises
+        ------
+        ValueError
+            If there is no such head, or a layer would be left without any.
+        """
+        kept = Network(self.heads, 1).paths_through(kept_heads(self.heads, removed))
+        return self.values[:, kept].sum(axis=1) / np.sqrt(len(kept))
+
+    def correct(self, removed: Iterable[Iterable[Head]]) -> np.ndarray:
+        """Which episodes networks without some heads classify correctly.
+
+        The sign of the output decides, which the factor of a layer leaves as it is; an output of
+        exactly zero is wrong.
+
+        Parameters
+        ----------
+        removed : iterable of K iterables of (layer, head)
+            Heads that each of the networks lacks.
+
+        Returns
+        -------
+        array of bool, shape (P, K)
+        """
+        numbers = {head: place for place, head in enumerate(every_head(self.heads))}
+        masks = []
+        through = self.through
+        for heads in removed:
+            heads = list(heads)
+            kept_heads(self.heads, heads)  # raises where they cannot be removed
+            masks.append(~through[:, [numbers[head] for head in heads]].any(axis=1))
+        sums = np.stack(masks, axis=1).astype(float)
+        right = np.empty((len(self.values), len(masks)), dtype=bool)
+        step = max(1, _SUMS // len(masks))
+        for start in range(0, len(right), step):
+            part = slice(start, start + step)
+            right[part] = (self.values[part] @ sums) * self.labels[part, None] > 0
+        return right
+
+
+def path_outputs(
+    network: Checkpoint,
+    batches: Iterable[Examples],
+    readout: Readout = "mean",
+) -> PathOutputs:
+    """Path outputs of a trained network.
+
+    Parameters
+    ----------
+    network : Checkpoint
+        From :func:`pathkernel_trained.checkpoint.read_checkpoint`.
+    batches : iterable of Examples
+        Token sequences (P, M, N_0) and labels ±1, part by part.
+    readout : "first", "last", "mean" or int
+        Token at which the network is read out.
+
+    Returns
+    -------
+    PathOutputs
+        In float64.
+
+    Raises
+    ------
+    ValueError
+        If the arrays do not fit together.
+    """
+    weights = network.weights
+    shape = shape_of(weights)
+    layers = [
+        QueryKey(_double(queries), _double(keys), network.scale)
+        for queries, keys in zip(weights["queries"], weights["keys"])
+    ]
+    along = products_along_paths(weights)
+    values, labels = [], []
+    for batch in batches:
+        xi = attentioned_inputs(batch.inputs, layers, readout=readout)
+        values.append(np.einsum("pni,ni->pn", xi, along))
+        labels.append(batch.labels)
+    return PathOutputs(shape.heads_per_layer, np.concatenate(values), np.concatenate(labels))
+
+
+def products_along_paths(weights: Weights) -> np.ndarray:
+    """Products of weights along the paths, w_π = a V^{L h_L} … V^{1 h_1} V⁰, (n, N_0), float64.
+
+    Rows in path order: the first layer's head is slowest.
+    """
+    # the core divides by √N in every layer, as the theory's network does; the trained one does not
+    root = np.sqrt(shape_of(weights).width)
+    values = [root * _double(layer) for layer in weights["values"]]
+    return path_weights(values, _double(weights["readout"])) @ _double(weights["projection"])
+
+
+def _double(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, dtype=np.float64)

@@ -1,0 +1,13 @@
+"""Registers what is found of trained networks, without importing what it needs to run."""
+
+from __future__ import annotations
+
+from pathkernel_core.hooks import hookimpl
+from pathkernel_core.result import Result
+from pathkernel_trained.results import Comparison, Pruning
+
+
+@hookimpl
+def pathkernel_results() -> list[type[Result]]:
+    """Comparison with the theory, and removal of heads."""
+    return [Comparison, Pruning]

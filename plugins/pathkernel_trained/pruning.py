@@ -1,0 +1,358 @@
+"""Heads of a study's trained network: scored, removed, and the outcome kept in its store."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_core.network import Network
+from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.task import Examples
+from pathkernel_datasets.draws import order_parameter_draws
+from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.labelling import padded_rows
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.selection import number
+from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.study import versions
+from pathkernel_tasks.heads_file import heads_digest
+from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
+from pathkernel_trained.correlation import rank_correlations
+from pathkernel_trained.heads import Scores, are_removable, removable_heads, removal_order
+from pathkernel_trained.networks import pruned_checkpoint
+from pathkernel_trained.orders import compare_orders, scores_of
+from pathkernel_trained.outputs import PathOutputs, path_outputs
+from pathkernel_trained.pruning_layout import labelled_orders
+from pathkernel_trained.results import Pruning
+from pathkernel_trained.scores import (
+    ablation_scores,
+    gradient_scores,
+    magnitude_scores,
+    trained_scores,
+)
+from pathkernel_trained.study_checkpoint import study_checkpoint
+from pathkernel_trained.theory_scores import (
+    sampled_scores,
+    score_grid,
+    theory_points,
+    theory_scores,
+)
+
+_TRAINED = ("trained", "gradient", "raw-gradient", "magnitude", "ablation")  # of the network
+
+
+def prune_study(
+    store: str | os.PathLike,
+    *,
+    checkpoint: str | os.PathLike | None = None,
+    widths: Sequence[float] | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    episodes: int = Pruning.episodes,
+    random: int = Pruning.random,
+    resamples: int = Pruning.resamples,
+    report: Report = silent,
+) -> xr.Dataset:
+    """Compare orders in which the heads of a study's trained network can be removed.
+
+    Path outputs on validation and test examples are computed once for a network, and found in the
+    store from then on. Everything goes into the store's group ``pruning``, in place of an older
+    one.
+
+    Parameters
+    ----------
+    store : path
+        Result store of a study whose heads are those of a checkpoint.
+    checkpoint : path, optional
+        The trained network; by default the file of heads that the study names, as it is named or
+        beside the store.
+    widths : sequence of float, optional
+        Widths N whose order parameters score heads, among the study's; by default that of largest
+        log evidence, 10, and those with draws, see
+        :func:`pathkernel_trained.theory_scores.theory_points`.
+    temperature : float, optional
+        Temperature T, one of the study's; by default, at every width, that of largest log evidence.
+    seed : int, optional
+        Seed of the study's training examples, one of the study's; by default its first. Examples
+        are drawn from it, too.
+    episodes : int
+        Largest number of examples of each set; even for tasks that draw half of each label.
+    random : int
+        Orders drawn at random.
+    resamples : int
+        Resamples of the bootstrap.
+    report : callable
+        Called with a Progress after every batch of examples.
+
+    Returns
+    -------
+    xarray.Dataset
+        As docs/pruning.md lists it.
+
+    Raises
+    ------
+    StoreError
+        If the store is damaged, its heads are not those of a checkpoint, or it lacks the point; or
+        the checkpoint is of another network, or of one without a head to spare.
+    FileNotFoundError, ValueError
+        If the checkpoint is missing or damaged, a number is out of range, or there is no order of
+        the kind that is needed.
+    """
+    wanted = Pruning(
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        widths=None if widths is None else tuple(widths),
+        temperature=temperature,
+        seed=seed,
+        episodes=episodes,
+        random=random,
+        resamples=resamples,
+    )
+    return compute_result(wanted, store, report=report).result(Pruning.name).to_dataset()
+
+
+def open_pruning(store: str | os.PathLike) -> xr.Dataset | None:
+    """The comparison that a store holds, as :func:`prune_study` returns it; None if it has none.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store of pathkernel, or the store is damaged.
+    """
+    study = StoredStudy(store)
+    return study.result(Pruning.name).to_dataset() if study.holds(Pruning.name) else None
+
+
+def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
+    """Compare orders of removal; parameters and errors as for :func:`prune_study`."""
+    file, trained = study_checkpoint(study, wanted.checkpoint)
+    heads = trained.shape.heads_per_layer
+    if not removable_heads(heads):
+        raise StoreError(
+            f"every layer of {file} has one head only, so that none can be removed; train a "
+            "network with more"
+        )
+    dataset = study.dataset
+    draws = order_parameter_draws(study.path)
+    points = theory_points(dataset, wanted.widths, wanted.temperature, wanted.seed, draws)
+    seed = points[0].seed
+    scores = {f"theory N={number(at.width)}": theory_scores(dataset, at) for at in points}
+    errors = {}
+    for at in points:
+        if at in draws:
+            name = f"sampled N={number(at.width)}"
+            scores[name], errors[name] = sampled_scores(dataset, draws[at])
+    if wanted.out is not None:
+        _first_of_kind([*scores, *_TRAINED], wanted.order)
+    settings = {"heads": heads_digest(file), "episodes": wanted.episodes, "seed": seed}
+    settings |= versions(("pathkernel",))
+    outputs, tokens = _path_outputs(study, file, trained, settings, report)
+    scoring, *test_sets = outputs
+    scores |= _trained_scores(trained, outputs[scoring])
+    total = len(outputs) * wanted.episodes
+    report(Progress(total, total, "comparing orders"))
+    compared = compare_orders(
+        scores,
+        {name: outputs[name] for name in test_sets},
+        trained.shape,
+        trained.weights["projection"].shape[1],
+        tokens,
+        random=wanted.random,
+        resamples=wanted.resamples,
+        seed=seed,
+    )
+    result = xr.merge(
+        [
+            compared,
+            _points(compared, points),
+            _errors(compared, errors),
+            _grid(dataset, compared, seed),
+            _kept(outputs),
+        ],
+        join="exact",
+        combine_attrs="override",
+    )
+    result.attrs = {
+        "title": f"Heads removed from the trained network of {dataset.attrs['label']}",
+        "label": dataset.attrs["label"],
+        "heads_per_layer": list(heads),
+        "tokens": tokens,
+        "random_orders": wanted.random,
+        "resamples": wanted.resamples,
+        "settings": json.dumps(settings, sort_keys=True),
+    }
+    return result
+
+
+def order_named(result: xr.Dataset, kind: str) -> str:
+    """Label of the first order of a kind, such as ``theory N=10`` for ``theory``.
+
+    Raises
+    ------
+    ValueError
+        If the comparison has none.
+    """
+    return _first_of_kind([str(name) for name in result["order"].values], kind)
+
+
+def check_removal(study: StoredStudy, wanted: Pruning) -> None:
+    """Check, before any work, that a pruned network can be made and written.
+
+    Raises
+    ------
+    ValueError
+        If it cannot, saying why.
+    """
+    file, whole = study_checkpoint(study, wanted.checkpoint)
+    out, remove = wanted.out, wanted.remove
+    if out.suffix.lower() != ".safetensors" or not out.resolve().parent.is_dir():
+        raise ValueError(f"--out {out} must end in .safetensors, in a folder that exists")
+    if out.exists() and out.samefile(file):
+        raise ValueError(f"--out {out} is the trained network itself; name another file")
+    heads = whole.shape.heads_per_layer
+    if remove > sum(heads) - len(heads):
+        raise ValueError(
+            f"--remove {remove} is too much: of {sum(heads)} heads at most "
+            f"{sum(heads) - len(heads)} can go, as each of the {len(heads)} layers keeps one"
+        )
+
+
+def write_pruned(study: StoredStudy, wanted: Pruning, result: xr.Dataset) -> None:
+    """Write the network without the heads that go first by the order that is wanted."""
+    name = order_named(result, wanted.order)
+    _, whole = study_checkpoint(study, wanted.checkpoint)
+    removed = removal_order(scores_of(result, name)).first(wanted.remove)
+    save_checkpoint(wanted.out, pruned_checkpoint(whole, removed))
+
+
+def _first_of_kind(names: Sequence[str], kind: str) -> str:
+    for name in names:
+        if name == kind or name.startswith(f"{kind} N="):
+            return name
+    remedy = (
+        "; draw samples with: pathkernel sample, or choose --widths that have some"
+        if kind == "sampled"
+        else ""
+    )
+    raise ValueError(f"there is no order {kind!r}, only {', '.join(names)}{remedy}")
+
+
+def _trained_scores(trained: Checkpoint, held_out: PathOutputs) -> dict[str, Scores]:
+    """Scores by the trained network itself, those of ``_TRAINED``."""
+    values = (
+        trained_scores(trained.weights),
+        gradient_scores(held_out),
+        gradient_scores(held_out, normalised=False),
+        magnitude_scores(trained.weights),
+        ablation_scores(held_out),
+    )
+    return dict(zip(_TRAINED, values, strict=True))
+
+
+def _path_outputs(
+    study: StoredStudy,
+    file: Path,
+    trained: Checkpoint,
+    settings: Mapping[str, Any],
+    report: Report,
+) -> tuple[dict[str, PathOutputs], int]:
+    """Path outputs on every set, first the one to score heads on, and the number of tokens."""
+    heads = trained.shape.heads_per_layer
+    if study.holds(Pruning.name):
+        held = study.result(Pruning.name).to_dataset()
+        same = held.attrs.get("settings") == json.dumps(settings, sort_keys=True)
+        if same and "tokens" in held.attrs:
+            return {
+                str(name): _without_padding(heads, held.sel(episode_set=name))
+                for name in held["episode_set"].values
+            }, int(held.attrs["tokens"])
+    episodes = settings["episodes"]
+    sets = study.task(heads=str(file)).evaluation_sets(settings["seed"], episodes)
+    readout = study.dataset.attrs["readout"]
+    readout = readout if readout in ("first", "last", "mean") else int(readout)
+    tokens, done, total = 0, 0, len(sets) * episodes
+    found = {}
+    for name, batches in sets.items():
+        report(Progress(done, total, f"{name}: reading data"))
+
+        def checked(batches: Iterable[Examples] = batches, name: str = name) -> Iterator[Examples]:
+            nonlocal tokens, done
+            for batch in batches:
+                _check_labels(study, name, batch.labels)
+                tokens = batch.inputs.shape[1]
+                yield batch
+                done += len(batch.labels)
+                report(Progress(done, total, name))
+
+        found[name] = path_outputs(trained, checked(), readout)
+    return found, tokens
+
+
+def _check_labels(study: StoredStudy, name: str, labels: np.ndarray) -> None:
+    if labels.ndim != 1 or not np.isin(labels, (-1.0, 1.0)).all():
+        raise StoreError(
+            f"heads are removed by the accuracy that is lost, which takes labels ±1, but {name} of "
+            f"{study.dataset.attrs['task']} has others"
+        )
+
+
+def _points(compared: xr.Dataset, points: Sequence[Point]) -> xr.Dataset:
+    """Width and temperature of the orders that have them, as coordinates."""
+    widths, temperatures = np.full((2, compared.sizes["order"]), np.nan)
+    for at in points:
+        for place, name in enumerate(compared["order"].values):
+            if str(name).endswith(f" N={number(at.width)}"):
+                widths[place], temperatures[place] = at.width, at.temperature
+    return labelled_orders({}, {"order_width": widths, "order_temperature": temperatures})
+
+
+def _errors(compared: xr.Dataset, errors: Mapping[str, Scores]) -> xr.Dataset:
+    """Monte-Carlo errors of the scores of some orders."""
+    values = np.full(compared["score"].shape, np.nan)
+    for place, name in enumerate(compared["order"].values):
+        if str(name) in errors:
+            values[place] = padded_rows(errors[str(name)])
+    return labelled_orders({"score_error": values}, {})
+
+
+def _grid(dataset: xr.Dataset, compared: xr.Dataset, seed: int) -> xr.Dataset:
+    """How far theory's scores agree over the grid, and at every point with what is truly lost."""
+    scores = score_grid(dataset, seed)[:, :, are_removable(dataset.attrs["heads_per_layer"])]
+    agreement = rank_correlations(scores[:, :, None, None], scores)[0]
+    losses = compared["ablation_drop"].values
+    removable = ~np.isnan(losses[0])  # and there at all
+    truth = rank_correlations(scores[:, :, None], losses[:, removable])[0]
+    grid = {name: dataset[name].values for name in ("temperature", "width")}
+    dual = {f"{name}_dual": values for name, values in grid.items()}
+    return labelled_orders(
+        {"theory_agreement": agreement, "theory_correlation": truth}, {**grid, **dual}
+    )
+
+
+def _kept(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
+    """Path outputs, so that the next comparison of the network need not compute them."""
+    values, labels = (
+        padded_rows([getattr(part, name) for part in outputs.values()])
+        for name in ("values", "labels")
+    )
+    first = next(iter(outputs.values()))
+    return labelled_orders(
+        {"path_output": values, "episode_label": labels},
+        {
+            "episode_set": tuple(outputs),
+            "episode": range(labels.shape[1]),
+            "path": Network(first.heads, 1).path_labels,
+        },
+    )
+
+
+def _without_padding(heads: tuple[int, ...], held: xr.Dataset) -> PathOutputs:
+    there = held["episode_label"].notnull().values
+    return PathOutputs(
+        heads, held["path_output"].values[there], held["episode_label"].values[there]
+    )

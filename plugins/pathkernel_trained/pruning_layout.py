@@ -1,0 +1,145 @@
+"""Names, dimensions and meaning of everything in a comparison of orders; all units are 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import xarray as xr
+
+from pathkernel_core.analysis import Variable
+from pathkernel_datasets.labelling import coordinate, labelled
+
+_HEAD = ("layer", "head")
+_CURVE = ("order", "removed", "test_set")
+_SET_OF_HEADS = ("removed", "test_set")
+_CORRELATION = ("order", "test_set", "coefficient")
+_INTERVAL = (*_CORRELATION, "resampled", "bound")
+_GRID = ("temperature", "width")
+
+_LOST = "the accuracy lost on test episodes"
+VARIABLES = (
+    Variable(
+        "score", ("order", *_HEAD), "score of the head; heads of low scores are removed first"
+    ),
+    Variable(
+        "score_error",
+        ("order", *_HEAD),
+        "Monte-Carlo error of the score, where it is that of draws; NaN elsewhere",
+    ),
+    Variable("removal", ("order", *_HEAD), "removal that takes the head, from 1; 0 if it stays"),
+    Variable(
+        "accuracy",
+        _CURVE,
+        "fraction of test episodes classified correctly; mean over the random orders",
+    ),
+    Variable("accuracy_error", _CURVE, "standard error of the accuracy over test episodes"),
+    Variable(
+        "accuracy_drop_error",
+        _CURVE,
+        "standard error of the accuracy lost, over the same test episodes",
+    ),
+    Variable(
+        "random_deviation",
+        _SET_OF_HEADS,
+        "standard deviation of the accuracy over random orders",
+    ),
+    Variable(
+        "best_accuracy",
+        _SET_OF_HEADS,
+        "largest accuracy of any network with so many heads removed, chosen on the same episodes; "
+        "NaN where there are too many",
+    ),
+    Variable("parameters", ("removed",), "trained numbers of the network that is left"),
+    Variable(
+        "flops",
+        ("removed",),
+        "floating-point operations of the network that is left, per episode, layer by layer",
+    ),
+    Variable(
+        "ablation_drop",
+        ("test_set", *_HEAD),
+        f"{_LOST} when the head alone is removed; NaN for the only head of a layer",
+    ),
+    Variable(
+        "ablation_drop_error",
+        ("test_set", *_HEAD),
+        "standard error of the accuracy lost when the head alone is removed",
+    ),
+    Variable(
+        "rank_correlation",
+        _CORRELATION,
+        f"rank correlation of scores with {_LOST}, over the heads that can be removed alone",
+    ),
+    Variable(
+        "rank_correlation_interval",
+        _INTERVAL,
+        "central 95 % of the rank correlation's bootstrap resamples",
+    ),
+    Variable(
+        "correlation_difference",
+        _CORRELATION,
+        "rank correlation of the first order less that of this one",
+    ),
+    Variable(
+        "correlation_difference_interval",
+        _INTERVAL,
+        "central 95 % of the difference's bootstrap resamples, the same for both orders",
+    ),
+    Variable(
+        "theory_agreement",
+        (*_GRID, *(f"{name}_dual" for name in _GRID)),
+        "Spearman's rank correlation of theory's scores at two points of the grid",
+    ),
+    Variable(
+        "theory_correlation",
+        (*_GRID, "test_set"),
+        f"Spearman's rank correlation of theory's scores with {_LOST}",
+    ),
+    Variable(
+        "path_output",
+        ("episode_set", "episode", "path"),
+        "what the path adds to the output, before division by the root of their number",
+    ),
+    Variable("episode_label", ("episode_set", "episode"), "label of the episode"),
+)
+"""What a comparison of orders may hold."""
+
+COORDINATES = {
+    "order": "order in which heads are removed, by its score",
+    "removed": "number of heads removed",
+    "test_set": "set of test episodes",
+    "layer": "attention layer, from the input",
+    "head": "head within its layer",
+    "coefficient": "Spearman's ρ or Kendall's τ_b",
+    "resampled": "what the bootstrap draws anew",
+    "bound": "end of the interval",
+    "width": "network width N",
+    "temperature": "Gibbs temperature T, the variance of the observation noise",
+    "width_dual": "network width N of the other point",
+    "temperature_dual": "Gibbs temperature T of the other point",
+    "episode_set": "name of the set of episodes",
+    "episode": "episode within its set",
+    "path": "attention path, one head per layer",
+    "order_width": "width N of the order parameter that scores heads",
+    "order_temperature": "temperature T of the order parameter that scores heads",
+}
+"""Name → meaning."""
+
+_OF_ORDERS = ("order_width", "order_temperature")  # coordinates along another dimension
+
+
+def labelled_orders(values: Mapping[str, Any], labels: Mapping[str, Sequence[Any]]) -> xr.Dataset:
+    """Dataset of some of :data:`VARIABLES`, with coordinates among :data:`COORDINATES`.
+
+    Parameters
+    ----------
+    values : mapping of str to array
+        Axes in the order of the variable's dimensions.
+    labels : mapping of str to sequence
+    """
+    coordinates = {
+        name: coordinate("order" if name in _OF_ORDERS else name, entries, COORDINATES[name])
+        for name, entries in labels.items()
+    }
+    return labelled(values, VARIABLES, coordinates)

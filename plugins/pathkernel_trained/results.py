@@ -1,0 +1,163 @@
+"""What is found of a study's trained network: agreement with the theory, and heads to remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pathkernel_core.options import option
+from pathkernel_core.progress import Progress, Report
+from pathkernel_core.result import Result
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.figure import Figure
+
+    from pathkernel_datasets.stored import StoredStudy
+
+ORDERS = (
+    *("theory", "sampled", "trained"),
+    *("gradient", "raw-gradient", "magnitude", "ablation"),
+)
+"""Kinds of orders in which heads are removed."""
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """Compare a trained network's order parameter with the theory.
+
+    FILE.zarr is a study of that network: pathkernel run one-shot-images --heads
+    network.safetensors, or pathkernel run custom. At every point of the study, U of the trained
+    values and readout is compared with the theory's U, and with the sampled one where draws are
+    there. The result is kept in the same Zarr store.
+    """
+
+    name = "comparison"
+    command = "compare"
+    summary = "Compare a trained network's order parameter with the theory"
+
+    checkpoint: Path | None = option(
+        None,
+        "The trained network.  [default: the file of heads that the study was run with]",
+        type=Path,
+    )
+    widths: tuple[float, ...] | None = option(
+        None,
+        "Widths N to show, among the study's; at most three in figures.  [default: all]",
+        type=tuple,
+        flags=("--width", "--widths"),
+    )
+    temperature: float | str = option(
+        "evidence",
+        "Temperature T to report; or at each width the one of largest log evidence, or of largest "
+        "accuracy on validation examples.",
+        choices=("evidence", "validation"),
+        type=float,
+    )
+    seed: int | None = option(None, "Seed to show; by default the study's first.", type=int)
+
+    def compute(self, study: StoredStudy, report: Report) -> xr.Dataset:
+        """Agreement at every point of the study."""
+        from pathkernel_trained.comparison_store import compared
+
+        self._shown(study)  # a slip should show before the work
+        report(Progress(0, None, "comparing"))
+        return compared(study, self.checkpoint)
+
+    def tables(self, study: StoredStudy) -> list[Any]:
+        """Agreement at every width that is shown, of the theory and of the samples."""
+        from pathkernel_trained.comparison_tables import comparison_tables
+
+        return comparison_tables(study.result(self.name).to_dataset(), self._shown(study))
+
+    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
+        """U of theory, trained network and samples; entries; scores of heads."""
+        from pathkernel_trained.comparison_figures import comparison_figures
+
+        found = study.result(self.name).to_dataset()
+        return comparison_figures(study.dataset, found, self._shown(study))
+
+    def _shown(self, study: StoredStudy) -> Any:
+        from pathkernel_trained.comparison_tables import Shown
+
+        return Shown.select(study.dataset, self.widths, self.temperature, self.seed)
+
+
+@dataclass(frozen=True)
+class Pruning(Result):
+    """Find which heads of a trained network matter, and remove those that do not.
+
+    FILE.zarr is a study with the network's heads: pathkernel run one-shot-images --heads
+    network.safetensors, or pathkernel run custom. Heads are removed in increasing order of several
+    scores, without training again, and the networks that are left are tested on the task's test
+    sets; on one-shot images those are unseen characters and images of other kinds. The outcome is
+    kept in the store's group "pruning".
+    """
+
+    name = "pruning"
+    command = "prune"
+    summary = "Find which heads of a trained network matter"
+
+    checkpoint: Path | None = option(
+        None, "The trained network.  [default: the study's file of heads]", type=Path
+    )
+    order: str = option("theory", "What --remove goes by; the tables show all.", choices=ORDERS)
+    remove: int | None = option(None, "Heads to remove for --out.", type=int, least=1)
+    out: Path | None = option(
+        None, "File of the pruned network to write (.safetensors).", type=Path
+    )
+    episodes: int = option(
+        10_000, "Episodes of each set, an even number; at most those that the task has.", least=2
+    )
+    widths: tuple[float, ...] | None = option(
+        None,
+        "Widths N, among the study's, whose order parameters score heads; --order goes by the "
+        "first.  [default: that of largest log evidence, 10, and those with draws]",
+        type=tuple,
+        flags=("--width", "--widths"),
+    )
+    temperature: float | None = option(
+        None,
+        "Temperature T, one of the study's; by default, at each width, that of most evidence.",
+        type=float,
+    )
+    seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)
+    random: int = option(200, "Orders that are drawn at random, to compare with.", least=2)
+    resamples: int = option(2000, "Resamples of the bootstrap.", least=1)
+
+    def __post_init__(self):
+        if (self.remove is None) != (self.out is None):
+            raise ValueError(
+                "--remove says how many heads to remove and --out where the pruned network goes: "
+                "give both or none"
+            )
+
+    def compute(self, study: StoredStudy, report: Report) -> xr.Dataset:
+        """Compare all orders; write the pruned network if there is to be one."""
+        from pathkernel_trained import pruning
+
+        if self.out is not None:  # before the work, not after it
+            pruning.check_removal(study, self)
+        compared = pruning.pruned(study, self, report)
+        if self.out is not None:
+            pruning.write_pruned(study, self, compared)
+        return compared
+
+    def tables(self, study: StoredStudy) -> Iterator[Any]:
+        """Scores, accuracies, rank correlations, and what removal for ``out`` took and cost."""
+        from pathkernel_trained.pruning import order_named
+        from pathkernel_trained.pruning_tables import every_table, removal_lines
+
+        found = study.result(self.name).to_dataset()
+        yield from every_table(found)
+        if self.out is not None:
+            yield from removal_lines(found, order_named(found, self.order), self.remove)
+            yield f"Pruned network: {self.out.resolve()}"
+
+    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
+        """Accuracy as heads are removed, single heads, scores, and the theory's grid."""
+        from pathkernel_trained.pruning_figures import pruning_figures
+
+        return pruning_figures(study.result(self.name).to_dataset())

@@ -1,0 +1,113 @@
+"""The checkpoint whose queries and keys a study takes: found, and checked to be that one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+
+from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.stored import StoredStudy
+from pathkernel_tasks.heads_file import heads_digest
+from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
+
+_REMEDY = (
+    "make a study of a trained network with: pathkernel run one-shot-images --heads "
+    "network.safetensors, or pathkernel run custom"
+)
+
+
+def study_checkpoint(
+    study: StoredStudy, given: str | os.PathLike | None = None
+) -> tuple[Path, Checkpoint]:
+    """File and content of the checkpoint that a study's heads come from.
+
+    Parameters
+    ----------
+    study : StoredStudy
+    given : path, optional
+        The checkpoint. By default the file of heads that the study names; a relative path counts
+        from the working directory or else from the store's folder.
+
+    Raises
+    ------
+    StoreError
+        If its heads are not those of a file, or the checkpoint is another than that file.
+    FileNotFoundError
+        If there is no such checkpoint.
+    ValueError
+        If the file is damaged, or holds queries and keys only.
+    """
+    store, stored = study.path, study.identity
+    if "heads" not in stored["provenance"]:
+        kind = "random" if stored["options"].get("heads") == "random" else "made by its task"
+        raise StoreError(
+            f"the heads of {store} are {kind}, so that no trained network belongs to them; "
+            f"{_REMEDY}"
+        )
+    file = _find(store, stored) if given is None else Path(given)
+    _check_whole(file)
+    held = read_checkpoint(file)
+    _check_same(study.dataset, stored["provenance"]["heads"], file, held)
+    return file, held
+
+
+def study_heads(study: xr.Dataset) -> list[int]:
+    """Number of heads of each layer of a study."""
+    return [int(study[f"path_layer_{layer}"].max()) for layer in study["layer"].values]
+
+
+def _find(store: Path, stored: Mapping[str, Any]) -> Path:
+    named = Path(stored["options"]["heads"])
+    places = list(dict.fromkeys([named, store.resolve().parent / named]))
+    found = [place for place in places if place.is_file()]
+    if not found:
+        raise FileNotFoundError(
+            f"the study's file of heads is not at {' nor at '.join(map(str, places))}; say where "
+            "it lies with --checkpoint"
+        )
+    expected = stored["provenance"]["heads"]
+    return next((file for file in found if heads_digest(file) == expected), found[0])
+
+
+def _check_whole(file: Path) -> None:
+    """Raise a ValueError that says what to do about a file with queries and keys only."""
+    from safetensors import SafetensorError, safe_open
+
+    heads_only = file.suffix.lower() == ".npz"
+    if file.suffix.lower() == ".safetensors" and file.is_file():
+        try:
+            with safe_open(file, framework="np") as content:
+                names = set(content.keys())
+        except SafetensorError:
+            return  # which read_checkpoint explains
+        heads_only = "queries.1" in names and not {"values.1", "readout"} <= names
+    if heads_only:
+        raise ValueError(
+            f"{str(file)!r} holds queries and keys only, but the order parameter of a network "
+            "takes its values and readout; train one with: pathkernel train one-shot-images, or "
+            f"write your own with pathkernel_trained.checkpoint.save_checkpoint, and {_REMEDY}"
+        )
+
+
+def _check_same(study: xr.Dataset, expected: str, file: Path, held: Checkpoint) -> None:
+    again = f"run a study of this one: pathkernel run TASK --heads {file} --out NEW.zarr"
+    heads, shape = study_heads(study), held.shape
+    if list(shape.heads_per_layer) != heads or "output" in study.dims:
+        raise StoreError(
+            f"{file} has layers of {', '.join(map(str, shape.heads_per_layer))} heads and one "
+            "output, but the "
+            f"study has layers of {', '.join(map(str, heads))} heads and "
+            f"{study.sizes.get('output', 1)}; give the checkpoint that the study was run with, or "
+            f"{again}"
+        )
+    digest = heads_digest(file)
+    if digest != expected:
+        raise StoreError(
+            f"{file} is not the file of heads that the study was run with (its SHA-256 is "
+            f"{digest[:12]}…, not {expected[:12]}…), for example after more training; give that "
+            f"file with --checkpoint, or {again}"
+        )

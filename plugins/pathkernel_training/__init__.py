@@ -1,1 +1,0 @@
-"""Training of attention networks by gradient descent, in a form whose cost hardly grows with N."""

@@ -1,0 +1,71 @@
+"""Writing figures into a folder, as PNG and SVG, each whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from pathkernel_core.errors import PathkernelError
+from pathkernel_datasets.atomic import replacing
+from pathkernel_views.drawing import STYLE
+
+_RESOLUTION = 150  # dots per inch of PNG files
+
+
+class NothingToPlot(PathkernelError, ValueError):
+    """A store lacks what a figure shows, or it is not computed yet."""
+
+
+def write_figures(
+    figures: Mapping[str, Callable[[], Figure]],
+    folder: str | os.PathLike,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Draw figures and write each as ``<name>.png`` and ``<name>.svg``; names may hold folders.
+
+    Parameters
+    ----------
+    figures : mapping of str to callable
+        Name → function that draws the figure, or raises NothingToPlot.
+    folder : path
+        Folder to write into; made if it does not exist. Files of the same names are replaced.
+    report : callable
+        Called with a line of text for every figure that is skipped, and why.
+
+    Returns
+    -------
+    list of pathlib.Path
+        Files written.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made or written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in figures.items():
+        try:
+            figure = draw()
+        except NothingToPlot as reason:
+            report(f"{name}: skipped, {reason}")
+            continue
+        files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+        files[0].parent.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            _write(figure, file)
+        written += files
+    return written
+
+
+def _write(figure: Figure, file: Path) -> None:
+    """Write beside the file and move into place, so that no half-written figure is left."""
+    kind = file.suffix[1:]
+    with replacing(file) as partial, matplotlib.rc_context(STYLE):
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(partial, format=kind, dpi=_RESOLUTION, metadata=metadata)

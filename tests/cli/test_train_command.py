@@ -1,0 +1,193 @@
+"""The command ``pathkernel train``, its presets, and one training on real images."""
+
+import os
+
+import numpy as np
+import pytest
+from without_jax import without_jax
+
+from pathkernel.main import main
+from pathkernel.output import progress_bar
+from pathkernel.train_command import ProgressReport, describe
+from pathkernel_core.hooks import UnknownNameError
+from pathkernel_one_shot.presets import PRESETS, default_folder, preset
+from pathkernel_trained.network import NetworkShape
+
+pytestmark = pytest.mark.version
+
+NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"
+TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.002")
+needs_data = pytest.mark.skipif(
+    not os.environ.get("PATHKERNEL_DATA"),
+    reason="set PATHKERNEL_DATA to a folder that holds the image archives",
+)
+
+
+def outcome(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main(["train", "one-shot-images", *arguments])
+    out, err = capsys.readouterr()
+    return exit_.value.code, out, err
+
+
+def test_presets():
+    assert preset("2-4-512-128").shape == NetworkShape(2, 4, 512, 128)
+    assert preset("3-3-512-170").shape == NetworkShape(3, 3, 512, 170)
+    assert preset("3-3-512-170").weight_decay == 0.0, "it would never begin to learn"
+    assert preset("2-4-512-128").weight_decay == 5e-5
+    assert preset("2-8-512-64").shape == NetworkShape(2, 8, 512, 64)
+    assert preset("small").shape == NetworkShape(2, 4, 128, 32)
+    for name, chosen in PRESETS.items():
+        folder = default_folder(chosen.shape)
+        assert name == "small" or folder == f"one-shot-images-{name}"
+    with pytest.raises(UnknownNameError, match=r"no preset named 'smal'\. Did you mean 'small'"):
+        preset("smal")
+
+
+def test_help_needs_no_jax():
+    found = without_jax("train", "one-shot-images", "--help")
+    assert found.returncode == 0, found.stderr
+    for words in ("--preset", "--qk-width", "2-4-512-128", "small"):
+        assert words in found.stdout
+    assert "train " in without_jax("--help").stdout
+
+
+def test_without_jax_the_command_says_what_to_install(tmp_path):
+    found = without_jax("train", "one-shot-images", "--out", str(tmp_path / "run"))
+    assert found.returncode == 1
+    assert 'pip install "pathkernel[training]"' in found.stderr
+    assert "training needs jax" in found.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_progress_in_words():
+    pytest.importorskip("optax", reason=NEEDS_EXTRA)
+    from pathkernel_one_shot.training_run import TrainingProgress
+
+    assert describe(TrainingProgress(0, 10, doing="starting")) == "starting"
+    full = TrainingProgress(5, 10, 0.5, 0.75, 12.34)
+    assert describe(full) == "training, loss 0.500, accuracy 75.0%, 12.3 steps/s"
+
+
+def test_progress_on_the_shared_bar():
+    pytest.importorskip("optax", reason=NEEDS_EXTRA)
+    from pathkernel_one_shot.training_run import TrainingProgress
+
+    with progress_bar() as bar:
+        report = ProgressReport(bar)
+        (line,) = bar.tasks
+        assert (line.description, line.total) == ("reading images", None)
+        started = line.start_time
+        report(TrainingProgress(4, 10, doing="starting"))
+        assert (line.completed, line.total) == (4, 10), "of a training that goes on"
+        assert line.start_time > started, "reading images does not count for the time left"
+        started = line.start_time
+        report(TrainingProgress(5, 10, 0.5, 0.75, 12.34))
+        assert (line.completed, line.total) == (5, 10)
+        assert line.start_time == started
+        assert line.description == "training, loss 0.500, accuracy 75.0%, 12.3 steps/s"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--preset", "smal"), "Did you mean 'small'"),
+        (("--heads", "0"), "--heads"),
+        (("--epochs", "0"), "--epochs"),
+        (("--test-episodes", "7"), "test_episodes must be even"),
+    ],
+)
+def test_wrong_options(capsys, options, message):
+    pytest.importorskip("optax", reason=NEEDS_EXTRA)
+    code, _, err = outcome(capsys, *options)
+    assert code in (1, 2)
+    assert message in err
+
+
+def test_unknown_training_gets_a_suggestion(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "one-shot-image"])
+    assert "Did you mean 'one-shot-images'" in capsys.readouterr().err
+
+
+def made_up(monkeypatch, data):
+    pytest.importorskip("optax", reason=NEEDS_EXTRA)
+    monkeypatch.setattr("pathkernel_one_shot.training.omniglot_data", lambda: data)
+    return ("--layers", "1", "--heads", "1", "--width", "4", "--qk-width", "2", "--epochs", "1")
+
+
+def test_ctrl_c_says_what_is_kept(capsys, data, monkeypatch, tmp_path):
+    from dataclasses import replace
+
+    # more drawings, so that an epoch has batches of 128
+    larger = replace(data, train=np.tile(data.train, (3, 1, 1)))
+    options = (*made_up(monkeypatch, larger), "--out", str(tmp_path / "run"))
+
+    steps = [0]
+    from pathkernel_one_shot import training_run
+
+    original = training_run.take_step
+
+    def interrupted(*arguments, **keywords):
+        steps[0] += 1
+        if steps[0] == stop:
+            raise KeyboardInterrupt
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(training_run, "take_step", interrupted)
+    stop = 2
+    code, out, err = outcome(capsys, *options)
+    assert (code, out) == (130, "")
+    assert "Interrupted. No checkpoint was written yet; run the same command again" in err
+    monkeypatch.setattr(training_run, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(
+        training_run, "_next", lambda step, every: step + 1
+    )  # a checkpoint at each step
+    steps[0], stop = 0, 3
+    code, out, err = outcome(capsys, *options)
+    assert code == 130
+    assert f"The training after step 2 is kept in {tmp_path / 'run'}; run the same" in err
+
+
+@pytest.mark.data
+@needs_data
+def test_the_command_trains_and_goes_on(capsys, monkeypatch, tmp_path):
+    pytest.importorskip("optax", reason=NEEDS_EXTRA)
+    import xarray as xr
+
+    from pathkernel_one_shot.training import one_shot_accuracy
+    from pathkernel_tasks.heads_file import read_heads
+    from pathkernel_trained.checkpoint import read_checkpoint
+
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "one-shot-images-1-2-8-4"
+    for again in (False, True):
+        code, out, err = outcome(capsys, *TINY, "--test-episodes", "200")
+        assert code == 0, err
+        assert err == "", "stderr is no terminal: no progress belongs there"
+        assert out.splitlines()[-1] == f"Results: {folder}"
+        assert ("Nothing was left to train" in out) == again
+        assert "8 steps" in out
+        assert "Test accuracy: " in out
+    checkpoint = read_checkpoint(folder / "network.safetensors")
+    accuracy = float(xr.open_zarr(folder / "curves.zarr")["test_accuracy"])
+    assert one_shot_accuracy(checkpoint, "test", 200, seed=0) == accuracy
+    assert 0.3 < accuracy < 0.7, "eight steps teach nothing"
+    assert len(read_heads(folder / "network.safetensors", 192).layers) == 1
+    for wrong in ({"split": "tset"}, {"episodes": 3}):
+        with pytest.raises(ValueError, match=r"split must be one of|episodes must be even"):
+            one_shot_accuracy(checkpoint, **wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@needs_data
+def test_the_small_network_learns(tmp_path):
+    """Half an epoch, well before the preset's end, already generalises to unseen characters."""
+    pytest.importorskip("optax", reason=NEEDS_EXTRA)
+    from pathkernel_one_shot.training import train_one_shot_images
+
+    trained = train_one_shot_images(tmp_path / "run", "small", epochs=0.5)
+    assert trained.steps == 2062
+    assert trained.test_accuracy > 0.58
+    assert trained.validation_accuracy > 0.58

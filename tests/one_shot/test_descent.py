@@ -1,0 +1,85 @@
+"""Steps of gradient descent, and accuracies."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="training needs the extra: pip install pathkernel[training]")
+pytest.importorskip("optax", reason="training needs the extra: pip install pathkernel[training]")
+import jax
+import jax.numpy as jnp
+
+from pathkernel_one_shot import layer_form
+from pathkernel_one_shot.descent import evaluate, initial_state, make_optimiser, take_step
+from pathkernel_one_shot.episodes import (
+    TrainingEpisodes,
+    episode_coordinates,
+    token_space,
+    validation_episodes,
+)
+from pathkernel_trained.network import NetworkShape, initial_weights
+
+SHAPE = NetworkShape(2, 2, 12, 6)
+
+
+def output(weights, data, episodes):
+    space = token_space(data.label_vectors)
+    coordinates = episode_coordinates(data.train, episodes.images, episodes.first_labels)
+    return layer_form.network_output(weights, coordinates @ space.basis + space.offsets)
+
+
+def double(weights):
+    return {name: np.asarray(array, dtype=float) for name, array in weights.items()}
+
+
+def test_steps_are_those_of_adam_with_l2(data):
+    """Against the textbook's Adam in NumPy, on the gradient of the layer-by-layer network."""
+    rate, decay = 1e-2, 0.3  # a decay that shows
+    optimiser = make_optimiser(rate, decay)
+    start = double(initial_weights(SHAPE, 192, 0))
+    state = initial_state(start, optimiser)
+    space = token_space(data.label_vectors)
+    expected = dict(start)
+    mean = {name: np.zeros_like(array) for name, array in start.items()}
+    square = {name: np.zeros_like(array) for name, array in start.items()}
+    for step in range(3):
+        batch = TrainingEpisodes(12, 16, 0).at(step)
+
+        def loss(weights, batch=batch):
+            return jnp.mean((output(weights, data, batch) - batch.labels) ** 2)
+
+        value, gradients = jax.jit(jax.value_and_grad(loss))(expected)
+        for name, gradient in gradients.items():
+            gradient = np.asarray(gradient) + decay * expected[name]
+            mean[name] = 0.9 * mean[name] + 0.1 * gradient
+            square[name] = 0.999 * square[name] + 0.001 * gradient**2
+            first = mean[name] / (1 - 0.9 ** (step + 1))
+            second = square[name] / (1 - 0.999 ** (step + 1))
+            expected[name] = expected[name] - rate * first / (np.sqrt(second) + 1e-8)
+        batch_arrays = (batch.images, batch.first_labels, batch.labels)
+        state, found = take_step(state, space, data.train, *batch_arrays, optimiser=optimiser)
+        np.testing.assert_allclose(found, value, rtol=1e-6)
+        for name, array in expected.items():
+            # an entry whose gradient is tiny moves by its sign, so that rounding can show
+            np.testing.assert_allclose(state.weights[name], array, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_evaluation(data):
+    weights = double(initial_weights(SHAPE, 192, 1))
+    weights["readout"] = 20 * weights["readout"]
+    episodes = validation_episodes(
+        12, 300, seed=0, step=0
+    )  # not a multiple of what is done at once
+    space = token_space(data.label_vectors)
+    expected = np.asarray(output(weights, data, episodes))
+    accuracy, loss = evaluate(weights, space, data.train, episodes)
+    assert accuracy == np.mean((expected > 0) == (episodes.labels > 0))
+    assert 0.3 < accuracy < 0.7
+    assert loss == pytest.approx(np.mean((expected - episodes.labels) ** 2), rel=1e-6)
+
+
+def test_an_output_of_zero_is_wrong(data):
+    weights = double(initial_weights(SHAPE, 192, 1))
+    weights["readout"] = 0 * weights["readout"]
+    episodes = validation_episodes(12, 20, seed=0, step=0)
+    found = evaluate(weights, token_space(data.label_vectors), data.train, episodes)
+    assert found == (0.0, 1.0)

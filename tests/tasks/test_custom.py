@@ -1,0 +1,423 @@
+"""The task on a user's own files: the same results as the core, and every refusal."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from safetensors.numpy import save_file
+
+import pathkernel_core as pk
+from pathkernel_core.testing import TaskContract
+from pathkernel_datasets.store import open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_tasks import custom_data
+from pathkernel_tasks.custom import Custom
+from pathkernel_tasks.heads_file import save_heads
+from pathkernel_views.tables import rich_table
+
+pytestmark = pytest.mark.version
+
+P, TESTS, M, WIDTH = 20, 12, 5, 4
+
+
+@pytest.fixture
+def layers():
+    generator = np.random.default_rng(1)
+    return [
+        pk.QueryKey(generator.normal(size=(h, 3, WIDTH)), generator.normal(size=(h, 3, WIDTH)), 0.7)
+        for h in (2, 3)
+    ]
+
+
+@pytest.fixture
+def arrays():
+    generator = np.random.default_rng(2)
+    inputs = generator.normal(size=(P, M, WIDTH))
+    test = generator.normal(size=(TESTS, M, WIDTH))
+    return {
+        "inputs": inputs,
+        "labels": (inputs[:, :, 0].sum(axis=1) > 0).astype(int),
+        "test_inputs": test,
+        "test_labels": (test[:, :, 0].sum(axis=1) > 0).astype(int),
+    }
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Write a data file → its path, as text."""
+
+    def write(arrays, name="data.npz"):
+        path = tmp_path / name
+        if path.suffix == ".npz":
+            np.savez(path, **arrays)
+        elif path.suffix == ".safetensors":
+            save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, path)
+        else:
+            variables = {
+                key: ([f"{key}_{axis}" for axis in range(value.ndim)], value)
+                for key, value in arrays.items()
+            }
+            xr.Dataset(variables).to_zarr(path, zarr_format=3, consolidated=False)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def heads(tmp_path, layers):
+    path = tmp_path / "heads.safetensors"
+    save_heads(path, layers)
+    return str(path)
+
+
+def matrices(arrays, layers, last=False):
+    """The same arrays with the attention of the heads beside them."""
+    result = dict(arrays)
+    for stem in [name for name in arrays if "inputs" in name]:
+        for number, layer in enumerate(layers, start=1):
+            omega = layer.attention(arrays[stem])
+            name = f"{stem.replace('inputs', 'attention')}.{number}"
+            result[name] = omega.swapaxes(-1, -2) if last else omega
+    return result
+
+
+@pytest.fixture
+def direct(arrays, layers):
+    """Predictions of the core alone, at width 10 and temperature 0.1."""
+    sign = {name: 2.0 * arrays[name] - 1 for name in ("labels", "test_labels")}
+    xi = pk.attentioned_inputs(arrays["inputs"], layers, "mean")
+    problem = pk.PathKernels(xi, sign["labels"])
+    solution = pk.minimise_action(problem, pk.Network((2, 3), 10), 0.1)
+    new = pk.attentioned_inputs(arrays["test_inputs"], layers, "mean")
+    mean = solution.predict(new).mean
+    return solution.order_parameter, mean, np.mean(mean * sign["test_labels"] > 0)
+
+
+def check_study(task, path, direct):
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), path)
+    study = open_store(path).isel(seed=0, temperature=0, width=0)
+    order_parameter, mean, accuracy = direct
+    assert np.allclose(study.order_parameter, order_parameter, rtol=1e-6, atol=1e-8)
+    assert np.allclose(study.predictor_mean.sel(test_set="test"), mean, atol=1e-7)
+    assert study.accuracy.item() == accuracy
+    return study
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.safetensors", "data.zarr"])
+def test_a_study_is_what_the_core_computes(tmp_path, data, arrays, heads, direct, name):
+    task = Custom(inputs=data(arrays, name), heads=heads, readout="mean")
+    study = check_study(task, tmp_path / "study.zarr", direct)
+    assert study.attrs["notes"] == {"labels": "classes 0 and 1 became −1 and +1"}
+    assert f"custom, {name}, heads.safetensors" in study.attrs["title"]
+
+
+@pytest.mark.parametrize("key_axis", ["first", "last"])
+def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, direct, key_axis):
+    path = data(matrices(arrays, layers, last=key_axis == "last"))
+    task = Custom(inputs=path, readout="mean", key_axis=key_axis, approximation="of an encoder")
+    study = check_study(task, tmp_path / "study.zarr", direct)
+    assert study.attrs["notes"]["approximation"] == "of an encoder"
+    caption = str(rich_table(open_store(tmp_path / "study.zarr")).caption)
+    assert "Approximation: of an encoder" in caption
+    assert "Labels: classes 0 and 1" in caption
+
+
+MODEL = "where the model that they are of attends to hidden states"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, MODEL), ("of a toy", "of a toy"), ("", "")])
+def test_attention_matrices_depart_from_the_theory(tmp_path, data, arrays, layers, given, expected):
+    """Unless the user says otherwise, and "" says that they do not."""
+    path = data(matrices(arrays, layers))
+    run_study(
+        Study(Custom(inputs=path, approximation=given), widths=(10,), temperatures=(0.1,)),
+        tmp_path / "study.zarr",
+    )
+    notes = open_store(tmp_path / "study.zarr").attrs["notes"]
+    assert ("approximation" in notes) == bool(expected)
+    assert expected in notes.get("approximation", "")
+
+
+def test_arrays_that_are_not_read_are_noted(tmp_path, data, arrays, layers):
+    path = data({**arrays, "ids": np.ones(3), "about": np.array("mine")})
+    labels = data({"labels.txt": np.ones(2), "other": np.ones(2)}, "labels.npz")
+    heads = str(tmp_path / "more.npz")
+    save_heads(heads, layers)
+    with np.load(heads) as archive:
+        np.savez(heads, **archive, **{"values.1": np.ones(2)})
+    with pytest.raises(ValueError, match=r"labels file .* holds 'labels\.txt'; names must be"):
+        Custom(inputs=path, labels=labels, heads=heads).realise(0)
+    labels = data({"other": np.ones(2)}, "labels.npz")
+    notes = Custom(inputs=path, labels=labels, heads=heads).realise(0).notes
+    assert notes["files"] == (
+        "data.npz: about, ids not read (read: inputs, labels, test_inputs, test_labels); "
+        "labels.npz: other not read (read: nothing); "
+        "more.npz: values.1 not read (read: keys.1, keys.2, queries.1, queries.2, scale)"
+    )
+    save_heads(heads, layers)
+    assert "files" not in Custom(inputs=data(arrays), heads=heads).realise(0).notes
+
+
+def test_split_takes_inputs_labels_and_attention_together(data, arrays, layers):
+    train = {name: array for name, array in arrays.items() if not name.startswith("test")}
+    path = data(matrices(train, layers))
+    realisation = Custom(inputs=path, test_fraction=0.25).realise(3)
+    parts = [realisation.train, realisation.test_sets["test"]]
+    assert [len(part.inputs) for part in parts] == [15, 5]
+    for part in parts:
+        assert np.array_equal(part.labels > 0, part.inputs[:, :, 0].sum(axis=1) > 0)
+        for layer, expected in zip(realisation.layers_of(part), layers):
+            assert np.allclose(layer.omega, expected.attention(part.inputs))
+    found = np.concatenate([part.inputs for part in parts])
+    order = np.lexsort(found.reshape(P, -1).T)
+    assert np.array_equal(
+        found[order], arrays["inputs"][np.lexsort(arrays["inputs"].reshape(P, -1).T)]
+    )
+    other = Custom(inputs=path, test_fraction=0.25).realise(4)
+    assert not np.array_equal(other.train.inputs, realisation.train.inputs)
+
+
+def test_several_test_sets(data, arrays, layers):
+    named = {
+        name.replace("test_inputs", "test_inputs.far").replace("test_labels", "test_labels.far"): a
+        for name, a in arrays.items()
+    }
+    near = {"test_inputs": arrays["inputs"][:3, :, :], "test_labels": arrays["labels"][:3]}
+    given = matrices({**named, **near}, layers)
+    realisation = Custom(inputs=data(given)).realise(0)
+    assert list(realisation.test_sets) == ["test", "far"]
+    assert len(realisation.test_sets["far"].inputs) == TESTS
+    assert np.allclose(
+        realisation.test_sets["far"].layers[1].omega, layers[1].attention(arrays["test_inputs"])
+    )
+
+
+def test_test_sets_with_numbers_for_names(data, arrays, layers):
+    """The last number of attention is that of the layer, and the one before that of the set."""
+    named = {
+        f"{name}.{number}" if name.startswith("test") else name: array
+        for number in (1, 2)
+        for name, array in arrays.items()
+    }
+    realisation = Custom(inputs=data(matrices(named, layers))).realise(0)
+    assert list(realisation.test_sets) == ["1", "2"]
+    for part in realisation.test_sets.values():
+        assert np.allclose(part.layers[1].omega, layers[1].attention(arrays["test_inputs"]))
+    wrong = {**named, "attention.1": named["labels"], "test_attention.1": named["labels"]}
+    with pytest.raises(ValueError, match=r"'test_attention\.1' belongs to no test_inputs"):
+        Custom(inputs=data(wrong)).realise(0)
+
+
+def test_a_test_set_that_is_named_twice(data, arrays, heads):
+    twice = {**arrays, "test_inputs.test": arrays["test_inputs"]}
+    with pytest.raises(ValueError, match=r"'test_inputs' and 'test_inputs\.test' are the same"):
+        Custom(inputs=data(twice), heads=heads).realise(0)
+    renamed = {
+        name.replace("test_inputs", "test_inputs.test"): array for name, array in arrays.items()
+    }
+    assert list(Custom(inputs=data(renamed), heads=heads).realise(0).test_sets) == ["test"]
+
+
+def test_labels_of_their_own_file(data, arrays, heads):
+    tokens = {name: array for name, array in arrays.items() if "inputs" in name}
+    given = {name: array for name, array in arrays.items() if "labels" in name}
+    inputs, labels = data(tokens), data(given, "labels.zarr")
+    apart = Custom(inputs=inputs, labels=labels, heads=heads)
+    assert np.array_equal(apart.realise(0).train.labels, 2.0 * arrays["labels"] - 1)
+    assert set(apart.provenance()) == {"inputs", "labels", "heads"}
+    with pytest.raises(ValueError, match=r"both hold 'labels'"):
+        Custom(inputs=data(arrays), labels=labels, heads=heads).realise(0)
+
+
+def test_classes_become_outputs(tmp_path, data, arrays, heads):
+    arrays["labels"], arrays["test_labels"] = np.arange(P) % 3, np.arange(TESTS) % 3
+    task = Custom(inputs=data(arrays), heads=heads)
+    assert task.realise(0).outputs == 3
+    run_study(Study(task, widths=(30,), temperatures=(0.1,)), tmp_path / "study.zarr")
+    study = open_store(tmp_path / "study.zarr")
+    assert study.sizes["output"] == 3
+    assert int(study.status.item()) == 1
+
+
+def test_constant_and_approximation_of_heads(data, arrays, tmp_path):
+    generator = np.random.default_rng(4)
+    wide = [pk.QueryKey(*generator.normal(size=(2, 2, 3, WIDTH + 1)))]
+    for suffix in ("safetensors", "npz"):
+        path = str(tmp_path / f"wide.{suffix}")
+        save_heads(path, wide, approximation="heads of a model with skip connections")
+        realisation = Custom(inputs=data(arrays), heads=path, constant=True).realise(0)
+        assert realisation.train.inputs.shape == (P, M, WIDTH + 1)
+        assert (realisation.test_sets["test"].inputs[..., -1] == 1).all()
+        assert realisation.notes["approximation"] == "heads of a model with skip connections"
+        own = Custom(inputs=data(arrays), heads=path, constant=True, approximation="mine")
+        assert own.realise(0).notes["approximation"] == "mine"
+        with pytest.raises(ValueError, match=r"width 5, but those of .* 4.*\(--constant\)"):
+            Custom(inputs=data(arrays), heads=path).realise(0)
+
+
+def test_constant_that_is_not_needed(data, arrays, heads):
+    with pytest.raises(ValueError, match=r"width 4, but .* have width 5\. Leave constant out"):
+        Custom(inputs=data(arrays), heads=heads, constant=True).realise(0)
+
+
+def test_provenance_follows_the_content(data, arrays, heads):
+    task = Custom(inputs=data(arrays), heads=heads)
+    with open(heads, "rb") as stream:
+        assert task.provenance()["heads"] == hashlib.sha256(stream.read()).hexdigest()
+    before = task.provenance()["inputs"]
+    data({**arrays, "inputs": arrays["inputs"] + 1})
+    assert task.provenance()["inputs"] != before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": None}, "lacks 'inputs'; it holds labels, test_inputs, test_labels"),
+        ({"labels": None}, "lacks 'labels'"),
+        ({"labels": None, "lables": np.ones(P)}, r"lacks 'labels'.*\(data\.npz: lables not read"),
+        ({"test_labels": None}, "lacks 'test_labels'"),
+        ({"test_inputs": None, "test_labels": None}, r"no test_inputs; add them.*--test-fraction"),
+        ({"test_inputs": None}, "'test_labels' belongs to no test_inputs"),
+        ({"inputs": np.ones((P, M))}, r"'inputs' must have shape \(P, M, N_0\)"),
+        ({"inputs": np.ones((P - 1, M, WIDTH))}, "'labels' holds 20 labels for the 19 examples"),
+        ({"inputs": np.full((P, M, WIDTH), np.nan)}, "'inputs' holds NaN"),
+        ({"inputs": np.ones((P, M, WIDTH), complex)}, "'inputs' must hold real numbers"),
+        ({"test_inputs": np.ones((TESTS, M, 3))}, "'test_inputs' has tokens of width 3"),
+        ({"labels": np.zeros(P, int)}, "labels holds a single class"),
+        ({"test_labels": np.full(TESTS, 7)}, "test_labels holds the class 7"),
+        ({"input": np.ones(2)}, "holds 'input'; names must be inputs, labels"),
+        ({"test_inputs.a.b": np.ones(2)}, r"holds 'test_inputs\.a\.b'; names must be"),
+        ({"attention": np.ones(2)}, "holds 'attention'; names must be"),
+        ({"attention_2": np.ones(2)}, "holds 'attention_2'; names must be .* Rename it"),
+        ({"attention.0": np.ones(2)}, r"holds 'attention\.0'; names must be"),
+        ({"attention.99999999999": np.ones(2)}, r"holds 'attention\.9+'; names must be"),
+        ({"attention.far.1": np.ones(2)}, r"holds 'attention\.far\.1'; names must be"),
+        ({"attention_mask": np.ones(2)}, "holds 'attention_mask'; names must be"),
+        ({"Inputs": np.ones(2)}, "holds 'Inputs'; names must be"),
+        ({"train_labels": np.ones(2)}, "holds 'train_labels'; names must be"),
+        ({"test-inputs": np.ones(2)}, "holds 'test-inputs'; names must be"),
+        ({"test_inputs_far": np.ones(2)}, "holds 'test_inputs_far'; names must be"),
+        ({"labels.1": np.ones(2)}, r"holds 'labels\.1'; names must be"),
+        ({"labels": np.array([None] * P)}, "holds Python objects, which are never loaded"),
+    ],
+)
+def test_wrong_data_files(data, arrays, heads, change, message):
+    given = {name: array for name, array in {**arrays, **change}.items() if array is not None}
+    with pytest.raises(ValueError, match=rf"data file .*data\.npz.*{message}"):
+        Custom(inputs=data(given), heads=heads).realise(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention.1": None}, r"lacks 'attention\.1'"),
+        ({"test_attention.2": None}, r"lacks 'test_attention\.2'"),
+        ({"attention.4": np.ones((P, 1, M, M)) / M}, r"lacks 'attention\.3'"),
+        ({"attention.9999": np.ones((P, 1, M, M)) / M}, r"lacks 'attention\.3'; it holds"),
+        ({"attention.1": np.ones((P, 2, M, M - 1))}, r"'attention\.1' must have shape \(20, H, 5"),
+        ({"attention.1": np.ones((TESTS, 2, M, M))}, r"'attention\.1' must have shape"),
+        ({"attention.1": np.ones((P, 0, M, M))}, r"'attention\.1' must have shape"),
+        ({"attention.1": np.ones((P, 2, M, M))}, r"must sum to 1 over key tokens.*use 'last'"),
+        ({"attention.1": np.full((P, 2, M, M), np.inf)}, r"'attention\.1' holds NaN or inf"),
+        ({"attention.1": -np.ones((P, 2, M, M)) / M}, "holds negative numbers"),
+        ({"test_attention.1": np.ones((TESTS, 1, M, M)) / M}, r"attention of \[1, 3\] heads"),
+        ({"test_attention.far.1": np.ones((P, 1, M, M)) / M}, "belongs to no test_inputs"),
+    ],
+)
+def test_wrong_attention(data, arrays, layers, change, message):
+    given = {**matrices(arrays, layers), **change}
+    given = {name: array for name, array in given.items() if array is not None}
+    with pytest.raises(ValueError, match=message):
+        Custom(inputs=data(given)).realise(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "inputs must name a data file"),
+        ({"inputs": "x.csv"}, r"data file 'x\.csv' must end in \.npz or"),
+        ({"inputs": "x.npz", "labels": "y.txt"}, r"labels file 'y\.txt' must end in"),
+        ({"inputs": "x.npz", "heads": "h.pt"}, r"heads file 'h\.pt' must end in"),
+        ({"inputs": "x.npz", "test_fraction": 1.0}, "test_fraction must be from 0 to below 1"),
+        ({"inputs": "x.npz", "readout": "middle"}, "readout must be first, last, mean or a token"),
+        ({"inputs": "x.npz", "key_axis": "second"}, "key_axis must be first or last"),
+        ({"inputs": "x.npz", "heads": "h.npz", "key_axis": "last"}, "leave it out with heads"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        Custom(**options)
+
+
+def test_options_that_do_not_fit_the_file(data, arrays, layers, heads):
+    path = data(arrays)
+    with pytest.raises(ValueError, match=r"holds no attention\.1; .*--heads"):
+        Custom(inputs=path).realise(0)
+    with pytest.raises(ValueError, match="would split the examples, but the data have test sets"):
+        Custom(inputs=path, heads=heads, test_fraction=0.5).realise(0)
+    with pytest.raises(ValueError, match="seed 1 would repeat seed 0"):
+        Custom(inputs=path, heads=heads).realise(1)
+    train = {name: arrays[name] for name in ("inputs", "labels")}
+    with pytest.raises(ValueError, match="leaves one side empty"):
+        Custom(inputs=data(train, "b.npz"), heads=heads, test_fraction=0.01).realise(0)
+    both = data(matrices(arrays, layers), "both.npz")
+    with pytest.raises(ValueError, match="leave one of the two out"):
+        Custom(inputs=both, heads=heads).realise(0)
+
+
+def test_zarr_that_xarray_did_not_write(tmp_path, arrays, heads):
+    group = zarr.create_group(tmp_path / "plain.zarr")
+    for name, array in arrays.items():
+        group[name] = array
+    found = Custom(inputs=str(tmp_path / "plain.zarr"), heads=heads).realise(0).train
+    assert np.array_equal(found.inputs, arrays["inputs"])
+    assert np.array_equal(found.labels, 2.0 * arrays["labels"] - 1)
+
+
+def test_chunks_of_a_single_class(tmp_path, arrays, heads):
+    """xarray leaves those of the first class out, which a note tells, and errors as well."""
+    arrays["labels"] = np.repeat([0, 1], P // 2)
+    variables = {
+        name: ([f"{name}_{axis}" for axis in range(array.ndim)], array)
+        for name, array in arrays.items()
+    }
+    for half, stem in ((P // 2, "halves"), (P, "single")):
+        arrays["labels"][:half] = 0
+        arrays["labels"][half:] = 1
+        xr.Dataset(variables).to_zarr(
+            tmp_path / f"{stem}.zarr",
+            zarr_format=3,
+            consolidated=False,
+            encoding={"labels": {"chunks": (P // 2,)}},
+        )
+    realisation = Custom(inputs=str(tmp_path / "halves.zarr"), heads=heads).realise(0)
+    assert np.array_equal(realisation.train.labels, np.repeat([-1.0, 1], P // 2))
+    assert realisation.notes["files"] == "halves.zarr: labels lacks 1 of its 2 chunks, read as 0"
+    with pytest.raises(ValueError, match=r"single class, 0; .* \(single\.zarr: labels lacks 2 of"):
+        Custom(inputs=str(tmp_path / "single.zarr"), heads=heads).realise(0)
+
+
+def test_too_little_memory_for_the_arrays(data, arrays, heads, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(custom_data, "targets", fail)
+    with pytest.raises(ValueError, match=r"data\.npz' does not fit into the memory that is free"):
+        Custom(inputs=data(arrays), heads=heads).realise(0)
+
+
+def test_readout_by_index(data, arrays, heads):
+    assert Custom(inputs=data(arrays), heads=heads, readout="-2").realise(0).readout == -2
+
+
+class TestContract(TaskContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, data, arrays, layers):
+        train = {name: arrays[name] for name in ("inputs", "labels")}
+        self.path = data(matrices(train, layers))
+
+    def task(self):
+        return Custom(inputs=self.path, test_fraction=0.4)

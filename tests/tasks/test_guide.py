@@ -1,0 +1,125 @@
+"""The guide's commands and examples do what it says."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from safetensors.numpy import save_file
+
+import pathkernel_core as pk
+from pathkernel.heads_command import _LAYOUTS
+from pathkernel.main import main
+from pathkernel_tasks.heads_file import read_heads
+from pathkernel_tasks.layouts import LAYOUTS
+
+pytestmark = pytest.mark.version
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def invoke(capsys, monkeypatch, tmp_path):
+    """Run the command line in an empty folder → (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
+def test_five_minutes(invoke):
+    files, scores, study = blocks("python")
+    exec(files, {})
+    (command,) = blocks("sh")[0].splitlines()
+    program, *arguments = command.split()
+    assert program == "pathkernel"
+    status, out, err = invoke(*arguments, "--no-figures")
+    assert status == 0, err
+    assert "classes 0 and 1 became" in out
+    exec(scores, {})
+    dataset = xr.open_zarr("custom.zarr")
+    found = dataset.head_score.sel(width=10, temperature=0.1, seed=0).values[0]
+    assert found.argmax() == 0, "head 1 attends to the half that counts"
+    data, heads = np.load("mine.npz"), read_heads("mine.safetensors", 16)
+    xi = pk.attentioned_inputs(data["inputs"], heads.layers, "mean")
+    problem = pk.PathKernels(xi, 2.0 * data["labels"] - 1)
+    solution = pk.minimise_action(problem, pk.Network((4,), 10), 0.1)
+    point = dataset.sel(width=10, temperature=0.1, seed=0)
+    assert np.allclose(point.order_parameter, solution.order_parameter, rtol=1e-5, atol=1e-7)
+    assert np.allclose(found, pk.head_scores(solution.network, solution.order_parameter)[0])
+    exec(study, {})
+    assert xr.open_zarr("mine.zarr").accuracy.equals(dataset.accuracy)
+
+
+def state_dict(layers=2, width=6):
+    generator = np.random.default_rng(0)
+    return {
+        f"encoder.layer.{layer}.attention.self.{kind}.{part}": generator.normal(
+            size=(width, width) if part == "weight" else width
+        )
+        for layer in range(layers)
+        for kind in ("query", "key")
+        for part in ("weight", "bias")
+    }
+
+
+def test_heads_command(invoke):
+    save_file(state_dict(), "model.safetensors")
+    listing, writing = blocks("sh")[1].splitlines()
+    status, out, _ = invoke(*listing.split()[1:])
+    assert status == 0
+    assert "Layout: bert" in out
+    assert "2  encoder.layer.1.attention.self." in out
+    status, out, err = invoke(*writing.replace("12", "3").split()[1:])
+    assert status == 0, err
+    assert "Layer 2: encoder.layer.1.attention.self.  3 heads" in out
+    assert "--constant" in out
+    assert "hidden states" in out
+    heads = read_heads("heads.safetensors", 7)
+    assert [layer.queries.shape for layer in heads.layers] == [(3, 2, 7)] * 2
+    assert heads.approximation in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["model.safetensors", "--out", "h.npz"], "--heads-per-layer is needed"),
+        (["model.safetensors", "--out", "h.npz", "--heads-per-layer", "5"], "do not divide"),
+        (["model.safetensors", "--layout", "gpt2"], "no queries and keys are found"),
+        (["none.safetensors"], "there is no state dict"),
+        (["model.bin"], "must end in .safetensors"),
+    ],
+)
+def test_mistakes_of_the_heads_command(invoke, arguments, message):
+    save_file(state_dict(), "model.safetensors")
+    status, _, err = invoke("heads", *arguments)
+    assert status not in (0, None)
+    assert message in err
+    assert "Traceback" not in err
+    assert not Path("h.npz").exists()
+
+
+def test_run_custom_says_what_it_lacks(invoke):
+    for arguments, message in (
+        ([], "inputs must name a data file"),
+        (["--inputs", "none.npz"], "there is no"),
+    ):
+        status, _, err = invoke("run", "custom", *arguments)
+        assert status == 1
+        assert message in err
+
+
+def test_every_layout_is_offered_and_documented():
+    assert ("auto", *LAYOUTS) == _LAYOUTS
+    for name in LAYOUTS:
+        assert f"| `{name}` |" in GUIDE

@@ -1,0 +1,432 @@
+"""A study compared with the network its heads come from: found, checked, kept, printed, drawn."""
+
+import json
+import os
+import shutil
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from safetensors.numpy import load_file, save_file
+from without_jax import without_jax
+
+from pathkernel.main import main
+from pathkernel_core import Network, QueryKey
+from pathkernel_core.order_parameter import head_scores
+from pathkernel_core.task import Examples, Realisation
+from pathkernel_datasets.store import Store, StoreError, check_store, open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_one_shot.task import OneShotImages
+from pathkernel_one_shot.tokens import label_vectors
+from pathkernel_tasks.heads_file import read_heads, save_heads
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from pathkernel_trained.comparison import compare_order_parameters
+from pathkernel_trained.comparison_figures import order_parameters
+from pathkernel_trained.comparison_store import compare_study, open_comparison
+from pathkernel_trained.comparison_tables import Shown
+from pathkernel_trained.empirical import empirical_order_parameter
+from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.study_checkpoint import study_checkpoint
+
+SHAPE = NetworkShape(2, 3, 8, 4)
+NETWORK = Network((3, 3), 8)
+GRID = {"widths": (100, 10), "temperatures": (0.1, 0.5), "seeds": (3, 4)}
+
+needs_data = pytest.mark.skipif(
+    not os.environ.get("PATHKERNEL_DATA"),
+    reason="set PATHKERNEL_DATA to a folder that holds the image archives",
+)
+
+
+class Killed(BaseException):
+    """As little to be caught as a signal."""
+
+
+@dataclass(frozen=True)
+class MadeUpImages(OneShotImages):
+    """The task with tokens that need no data set."""
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+        layers = [
+            QueryKey(*generator.standard_normal((2, 3, 4, 192)), 1 / 2) for _ in range(SHAPE.layers)
+        ]
+        if self.heads != "random":
+            layers = read_heads(self.heads, 192).layers
+        return Realisation(
+            layers=layers,
+            readout="mean",
+            train=Examples(*self._draw(generator, self.examples)),
+            test_sets={"made-up": Examples(*self._draw(generator, self.test_examples))},
+        )
+
+    @staticmethod
+    def _draw(generator, examples):
+        return generator.standard_normal((examples, 5, 192)), np.resize([1.0, -1.0], examples)
+
+
+def save_network(path, seed=0, shape=SHAPE):
+    checkpoint = Checkpoint(initial_weights(shape, 192, seed), label_vectors(0), {"step": 7})
+    save_checkpoint(path, checkpoint)
+    return path
+
+
+def make_study(path, heads, grid=GRID):
+    run_study(Study(MadeUpImages(heads=heads, examples=12, test_examples=4), **grid), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A folder with a network and a study of it, which names the network's file alone."""
+    folder = tmp_path_factory.mktemp("original")
+    save_network(folder / "network.safetensors")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        make_study(folder / "study.zarr", "network.safetensors")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+@pytest.fixture
+def study(folder):
+    return folder / "study.zarr"
+
+
+def invoke(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return exit_.value.code, out, err
+
+
+# -- what is kept
+
+
+def test_every_point_of_the_study_is_compared(study, folder):
+    found = compare_study(study)
+    trained = empirical_order_parameter(read_checkpoint(folder / "network.safetensors").weights)
+    np.testing.assert_array_equal(found["order_parameter_trained"], trained)
+    assert found["order_parameter_trained"].dims == ("path", "path_dual")
+    theory = open_store(study)["order_parameter"]
+    assert found["agreement"].dims == ("source", "seed", "temperature", "width", "statistic")
+    for seed in GRID["seeds"]:
+        for temperature in GRID["temperatures"]:
+            for width in GRID["widths"]:
+                at = {"seed": seed, "temperature": temperature, "width": width}
+                expected = compare_order_parameters(NETWORK, theory.sel(at).values, trained)
+                here = found.sel(at | {"source": "theory"})
+                np.testing.assert_allclose(here["agreement"], expected.values, atol=1e-12)
+                np.testing.assert_allclose(here["p_value"], expected.p_values, atol=1e-12)
+    assert found["statistic"].values.tolist() == [s.name for s in expected.statistics]
+    assert found["meaning"].values.tolist() == [s.long_name for s in expected.statistics]
+    np.testing.assert_array_equal(found["head_score_trained"], head_scores(NETWORK, trained))
+    assert found["agreement"].sel(source="sampled").isnull().all()
+    assert found["order_parameter_sampled"].isnull().all()
+    assert found.attrs["trained_width"] == 8
+    assert (found.attrs["relabellings"], found.attrs["relabellings_are"]) == (36, "all")
+    assert found.attrs["checkpoint_sha256"] == check_store(study)["provenance"]["heads"]
+
+
+def test_it_opens_with_plain_xarray_and_explains_itself(study):
+    compare_study(study)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = xr.open_zarr(study, group="comparison", chunks=None).load()
+        tree = xr.open_datatree(study, engine="zarr", chunks=None)
+    np.testing.assert_array_equal(tree["comparison"]["agreement"], found["agreement"])
+    for name, variable in found.variables.items():
+        assert variable.attrs["long_name"], name
+        if name in found.data_vars:
+            assert variable.attrs["units"] == "1", name
+    by_head = found["order_parameter_trained"].sel(path=found["path_layer_1"] == 2)
+    assert by_head["path"].values.tolist() == ["2-1", "2-2", "2-3"]
+
+
+def test_the_study_is_left_as_it_is(study):
+    before, identity = open_store(study).load(), check_store(study)
+    compare_study(study)
+    assert check_store(study) == identity
+    xr.testing.assert_identical(open_store(study).load(), before)
+    assert (Store.resume(study, identity).marker("status") != 0).all()
+    visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
+    assert visible == {"network.safetensors", "study.zarr"}
+
+
+def test_points_that_are_not_computed_stay_open(study):
+    zarr.open_group(study)["status"][1, 0, 1] = 0
+    found = compare_study(study)["agreement"].sel(source="theory")
+    open_points = found.isnull().all("statistic").values
+    expected = np.zeros((2, 2, 2), dtype=bool)
+    expected[1, 0, 1] = True
+    np.testing.assert_array_equal(open_points, expected)
+
+
+def write_draws(study, sampler, count, value):
+    """Draws whose mean is known, written as ``pathkernel sample`` does."""
+    from pathkernel_datasets.point import Point
+    from pathkernel_sampling.sample_store import SampleStore, group_name
+
+    spread = np.linspace(-1, 1, 2 * count).reshape(2, count, 1, 1)
+    block = {"posterior": {"order_parameter": value + spread * np.ones((9, 9))}}
+    settings = {"seed": 4, "temperature": 0.5, "width": 10.0, "chains": 2, "thin": 1}
+    with open_store(study) as dataset:
+        coordinates = {name: value.variable for name, value in dataset.coords.items()}
+    SampleStore.create(
+        study,
+        group_name(sampler, Point(10, 0.5, 4)),
+        settings,
+        {},
+        coordinates,
+        {"order_parameter": ("path", "path_dual")},
+        block,
+        np.ones(12),
+        [{"position": np.zeros(1)}] * 2,
+        0.0,
+    ).append(block, [{"position": np.zeros(1)}] * 2, 1.0)
+
+
+def test_draws_in_the_store_are_compared_too(study, folder):
+    compare_study(study)
+    generator = np.random.default_rng(0)
+    few, many = (np.cov(generator.standard_normal((9, 20))) for _ in range(2))
+    write_draws(study, "order-parameter", 3, few)
+    write_draws(study, "weights", 7, many)
+    found = compare_study(study)
+    at = {"seed": 4, "temperature": 0.5, "width": 10}
+    np.testing.assert_allclose(found["order_parameter_sampled"].sel(at), many)
+    assert found["order_parameter_sampled"].count() == 81, "nowhere else"
+    trained = found["order_parameter_trained"].values
+    expected = compare_order_parameters(NETWORK, many, trained)
+    here = found.sel(at | {"source": "sampled"})
+    np.testing.assert_allclose(here["agreement"], expected.values, atol=1e-12)
+    np.testing.assert_allclose(here["p_value"], expected.p_values, atol=1e-12)
+
+
+# -- written whole or not at all
+
+
+def test_comparing_again_replaces_what_is_there(study):
+    before = compare_study(study).load()
+    write_draws(study, "weights", 2, np.eye(9))
+    after = compare_study(study).load()
+    assert before["order_parameter_sampled"].count() == 0
+    assert after["order_parameter_sampled"].count() == 81
+    xr.testing.assert_identical(xr.open_zarr(study, group="comparison", chunks=None).load(), after)
+
+
+# -- which checkpoint
+
+
+def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
+    folder, study, monkeypatch, tmp_path
+):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert study_checkpoint(study)[0] == folder / "network.safetensors"
+    save_network(elsewhere / "network.safetensors", seed=1)
+    assert study_checkpoint(study)[0] == folder / "network.safetensors", "the other has its name"
+    shutil.copy(folder / "network.safetensors", elsewhere)
+    assert study_checkpoint(study)[0] == Path("network.safetensors")
+    moved = (folder / "network.safetensors").rename(folder / "moved.safetensors")
+    (elsewhere / "network.safetensors").unlink()
+    assert study_checkpoint(study, moved)[0] == moved
+    with pytest.raises(FileNotFoundError, match=r"not at network.* nor at .*copy.*--checkpoint"):
+        study_checkpoint(study)
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint 'none"):
+        study_checkpoint(study, "none.safetensors")
+
+
+def test_another_network_is_refused(study, folder):
+    other = save_network(folder / "other.safetensors", seed=1)
+    with pytest.raises(StoreError, match=r"not the file of heads.*--checkpoint, or run a study"):
+        compare_study(study, other)
+    # the same queries and keys, other values: another moment of the training
+    held = read_checkpoint(folder / "network.safetensors")
+    weights = held.weights | {"values": 2 * held.weights["values"]}
+    save_checkpoint(other, replace(held, weights=weights))
+    with pytest.raises(StoreError, match="not the file of heads"):
+        compare_study(study, other)
+    save_network(other, shape=NetworkShape(1, 9, 8, 4))
+    with pytest.raises(StoreError, match=r"layers of 9 heads.* of 3, 3 heads.*--out NEW"):
+        compare_study(study, other)
+    assert not (study / "comparison").exists()
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_a_file_of_heads_alone_is_refused(tmp_path, suffix):
+    heads = tmp_path / f"heads{suffix}"
+    layers = read_heads(save_network(tmp_path / "network.safetensors"), 192).layers
+    save_heads(heads, layers)
+    grid = {name: values[:1] for name, values in GRID.items()}
+    study = make_study(tmp_path / "study.zarr", str(heads), grid)
+    with pytest.raises(ValueError, match=r"queries and keys only.*pathkernel train one-shot"):
+        compare_study(study)
+
+
+@pytest.mark.parametrize("missing", ["readout", "values.1"])
+def test_a_file_without_readout_or_values_is_refused(study, tmp_path, folder, missing):
+    arrays = load_file(folder / "network.safetensors")
+    del arrays[missing]
+    save_file(arrays, tmp_path / "part.safetensors")
+    with pytest.raises(ValueError, match="holds queries and keys only"):
+        compare_study(study, tmp_path / "part.safetensors")
+
+
+def test_a_damaged_checkpoint_is_refused(study, folder):
+    file = folder / "network.safetensors"
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(ValueError, match="is damaged"):
+        compare_study(study)
+
+
+def test_studies_without_a_trained_network_are_refused(tmp_path):
+    grid = {name: values[:1] for name, values in GRID.items()}
+    study = make_study(tmp_path / "random.zarr", "random", grid)
+    with pytest.raises(StoreError, match=r"heads of .* are random.*run one-shot-images --heads"):
+        compare_study(study)
+    markov = tmp_path / "markov.zarr"
+    run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov)
+    with pytest.raises(StoreError, match="are made by its task"):
+        compare_study(markov, save_network(tmp_path / "network.safetensors"))
+    with pytest.raises(StoreError, match="there is no store"):
+        compare_study(tmp_path / "none.zarr")
+    with pytest.raises(StoreError, match=r"holds no comparison; make one with: pathkernel compare"):
+        open_comparison(study)
+
+
+# -- the command
+
+
+def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    status, out, err = invoke(capsys, "compare", study, "--no-figures", "--seed", 4)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == f"Results: {study}"
+    assert not (folder / "study-figures").exists()
+    found = open_comparison(study).sel(source="theory", seed=4)
+    evidence = open_store(study)["log_evidence"].sum("seed")
+    rows = [line.split() for line in out.splitlines()]
+    for width in (10, 100):
+        temperature = float(evidence.sel(width=width).idxmax("temperature"))
+        (at,) = (place for place, row in enumerate(rows) if row[:1] == [str(width)])
+        here = found.sel(width=width, temperature=temperature).set_xindex("meaning")
+        here = here.drop_vars("meaning").drop_sel(statistic="rank_correlation")
+        assert rows[at] == [
+            *(str(width), f"{temperature:g}"),
+            *(f"{value:.2f}" for value in here["agreement"].values),
+        ]
+        assert rows[at + 1] == [f"({p:.3f})".replace("(0", "(") for p in here["p_value"].values]
+    assert "sampled" not in out
+    assert "all 36" in out
+
+
+def test_one_width_and_temperature(study, capsys):
+    arguments = ("compare", study, "--widths", "10", "--temperature", "0.1", "--no-figures")
+    status, out, err = invoke(capsys, *arguments)
+    assert (status, err) == (0, "")
+    starts = [line.split()[:2] for line in out.splitlines() if line.strip()]
+    assert ["10", "0.1"] in starts
+    assert not {"100", "0.5"} & {word for start in starts for word in start}
+
+
+def test_samples_have_a_table_and_panels(study, folder, capsys):
+    write_draws(study, "weights", 5, np.cov(np.random.default_rng(1).standard_normal((9, 20))))
+    options = ("--seed", 4, "--temperature", 0.5, "--out", folder / "figures")
+    status, out, err = invoke(capsys, "compare", study, *options)
+    assert (status, err) == (0, "")
+    assert out.index("theory against trained") < out.index("sampled against trained")
+    assert out.count("relabellings") == 1, "explained below both"
+    assert f"Figures: {folder / 'figures'}" in out
+    names = {file.name for file in (folder / "figures").iterdir()}
+    assert names == {
+        f"{name}.{kind}"
+        for name in ("order_parameters", "entries", "head_scores")
+        for kind in ("png", "svg")
+    }
+    drawn = (folder / "figures" / "order_parameters.svg").read_text()
+    for words in ("theory, N = 10", "theory, N = 100", "sampled, N = 10", "trained, N = 8"):
+        assert words in drawn
+    assert "sampled, N = 100" not in drawn, "no draws there"
+    one = Shown.select(open_store(study), (10,), 0.5, 4)
+    figure = order_parameters(open_store(study), open_comparison(study), one)
+    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    assert titles == ["theory, N = 10, T = 0.5", "sampled, N = 10, T = 0.5", "trained, N = 8"]
+
+
+def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
+    zarr.open_group(study)["status"][...] = 0
+    status, out, err = invoke(capsys, "compare", study)
+    assert status == 0
+    assert f"Figures: {study.parent / 'study-figures' / 'comparison'}" in out
+    assert "order_parameters: skipped, the theory is not computed at these widths" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--widths", "20"), "the study has no width 20; it has 100, 10"),
+        (("--temperature", "3"), "the store has no temperature 3; it has 0.1, 0.5"),
+        (("--seed", "9"), "the study has no seed 9; it has 3, 4"),
+        (("--checkpoint", "none.safetensors"), "there is no checkpoint 'none.safetensors'"),
+    ],
+)
+def test_wrong_options_leave_the_store_alone(study, capsys, options, message):
+    status, out, err = invoke(capsys, "compare", study, *options)
+    assert (status, out) == (1, "")
+    assert message in err
+    assert not (study / "comparison").exists()
+
+
+def test_points_shown():
+    study = xr.Dataset(
+        {
+            "status": (("seed", "temperature", "width"), np.ones((1, 1, 5), dtype=int)),
+            "reference_done": (("seed", "temperature"), np.ones((1, 1), dtype=int)),
+            "log_evidence": (("seed", "temperature", "width"), np.zeros((1, 1, 5))),
+            "log_evidence_gp": (("seed", "temperature"), np.zeros((1, 1))),
+        },
+        {"seed": [2], "temperature": [0.1], "width": [50.0, 10.0, 500.0, 20.0, 100.0]},
+    )
+    assert Shown.select(study).widths == (10, 20, 50, 100, 500)
+    assert Shown.select(study).few().widths == (10, 50, 500)
+    assert Shown.select(study, (500, 20)).widths == (500, 20)
+    assert Shown.select(study, (500, 20)).few().widths == (20, 500)
+    assert Shown.select(study, (20,)).few().widths == (20,)
+
+
+def test_comparing_needs_no_jax(study):
+    found = without_jax("compare", str(study), "--no-figures")
+    assert found.returncode == 0, found.stderr
+    assert "theory against trained" in found.stdout
+
+
+@pytest.mark.data
+@needs_data
+def test_a_study_of_real_images(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    save_network(tmp_path / "network.safetensors")
+    run = ("--heads", "network.safetensors", "--examples", 20, "--test-examples", 10)
+    arguments = (*run, "--widths", 10, "--temperature", 0.5, "--no-figures")
+    assert invoke(capsys, "run", "one-shot-images", *arguments)[0] == 0
+    status, out, err = invoke(capsys, "compare", "one-shot-images.zarr")
+    assert (status, err) == (0, "")
+    assert "theory against trained (N = 8)" in out
+    settings = json.loads(open_store("one-shot-images.zarr").attrs["study"])
+    found = open_comparison("one-shot-images.zarr")
+    assert found.attrs["checkpoint_sha256"] == settings["provenance"]["heads"]
+    assert found["agreement"].sel(source="theory").notnull().all()

@@ -1,0 +1,88 @@
+"""Path outputs against networks computed head by head, and by the two forms of the training."""
+
+import numpy as np
+import pytest
+from made_up_networks import by_hand, made_up
+
+from pathkernel_core import Examples
+from pathkernel_trained.checkpoint import Checkpoint
+from pathkernel_trained.heads import every_head
+from pathkernel_trained.networks import pruned_checkpoint
+from pathkernel_trained.outputs import PathOutputs, path_outputs
+
+CASES = [
+    ((4,), ((1, 2), (1, 4))),
+    ((1,), ()),
+    ((3, 3), ((1, 1), (2, 3))),
+    ((2, 3), ((2, 1), (2, 2), (1, 1))),
+    ((2, 1, 3), ((3, 2), (1, 2))),
+    ((3, 3, 3), ((1, 1), (3, 2), (3, 1))),
+]
+
+
+def outputs_of(weights, episodes):
+    tokens, labels = episodes
+    parts = [Examples(tokens[part], labels[part]) for part in (slice(0, 5), slice(5, None))]
+    return path_outputs(weights, parts)
+
+
+@pytest.mark.parametrize(("heads", "removed"), CASES)
+def test_sums_of_path_outputs_are_the_network_and_its_prunings(heads, removed, episodes):
+    weights = made_up(heads)
+    outputs = outputs_of(weights, episodes)
+    assert outputs.heads == heads
+    for gone in ((), removed):
+        expected = by_hand(weights, episodes[0], gone)
+        np.testing.assert_allclose(outputs.output(gone), expected, rtol=1e-11, atol=1e-11)
+        right = outputs.correct([gone, ()])
+        assert right.shape == (12, 2)
+        assert np.array_equal(right[:, 0], expected * episodes[1] > 0)
+
+
+@pytest.mark.parametrize(("heads", "removed"), CASES)
+@pytest.mark.parametrize("form", ["layers", "paths"])
+def test_the_trainings_forms_of_the_pruned_network_agree(heads, removed, form, episodes):
+    pytest.importorskip("jax", reason="training needs the extra: pip install pathkernel[training]")
+    from pathkernel_one_shot import layer_form, path_form
+
+    weights, (tokens, _) = made_up(heads), episodes
+    pruned = pruned_checkpoint(Checkpoint(weights, np.ones((3, 5)), {}), removed).weights
+    if form == "layers":
+        found = layer_form.network_output(pruned, tokens)
+    else:
+        space = path_form.TokenSpace(np.eye(5), np.zeros((4, 5)))
+        found = path_form.network_output(pruned, space, tokens)
+        along = path_form.path_weights(pruned)
+        assert along.shape == (np.prod(pruned_heads(heads, removed)), 5)
+    expected = outputs_of(weights, episodes).output(removed)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def pruned_heads(heads, removed):
+    return [count - [la for la, _ in removed].count(la) for la, count in enumerate(heads, 1)]
+
+
+def test_paths_through_heads():
+    outputs = PathOutputs((2, 3), np.ones((1, 6)), np.ones(1))
+    assert outputs.through.sum(axis=0).tolist() == [3, 3, 2, 2, 2]
+    assert outputs.through.sum(axis=1).tolist() == [2] * 6
+    place = every_head((2, 3)).index((2, 3))
+    assert np.flatnonzero(outputs.through[:, place]).tolist() == [2, 5]
+
+
+def test_an_output_of_zero_is_wrong():
+    outputs = PathOutputs((2,), np.array([[1.0, -1.0], [2.0, -1.0]]), np.ones(2))
+    assert outputs.correct([(), [(1, 1)], [(1, 2)]]).tolist() == [
+        [False, False, True],
+        [True, False, True],
+    ]
+
+
+def test_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"must have shape \(3, 4\), episodes × paths"):
+        PathOutputs((2, 2), np.ones((3, 5)), np.ones(3))
+    outputs = PathOutputs((2,), np.ones((1, 2)), np.ones(1))
+    with pytest.raises(ValueError, match="every head of layer 1"):
+        outputs.output([(1, 1), (1, 2)])
+    with pytest.raises(ValueError, match="every head of layer 1"):
+        outputs.correct([[(1, 1), (1, 2)]])

@@ -1,0 +1,373 @@
+"""Studies of real images: heads compared and removed, and the command that does it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+from test_theory import write_draws
+
+from pathkernel.main import main
+from pathkernel_core import Network, head_scores
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
+from pathkernel_one_shot.task import OneShotImages
+from pathkernel_one_shot.tokens import label_vectors
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_trained import pruning_figures as figures
+from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from pathkernel_trained.heads import every_head, kept_heads, removal_order
+from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.networks import pruned_checkpoint
+from pathkernel_trained.outputs import path_outputs
+from pathkernel_trained.pruning import open_pruning, order_named, prune_study
+from pathkernel_trained.pruning_tables import removed_heads, scores_of
+from pathkernel_trained.study_checkpoint import study_checkpoint
+from pathkernel_trained.theory_scores import theory_scores
+
+HEADS = (2, 3)
+EPISODES = 40
+WITHOUT_JAX = (
+    "import sys; sys.modules['jax'] = sys.modules['optax'] = sys.modules['blackjax'] = None\n"
+    "import pathkernel_trained.plugin, pathkernel_trained.pruning\n"
+    "import pathkernel_trained.pruning_figures, pathkernel_trained.pruning_tables\n"
+    "from pathkernel.main import main\n"
+    "main(['prune', '--help'])"
+)
+
+
+def needs_data(test):
+    """Mark a test that reads the real archives; it is skipped where there is no mirror."""
+    skip = pytest.mark.skipif(
+        not os.environ.get("PATHKERNEL_DATA"),
+        reason="set PATHKERNEL_DATA to a folder that holds the image archives",
+    )
+    return pytest.mark.data(skip(test))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A study with the heads of an untrained network of 2 and 3 heads."""
+    folder = tmp_path_factory.mktemp("pruning")
+    weights = initial_weights(NetworkShape(2, 3, 8, 4), 192, 0)
+    weights["queries"] = 3 * weights["queries"]  # attention that tells tokens apart
+    whole = Checkpoint(weights, label_vectors(5), {"step": 1})
+    save_checkpoint(folder / "network.safetensors", pruned_checkpoint(whole, [(1, 2)]))
+    place = os.getcwd()
+    os.chdir(folder)
+    try:
+        task = OneShotImages(heads="network.safetensors", examples=20, test_examples=10)
+        run_study(Study(task, (10, 40), (0.1, 0.5), (0, 1)), folder / "study.zarr")
+    finally:
+        os.chdir(place)
+    return folder / "study.zarr"
+
+
+@pytest.fixture(scope="module")
+def result(study):
+    return prune_study(study, episodes=EPISODES, random=5, resamples=20)
+
+
+@needs_data
+def test_orders_and_labels(study, result):
+    names = [str(name) for name in result["order"].values]
+    assert names[0].startswith("theory N=")
+    assert "theory N=10" in names
+    own = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "random"]
+    assert names[-6:] == own
+    assert result["test_set"].values.tolist() == list(TEST_SETS)
+    assert result.sizes["removed"] == 4
+    assert result.sizes["episode"] == EPISODES
+    for name in (*result.data_vars, *result.coords):
+        assert result[name].attrs["long_name"], name
+    dataset = open_store(study)
+    for place, name in enumerate(name for name in names if name.startswith("theory")):
+        width, temperature = (
+            float(result[f"order_{of}"].values[place]) for of in ("width", "temperature")
+        )
+        assert name == f"theory N={width:g}"
+        at = dataset["log_evidence"].sel(width=width).sum("seed")
+        assert temperature == float(at["temperature"][at.values.argmax()])
+        expected = theory_scores(dataset, Point(width, temperature, 0))
+        for found, layer in zip(scores_of(result, name), expected):
+            np.testing.assert_allclose(found, layer)
+    for name in names[:-1]:
+        order = removal_order(scores_of(result, name))
+        assert removed_heads(result, name) == list(order.removed)
+    assert order_named(result, "theory") == names[0]
+    with pytest.raises(ValueError, match=r"no order 'sampled', only .*draw samples with"):
+        order_named(result, "sampled")
+    # scores at every point agree with themselves
+    same = result["theory_agreement"].sel(
+        width=10, width_dual=10, temperature=0.1, temperature_dual=0.1
+    )
+    assert float(same) == pytest.approx(1)
+
+
+@needs_data
+@pytest.mark.parametrize("test_set", TEST_SETS)
+def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_set, tmp_path):
+    pytest.importorskip("jax")
+    import jax.numpy as jnp
+
+    from pathkernel_one_shot import layer_form, path_form
+
+    _, whole = study_checkpoint(study)
+    drawn = list(episode_set(test_set, EPISODES, whole.label_vectors, 0).batches())
+    tokens, labels = (
+        np.concatenate([getattr(part, name) for part in drawn]) for name in ("inputs", "labels")
+    )
+    space = path_form.TokenSpace(jnp.eye(192), jnp.zeros((48, 192)))
+    for name in ("trained", "gradient"):
+        removed = removed_heads(result, name)
+        for count in (0, 1, 3):
+            path = tmp_path / f"{count}.safetensors"
+            save_checkpoint(path, pruned_checkpoint(whole, removed[:count]))
+            weights = read_checkpoint(path).weights
+            by_layers = np.asarray(layer_form.network_output(weights, tokens))
+            by_paths = np.asarray(path_form.network_output(weights, space, tokens))
+            np.testing.assert_allclose(by_paths, by_layers, rtol=1e-4, atol=1e-6)
+            at = {"order": name, "removed": count, "test_set": test_set}
+            expected = float(result["accuracy"].sel(at))
+            assert np.mean(by_layers * labels > 0) == pytest.approx(expected)
+            assert np.mean(by_paths * labels > 0) == pytest.approx(expected)
+
+
+@needs_data
+def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypatch):
+    before, identity = open_store(study).load(), check_store(study)
+    kept = open_pruning(study)
+    xr.testing.assert_identical(kept.load(), result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        xr.open_zarr(study, group="pruning", chunks=None).load()
+    # again, for other widths: the path outputs are found in the store
+    monkeypatch.setattr("pathkernel_trained.pruning.episode_set", None)  # would fail if called
+    again = prune_study(study, widths=(40,), episodes=EPISODES, random=5, resamples=20)
+    assert str(again["order"].values[0]) == "theory N=40"
+    xr.testing.assert_identical(again["path_output"], result["path_output"])
+    xr.testing.assert_identical(again["accuracy"][-2], result["accuracy"][-2])
+    xr.testing.assert_identical(open_pruning(study).load(), again)
+    assert check_store(study) == identity
+    xr.testing.assert_identical(open_store(study).load(), before)
+    visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
+    assert visible == {"network.safetensors", study.name}
+
+
+@needs_data
+def test_draws_in_the_store_are_scored(study, tmp_path):
+    """Found without being named, at the temperature at which they are drawn by default."""
+    store = tmp_path / study.name
+    shutil.copytree(study, store)
+    shutil.copy(study.with_name("network.safetensors"), tmp_path)
+    network, generator = Network(HEADS, 10), np.random.default_rng(0)
+    at = Point.find(open_store(study), 40, None, None)
+    factors = generator.normal(size=(4, 20, 6, 8))
+    draws = factors @ factors.swapaxes(-1, -2)
+    write_draws(store, "order-parameter", at, draws, network)
+    found = prune_study(store, needs="sampled", episodes=EPISODES, random=2, resamples=5)
+    names = [str(name) for name in found["order"].values]
+    assert {"theory N=10", "theory N=40", "sampled N=40"} <= set(names)
+    assert order_named(found, "sampled") == "sampled N=40"
+    here = found.sel(order="sampled N=40")
+    assert (float(here["order_width"]), float(here["order_temperature"])) == (40, at.temperature)
+    expected = head_scores(network, draws.mean(axis=(0, 1)))
+    for found_layer, layer in zip(scores_of(found, "sampled N=40"), expected):
+        np.testing.assert_allclose(found_layer, layer)
+    assert (here["score_error"].notnull() == here["score"].notnull()).all()
+    assert (here["score_error"] > 0).any()
+    assert found["score_error"].drop_sel(order="sampled N=40").isnull().all()
+
+    figure = figures.scores(found)
+    labels = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert labels == ["1-1", "1-2", "2-1", "2-2", "2-3"]
+    shown = {text.get_text() for text in figure.legends[0].get_texts()}
+    temperatures = f", T={at.temperature:g}"
+    assert shown >= {f"theory N=40{temperatures}", f"sampled N=40{temperatures}", "trained"}
+    bars = [held for held in figure.axes[0].containers if held.has_yerr]
+    assert [held.get_label() for held in bars] == [f"sampled N=40{temperatures}"]
+    points, _, (lines,) = bars[0]
+    np.testing.assert_allclose(points.get_ydata().astype(float), np.concatenate(expected))
+    errors = here["score_error"].values[here["score"].notnull().values]
+    reach = [np.ptp(line.vertices[:, 1]) / 2 for line in lines.get_paths()]
+    np.testing.assert_allclose(reach, errors, atol=1e-12)
+
+
+@needs_data
+@pytest.mark.parametrize("kind", ["sampled", "luck"])
+def test_an_order_that_is_missing_is_missed_before_the_work(study, kind):
+    seen = []
+    with pytest.raises(ValueError, match=f"there is no order '{kind}', only theory N="):
+        prune_study(study, needs=kind, episodes=EPISODES + 2, report=seen.append)
+    assert seen == []
+
+
+@needs_data
+def test_other_episodes_are_computed_anew(study, result):
+    seen = []
+    other = prune_study(
+        study, seed=1, episodes=EPISODES + 4, random=2, resamples=5, report=seen.append
+    )
+    assert other.sizes["episode"] == EPISODES + 4
+    assert not np.array_equal(other["path_output"][:, :EPISODES], result["path_output"])
+    assert seen[-1].done == seen[-1].total == 4 * (EPISODES + 4)
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    assert json.loads(other.attrs["settings"])["seed"] == 1
+
+
+@needs_data
+def test_validation_characters_score_and_test_characters_do_not(study, result):
+    """The scores that need episodes are those of the validation set."""
+    _, whole = study_checkpoint(study)
+    drawn = episode_set(VALIDATION, EPISODES, whole.label_vectors, 0)
+    outputs = path_outputs(whole.weights, drawn.batches())
+    for place, (layer, head) in enumerate(every_head(HEADS)):
+        right = outputs.correct([(), [(layer, head)]]).mean(axis=0)
+        found = result["score"].sel(order="ablation", layer=layer, head=head)
+        assert float(found) == pytest.approx(right[0] - right[1])
+        parts = outputs.values[:, outputs.through[:, place]].sum(axis=1) / np.sqrt(6)
+        expected = np.mean(abs(2 * (outputs.output() - outputs.labels) * parts))
+        found = result["score"].sel(order="raw-gradient", layer=layer, head=head)
+        assert float(found) == pytest.approx(expected)
+
+
+@needs_data
+def test_episodes_are_balanced_and_each_set_has_its_own():
+    vectors = label_vectors(0)
+    drawn = {name: episode_set(name, 300, vectors, 0) for name in (VALIDATION, "omniglot", "mnist")}
+    for name, episodes in drawn.items():
+        batches = list(episodes.batches())
+        assert [part.inputs.shape for part in batches] == [(250, 48, 192), (50, 48, 192)]
+        assert sum(part.labels.sum() for part in batches) == 0
+        again = next(episode_set(name, 300, vectors, 0).batches())
+        np.testing.assert_array_equal(batches[0].inputs, again.inputs)
+        other = next(episode_set(name, 300, vectors, 1).batches())
+        assert not np.array_equal(batches[0].inputs, other.inputs)
+    with pytest.raises(ValueError, match="episodes must be even and at least 2, but is 7"):
+        episode_set("mnist", 7, vectors)
+    with pytest.raises(ValueError, match="name must be one of omniglot validation, omniglot"):
+        episode_set("cifar", 10, vectors)
+
+
+@needs_data
+def test_wrong_networks_and_studies(study, tmp_path, monkeypatch):
+    other = Checkpoint(initial_weights(NetworkShape(2, 3, 8, 4), 192, 1), label_vectors(0), {})
+    save_checkpoint(tmp_path / "other.safetensors", other)
+    with pytest.raises(StoreError, match="give the checkpoint that the study was run with"):
+        prune_study(study, checkpoint=tmp_path / "other.safetensors")
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        prune_study(study, checkpoint=tmp_path / "none.safetensors")
+    with pytest.raises(StoreError, match="no width 3; it has 10, 40"):
+        prune_study(study, widths=(3,))
+    with pytest.raises(ValueError, match="episodes must be even"):
+        prune_study(study, episodes=41)
+    markov = tmp_path / "markov.zarr"
+    run_study(Study(HiddenMarkov(examples=10, test_examples=4), (10,)), markov)
+    with pytest.raises(StoreError, match="is a study of hidden-markov"):
+        prune_study(markov)
+
+
+@pytest.fixture
+def invoke(capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(["prune", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
+@needs_data
+def test_the_command(study, invoke, tmp_path):
+    out = tmp_path / "pruned.safetensors"
+    status, text, err = invoke(
+        study, "--episodes", EPISODES, "--widths", "40", "--remove", "2", "--out", out
+    )
+    assert status == 0, err
+    result = open_pruning(study)
+    whole = result.isel(order=0, removed=0)
+    poor = [
+        str(name)
+        for name in result["test_set"].values
+        if whole["accuracy"].sel(test_set=name)
+        < 0.5 + 3 * whole["accuracy_error"].sel(test_set=name)
+    ]
+    assert poor, "the network is not trained"
+    # stderr is no terminal: no progress belongs there
+    assert [line.split()[2] for line in err.splitlines()] == poor
+    assert all("no better than chance" in line for line in err.splitlines())
+    assert result.attrs["random_orders"] == 200
+    folder = study.with_name("study-figures") / "pruning"
+    names = {
+        f"{name}.{kind}"
+        for name in ("scores", "accuracy", "heads", "theory_grid")
+        for kind in ("png", "svg")
+    }
+    assert {file.name for file in folder.iterdir()} == names
+    for title in (
+        *("Scores of the trained network", "Orders of removal", "Accuracy as heads are removed"),
+        *(
+            "Rank correlation ρ (Spearman)",
+            "Rank correlation τ (Kendall)",
+            "theory's order depends on width and temperature",
+        ),
+    ):
+        assert title in text
+    accuracy = 100 * float(result["accuracy"].sel(order="trained", removed=1, test_set="mnist"))
+    assert f"{accuracy:.1f}±" in text
+    removed = removed_heads(result, "theory N=40")[:2]
+    pruned = read_checkpoint(out)
+    assert pruned.about["removed_heads"] == [list(head) for head in removed]
+    left = tuple(len(layer) for layer in kept_heads(HEADS, removed))
+    assert pruned.shape.heads_per_layer == left
+    whole = 8 * 192 + 8 + 5 * (64 + 2 * 4 * 192)
+    assert f"Parameters: {whole:,} before, {whole - 2 * 1600:,} now" in text
+    assert f"Pruned network: {out}" in text
+    # the theory takes it as a file of heads
+    task = OneShotImages(heads=str(out), examples=4, test_examples=2)
+    assert task.realise(0).heads == left
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--remove", "1"), "give both or none"),
+        (("--remove", "4", "--out", "pruned.safetensors"), "of 5 heads at most 3 can go"),
+        (("--remove", "1", "--out", "pruned.npz"), "must end in .safetensors"),
+        (("--remove", "1", "--out", "none/pruned.safetensors"), "in a folder that exists"),
+        (("--remove", "1", "--out", "network.safetensors"), "is the trained network itself"),
+        (("--widths", "11"), "no width 11; it has 10, 40"),
+        (
+            ("--order", "sampled", "--remove", "1", "--out", "pruned.safetensors"),
+            "draw samples with: pathkernel sample",
+        ),
+        (("--episodes", "41"), "episodes must be even"),
+        (("--order", "luck"), "'luck' is not one of"),
+    ],
+)
+def test_errors_of_the_command(study, invoke, monkeypatch, arguments, message):
+    monkeypatch.chdir(study.parent)
+    status, _, err = invoke(study.name, *arguments)
+    assert status != 0
+    assert message in err
+    assert "unexpected" not in err
+    assert not (study.parent / "pruned.safetensors").exists()
+
+
+def test_the_plugin_needs_no_jax():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT_JAX], env=environment, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    assert "--remove" in found.stdout

@@ -1,0 +1,124 @@
+"""Tables and figures of comparisons that are not of the usual 8 heads."""
+
+import io
+
+import numpy as np
+import pytest
+import xarray as xr
+from rich.console import Console
+
+from pathkernel_trained import pruning_figures as figures
+from pathkernel_trained import pruning_tables as tables
+from pathkernel_trained.heads import removable_heads
+from pathkernel_trained.network import NetworkShape
+from pathkernel_trained.orders import compare_orders
+from pathkernel_trained.outputs import PathOutputs
+from pathkernel_trained.pruning_layout import labelled
+from pathkernel_trained.scores import ablation_scores, gradient_scores
+
+EPISODES = 60
+TEST_SETS = ("omniglot", "fashion-mnist", "mnist")
+
+
+def comparison(heads):
+    """A comparison of all kinds of orders on made-up path outputs, two of them of draws."""
+    generator = np.random.default_rng(0)
+    labels = np.repeat([1.0, -1.0], EPISODES // 2)
+
+    def outputs():
+        values = generator.normal(size=(EPISODES, np.prod(heads))) + 0.2 * labels[:, None]
+        return PathOutputs(heads, values, labels)
+
+    validation = outputs()
+    names = ("theory N=10", "theory N=100", "sampled N=10", "sampled N=100", "trained", "magnitude")
+    scores = {name: [generator.random(count) for count in heads] for name in names}
+    scores |= {
+        "gradient": gradient_scores(validation),
+        "raw-gradient": gradient_scores(validation, normalised=False),
+        "ablation": ablation_scores(validation),
+    }
+    tests = {name: outputs() for name in TEST_SETS}
+    shape = NetworkShape(len(heads), heads, 6, 3)
+    result = compare_orders(scores, tests, shape, 5, 4, random=3, resamples=20)
+    orders = len(scores) + 1
+    study = labelled(
+        {"score_error": np.full(result["score"].shape, np.nan)},
+        {"order_width": np.full(orders, 10.0), "order_temperature": np.full(orders, 0.5)},
+    )
+    result = xr.merge([result, study]).assign_coords(episode=range(EPISODES))
+    result.attrs = {
+        "label": "made-up",
+        "heads_per_layer": list(heads),
+        "random_orders": 3,
+        "resamples": 20,
+    }
+    return result
+
+
+def text(table):
+    written = io.StringIO()
+    Console(width=300, file=written).print(table)
+    return written.getvalue()
+
+
+@pytest.fixture(scope="module", params=[(3, 2, 1), (8, 8)], ids=["3-2-1", "8-8"])
+def result(request):
+    return comparison(request.param)
+
+
+def test_tables_fit_and_hold_every_head(result):
+    """Two widths with draws and 16 heads in 120 columns; what is not known is a dash."""
+    heads = tuple(result.attrs["heads_per_layer"])
+    shown = [
+        tables.head_table(result),
+        tables.single_head_table(result),
+        tables.order_table(result),
+        tables.accuracy_table(result),
+        tables.correlation_table(result),
+        tables.correlation_table(result, "kendall"),
+    ]
+    lines = [text(table).splitlines() for table in shown]
+    for table in lines:
+        assert max(len(line.rstrip()) for line in table) <= 120
+    removable = ["{}-{}".format(*head) for head in removable_heads(heads)]
+    alone = [f"{layer}-1" for layer, count in enumerate(heads, 1) if count == 1]
+    cells = {line.split()[0]: line.split()[1:] for line in lines[0] if line.strip()}
+    for name in removable:
+        assert len(cells[name]) == 9
+        assert "-" not in cells[name]
+    for name in alone:
+        assert cells[name].count("-") == 1, "of the ablation"
+    losses = {line.split()[0] for line in lines[1] if line.strip()}
+    assert losses >= set(removable)
+    assert not losses & set(alone)
+    assert f"Over {len(removable)} heads." in " ".join(lines[4])
+    first = next(line for line in lines[4] if line.startswith(" theory N=10 "))
+    assert first.count("[") == 2, "no difference from itself"
+    assert next(line for line in lines[4] if line.startswith(" trained ")).count("[") == 4
+
+
+def test_figures_show_every_head(result):
+    heads = tuple(result.attrs["heads_per_layer"])
+    points = figures.heads(result)
+    removable = ["{}-{}".format(*head) for head in removable_heads(heads)]
+    for axis in points.axes:
+        assert sorted(mark.get_text() for mark in axis.texts) == sorted(removable)
+        (bars,) = axis.containers
+        assert len(bars[0].get_xdata()) == len(removable)
+        assert np.isfinite(bars[0].get_xdata().astype(float)).all()
+    scores = figures.scores(result)
+    labels = [mark.get_text() for mark in scores.axes[0].get_xticklabels()]
+    assert labels == [f"{la}-{h}" for la, count in enumerate(heads, 1) for h in range(1, count + 1)]
+    assert len(figures.accuracy(result).axes) == len(TEST_SETS)
+
+
+def test_no_best_set_is_drawn_where_none_is_known(result):
+    unknown = result.assign(best_accuracy=result["best_accuracy"] * np.nan)
+    for shown, expected in ((result, True), (unknown, False)):
+        names = {entry.get_text() for entry in figures.accuracy(shown).legends[0].get_texts()}
+        assert ("best set of heads" in names) == expected
+    rows = [
+        line for line in text(tables.accuracy_table(unknown)).splitlines() if line.count("±") > 2
+    ]
+    assert len(rows) == len(TEST_SETS) * result.sizes["removed"]
+    assert all(row.split()[-1] == "-" for row in rows)

@@ -1,0 +1,253 @@
+"""Points of a study whose order parameters score heads, and samples at them."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pathkernel_core import Network, head_scores
+from pathkernel_datasets.draws import order_parameter_draws
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.store import StoreError
+from pathkernel_trained.theory_scores import (
+    sampled_scores,
+    score_grid,
+    theory_points,
+    theory_scores,
+)
+
+WIDTHS, TEMPERATURES, SEEDS = (10.0, 40.0, 100.0), (0.1, 0.5), (0, 7)
+NETWORK = Network((2, 2), 10)
+
+
+def made_up_study(seed=0, network=NETWORK):
+    """What of a study is read; both seeds have the largest log evidence at N = 100, T = 0.5."""
+    generator = np.random.default_rng(seed)
+    size = network.n_paths
+    factors = generator.normal(size=(2, 2, 3, size, size + 2))
+    evidence = -np.arange(12.0).reshape(2, 2, 3)[:, ::-1, ::-1]
+    point = ("seed", "temperature", "width")
+    labels = np.array(network.path_labels, dtype=np.dtypes.StringDType())
+    return xr.Dataset(
+        {
+            "order_parameter": ((*point, "path", "path_dual"), factors @ factors.swapaxes(-1, -2)),
+            "log_evidence": (point, evidence),
+            "log_evidence_gp": (point[:2], evidence[..., 0]),
+            "status": (point, np.ones((2, 2, 3), dtype=int)),
+            "reference_done": (point[:2], np.ones((2, 2), dtype=int)),
+        },
+        {
+            "seed": list(SEEDS),
+            "temperature": list(TEMPERATURES),
+            "width": list(WIDTHS),
+            "path": labels,
+            "path_dual": labels,
+        },
+        {"heads_per_layer": list(network.heads)},
+    )
+
+
+@pytest.fixture
+def study():
+    return made_up_study()
+
+
+def test_points_of_largest_evidence_and_of_the_paper(study):
+    assert theory_points(study) == [Point(100, 0.5, 0), Point(10, 0.5, 0)]
+    assert theory_points(study, seed=7) == [Point(100, 0.5, 7), Point(10, 0.5, 7)]
+    assert theory_points(study, temperature=0.1)[0] == Point(100, 0.1, 0)
+    assert theory_points(study, widths=(40, 10)) == [Point(40, 0.5, 0), Point(10, 0.5, 0)]
+    study["log_evidence"].loc[{"width": 10, "temperature": 0.1}] = 1
+    assert theory_points(study) == [Point(10, 0.1, 0)], "the paper's width only once"
+    study["status"].loc[{"width": 10, "temperature": 0.1}] = 0
+    assert theory_points(study)[0] == Point(100, 0.5, 0), "what is not computed has no evidence"
+
+
+def test_all_points_go_by_the_evidence_of_all_seeds(study):
+    """Seed 0 alone would choose T = 0.1 everywhere, and N = 40; both seeds together do not."""
+    evidence = study["log_evidence"]
+    evidence[:] = 0
+    evidence.loc[{"seed": 0, "temperature": 0.1}] = 1
+    evidence.loc[{"seed": 7, "temperature": 0.5}] = 5
+    evidence.loc[{"seed": 0, "temperature": 0.5, "width": 40}] = 3
+    evidence.loc[{"seed": 7, "temperature": 0.5, "width": 100}] = 9
+    for seed in SEEDS:
+        assert theory_points(study, seed=seed) == [
+            Point(100, 0.5, seed),
+            Point(10, 0.5, seed),
+        ]
+        for at in theory_points(study, widths=WIDTHS, seed=seed):
+            assert at == Point.find(study, at.width, None, seed), "where samples are drawn"
+    at_cold = theory_points(study, temperature=0.1)
+    assert {at.temperature for at in at_cold} == {0.1}
+    # a width that some seed lacks cannot be compared with the others
+    study["status"].loc[{"seed": 7, "width": 100}] = 0
+    assert theory_points(study)[0] == Point(40, 0.5, 0)
+    # and the seed itself must have the point
+    study["status"].loc[{"seed": 7, "width": 10}] = 0
+    assert theory_points(study, seed=7) == [Point(40, 0.5, 7)]
+
+
+def test_points_with_draws_are_taken_too(study):
+    drawn = [Point(40, 0.5, 0), Point(10, 0.1, 0), Point(40, 0.1, 7)]
+    first = [Point(100, 0.5, 0), Point(10, 0.5, 0)]
+    assert theory_points(study, drawn=drawn) == [*first, Point(40, 0.5, 0)]
+    assert theory_points(study, seed=7, drawn=drawn) == theory_points(study, seed=7)
+    assert theory_points(study, widths=(10,), drawn=drawn) == first[1:]
+
+
+def test_points_that_are_missing(study):
+    with pytest.raises(StoreError, match="no width 20; it has 10, 40, 100"):
+        theory_points(study, widths=(20,))
+    with pytest.raises(StoreError, match="no temperature 3"):
+        theory_points(study, temperature=3)
+    with pytest.raises(StoreError, match="no seed 3; it has 0, 7"):
+        theory_points(study, seed=3)
+    study["status"].loc[{"width": 40}] = 0
+    with pytest.raises(StoreError, match=r"no order parameter at N = 40, T = 0\.5, seed 0; go on"):
+        theory_scores(study, *theory_points(study, widths=(40,)))
+    study["status"][:] = 0
+    with pytest.raises(StoreError, match="no point of the study is computed yet"):
+        theory_points(study)
+
+
+def test_scores_over_the_grid(study):
+    study["status"].loc[{"width": 40, "temperature": 0.1}] = 0
+    study["order_parameter"].loc[{"width": 10, "temperature": 0.5}] = np.nan
+    grid = score_grid(study, 7)
+    assert grid.shape == (2, 3, 4)
+    for t, temperature in enumerate(TEMPERATURES):
+        for w, width in enumerate(WIDTHS):
+            if (width, temperature) in ((40, 0.1), (10, 0.5)):
+                assert np.isnan(grid[t, w]).all()
+                continue
+            at = study.sel(seed=7, width=width, temperature=temperature)
+            expected = np.concatenate(head_scores(NETWORK, at["order_parameter"].values))
+            np.testing.assert_allclose(grid[t, w], expected)
+            found = np.concatenate(theory_scores(study, Point(width, temperature, 7)))
+            np.testing.assert_allclose(found, expected)
+
+
+def posterior(draws, network=NETWORK):
+    """Draws (chain, draw, n, n) with the labels of their paths."""
+    labels = np.array(network.path_labels, dtype=np.dtypes.StringDType())
+    return xr.DataArray(
+        draws, {"path": labels, "path_dual": labels}, ("chain", "draw", "path", "path_dual")
+    )
+
+
+def write_draws(store, sampler, at, draws, network=NETWORK):
+    """Draws in a store, as ``pathkernel sample`` lays them out."""
+    group = f"samples/{sampler}/{at}"
+    dataset = xr.Dataset({"order_parameter": posterior(draws, network)})
+    dataset.to_zarr(store, group=f"{group}/posterior", mode="a", consolidated=False)
+    point = {"seed": at.seed, "temperature": at.temperature, "width": at.width}
+    zarr.open_group(store, path=group).attrs["settings"] = json.dumps(point)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an index that Zarr's specification lacks
+        zarr.consolidate_metadata(store)
+
+
+def test_draws_of_a_store(tmp_path):
+    store = tmp_path / "study.zarr"
+    xr.Dataset(attrs={"schema_version": 1}).to_zarr(store, consolidated=False)
+    assert order_parameter_draws(store) == {}
+    generator = np.random.default_rng(0)
+    one, other = Point(40, 0.5, 0), Point(10, 0.5, 0)
+    held = {}
+    for sampler, at, count in (
+        ("weights", one, 30),
+        ("collapsed", one, 30),
+        ("order-parameter", one, 20),
+        ("weights", other, 5),
+        ("collapsed", other, 0),
+    ):
+        factors = generator.normal(size=(2, count, 4, 6))
+        held[sampler, at] = factors @ factors.swapaxes(-1, -2)
+        write_draws(store, sampler, at, held[sampler, at])
+    found = order_parameter_draws(store)
+    assert list(found) == [other, one]
+    np.testing.assert_array_equal(found[one], held["collapsed", one])
+    np.testing.assert_array_equal(found[other], held["weights", other])
+
+
+def test_sampled_scores_are_those_of_the_mean(study):
+    generator = np.random.default_rng(0)
+    factors = generator.normal(size=(2, 30, 4, 6))
+    draws = factors @ factors.swapaxes(-1, -2)
+    found, errors = sampled_scores(study, posterior(draws))
+    for layer, expected in zip(found, head_scores(NETWORK, draws.mean(axis=(0, 1)))):
+        np.testing.assert_allclose(layer, expected)
+    assert (np.concatenate(errors) >= 0).all()
+    for layer in sampled_scores(study, posterior(draws[:1, :1]))[1]:
+        assert np.isnan(layer).all(), "one draw says nothing of its error"
+
+
+def test_the_errors_of_sampled_scores_are_their_spread_between_runs(study):
+    """Over many runs of independent draws; the largest score is 1 by definition, without error."""
+    generator = np.random.default_rng(1)
+    mean = generator.normal(size=(4, 4))
+    mean = mean @ mean.T + np.diag([5.0, 0.0, 2.0, 0.0])
+    runs = [
+        sampled_scores(study, posterior(mean + generator.normal(size=(4, 50, 4, 4))))
+        for _ in range(200)
+    ]
+    scores, errors = (np.array([np.concatenate(run[part]) for run in runs]) for part in (0, 1))
+    spread = scores.std(axis=0)
+    largest = np.argmax(scores.mean(axis=0))
+    assert spread[largest] < 1e-12
+    others = np.arange(4) != largest
+    # 40 stretches fix an error to 11 %, 200 runs their spread to 5 %
+    np.testing.assert_allclose(errors.mean(axis=0)[others], spread[others], rtol=0.2)
+    assert (errors[:, largest] < 1e-12).all()
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_the_order_in_which_paths_are_stored_changes_no_score(heads, seed):
+    """Paths are found by their labels, in the theory's order parameters and in draws."""
+    network = Network(heads, 10)
+    study = made_up_study(seed, network)
+    generator = np.random.default_rng(seed)
+    factors = generator.normal(size=(2, 5, network.n_paths, 4))
+    draws = posterior(factors @ factors.swapaxes(-1, -2), network)
+    shuffled = {name: generator.permutation(network.n_paths) for name in ("path", "path_dual")}
+    at = Point(40, 0.5, 7)
+    moved = study.isel(shuffled)
+    pairs = [
+        (theory_scores(study, at), theory_scores(moved, at)),
+        *zip(sampled_scores(study, draws), sampled_scores(moved, draws.isel(shuffled))),
+        (score_grid(study, 0), score_grid(moved, 0)),
+    ]
+    for before, after in pairs:
+        for one, other in zip(before, after):
+            np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
+@settings(max_examples=20, deadline=None)
+def test_renaming_heads_renames_the_theorys_and_the_sampled_scores(heads, seed):
+    network = Network(heads, 10)
+    study = made_up_study(seed, network)
+    generator = np.random.default_rng(seed)
+    factors = generator.normal(size=(2, 5, network.n_paths, 4))
+    draws = posterior(factors @ factors.swapaxes(-1, -2), network)
+    new = [generator.permutation(count) for count in heads]  # what was there becomes 1, 2, …
+    places = np.arange(network.n_paths).reshape(heads)[np.ix_(*new)].ravel()
+    labels = {name: study[name].values for name in ("path", "path_dual")}
+    renamed, renamed_draws = (
+        data.isel(path=places, path_dual=places).assign_coords(labels) for data in (study, draws)
+    )
+    at = Point(40, 0.5, 7)
+    pairs = [
+        (theory_scores(study, at), theory_scores(renamed, at)),
+        *zip(sampled_scores(study, draws), sampled_scores(renamed, renamed_draws)),
+    ]
+    for before, after in pairs:
+        for one, other, names in zip(before, after, new):
+            np.testing.assert_allclose(other, one[names], rtol=1e-9, atol=1e-12)

@@ -1,0 +1,349 @@
+"""Tables of real small stores, against the numbers in the stores."""
+
+import contextlib
+import io
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pathkernel_analyses.plugin import pathkernel_analyses
+from pathkernel_core.attention import AttentionProduct
+from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.selection import Selection, Spread, number
+from pathkernel_datasets.store import open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_views.tables import rich_table, summary
+
+pytestmark = [pytest.mark.version, pytest.mark.filterwarnings("error")]
+
+TOKENS, FEATURES = 4, 5
+
+
+@dataclass(frozen=True)
+class Toy(Task):
+    """Noisy sequences around a direction that carries the label; two test sets of unequal size."""
+
+    name: ClassVar[str] = "toy"
+    summary: ClassVar[str] = "A toy"
+    widths: ClassVar[tuple[float, ...]] = (5, 50, 500)
+    temperatures: ClassVar[tuple[float, ...]] = (0.1,)
+
+    sub_networks: bool = option(True, "report sub-networks")
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+
+        def draw(count):
+            labels = np.resize([1.0, -1.0], count)
+            inputs = generator.standard_normal((count, TOKENS, FEATURES))
+            inputs[..., 0] += labels[:, None]
+            return Examples(inputs, labels)
+
+        return Realisation(
+            layers=[
+                AttentionProduct(generator.standard_normal((heads, FEATURES, FEATURES)))
+                for heads in (2, 1)
+            ],
+            readout="last",
+            train=draw(12),
+            test_sets={"near": draw(20), "far": draw(8)},
+            sub_networks={"first": ((1,), (1,))} if self.sub_networks else {},
+        )
+
+
+class Stop(Exception):
+    pass
+
+
+def make(path, stop=None, seeds=(0, 1, 2), **study):
+    def report(progress):
+        if stop is not None and progress.done >= stop and "N =" in progress.doing:
+            raise Stop
+
+    study = Study(Toy(), seeds=seeds, **study)
+    with contextlib.suppress(Stop):
+        run_study(study, path, analyses=pathkernel_analyses(), report=report)
+    return open_store(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("stores")
+
+
+@pytest.fixture(scope="module")
+def plain(folder):
+    return make(folder / "plain.zarr")
+
+
+@pytest.fixture(scope="module")
+def several(folder):
+    return make(folder / "several.zarr", temperatures=(0.01, 0.3, 3.0), seeds=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def stopped(folder):
+    return make(folder / "stopped.zarr", stop=4)
+
+
+def printed(dataset, width=80, **options):
+    file = io.StringIO()  # no terminal
+    Console(width=width, file=file).print(rich_table(dataset, **options))
+    return file.getvalue()
+
+
+def test_rows_hold_the_stores_numbers(plain):
+    rows = summary(plain)
+    assert [row.name for row in rows] == ["N = 5", "N = 50", "N = 500", "GP limit", "first"]
+    assert [row.width for row in rows] == [5.0, 50.0, 500.0, None, None]
+    assert {row.temperature for row in rows} == {0.1}
+    assert {row.status for row in rows} == {"ok"}
+    at = plain.squeeze("temperature")
+    for row in rows[:3]:
+        point = at.sel(width=row.width)
+        assert row.action == Spread(
+            float(point.action.median("seed")),
+            float(point.action.min("seed")),
+            float(point.action.max("seed")),
+            3,
+        )
+        assert row.evaluations == float(point.evaluations.median("seed"))
+        assert list(row.accuracy) == ["near", "far"]
+        for name, spread in row.accuracy.items():
+            values = point.accuracy.sel(test_set=name)
+            assert spread.median == float(values.median("seed"))
+            assert spread.lowest == float(values.min("seed"))
+            assert spread.highest == float(values.max("seed"))
+    limits = (at.accuracy_gp, at.accuracy_sub_network.isel(sub_network=0))
+    for row, values in zip(rows[3:], limits):
+        assert row.action is None
+        assert row.evaluations is None
+        for name, spread in row.accuracy.items():
+            assert spread.median == float(values.sel(test_set=name).median("seed"))
+
+
+def test_without_sub_networks(tmp_path):
+    run_study(Study(Toy(sub_networks=False)), tmp_path / "store.zarr")
+    assert [row.name for row in summary(open_store(tmp_path / "store.zarr"))][-1] == "GP limit"
+
+
+def test_temperature_with_the_largest_evidence_is_chosen_per_width(several):
+    several = several.load().copy(deep=True)
+    # each temperature the best somewhere; the sum over seeds decides, not any single seed
+    several.log_evidence[:] = np.array(
+        [
+            [[0, -5, -9], [-1, 0, -9], [-9, -9, 0]],
+            [[0, 0, -9], [-1, -1, -9], [-9, -9, 0]],
+        ],
+        dtype=float,
+    )
+    several.log_evidence_gp[:] = [[-3, -2, -1], [-3, 0, -5]]
+    rows = summary(several)
+    assert [row.temperature for row in rows] == [0.01, 0.3, 3.0, 0.3, 0.3]
+    for row in rows[:3]:
+        point = several.sel(width=row.width, temperature=row.temperature)
+        assert row.action.median == float(point.action.median("seed"))
+    expected = several.accuracy_gp.sel(temperature=0.3, test_set="near").median("seed")
+    assert rows[3].accuracy["near"].median == float(expected)
+    assert Selection(several).chosen
+    words = "T of largest log evidence at each width (0.01 to 3) and in the GP limit (0.3)"
+    assert Selection(several).describe() == words
+
+
+def test_real_evidence_agrees_with_xarray(several):
+    best = several.log_evidence.sum("seed").idxmax("temperature")
+    np.testing.assert_array_equal(Selection(several).temperatures, best)
+    best = several.log_evidence_gp.sum("seed").idxmax("temperature")
+    assert Selection(several).temperature_gp == float(best)
+
+
+@pytest.fixture
+def validated(several):
+    """A store with a validation accuracy, which says something else than the evidence."""
+    several = several.load().copy(deep=True)
+    generator = np.random.default_rng(0)
+    shape = several.log_evidence.shape
+    several["accuracy_validation"] = several.log_evidence.dims, generator.random(shape)
+    several["accuracy_validation_gp"] = several.log_evidence_gp.dims, generator.random(shape[:2])
+    return several
+
+
+def test_temperature_with_the_largest_validation_accuracy(validated):
+    best = validated.accuracy_validation.mean("seed").idxmax("temperature")
+    selection = Selection(validated, "validation")
+    np.testing.assert_array_equal(selection.temperatures, best)
+    limit = validated.accuracy_validation_gp.mean("seed").idxmax("temperature")
+    assert selection.temperature_gp == float(limit)
+    assert selection.describe(values=False) == "T of largest validation accuracy"
+    assert [row.temperature for row in summary(validated, "validation")][:3] == best.values.tolist()
+    for word, words in (("validation", "validation accuracy"), ("evidence", "log evidence")):
+        text = " ".join(printed(validated, temperature=word).split())  # in lines of a narrow table
+        assert f"T of largest {words} at each width" in text
+    evidence = validated.log_evidence.sum("seed").idxmax("temperature")
+    np.testing.assert_array_equal(Selection(validated).temperatures, evidence)
+
+
+def test_equal_validation_accuracies_are_decided_by_the_evidence(validated):
+    validated.accuracy_validation[:] = 0.0
+    # the sums 0.1 + 0.7 and 0.4 + 0.4 differ by rounding only
+    validated.accuracy_validation[:, 0, 0] = [0.1, 0.7]
+    validated.accuracy_validation[:, 2, 0] = [0.4, 0.4]
+    validated.log_evidence[:, 0, 0], validated.log_evidence[:, 2, 0] = -5.0, -4.0
+    assert Selection(validated, "validation").temperatures[0] == validated.temperature[2]
+    validated.log_evidence[:, 2, 0] = -6.0
+    assert Selection(validated, "validation").temperatures[0] == validated.temperature[0]
+
+
+def test_failed_temperatures_are_not_chosen_by_validation(validated):
+    validated.log_evidence[1, 2, 0] = np.nan
+    validated.accuracy_validation[1, 2, 0] = np.nan
+    validated.accuracy_validation[0, 2, 0] = 1.0
+    validated.status[1, 2, 0] = STATUS_CODES["not_positive_definite"]
+    assert Selection(validated, "validation").temperatures[0] != validated.temperature[2]
+
+
+def test_choices_that_a_store_does_not_have(several):
+    with pytest.raises(ValueError, match=r"no validation accuracy.*name one of 0\.01, 0\.3, 3"):
+        Selection(several, "validation")
+    with pytest.raises(ValueError, match="a number or one of evidence, validation, not test"):
+        summary(several, "test")
+
+
+def test_temperature_asked_for(several):
+    rows = summary(several, temperature=3.0)
+    assert {row.temperature for row in rows} == {3.0}
+    values = several.action.sel(temperature=3.0, width=50).median("seed")
+    assert rows[1].action.median == float(values)
+    assert not Selection(several, 3.0).chosen
+    with pytest.raises(ValueError, match=r"no temperature 0\.02; it has 0\.01, 0\.3, 3"):
+        summary(several, temperature=0.02)
+
+
+def test_failed_temperatures_are_not_chosen(several):
+    several = several.load().copy(deep=True)
+    several.log_evidence[:] = -10.0
+    several.log_evidence[:, 2, 0] = 100.0
+    several.log_evidence[1, 2, 0] = np.nan  # best for one seed, failed for the other
+    several.status[1, 2, 0] = STATUS_CODES["not_positive_definite"]
+    assert summary(several)[0].temperature == 0.01
+    failed = summary(several, temperature=3.0)[0]
+    assert failed.status == "1 of 2 not positive definite"
+
+
+def test_choice_in_an_unfinished_run_compares_seeds_that_have_all_temperatures(several):
+    several = several.load().copy(deep=True)
+    several.log_evidence[:] = 0.0
+    several.log_evidence[0, 2] = 5.0
+    several.log_evidence[1, 0] = 50.0
+    several.status[1, 1:] = 0  # the second seed has the first temperature only
+    assert set(Selection(several).temperatures) == {3.0}
+
+
+def test_unfinished_points_do_not_count_even_if_half_written(plain):
+    plain = plain.load().copy(deep=True)
+    plain.status[2, 0, 1] = 0
+    row = summary(plain)[1]
+    assert row.action.seeds == 2
+    assert row.action.highest == float(plain.action[:2, 0, 1].max())
+    assert row.status == "1 of 3 not computed"
+
+
+def test_status_names_what_did_not_converge(plain):
+    plain = plain.load().copy(deep=True)
+    plain.status[0, 0, 0] = STATUS_CODES["stalled"]
+    plain.status[1, 0, 0] = STATUS_CODES["max_evaluations"]
+    row = summary(plain)[0]
+    assert row.status == "1 of 3 max evaluations, 1 of 3 stalled"
+    assert row.action.seeds == 3  # they have numbers, and are shown
+
+
+def test_stopped_run(stopped):
+    rows = summary(stopped)
+    assert [row.status for row in rows] == [
+        "1 of 3 not computed",
+        "2 of 3 not computed",
+        "2 of 3 not computed",
+        "1 of 3 not computed",
+        "1 of 3 not computed",
+    ]
+    assert rows[0].action.seeds == 2
+    assert rows[1].evaluations == float(stopped.evaluations[0, 0, 1])
+    assert "5 of 9 grid points are not computed yet." in printed(stopped)
+
+
+def test_nothing_computed(folder):
+    nothing = make(folder / "nothing.zarr", stop=0)
+    rows = summary(nothing)
+    assert np.isnan(rows[0].action.median)
+    assert np.isnan(rows[0].evaluations)
+    assert "3 of 3 not computed" in printed(nothing, width=120)
+
+
+def test_limit_that_failed(plain):
+    plain = plain.load().copy(deep=True)
+    plain.accuracy_gp[0] = np.nan
+    assert summary(plain)[3].status == "1 of 3 not positive definite"
+
+
+def test_printed_table_fits_a_terminal(plain):
+    text = printed(plain)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Attention-path theory of toy: A toy" in text
+    assert "Seeds 0, 1, 2; backend numpy, float64; T = 0.1." in text
+    assert "…" not in text
+    rows = summary(plain)
+    cells = next(line for line in text.splitlines() if "N = 50 " in line).split()
+    assert cells[3:6] == [
+        "0.1",
+        f"{rows[1].action.median:.4f}",
+        f"{rows[1].accuracy['near'].median:.3f}",
+    ]
+    assert cells[-2:] == [f"{rows[1].evaluations:.0f}", "ok"]
+    spread = rows[1].accuracy["near"]
+    assert f"{spread.lowest:.3f}-{spread.highest:.3f}" in text
+
+
+def test_numbers_are_aligned_to_the_right(plain):
+    lines = printed(plain).splitlines()
+    ends = {line.index(" ok") for line in lines if line.rstrip().endswith(" ok")}
+    assert len(ends) == 1
+    table = rich_table(plain)
+    assert {column.justify for column in table.columns[1:]} == {"right"}
+
+
+def test_single_test_set_has_its_range_beside_the_median(plain):
+    one = plain.isel(test_set=[0])
+    spread = summary(one)[0].accuracy["near"]
+    expected = f"{spread.median:.3f} [{spread.lowest:.3f}, {spread.highest:.3f}]"
+    assert expected in printed(one)
+
+
+def test_single_seed_has_no_range(plain):
+    text = printed(plain.isel(seed=[1]))
+    assert "one seed" in text
+    assert "Seed 1;" in text
+    assert "-0." not in text
+
+
+def test_names_are_not_taken_for_markup(plain):
+    named = plain.load().assign_coords(
+        sub_network=np.array(["[bold]"], dtype=np.dtypes.StringDType())
+    )
+    named.attrs["title"] = "[red]"
+    text = printed(named)
+    assert "[bold]" in text
+    assert "[red]" in text
+
+
+def test_spread_leaves_nan_out():
+    assert Spread.of([3.0, np.nan, 1.0]) == Spread(2.0, 1.0, 3.0, 2)
+    assert Spread.of([]).seeds == 0
+
+
+def test_numbers_of_widths():
+    assert [number(value) for value in (10.0, 1e6, 2.5)] == ["10", "1000000", "2.5"]
