@@ -90,47 +90,44 @@ def test_its_own_tests_pass(python):
     assert sampler in report  # 7 of the task, 2 of the analysis, 4 of the result
 
 
-def test_the_command_line_runs_it(python, tmp_path):
-    pytest.importorskip("pathkernel.main", reason="the command line is not there")
-    out = tmp_path / "parity.zarr"
-    assert "third-party-parity" in python("-m", "pathkernel", "plugins")
-    options = ("--widths", "10", "--examples", "12", "--out", out)
+@pytest.fixture(scope="module")
+def store(python, tmp_path_factory):
+    """A study of its task, made by the command line."""
+    out = tmp_path_factory.mktemp("study") / "parity.zarr"
+    options = ("--widths", "10,100", "--examples", "12", "--out", out, "--no-figures")
     python("-m", "pathkernel", "run", "third-party-parity", *options)
+    return out
+
+
+def test_the_command_line_runs_it(python, store):
+    assert "third-party-parity" in python("-m", "pathkernel", "plugins")
     xarray = pytest.importorskip("xarray")
-    study = xarray.open_zarr(out, consolidated=False)
-    assert (study["participation"] >= 1).all()
+    study = xarray.open_zarr(store, consolidated=False)
     assert study.sizes["path"] == 4
-    assert study.sizes["width"] == 1
+    assert study.sizes["width"] == 2
     assert bool(study["action"].notnull().all())
+    assert (study["participation"] >= 1).all()
 
 
-def test_its_result_is_a_command_and_is_shown_with_the_study(python, tmp_path):
-    out = tmp_path / "parity.zarr"
-    options = ("--widths", "10,100", "--examples", "12", "--out", out)
-    python("-m", "pathkernel", "run", "third-party-parity", *options, "--no-figures")
-    report = python("-m", "pathkernel", "third-party-spectrum", out, "--count", "2")
+def test_its_result_is_a_command_and_is_shown_with_the_study(python, store):
+    report = python("-m", "pathkernel", "third-party-spectrum", store, "--count", "2")
     assert "Largest eigenvalue of U at N = 100: " in report
-    figure = tmp_path / "parity-figures" / "third-party-spectrum" / "spectrum.png"
+    figure = store.parent / "parity-figures" / "third-party-spectrum" / "spectrum.png"
     assert figure.is_file()
-    shown = python("-m", "pathkernel", "show", out)
+    shown = python("-m", "pathkernel", "show", store)
     assert "GP limit" in shown
     assert "Largest eigenvalue of U at N = 10: " in shown
-    alone = python("-m", "pathkernel", "show", out, "--only", "third-party-spectrum")
-    assert "GP limit" not in alone
     figure.unlink()
-    python("-m", "pathkernel", "plot", out)
+    python("-m", "pathkernel", "plot", store, "--only", "third-party-spectrum")
     assert figure.is_file()
 
 
-@pytest.mark.skipif(
-    not SAMPLING, reason="sampling needs the extra: pip install pathkernel[sampling]"
-)
-def test_its_sampler_draws(python, tmp_path):
-    out = tmp_path / "parity.zarr"
-    options = ("--widths", "10", "--examples", "12", "--out", out)
-    python("-m", "pathkernel", "run", "third-party-parity", *options, "--no-figures")
+@pytest.mark.skipif(not SAMPLING, reason="needs the extra: pip install pathkernel[sampling]")
+def test_its_sampler_draws(python, store):
     few = ("--draws", "20", "--thin", "10", "--chains", "2", "--warm-up", "20")
     name = ("--width", "10", "--sampler", "third-party-rescaled", "--no-figures")
-    report = python("-m", "pathkernel", "sample", out, *name, *few)
+    report = python("-m", "pathkernel", "sample", store, *name, *few)
     assert "samples/third-party-rescaled/seed-0_T-0.1_N-10" in report
-    assert "third-party-rescaled" in python("-m", "pathkernel", "show", out)
+    only = python("-m", "pathkernel", "show", store, "--only", "samples")
+    assert "third-party-rescaled" in only
+    assert "GP limit" not in only

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import xarray as xr
+
 from pathkernel_core.analysis import Analysis, Variable
 from pathkernel_core.minimise import Status
 from pathkernel_core.network import Network
 from pathkernel_datasets.choice import CHOICES
+from pathkernel_datasets.labelling import coordinate
 
 POINT = ("seed", "temperature", "width")
 REFERENCE = ("seed", "temperature")
@@ -166,6 +169,7 @@ _COORDINATES = {
     "head": "head within its layer",
 }
 
+_UNITS = {"temperature": "1", "width": "1"}
 
 KNOWN_DIMENSIONS = frozenset(_COORDINATES)
 """Dimensions that every store labels itself."""
@@ -179,8 +183,8 @@ def coordinates(
     choices: Iterable[str],
     extra: Mapping[str, Sequence[Any]],
     meanings: Mapping[str, str],
-) -> dict[str, tuple[tuple[str, ...], Sequence[Any], dict[str, str]]]:
-    """Coordinates of a store: name → (dimensions, values, attributes).
+) -> dict[str, xr.Variable]:
+    """Coordinates of a store, by name.
 
     Parameters
     ----------
@@ -214,25 +218,15 @@ def coordinates(
     if network.outputs > 1:
         values |= {name: range(network.outputs) for name in ("output", "output_dual")}
     result = {
-        name: ((name,), entries, {"long_name": _COORDINATES[name]} | _unit(name))
+        name: coordinate(name, entries, _COORDINATES[name], _UNITS.get(name, ""))
         for name, entries in values.items()
     }
     for layer in range(network.n_layers):
         for dim in ("path", "path_dual"):
-            result[f"{dim}_layer_{layer + 1}"] = (
-                (dim,),
-                [path[layer] for path in network.paths],
-                {"long_name": f"head of layer {layer + 1} on the path"},
-            )
+            heads = [path[layer] for path in network.paths]
+            words = f"head of layer {layer + 1} on the path"
+            result[f"{dim}_layer_{layer + 1}"] = coordinate(dim, heads, words)
     for name, entries in extra.items():
         if name not in result:
-            result[name] = (
-                (name,),
-                entries,
-                {"long_name": meanings.get(name, name.replace("_", " "))},
-            )
+            result[name] = coordinate(name, entries, meanings.get(name, name.replace("_", " ")))
     return result
-
-
-def _unit(name: str) -> dict[str, str]:
-    return {"units": "1"} if name in ("temperature", "width") else {}

@@ -17,7 +17,7 @@ import zarr
 from pathkernel_core.analysis import Variable
 from pathkernel_datasets.atomic import replacing_folder
 from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.labelling import coordinate_values, variable_attributes
+from pathkernel_datasets.labelling import variable_attributes
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
 from pathkernel_datasets.study import SCHEMA_VERSION
 
@@ -42,7 +42,7 @@ class Store:
         cls,
         path: Path,
         variables: Iterable[Variable],
-        coordinates: Mapping[str, tuple[tuple[str, ...], Any, Mapping[str, str]]],
+        coordinates: Mapping[str, xr.Variable],
         attributes: Mapping[str, str],
         study: Mapping[str, Any],
     ) -> Store:
@@ -55,14 +55,11 @@ class Store:
         """
         variables = (*variables, *MARKERS)
         sizes = {
-            name: len(values) for name, (dims, values, _) in coordinates.items() if dims == (name,)
+            name: len(values) for name, values in coordinates.items() if values.dims == (name,)
         }
         _check_space(path, variables, sizes)
         dataset = xr.Dataset(
-            coords={
-                name: xr.Variable(dims, coordinate_values(values), attrs=dict(attrs))
-                for name, (dims, values, attrs) in coordinates.items()
-            },
+            coords=coordinates,
             attrs={
                 **attributes,
                 "schema_version": SCHEMA_VERSION,

@@ -167,6 +167,8 @@ def one_shot_accuracy(
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, but is {split!r}")
     _check_episodes("episodes", episodes)
+    if not np.isclose(checkpoint.scale, checkpoint.shape.scale, rtol=1e-6):
+        raise ValueError(f"scale of the scores must be 1/√G, but is {checkpoint.scale:g}")
     characters = split_characters()[split]
     drawn = held_out_episodes(len(characters), episodes, seed)
     # only the drawings that are shown

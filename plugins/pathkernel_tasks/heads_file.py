@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
+from pathkernel_datasets.atomic import replacing
 from pathkernel_tasks import array_files, array_guards
 
 SUFFIXES = (".safetensors", ".npz")
@@ -190,13 +191,14 @@ def save_heads(
     if Path(path).suffix.lower() == ".npz":
         if approximation:
             arrays["approximation"] = np.array(approximation)
-        with open(path, "wb") as stream:  # savez would append the suffix to a name in capitals
-            np.savez(stream, **arrays)
+        with replacing(path) as partial, open(partial, "wb") as stream:
+            np.savez(stream, **arrays)  # to a stream: to a name it would append the suffix
     else:
         from safetensors.numpy import save
 
         about = {"approximation": approximation} if approximation else None
-        Path(path).write_bytes(save(arrays, metadata=about))
+        with replacing(path) as partial:
+            partial.write_bytes(save(arrays, metadata=about))
 
 
 def _scale(layer: QueryKey) -> float:

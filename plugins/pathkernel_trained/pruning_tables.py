@@ -72,8 +72,7 @@ def accuracy_table(result: xr.Dataset) -> Table:
         From :func:`pathkernel_trained.pruning.prune_study`.
     """
     orders = _orders(result)
-    counts = result["episode_label"].notnull().sum("episode").values[1:]
-    episodes = " to ".join(map(str, sorted({int(counts.min()), int(counts.max())})))
+    episodes = result.sizes["episode"]
     table = _table(
         "Accuracy as heads are removed",
         f"In per cent, ± the binomial standard error on {episodes} episodes; random: mean over "

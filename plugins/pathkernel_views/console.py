@@ -53,19 +53,16 @@ class ProgressBar:
     """
 
     def __init__(self, bar: Bar):
-        self._bar, self._first, self._moved = bar, 0, False
-        self._line = bar.add_task("starting", total=None)
+        self._bar, self._line = bar, bar.add_task("starting", total=None)
+        self._total: int | None = None
         self.called = False
 
     def __call__(self, progress: Progress) -> None:
         """Show where the work is."""
         known = {"total": progress.total, "completed": progress.done}
-        if not self.called:
-            self.called, self._first = True, progress.done
-            self._bar.reset(self._line, **known)
-        elif progress.done > self._first and not self._moved:
-            self._moved = True  # the time left is that of steps, not of what came before them
-            self._bar.reset(self._line, **known)
+        if not self.called or (self._total is None and progress.total is not None):
+            self._bar.reset(self._line, **known)  # the time left is not that of what came before
+        self.called, self._total = True, progress.total
         self._bar.update(self._line, **known, description=describe(progress))
 
 

@@ -12,10 +12,11 @@ from test_choice import Validated
 from test_sweep import Small
 
 import pathkernel_core as pk
-from pathkernel_datasets.gains import gain_table, gains
+from pathkernel_datasets.gains import gains
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_views.tables import gain_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from pathkernel_core import QueryKey, order_parameter_from_weights
+from pathkernel_datasets.atomic import remove_left_over
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.heads_file import read_heads, save_heads
@@ -18,7 +19,6 @@ from pathkernel_trained.checkpoint import (
     FORMAT,
     Checkpoint,
     read_checkpoint,
-    remove_abandoned,
     save_checkpoint,
 )
 from pathkernel_trained.empirical import empirical_order_parameter
@@ -82,13 +82,23 @@ def test_a_heads_file_is_no_checkpoint(tmp_path):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize("name", ["projection", "values.1", "queries.2", "labels", "readout"])
+@pytest.mark.parametrize("name", ["projection", "values.1", "queries.2", "scale", "readout"])
 def test_missing_arrays(path, name):
     arrays = load_file(path)
     del arrays[name]
     rewrite(path, arrays)
     with pytest.raises(ValueError, match=r"network\.safetensors'.*(lacks|must have shape|damaged)"):
         read_checkpoint(path)
+
+
+def test_networks_of_tasks_without_label_vectors(tmp_path):
+    weights = initial_weights(SHAPE, 5, 0)
+    save_checkpoint(tmp_path / "own.safetensors", Checkpoint(weights, scale=0.3))
+    found = read_checkpoint(tmp_path / "own.safetensors")
+    assert found.label_vectors is None
+    assert found.scale == 0.3
+    assert read_heads(tmp_path / "own.safetensors").layers[1].scale == 0.3
+    assert Checkpoint(weights).scale == pytest.approx(SHAPE.qk_width**-0.5)
 
 
 def rewrite(path, arrays, about=None):
@@ -102,7 +112,7 @@ def rewrite(path, arrays, about=None):
         ("projection", np.ones((3, 192)), "must have shape"),
         ("readout", np.full(10, np.nan), "readout must hold finite"),
         ("labels", np.ones((2, 192)), "labels must have one row"),
-        ("scale", np.array(0.7), "scale must be 1/√G"),
+        ("scale", np.array(-0.7), "scale must be one positive number, such as 1/√G"),
         ("keys.2", np.ones((3, 4, 192), dtype=np.int32), "keys must hold finite|keys"),
     ],
 )
@@ -151,7 +161,7 @@ def test_a_write_that_fails_leaves_the_older_file(path, checkpoint, monkeypatch,
 def test_what_a_kill_leaves_is_removed(path):
     (path.parent / ".network.safetensors.a.partial").touch()
     (path.parent / ".pruned.safetensors.a.partial").touch()  # what another command is writing
-    remove_abandoned(path)
+    remove_left_over(path)
     names = {file.name for file in path.parent.iterdir()}
     assert names == {path.name, ".pruned.safetensors.a.partial"}
 

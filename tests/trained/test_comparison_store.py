@@ -12,13 +12,13 @@ import pytest
 import xarray as xr
 import zarr
 from safetensors.numpy import load_file, save_file
-from without_jax import without_jax
 
 from pathkernel.main import main
 from pathkernel_core import Network, QueryKey
 from pathkernel_core.order_parameter import head_scores
 from pathkernel_core.task import Examples, Realisation
 from pathkernel_datasets.store import Store, StoreError, check_store, open_store
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_one_shot.task import OneShotImages
@@ -33,6 +33,7 @@ from pathkernel_trained.comparison_tables import Shown
 from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.network import NetworkShape, initial_weights
 from pathkernel_trained.study_checkpoint import study_checkpoint
+from without_jax import without_jax
 
 SHAPE = NetworkShape(2, 3, 8, 4)
 NETWORK = Network((3, 3), 8)
@@ -237,18 +238,20 @@ def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert study_checkpoint(study)[0] == folder / "network.safetensors"
+    assert study_checkpoint(StoredStudy(study))[0] == folder / "network.safetensors"
     save_network(elsewhere / "network.safetensors", seed=1)
-    assert study_checkpoint(study)[0] == folder / "network.safetensors", "the other has its name"
+    assert study_checkpoint(StoredStudy(study))[0] == folder / "network.safetensors", (
+        "the other has its name"
+    )
     shutil.copy(folder / "network.safetensors", elsewhere)
-    assert study_checkpoint(study)[0] == Path("network.safetensors")
+    assert study_checkpoint(StoredStudy(study))[0] == Path("network.safetensors")
     moved = (folder / "network.safetensors").rename(folder / "moved.safetensors")
     (elsewhere / "network.safetensors").unlink()
-    assert study_checkpoint(study, moved)[0] == moved
+    assert study_checkpoint(StoredStudy(study), moved)[0] == moved
     with pytest.raises(FileNotFoundError, match=r"not at network.* nor at .*copy.*--checkpoint"):
-        study_checkpoint(study)
+        study_checkpoint(StoredStudy(study))
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint 'none"):
-        study_checkpoint(study, "none.safetensors")
+        study_checkpoint(StoredStudy(study), "none.safetensors")
 
 
 def test_another_network_is_refused(study, folder):
@@ -316,7 +319,7 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     status, out, err = invoke(capsys, "compare", study, "--no-figures", "--seed", 4)
     assert (status, err) == (0, "")
-    assert out.splitlines()[-1] == f"Results: {study}"
+    assert out.splitlines()[-1] == f"Results: {study}, group comparison"
     assert not (folder / "study-figures").exists()
     found = open_comparison(study).sel(source="theory", seed=4)
     evidence = open_store(study)["log_evidence"].sum("seed")
@@ -379,9 +382,9 @@ def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--widths", "20"), "the study has no width 20; it has 100, 10"),
+        (("--widths", "20"), "has no width 20; it has 100, 10"),
         (("--temperature", "3"), "the store has no temperature 3; it has 0.1, 0.5"),
-        (("--seed", "9"), "the study has no seed 9; it has 3, 4"),
+        (("--seed", "9"), "has no seed 9; it has 3, 4"),
         (("--checkpoint", "none.safetensors"), "there is no checkpoint 'none.safetensors'"),
     ],
 )

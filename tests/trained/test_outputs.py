@@ -23,7 +23,7 @@ CASES = [
 def outputs_of(weights, episodes):
     tokens, labels = episodes
     parts = [Examples(tokens[part], labels[part]) for part in (slice(0, 5), slice(5, None))]
-    return path_outputs(weights, parts)
+    return path_outputs(Checkpoint(weights), parts)
 
 
 @pytest.mark.parametrize(("heads", "removed"), CASES)

@@ -10,12 +10,13 @@ import warnings
 import numpy as np
 import pytest
 import xarray as xr
-from test_theory import write_draws
+from test_theory_scores import write_draws
 
 from pathkernel.main import main
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
@@ -27,9 +28,9 @@ from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_chec
 from pathkernel_trained.heads import every_head, kept_heads, removal_order
 from pathkernel_trained.network import NetworkShape, initial_weights
 from pathkernel_trained.networks import pruned_checkpoint
+from pathkernel_trained.orders import removed_heads, scores_of
 from pathkernel_trained.outputs import path_outputs
 from pathkernel_trained.pruning import open_pruning, order_named, prune_study
-from pathkernel_trained.pruning_tables import removed_heads, scores_of
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from pathkernel_trained.theory_scores import theory_scores
 
@@ -120,7 +121,7 @@ def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_
 
     from pathkernel_one_shot import layer_form, path_form
 
-    _, whole = study_checkpoint(study)
+    _, whole = study_checkpoint(StoredStudy(study))
     drawn = list(episode_set(test_set, EPISODES, whole.label_vectors, 0).batches())
     tokens, labels = (
         np.concatenate([getattr(part, name) for part in drawn]) for name in ("inputs", "labels")
@@ -226,9 +227,9 @@ def test_other_episodes_are_computed_anew(study, result):
 @needs_data
 def test_validation_characters_score_and_test_characters_do_not(study, result):
     """The scores that need episodes are those of the validation set."""
-    _, whole = study_checkpoint(study)
+    _, whole = study_checkpoint(StoredStudy(study))
     drawn = episode_set(VALIDATION, EPISODES, whole.label_vectors, 0)
-    outputs = path_outputs(whole.weights, drawn.batches())
+    outputs = path_outputs(whole, drawn.batches())
     for place, (layer, head) in enumerate(every_head(HEADS)):
         right = outputs.correct([(), [(layer, head)]]).mean(axis=0)
         found = result["score"].sel(order="ablation", layer=layer, head=head)

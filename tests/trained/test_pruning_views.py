@@ -13,7 +13,7 @@ from pathkernel_trained.heads import removable_heads
 from pathkernel_trained.network import NetworkShape
 from pathkernel_trained.orders import compare_orders
 from pathkernel_trained.outputs import PathOutputs
-from pathkernel_trained.pruning_layout import labelled
+from pathkernel_trained.pruning_layout import labelled_orders
 from pathkernel_trained.scores import ablation_scores, gradient_scores
 
 EPISODES = 60
@@ -41,7 +41,7 @@ def comparison(heads):
     shape = NetworkShape(len(heads), heads, 6, 3)
     result = compare_orders(scores, tests, shape, 5, 4, random=3, resamples=20)
     orders = len(scores) + 1
-    study = labelled(
+    study = labelled_orders(
         {"score_error": np.full(result["score"].shape, np.nan)},
         {"order_width": np.full(orders, 10.0), "order_temperature": np.full(orders, 0.5)},
     )

@@ -4,17 +4,20 @@ import os
 
 import numpy as np
 import pytest
-from without_jax import without_jax
+from rich.progress import Progress as Bar
 
 from pathkernel.main import main
-from pathkernel.output import progress_bar
-from pathkernel.train_command import ProgressReport, describe
 from pathkernel_core.hooks import UnknownNameError
+from pathkernel_core.progress import Progress
 from pathkernel_one_shot.presets import PRESETS, default_folder, preset
 from pathkernel_trained.network import NetworkShape
+from pathkernel_views.console import ProgressBar, describe
+from without_jax import without_jax
 
 pytestmark = pytest.mark.version
 
+FIGURES = {"loss": 0.5, "accuracy": 0.75, "steps/s": 12.34}
+DESCRIBED = "training, loss 0.5, accuracy 0.75, steps/s 12.3"
 NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"
 TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.002")
 needs_data = pytest.mark.skipif(
@@ -62,30 +65,26 @@ def test_without_jax_the_command_says_what_to_install(tmp_path):
 
 def test_progress_in_words():
     pytest.importorskip("optax", reason=NEEDS_EXTRA)
-    from pathkernel_one_shot.training_run import TrainingProgress
-
-    assert describe(TrainingProgress(0, 10, doing="starting")) == "starting"
-    full = TrainingProgress(5, 10, 0.5, 0.75, 12.34)
-    assert describe(full) == "training, loss 0.500, accuracy 75.0%, 12.3 steps/s"
+    unknown = dict.fromkeys(FIGURES, float("nan"))
+    assert describe(Progress(0, 10, "starting", unknown)) == "starting"
+    assert describe(Progress(5, 10, "training", FIGURES)) == DESCRIBED
 
 
 def test_progress_on_the_shared_bar():
     pytest.importorskip("optax", reason=NEEDS_EXTRA)
-    from pathkernel_one_shot.training_run import TrainingProgress
-
-    with progress_bar() as bar:
-        report = ProgressReport(bar)
+    with Bar(disable=True) as bar:
+        report = ProgressBar(bar)
         (line,) = bar.tasks
-        assert (line.description, line.total) == ("reading images", None)
+        assert (line.description, line.total) == ("starting", None)
         started = line.start_time
-        report(TrainingProgress(4, 10, doing="starting"))
+        report(Progress(4, 10, "starting"))
         assert (line.completed, line.total) == (4, 10), "of a training that goes on"
         assert line.start_time > started, "reading images does not count for the time left"
         started = line.start_time
-        report(TrainingProgress(5, 10, 0.5, 0.75, 12.34))
+        report(Progress(5, 10, "training", FIGURES))
         assert (line.completed, line.total) == (5, 10)
         assert line.start_time == started
-        assert line.description == "training, loss 0.500, accuracy 75.0%, 12.3 steps/s"
+        assert line.description == DESCRIBED
 
 
 @pytest.mark.parametrize(
