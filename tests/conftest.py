@@ -50,10 +50,6 @@ def pytest_configure(config):
     for name in config.getoption("--backend") or ():
         if not _usable(name):
             raise pytest.UsageError(f"--backend {name}: {name} is not installed or has no device")
-    if importlib.util.find_spec("torch"):
-        import torch
-
-        torch.set_num_threads(1)
 
 
 def pytest_generate_tests(metafunc):
@@ -87,6 +83,10 @@ def _usable(name):
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     """Small matrices on a busy machine: more threads only wait for one another."""
+    if importlib.util.find_spec("torch"):
+        import torch  # here, where the process that hands out the tests does not come by
+
+        torch.set_num_threads(1)
     with threadpoolctl.threadpool_limits(1):
         yield
 

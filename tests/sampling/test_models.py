@@ -101,7 +101,7 @@ def test_models_agree(network, temperature, names):
 def test_starts_are_draws_from_the_prior_hierarchy(name, network):
     model = build_model(name, *examples(network), network, 1.0)
     keys = jax.random.split(jax.random.key(3), 1500)
-    positions = jnp.stack([model.initial(key) for key in keys])
+    positions = np.stack([np.asarray(model.initial(key)) for key in keys])
     drawn = np.asarray(jax.vmap(model.order_parameter)(positions))
     want = prior_weights(network, 1500)
     scale = math.prod(network.order_parameter_variances)
