@@ -135,13 +135,20 @@ def to_host(array: Array) -> np.ndarray:
     return np.asarray(array)
 
 
-def from_host(values: Any, like: Array) -> Array:
-    """Array with the library, dtype and device of ``like``."""
+def from_host(values: Any, like: Array, dtype: Any = None) -> Array:
+    """Array with the library, device and, unless another is given, the dtype of ``like``.
+
+    Values that JAX traces are on the device already and stay as they are.
+    """
+    if _is_tracer(values):
+        return values
     xp = array_api_compat.array_namespace(like)
-    values = np.asarray(values)
+    values, dtype = np.asarray(values), dtype or like.dtype
     if is_numpy_namespace(xp):
-        return values.astype(like.dtype, copy=False)
-    return xp.asarray(values, dtype=like.dtype, device=array_api_compat.device(like))
+        return values.astype(dtype, copy=False)
+    # a traced array has no device; the compiler places constants
+    device = None if _is_tracer(like) else array_api_compat.device(like)
+    return xp.asarray(values, dtype=dtype, device=device)
 
 
 def batches(total: int, size: int) -> list[slice]:

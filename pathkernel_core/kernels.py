@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -20,11 +20,20 @@ from pathkernel_core.backend import (
 )
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.network import positive
-from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Posterior, Space, per_output
+from pathkernel_core.spaces import (
+    ExampleSpace,
+    FeatureSpace,
+    KernelSpace,
+    Posterior,
+    Space,
+    per_output,
+)
 
-SpaceName = Literal["examples", "features", "auto"]
+SpaceName = Literal["auto", "examples", "features", "kernels"]
 
 _BATCH_ELEMENTS = 2**22  # features held at once while statistics are summed, 32 MiB in float64
+_MOST_KERNELS = 2**30  # elements of all kernels in kernel space, 8 GiB in float64
+_CACHED_KERNELS = 2**22  # elements that are read twice per evaluation and should stay in cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,14 +120,17 @@ class PathKernels:
         Attentioned inputs, unscaled, as :func:`attentioned_inputs` returns them.
     labels : array, shape (P,) or (P, C)
         Targets Y; ±1 for classification.
-    space : {"auto", "examples", "features"}
+    space : {"auto", "examples", "features", "kernels"}
         Form of the energy: a factorisation of the size of the examples, P·C, or of the features,
-        n·N_0·C. Both are exact; "auto" takes the one with fewer operations.
+        n·N_0·C; or the former with the kernels of all pairs of paths held in memory, faster for few
+        paths (see :attr:`kernels_are_cheaper`). All are exact; "auto" takes the one of the first
+        two with fewer operations.
 
     Raises
     ------
     ValueError
-        If shapes do not match, there are no examples, or a value is NaN or infinite.
+        If shapes do not match, there are no examples, a value is NaN or infinite, or the kernels
+        of all pairs of paths would have more than 2³⁰ elements.
     TypeError
         If the arrays are of different libraries or devices, or not real floating.
     PrecisionError
@@ -134,8 +146,10 @@ class PathKernels:
         xi, labels = _check_examples(xi, labels)
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
-        if space not in ("auto", "examples", "features"):
-            raise ValueError(f'space must be "auto", "examples" or "features", not {space!r}')
+        if space not in get_args(SpaceName):
+            raise ValueError(
+                f'space must be "auto", "examples", "features" or "kernels", not {space!r}'
+            )
         flat = xp.reshape(xi, (examples * paths, width))
         basis = None
         if width <= examples * paths:
@@ -146,10 +160,16 @@ class PathKernels:
         features = paths * xi.shape[2] * labels.shape[1]
         if space == "auto":
             space = "examples" if _example_cost(rows, features) <= features**3 else "features"
-        if space == "examples":
-            form = ExampleSpace(xi / math.sqrt(width * paths), labels)
-        else:
+        if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
+        else:
+            kind = ExampleSpace if space == "examples" else KernelSpace
+            form = kind(xi / math.sqrt(width * paths), labels)
+        if space == "kernels" and (held := form.n_kernels * examples**2) > _MOST_KERNELS:
+            raise ValueError(
+                f"the kernels of all pairs of {paths} paths between {examples} examples have "
+                f'{held:.2g} elements, more than {_MOST_KERNELS:.2g}; take space="auto"'
+            )
         self._set(form, width, paths, examples, labels.shape[1], basis)
 
     @classmethod
@@ -181,13 +201,13 @@ class PathKernels:
 
     @property
     def space(self) -> str:
-        """Form of the energy in use: "examples" or "features"."""
+        """Form of the energy in use: "examples", "features" or "kernels"."""
         return self.form.name
 
     @property
     def array(self) -> Array:
         """An array of the problem, for its library, dtype and device."""
-        return self.form.features if self.space == "examples" else self.form.gram
+        return self.form.gram if self.space == "features" else self.form.features
 
     @property
     def basis(self) -> Array | None:
@@ -198,6 +218,19 @@ class PathKernels:
     def n_features(self) -> int:
         """Number of features per path after rotation into their span, at most N_0."""
         return self.input_width if self._basis is None else self._basis.shape[1]
+
+    @property
+    def kernels_are_cheaper(self) -> bool:
+        """Whether kernel space takes fewer operations than example space, for one output.
+
+        Its kernels, read twice per evaluation, must also fit into a cache of 32 MiB.
+        ``python -m benchmarks.compare spaces`` prints the times of both.
+        """
+        rows, features = self.n_examples, self.n_paths * self.n_features
+        kernels = self.n_paths * (self.n_paths + 1) // 2 * rows**2
+        if self.outputs > 1 or kernels > _CACHED_KERNELS:
+            return False
+        return 4 * kernels + 3 * rows**3 <= 4 * rows**2 * features + rows**3 / 3
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0

@@ -1,11 +1,11 @@
-"""Two exact forms of the energy (Eq. 12, 34) behind one small interface.
+"""Three exact forms of the energy (Eq. 12, 34) behind one small interface.
 
-Both are evaluated at a factor B of the order parameter, U_1 = B Bᵀ, and return the energy
+All are evaluated at a factor B of the order parameter, U_1 = B Bᵀ, and return the energy
 
     ln det(K + T1) + Yᵀ (K + T1)⁻¹ Y,        K = Φ (U_1 ⊗ 1) Φᵀ
 
 with its gradient M − R with respect to U_1 on the host. One factorisation per evaluation, of size
-P·C in example space and n·N_0·C in feature space.
+P·C in example and in kernel space, and n·N_0·C in feature space.
 
 With C outputs the rows are (example, output) and the paths (path, output), output fastest:
 features are repeated along the diagonal of the outputs, and everything else stays as for one.
@@ -13,10 +13,12 @@ features are repeated along the diagonal of the outputs, and everything else sta
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular as host_solve_triangular
@@ -28,6 +30,7 @@ from pathkernel_core.backend import (
     cholesky,
     compiled,
     from_host,
+    holds,
     identity,
     invert_triangular,
     solve_triangular,
@@ -96,14 +99,29 @@ class ExampleSpace:
         xp = array_namespace(labels=self.labels)
         return per_output(self.features, self.labels.shape[1]), xp.reshape(self.labels, (-1, 1))
 
+    @property
+    def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
+        """Function of arrays that gives energy and gradient, and its first two arguments."""
+        return _example_space, self._rows
+
+    def evaluate(self, factor: Array, temperature: Array) -> tuple[Array, Array]:
+        """Energy () and its gradient M − R (n·C, n·C) as arrays, which ``jax.jit`` can trace.
+
+        The factor (n·C, r) of U_1 = factor factorᵀ may have any number of columns: U_1 may be
+        singular. NaN where K + T1 is not positive definite.
+        """
+        function, arrays = self._evaluation
+        return function(*arrays, factor, temperature)
+
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
-        rows, labels = self._rows
-        evaluate = compiled(_example_space, array_namespace(rows=rows))
+        function, arrays = self._evaluation
+        rows, _ = self._rows
+        evaluate = compiled(function, array_namespace(rows=rows))
         factor = from_host(factor, rows)
-        energy, gradient = evaluate(rows, labels, factor, from_host(temperature, rows))
+        energy, gradient = evaluate(*arrays, factor, from_host(temperature, rows))
         energy = float(energy)
         if not math.isfinite(energy):
             raise _not_positive_definite(self._kernel(rows, factor)[0], temperature)
@@ -117,11 +135,11 @@ class ExampleSpace:
         kernel, mixed = self._kernel(rows, factor)
         lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
         coefficients = solve_triangular(lower, labels, xp)  # L⁻¹ Y
-        if not math.isfinite(float(xp.sum(coefficients))):
+        if not holds(xp.isfinite(xp.sum(coefficients))):
             raise _not_positive_definite(self._kernel(rows, factor)[0], temperature)
         whitened = solve_triangular(lower, mixed, xp)  # L⁻¹ Φ (B ⊗ 1)
         weights = xp.matmul(xp.matrix_transpose(whitened), coefficients)
-        weights = xp.matmul(factor, xp.reshape(weights, rows.shape[1:]))
+        weights = xp.matmul(factor, xp.reshape(weights, (-1, rows.shape[2])))
         return ExamplePosterior(weights, whitened)
 
     def _kernel(self, rows: Array, factor: Array) -> tuple[Array, Array]:
@@ -129,12 +147,67 @@ class ExampleSpace:
         mixed = _mix(rows, factor, xp)
         return xp.matmul(mixed, xp.matrix_transpose(mixed)), mixed
 
-    def keep_paths(self, paths: np.ndarray) -> ExampleSpace:
+    def keep_paths(self, paths: np.ndarray) -> Self:
         """The same form for a network that has only some of the paths."""
         xp = array_namespace(features=self.features)
         scale = math.sqrt(self.features.shape[1] / len(paths))  # features carry 1/√n
         kept = xp.stack([self.features[:, int(path), :] for path in paths], axis=1)
-        return ExampleSpace(scale * kept, self.labels)
+        return type(self)(scale * kept, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSpace(ExampleSpace):
+    """Example space with the kernels of all pairs of paths held; for few paths and examples.
+
+    One product mixes them into K, another reads M − R off (K + T1)⁻¹, neither larger for more
+    inputs per path.
+    """
+
+    name = "kernels"
+
+    @property
+    def n_kernels(self) -> int:
+        """Number of kernels held: n(n+1)/2 for one output, n² for several."""
+        return len(_pairs(self.features.shape[1], self.labels.shape[1])[0])
+
+    @cached_property
+    def kernels(self) -> Array:
+        """Kernels Φ_π Φ_π'ᵀ of pairs of paths, (pairs, P²).
+
+        With one output, where U_ππ' = U_π'π mixes both orders of a pair, their sum stands for them:
+        n(n+1)/2 pairs. With several, all n² pairs.
+        """
+        xp = array_namespace(features=self.features)
+        by_path = xp.permute_dims(self.features, (1, 0, 2))
+        outputs = self.labels.shape[1]
+        kernels = []
+        for pair in _pairs(by_path.shape[0], outputs)[0]:
+            one, two = (by_path[int(path), ...] for path in pair)
+            kernel = xp.matmul(one, xp.matrix_transpose(two))
+            if outputs == 1 and pair[0] != pair[1]:
+                kernel = kernel + xp.matrix_transpose(kernel)
+            kernels.append(xp.reshape(kernel, (-1,)))
+        return xp.stack(kernels)
+
+    @property
+    def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
+        return _kernel_space, (self.kernels, self.labels)
+
+
+@functools.cache
+def _pairs(paths: int, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of paths that kernel space holds, and how the gradient is read off them.
+
+    The pairs (pairs, 2), which of them stands for each entry of a matrix n × n, (n²,), and the
+    share of that entry in it, (n²,).
+    """
+    pairs = np.argwhere(np.tri(paths) if outputs == 1 else np.ones((paths, paths)))
+    rows, columns = pairs.T
+    place = np.empty((paths, paths), dtype=np.int64)
+    place[columns, rows] = np.arange(len(pairs))
+    place[rows, columns] = np.arange(len(pairs))
+    share = np.where(np.eye(paths) + (outputs > 1), 1.0, 0.5)
+    return pairs, place.reshape(-1), share.reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,9 +294,9 @@ class FeatureSpace:
         right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
         inverse = invert_triangular(lower, xp)
         fit = xp.matmul(xp.matrix_transpose(inverse), xp.matmul(inverse, right))
-        if not math.isfinite(float(xp.sum(fit))):
+        if not holds(xp.isfinite(xp.sum(fit))):
             raise _not_positive_definite(_mix_gram(gram, factor, xp), temperature)
-        weights = xp.matmul(factor, xp.reshape(fit, projections.shape))
+        weights = xp.matmul(factor, xp.reshape(fit, (-1, projections.shape[1])))
         return FeaturePosterior(weights, inverse, temperature)
 
     def keep_paths(self, paths: np.ndarray) -> FeatureSpace:
@@ -264,10 +337,10 @@ def _mix(features: Array, factor: Array, xp: object) -> Array:
 def _mix_gram(gram: Array, factor: Array, xp: object) -> Array:
     """(Bᵀ ⊗ 1) G (B ⊗ 1), as a matrix."""
     paths, width = gram.shape[:2]
-    size = paths * width
     transposed = xp.matrix_transpose(factor)
-    right = xp.matmul(transposed, xp.reshape(gram, (size, paths, width)))
-    left = xp.matmul(transposed, xp.reshape(right, (paths, width * size)))
+    right = xp.matmul(transposed, xp.reshape(gram, (paths * width, paths, width)))
+    left = xp.matmul(transposed, xp.reshape(right, (paths, -1)))
+    size = factor.shape[1] * width
     return xp.reshape(left, (size, size))
 
 
@@ -302,6 +375,39 @@ def _kernel_factor(features: Array, factor: Array, temperature: Array, xp: objec
     mixed = _mix(features, factor, xp)
     kernel = xp.matmul(mixed, xp.matrix_transpose(mixed))
     return cholesky(add_to_diagonal(kernel, temperature, xp), xp)
+
+
+def _kernel_space(
+    kernels: Array, labels: Array, factor: Array, temperature: Array
+) -> tuple[Array, Array]:
+    xp = array_namespace(kernels=kernels)
+    examples, outputs = labels.shape
+    paths = factor.shape[0] // outputs
+    pairs, place, share = _pairs(paths, outputs)
+    u = _by_output(xp.matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
+    pairs = from_host(pairs @ (paths, 1), kernels, xp.int64)
+    kernel = xp.matmul(xp.take(u, pairs, axis=1), kernels)
+    kernel = xp.reshape(kernel, (outputs, outputs, examples, examples))
+    kernel = xp.reshape(xp.permute_dims(kernel, (2, 0, 3, 1)), (examples * outputs, -1))
+    lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
+    inverse = invert_triangular(lower, xp)
+    coefficients = xp.matmul(inverse, xp.reshape(labels, (-1,)))  # L⁻¹ Y
+    energy = _log_det(lower, xp) + xp.matmul(coefficients, coefficients)
+    fit = xp.matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
+    weights = xp.matmul(xp.matrix_transpose(inverse), inverse) - fit[:, None] * fit[None, :]
+    weights = xp.matrix_transpose(_by_output(weights, outputs, xp))
+    place, share = from_host(place, kernels, xp.int64), from_host(share[:, None], kernels)
+    gradient = share * xp.take(xp.matmul(kernels, weights), place, axis=0)
+    gradient = xp.reshape(gradient, (paths, paths, outputs, outputs))
+    gradient = xp.permute_dims(gradient, (0, 2, 1, 3))
+    return energy, xp.reshape(gradient, factor.shape[:1] * 2)
+
+
+def _by_output(matrix: Array, outputs: int, xp: object) -> Array:
+    """Matrix over (index, output) as one row for each pair of outputs: (m·C, m·C) → (C², m²)."""
+    size = matrix.shape[0] // outputs
+    blocks = xp.permute_dims(xp.reshape(matrix, (size, outputs) * 2), (1, 3, 0, 2))
+    return xp.reshape(blocks, (outputs**2, size**2))
 
 
 def _feature_space(

@@ -259,7 +259,7 @@ class _Energy:
 def _examples(problem: PathKernels) -> tuple[np.ndarray, np.ndarray]:
     """Features (R, n·C, N_0) and labels (R,), as few as give the energy up to a constant."""
     form, outputs = problem.form, problem.outputs
-    if problem.space == "examples":
+    if problem.space != "features":
         features = to_host(form.features).astype(float)
         labels = to_host(form.labels).astype(float)
         shape = features.shape[1:]

@@ -5,14 +5,14 @@ Everything is a function of a factor F of the order parameter, U = F Fᵀ, with 
 
     ln det(K + T1) + Yᵀ (K + T1)⁻¹ Y,        K = Φ (U ⊗ 1) Φᵀ
 
-and its gradient 2 (M − R) F come from one factorisation, in the cheapest of three exact forms.
+and its gradient 2 (M − R) F are those of the core's spaces, for automatic differentiation.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,7 @@ import numpy as np
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import positive
-
-_PACKED_BYTES = 32 * 2**20  # packed kernels are read twice per gradient and should stay in cache
+from pathkernel_core.spaces import ExampleSpace, FeatureSpace, KernelSpace, Space
 
 
 def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
@@ -46,7 +45,7 @@ def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
         def unflatten(rest: tuple[Any, ...], leaves: list[Any]) -> Any:
             instance = object.__new__(cls)
             for name, value in zip(names, (*leaves, *rest)):
-                setattr(instance, name, value)
+                vars(instance)[name] = value  # also where a class is frozen
             return instance
 
         jax.tree_util.register_pytree_node(cls, flatten, unflatten)
@@ -55,214 +54,103 @@ def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
     return register
 
 
-class Form(Protocol):
-    """One exact way to compute the energy."""
-
-    def energy_and_gradient(self, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Energy (Eq. 34) at U = F Fᵀ and its gradient 2 (M − R) F, for F (n·C, r)."""
-
-    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean, and how much variance the examples explain, for new features (P', n, N_0)."""
+# what the core's spaces hold, so that they can be arguments of compiled code
+pytree(("features", "labels", "_rows"))(ExampleSpace)
+pytree(("features", "labels", "_rows", "kernels"))(KernelSpace)
+pytree(("gram", "projections", "label_square", "_rows"), ("n_examples",))(FeatureSpace)
+pytree(("form", "_basis"), ("input_width", "n_paths", "n_examples", "outputs"))(PathKernels)
 
 
 @jax.custom_vjp
-def energy(form: Form, factor: jax.Array) -> jax.Array:
+def energy(space: Space, factor: jax.Array, temperature: jax.Array) -> jax.Array:
     """Energy ln det(K + T1) + Yᵀ(K + T1)⁻¹Y (Eq. 34), differentiable in the factor (n·C, r)."""
-    return form.energy_and_gradient(factor)[0]
+    return _energy_and_gradient(space, factor, temperature)[0]
 
 
-def _forward(form: Form, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return form.energy_and_gradient(factor)
+def _energy_and_gradient(
+    space: Space, factor: jax.Array, temperature: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Energy at U = F Fᵀ and its gradient 2 (M − R) F."""
+    if space.name == "features":
+        return _feature_space(space, factor, temperature)
+    mixing = factor if space.name == "kernels" else _at_most_square(factor)[0]
+    value, gradient = space.evaluate(mixing, temperature)
+    return value, 2 * gradient @ factor
 
 
-def _backward(gradient: jax.Array, cotangent: jax.Array) -> tuple[None, jax.Array]:
-    return None, cotangent * gradient
+def _backward(gradient: jax.Array, cotangent: jax.Array) -> tuple[None, jax.Array, None]:
+    return None, cotangent * gradient, None
 
 
-energy.defvjp(_forward, _backward)
+energy.defvjp(_energy_and_gradient, _backward)
 
 
-@pytree(("features", "labels", "temperature"))
-class FeatureForm:
-    """Energy from a Cholesky factor of K + T1, P·C × P·C, with K from the features.
+def _feature_space(
+    space: FeatureSpace, factor: jax.Array, temperature: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Energy and gradient in feature space, of a factor that has no inverse.
 
-    Parameters
-    ----------
-    features : array, shape (P, n, N_0)
-        Scaled features Φ, the factor σ_0 included.
-    labels : array, shape (P, C)
-    temperature : float
+    The core divides Fᵀ (M − R) F by F on both sides, which a singular U does not allow; where it
+    does, the core takes FIGURE of the time (``python -m benchmarks.compare spaces``).
     """
-
-    def __init__(self, features: jax.Array, labels: jax.Array, temperature: float):
-        self.features, self.labels = features, labels
-        self.temperature = jnp.asarray(temperature)
-
-    def energy_and_gradient(self, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Energy at U = F Fᵀ and its gradient 2 (M − R) F."""
-        reduced, rotation = _at_most_square(factor)
-        mixed = _mix(self.features, reduced, self.labels.shape[1])
-        lower = _cholesky(mixed @ mixed.T, self.temperature)
-        fit = _solve(lower, self.labels.reshape(-1, 1))[:, 0]
-        value = _log_det(lower) + self.labels.reshape(-1) @ fit
-        # M F and R F, (n·C, r), from (K + T1)⁻¹ Φ (F ⊗ 1) and (K + T1)⁻¹ Y
-        residual = _solve(lower, mixed) - jnp.outer(fit, fit @ mixed)
-        gradient = 2 * self._correlate(residual, reduced)
-        return value, gradient if rotation is None else gradient @ rotation.T
-
-    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and explained variance (P'·C,) of the predictor (Eq. 29, 30)."""
-        reduced, _ = _at_most_square(factor)
-        outputs = self.labels.shape[1]
-        mixed = _mix(self.features, reduced, outputs)
-        lower = _cholesky(mixed @ mixed.T, self.temperature)
-        across = mixed @ _mix(features, reduced, outputs).T
-        whitened = _triangular(lower, across)
-        target = _triangular(lower, self.labels.reshape(-1, 1))[:, 0]
-        return target @ whitened, jnp.sum(whitened**2, axis=0)
-
-    def _correlate(self, residual: jax.Array, factor: jax.Array) -> jax.Array:
-        """Sum over examples and inputs of Φ with residual (P·C, r·N_0) → (n·C, r)."""
-        examples, paths, width = self.features.shape
-        outputs, rank = factor.shape[0] // paths, factor.shape[1]
-        residual = residual.reshape(examples, outputs * rank, width)
-        blocks = jnp.einsum("mpi,mki->pk", self.features, residual)
-        return blocks.reshape(paths * outputs, rank)
+    paths, width, outputs = space.projections.shape
+    reduced, rotation = _at_most_square(factor)
+    rank = reduced.shape[1]
+    by_path = reduced.reshape(paths, outputs, rank)
+    half = jnp.einsum("piqj,qck->pcikj", space.gram, by_path)  # G (F ⊗ 1)
+    matrix = jnp.einsum("pck,pcilj->kilj", by_path, half).reshape(rank * width, rank * width)
+    lower = _cholesky(matrix, temperature)  # of B = T1 + (Fᵀ ⊗ 1) G (F ⊗ 1)
+    right = jnp.einsum("pck,pic->ki", by_path, space.projections).reshape(-1, 1)
+    half = half.reshape(-1, rank * width)
+    target = _triangular(lower, right)
+    fit = _triangular(lower, target, transposed=True)
+    excess = space.n_examples * outputs - len(lower)
+    value = excess * jnp.log(temperature) + 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))
+    value = value + (space.label_square - jnp.sum(target**2)) / temperature
+    # Φᵀ (K + T1)⁻¹ Φ (F ⊗ 1)
+    mixed = _triangular(lower, _triangular(lower, half.T), transposed=True).T
+    mixed = mixed.reshape(paths, outputs, width, rank, width)
+    mixed = jnp.einsum("pciki->pck", mixed).reshape(-1, rank)  # M F
+    z = space.projections.transpose(0, 2, 1).reshape(-1, 1) - half @ fit
+    z = z.reshape(-1, width) / temperature
+    gradient = 2 * (mixed - z @ fit.reshape(rank, width).T)
+    return value, gradient if rotation is None else gradient @ rotation.T
 
 
-@pytree(("kernels", "features", "labels", "temperature"))
-class PackedForm:
-    """Energy of one output from the kernels of all pairs of paths, which mix into K by one product.
-
-    Parameters
-    ----------
-    features : array, shape (P, n, N_0)
-        Scaled features Φ, the factor σ_0 included.
-    labels : array, shape (P, 1)
-    temperature : float
-
-    Notes
-    -----
-    ``kernels`` is (n(n+1)/2, P²): pairs π ≥ π', those of two different paths counted twice.
-    """
-
-    def __init__(self, features: jax.Array, labels: jax.Array, temperature: float):
-        self.features, self.labels = features, labels
-        self.temperature = jnp.asarray(temperature)
-        by_path = np.asarray(features).transpose(1, 0, 2)
-        kernels = [
-            one @ two.T if first == second else one @ two.T + two @ one.T
-            for first, one in enumerate(by_path)
-            for second, two in enumerate(by_path[: first + 1])
-        ]
-        self.kernels = jnp.asarray(np.reshape(kernels, (len(kernels), -1)))
-
-    def energy_and_gradient(self, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Energy at U = F Fᵀ and its gradient 2 (M − R) F."""
-        pairs = np.tril_indices(factor.shape[0])
-        examples = self.labels.shape[0]
-        kernel = ((factor @ factor.T)[pairs] @ self.kernels).reshape(examples, examples)
-        lower = _cholesky(kernel, self.temperature)
-        inverse = _triangular(lower, jnp.eye(examples))
-        target = inverse @ self.labels[:, 0]
-        fit = target @ inverse
-        value = _log_det(lower) + target @ target
-        weights = inverse.T @ inverse - jnp.outer(fit, fit)
-        packed = self.kernels @ weights.reshape(-1)
-        halves = jnp.zeros((factor.shape[0],) * 2).at[pairs].set(packed)
-        return value, (halves + halves.T) @ factor  # M − R = (halves + halvesᵀ) / 2
-
-    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and explained variance (P',) of the predictor (Eq. 29, 30)."""
-        return FeatureForm.moments(self, factor, features)
-
-
-@pytree(("gram", "projections", "label_square", "temperature"), ("rows",))
-class StatisticsForm:
-    """Energy from sufficient statistics, one factorisation of size r·N_0 whatever P is.
-
-    Parameters
-    ----------
-    gram : array, shape (n, N_0, n, N_0)
-        ΦᵀΦ, the factor σ²_0 included.
-    projections : array, shape (n, N_0, C)
-        ΦᵀY, the factor σ_0 included.
-    label_square : float
-        Sum of all squared labels.
-    rows : int
-        Number of examples times outputs, P·C.
-    temperature : float
-    """
-
-    def __init__(
-        self,
-        gram: jax.Array,
-        projections: jax.Array,
-        label_square: float,
-        rows: int,
-        temperature: float,
-    ):
-        self.gram, self.projections, self.rows = gram, projections, rows
-        self.label_square = jnp.asarray(label_square)
-        self.temperature = jnp.asarray(temperature)
-
-    def energy_and_gradient(self, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Energy at U = F Fᵀ and its gradient 2 (M − R) F."""
-        reduced, rotation = _at_most_square(factor)
-        half, lower, right = self._factorise(reduced)
-        target = _triangular(lower, right)
-        fit = _triangular(lower, target, transposed=True)
-        excess = self.rows - len(lower)
-        value = excess * jnp.log(self.temperature) + _log_det(lower)
-        value = value + (self.label_square - jnp.sum(target**2)) / self.temperature
-        paths, width, outputs = self.projections.shape
-        rank = reduced.shape[1]
-        mixed = _solve(lower, half.T).T  # Φᵀ (K + T1)⁻¹ Φ (F ⊗ 1)
-        mixed = mixed.reshape(paths, outputs, width, rank, width)
-        mixed = jnp.einsum("pciki->pck", mixed).reshape(-1, rank)  # M F
-        z = self.projections.transpose(0, 2, 1).reshape(-1, 1) - half @ fit
-        z = z.reshape(-1, width) / self.temperature
-        gradient = 2 * (mixed - z @ fit.reshape(rank, width).T)
-        return value, gradient if rotation is None else gradient @ rotation.T
-
-    def moments(self, factor: jax.Array, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and explained variance (P'·C,) of the predictor (Eq. 29, 30)."""
-        reduced, _ = _at_most_square(factor)
-        _, lower, right = self._factorise(reduced)
-        new = _mix(features, reduced, self.projections.shape[2])
-        whitened = _triangular(lower, new.T)
-        mean = _triangular(lower, right)[:, 0] @ whitened
-        left = self.temperature * jnp.sum(whitened**2, axis=0)
-        return mean, jnp.sum(new**2, axis=1) - left
-
-    def _factorise(self, factor: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """G (F ⊗ 1), the Cholesky factor of B = T1 + (Fᵀ ⊗ 1) G (F ⊗ 1), and (Fᵀ ⊗ 1) ΦᵀY."""
-        paths, width, outputs = self.projections.shape
-        rank = factor.shape[1]
-        by_path = factor.reshape(paths, outputs, rank)
-        half = jnp.einsum("piqj,qck->pcikj", self.gram, by_path)
-        matrix = jnp.einsum("pck,pcilj->kilj", by_path, half)
-        lower = _cholesky(matrix.reshape(rank * width, rank * width), self.temperature)
-        right = jnp.einsum("pck,pic->ki", by_path, self.projections)
-        return half.reshape(-1, rank * width), lower, right.reshape(-1, 1)
-
-
-@pytree(("form", "scale", "basis"), ("rows", "outputs"))
+@pytree(("problem", "temperature", "deviation"))
 class Likelihood:
     """Likelihood p(Y | U) = Normal(Y; 0, K + T1), and the predictor given U.
 
-    Made by :meth:`from_problem`. Instances can be arguments of compiled functions.
+    Instances can be arguments of compiled functions.
+
+    Parameters
+    ----------
+    problem : PathKernels
+        Training examples; its arrays are copied to JAX's.
+    temperature : float
+        Positive temperature T.
+    variance_0 : float
+        Prior variance σ²_0 of the projection.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not positive.
+    PrecisionError
+        If JAX's 64-bit mode is off.
     """
 
-    def __init__(self, form: Form, scale: float, basis: np.ndarray | None, rows: int, outputs: int):
-        self.form, self.scale, self.rows, self.outputs = form, jnp.asarray(scale), rows, outputs
-        self.basis = None if basis is None else jnp.asarray(basis)
+    def __init__(self, problem: PathKernels, temperature: float, variance_0: float = 1.0):
+        require_double_precision()
+        self.temperature = jnp.asarray(positive("temperature", temperature))
+        self.deviation = jnp.asarray(math.sqrt(positive("variance_0", variance_0)))
+        self.problem = jax.tree.map(jnp.asarray, problem)
 
     @classmethod
     def from_problem(
         cls, xi: np.ndarray, labels: np.ndarray, temperature: float, variance_0: float = 1.0
     ) -> Likelihood:
-        """Likelihood of labels given attentioned inputs, in the cheapest form.
+        """Likelihood of labels given attentioned inputs, in the cheapest space.
 
         Parameters
         ----------
@@ -281,31 +169,17 @@ class Likelihood:
         PrecisionError
             If JAX's 64-bit mode is off.
         """
-        require_double_precision()
-        temperature = positive("temperature", temperature)
-        deviation = math.sqrt(positive("variance_0", variance_0))
         xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
         problem = PathKernels(xi, labels)
-        if problem.space == "features":
-            statistics = problem.form
-            form = StatisticsForm(
-                jnp.asarray(deviation**2 * statistics.gram),
-                jnp.asarray(deviation * statistics.projections),
-                statistics.label_square,
-                problem.n_examples * problem.outputs,
-                temperature,
-            )
-        else:
-            features = deviation * problem.form.features
-            chosen = PackedForm if _packed_is_cheaper(features, problem.outputs) else FeatureForm
-            form = chosen(jnp.asarray(features), jnp.asarray(problem.form.labels), temperature)
-        scale = deviation / math.sqrt(problem.n_paths * problem.input_width)
-        rows = problem.n_examples * problem.outputs
-        return cls(form, scale, problem.basis, rows, problem.outputs)
+        if problem.space == "examples" and problem.kernels_are_cheaper:
+            problem = PathKernels(xi, labels, "kernels")
+        return cls(problem, temperature, variance_0)
 
     def log_likelihood(self, factor: jax.Array) -> jax.Array:
         """Normalised log density of the labels at U = F Fᵀ, for F (n·C, r)."""
-        return -0.5 * (energy(self.form, factor) + self.rows * math.log(2 * math.pi))
+        value = energy(self.problem.form, self.deviation * factor, self.temperature)
+        rows = self.problem.n_examples * self.problem.outputs
+        return -0.5 * (value + rows * math.log(2 * math.pi))
 
     def moments(self, factor: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Mean and variance (Eq. 29, 30) of the predictor given U = F Fᵀ.
@@ -320,15 +194,9 @@ class Likelihood:
         -------
         mean, variance : array, shape (P_test, C)
         """
-        features = self.scale * test
-        reduced, _ = _at_most_square(factor)
-        prior = jnp.sum(_mix(features, reduced, self.outputs) ** 2, axis=1)
-        if self.basis is not None:
-            features = features @ self.basis
-        mean, explained = self.form.moments(reduced, features)
-        shape = (test.shape[0], self.outputs)
-        # rounding may leave a variance of -1e-17 where the examples determine the output
-        return mean.reshape(shape), jnp.maximum(prior - explained, 0.0).reshape(shape)
+        factor, _ = _at_most_square(self.deviation * factor)
+        posterior = self.problem.form.posterior(factor, self.temperature)
+        return self.problem.posterior_moments(posterior, factor, jnp.asarray(test))
 
 
 def require_double_precision() -> None:
@@ -340,29 +208,12 @@ def require_double_precision() -> None:
         )
 
 
-def _packed_is_cheaper(features: np.ndarray, outputs: int) -> bool:
-    examples, paths, width = features.shape
-    pairs = paths * (paths + 1) // 2
-    if outputs > 1 or 8 * pairs * examples**2 > _PACKED_BYTES:
-        return False
-    packed = 4 * pairs * examples**2 + 3 * examples**3
-    return packed <= 4 * examples**2 * paths * width + examples**3 / 3
-
-
 def _at_most_square(factor: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     """Factor G with at most as many columns as rows, and Q with F = G Qᵀ (None for Q = 1)."""
     if factor.shape[1] <= factor.shape[0]:
         return factor, None
     rotation, upper = jnp.linalg.qr(factor.T)
     return upper.T, rotation
-
-
-def _mix(features: jax.Array, factor: jax.Array, outputs: int) -> jax.Array:
-    """Φ (F ⊗ 1) of the rows (example, output): (P, n, N_0) → (P·C, r·N_0)."""
-    examples, paths, width = features.shape
-    rank = factor.shape[1]
-    mixing = factor.reshape(paths, outputs * rank).T
-    return (mixing @ features).reshape(examples * outputs, rank * width)
 
 
 def _cholesky(matrix: jax.Array, temperature: jax.Array) -> jax.Array:
@@ -374,11 +225,3 @@ def _cholesky(matrix: jax.Array, temperature: jax.Array) -> jax.Array:
 def _triangular(lower: jax.Array, right: jax.Array, transposed: bool = False) -> jax.Array:
     solve = functools.partial(jax.scipy.linalg.solve_triangular, lower=True)
     return solve(lower, right, trans=1 if transposed else 0)
-
-
-def _solve(lower: jax.Array, right: jax.Array) -> jax.Array:
-    return _triangular(lower, _triangular(lower, right), transposed=True)
-
-
-def _log_det(lower: jax.Array) -> jax.Array:
-    return 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))

@@ -272,10 +272,11 @@ def build_model(
             f"xi of shape {xi.shape} holds {xi.shape[1]} paths, but the network's heads "
             f"{network.heads} make {network.n_paths}"
         )
-    if likelihood.outputs != network.outputs:
+    outputs = likelihood.problem.outputs
+    if outputs != network.outputs:
         raise ValueError(
-            f"labels of shape {labels.shape} have {likelihood.outputs} outputs, but the network "
-            f"has {network.outputs}"
+            f"labels of shape {labels.shape} have {outputs} outputs, but the network has "
+            f"{network.outputs}"
         )
     if name == WeightsModel.name:
         return WeightsModel(xi, labels.reshape(len(xi), -1), network, temperature)

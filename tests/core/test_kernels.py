@@ -127,7 +127,7 @@ def test_auto_takes_the_smaller_factorisation(examples, space, generator):
 def test_the_caller_keeps_its_arrays(generator, examples):
     xi, labels = examples
     before = xi.copy(), labels.copy()
-    for space in ("examples", "features"):
+    for space in ("examples", "features", "kernels"):
         problem = PathKernels(xi, labels, space)
         pk.minimise_action(problem, Network((2, 2), 10), 0.1).predict(xi)
     np.testing.assert_array_equal(xi, before[0])
@@ -159,7 +159,7 @@ def test_bad_examples_are_named(library):
         ((xi, array([1.0, np.inf, 1.0])), r"labels of shape \(3,\) holds NaN or infinity"),
         (
             (xi, labels, "fourier"),
-            'space must be "auto", "examples" or "features", not \'fourier\'',
+            'space must be "auto", "examples", "features" or "kernels", not \'fourier\'',
         ),
     ]
     for arguments, message in cases:

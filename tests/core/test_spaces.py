@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathkernel_core import Network, NotPositiveDefiniteError, PathKernels
+from pathkernel_core import Network, NotPositiveDefiniteError, PathKernels, minimise_action
 
-SPACES = ("examples", "features")
+SPACES = ("examples", "features", "kernels")
 
 
-def both(library, xi, labels):
+def in_all(library, xi, labels):
     xi, labels = library.array(xi), library.array(labels)
     return [PathKernels(xi, labels, space) for space in SPACES]
 
@@ -20,7 +20,7 @@ def test_energy_is_the_dense_formula(library, network, generator, examples):
     u = formulas.random_positive(network.sizes[0], generator)
     for temperature in (0.01, 1.0):
         want = formulas.energy(np, u, xi, labels, temperature, network.variances[0]).real
-        for problem in both(library, xi, labels):
+        for problem in in_all(library, xi, labels):
             got, gradient = problem.energy_and_gradient(u, temperature, network.variances[0])
             assert isinstance(got, float)
             assert isinstance(gradient, np.ndarray)
@@ -46,9 +46,65 @@ def test_energy_gradient_is_a_derivative(network, generator, derivative, example
 def test_spaces_agree(library, network, generator, examples, rank):
     xi, labels = formulas.random_examples(network, examples, 5, generator, rank)
     u = formulas.random_positive(network.sizes[0], generator)
-    one, two = (problem.energy_and_gradient(u, 0.1) for problem in both(library, xi, labels))
-    assert one[0] == pytest.approx(two[0], rel=1e-12)
-    assert formulas.relative_error(one[1], two[1]) < 1e-11
+    one, *others = (problem.energy_and_gradient(u, 0.1) for problem in in_all(library, xi, labels))
+    for two in others:
+        assert one[0] == pytest.approx(two[0], rel=1e-12)
+        assert formulas.relative_error(one[1], two[1]) < 1e-11
+
+
+@pytest.mark.parametrize("examples", [6, 40])
+def test_spaces_have_one_minimum(library, network, generator, examples):
+    xi, labels = formulas.random_examples(network, examples, 5, generator)
+    new = library.array(generator.standard_normal((4, *xi.shape[1:])))
+    one, *others = (
+        minimise_action(problem, network, 0.1) for problem in in_all(library, xi, labels)
+    )
+    want = one.predict(new)
+    for other in others:
+        assert other.action == pytest.approx(one.action, rel=1e-12)
+        got = other.predict(new)
+        for ours, theirs in ((got.mean, want.mean), (got.variance, want.variance)):
+            np.testing.assert_allclose(
+                library.numpy(ours), library.numpy(theirs), rtol=1e-6, atol=1e-7
+            )
+
+
+@pytest.mark.parametrize("space", ["examples", "kernels"])
+@pytest.mark.parametrize("columns", [1, 8])
+def test_a_factor_may_be_singular_or_wide(library, network, generator, space, columns):
+    """What the samplers ask of a space: any factor of the order parameter, and arrays back."""
+    xi, labels = formulas.random_examples(network, 7, 3, generator)
+    factor = generator.standard_normal((network.sizes[0], columns))
+    form = PathKernels(library.array(xi), library.array(labels), space).form
+    energy, gradient = form.evaluate(library.array(factor), library.array(0.2))
+    want = formulas.energy(np, factor @ factor.T, xi, labels, 0.2).real
+    assert float(energy) == pytest.approx(want, rel=1e-11)
+    nearby = factor @ factor.T + 1e-9 * np.eye(len(factor))
+    _, regular = PathKernels(xi, labels, "examples").energy_and_gradient(nearby, 0.2)
+    assert formulas.relative_error(library.numpy(gradient), regular) < 1e-6
+
+
+def test_kernels_that_would_fill_the_memory_are_refused(library, monkeypatch):
+    xi, labels = library.array(np.ones((50, 8, 1))), library.array(np.ones(50))
+    monkeypatch.setattr("pathkernel_core.kernels._MOST_KERNELS", 36 * 50**2)
+    assert PathKernels(xi, labels, "kernels").form.n_kernels == 36
+    two = library.array(np.ones((50, 2)))
+    message = r"kernels of all pairs of 8 paths between 50 examples have 1\.6e\+05 elements, more "
+    with pytest.raises(ValueError, match=message):
+        PathKernels(xi, two, "kernels")
+
+
+def test_kernels_are_cheaper_for_few_paths_and_examples(generator):
+    for (examples, paths, width, outputs), cheaper in {
+        (100, 4, 231, 1): True,
+        (100, 4, 231, 2): False,  # not measured
+        (100, 16, 8, 1): False,
+        (600, 16, 115, 1): False,  # out of cache
+    }.items():
+        xi = generator.standard_normal((examples, paths, width))
+        problem = PathKernels(xi, np.ones((examples, outputs)))
+        assert problem.kernels_are_cheaper == cheaper
+        assert problem.space != "kernels"
 
 
 @given(
@@ -62,11 +118,12 @@ def test_spaces_agree_on_any_shape(heads, outputs, examples, width, seed):
     network, generator = Network(heads, 10, outputs=outputs), np.random.default_rng(seed)
     xi, labels = formulas.random_examples(network, examples, width, generator)
     u = formulas.random_positive(network.sizes[0], generator)
-    (one, one_gradient), (two, two_gradient) = (
+    (one, one_gradient), *others = (
         PathKernels(xi, labels, space).energy_and_gradient(u, 0.3) for space in SPACES
     )
-    assert one == pytest.approx(two, rel=1e-11, abs=1e-11)
-    np.testing.assert_allclose(one_gradient, two_gradient, rtol=1e-8, atol=1e-9)
+    for two, two_gradient in others:
+        assert one == pytest.approx(two, rel=1e-11, abs=1e-11)
+        np.testing.assert_allclose(one_gradient, two_gradient, rtol=1e-8, atol=1e-9)
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**32 - 1))
@@ -94,7 +151,7 @@ def test_a_network_with_fewer_paths(library, generator, examples, rank):
     kept = [0, 2, 5]
     u = formulas.random_positive(6, generator)
     want, want_gradient = PathKernels(xi[:, kept], labels).energy_and_gradient(u, 0.1)
-    for problem in both(library, xi, labels):
+    for problem in in_all(library, xi, labels):
         smaller = problem.keep_paths(kept)
         assert (smaller.n_paths, smaller.space) == (3, problem.space)
         got, gradient = smaller.energy_and_gradient(u, 0.1)
@@ -123,6 +180,6 @@ def test_a_kernel_that_overflows_is_reported(library, space):
         "examples": (NotPositiveDefiniteError, r"kernel overflows .* rescale the inputs"),
         "features": (ValueError, "gram .* holds NaN or infinity"),
     }
-    error, message = expected[space]
+    error, message = expected.get(space, expected["examples"])
     with pytest.raises(error, match=message):
         PathKernels(xi, library.array(np.ones(3)), space).energy_and_gradient(np.eye(1), 1.0)

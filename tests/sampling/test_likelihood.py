@@ -1,4 +1,4 @@
-"""Energy, gradient and predictor in every form, against dense formulas and autodiff."""
+"""Energy, gradient and predictor in every space, against dense formulas and autodiff."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,7 @@ jnp = jax.numpy
 from pathkernel_core import PathKernels  # noqa: E402
 from pathkernel_core.errors import PrecisionError  # noqa: E402
 from pathkernel_sampling.likelihood import (  # noqa: E402
-    FeatureForm,
     Likelihood,
-    PackedForm,
-    StatisticsForm,
     energy,
 )
 
@@ -25,14 +22,10 @@ def problem(outputs=1, examples=7, paths=3, width=5):
     return features, generator.standard_normal((examples, outputs))
 
 
-def form(kind, features, labels):
-    if kind is not StatisticsForm:
-        return kind(jnp.asarray(features), jnp.asarray(labels), TEMPERATURE)
-    gram = np.einsum("mpi,mqj->piqj", features, features)
-    projections = np.einsum("mpi,mc->pic", features, labels)
-    return StatisticsForm(
-        jnp.asarray(gram), jnp.asarray(projections), (labels**2).sum(), labels.size, TEMPERATURE
-    )
+def space(kind, features, labels):
+    """The space with unscaled inputs, so that its features are the given ones."""
+    xi = features * np.sqrt(features.shape[1] * features.shape[2])
+    return Likelihood(PathKernels(xi, labels, kind), TEMPERATURE).problem.form
 
 
 def dense_kernel(factor, left, right, outputs):
@@ -52,10 +45,9 @@ def dense_energy(factor, features, labels):
 
 CASES = [
     (kind, outputs, rank)
-    for kind in (FeatureForm, StatisticsForm, PackedForm)
+    for kind in ("examples", "features", "kernels")
     for outputs in (1, 2)
     for rank in (1, 3, 9)  # singular, square for one output, more columns than rows
-    if kind is not PackedForm or outputs == 1
 ]
 
 
@@ -64,22 +56,24 @@ def test_energy_and_gradient_are_those_of_the_dense_formula(kind, outputs, rank)
     features, labels = problem(outputs)
     generator = np.random.default_rng(rank)
     factor = jnp.asarray(generator.standard_normal((3 * outputs, rank)))
-    form_ = form(kind, features, labels)
+    form = space(kind, features, labels)
     want, want_gradient = jax.value_and_grad(dense_energy)(factor, features, labels)
-    got, gradient = jax.jit(jax.value_and_grad(energy, argnums=1))(form_, factor)
+    got, gradient = jax.jit(jax.value_and_grad(energy, argnums=1))(form, factor, TEMPERATURE)
     np.testing.assert_allclose(got, want, rtol=1e-11)
     np.testing.assert_allclose(gradient, want_gradient, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize(("kind", "outputs", "rank"), CASES)
 def test_gradient_is_that_of_finite_differences(kind, outputs, rank):
-    form_ = form(kind, *problem(outputs))
+    form = space(kind, *problem(outputs))
     generator = np.random.default_rng(rank)
     factor = generator.standard_normal((3 * outputs, rank))
     direction = generator.standard_normal(factor.shape)
-    slope = jnp.sum(jax.grad(energy, argnums=1)(form_, jnp.asarray(factor)) * direction)
+    slope = jnp.sum(jax.grad(energy, argnums=1)(form, jnp.asarray(factor), TEMPERATURE) * direction)
     step = 1e-5
-    above, below = (energy(form_, jnp.asarray(factor + s * direction)) for s in (step, -step))
+    above, below = (
+        energy(form, jnp.asarray(factor + s * direction), TEMPERATURE) for s in (step, -step)
+    )
     np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-6)
 
 
@@ -100,11 +94,11 @@ def test_the_energy_is_that_of_the_core():
 @pytest.mark.parametrize(
     ("kind", "examples", "width", "outputs", "span"),
     [
-        (PackedForm, 7, 30, 1, 30),
-        (FeatureForm, 4, 9, 2, 9),
-        (FeatureForm, 6, 15, 2, 4),  # rotated into the inputs' span
-        (StatisticsForm, 60, 4, 1, 4),
-        (StatisticsForm, 60, 9, 2, 3),
+        ("kernels", 7, 30, 1, 30),
+        ("examples", 4, 9, 2, 9),
+        ("examples", 6, 15, 2, 4),  # rotated into the inputs' span
+        ("features", 60, 4, 1, 4),
+        ("features", 60, 9, 2, 3),
     ],
 )
 def test_moments_are_those_of_the_gaussian_process(kind, examples, width, outputs, span, rank):
@@ -116,8 +110,8 @@ def test_moments_are_those_of_the_gaussian_process(kind, examples, width, output
     labels = generator.standard_normal((examples, outputs))
     factor = generator.standard_normal((paths * outputs, rank))
     likelihood = Likelihood.from_problem(xi, labels, TEMPERATURE, variance)
-    assert type(likelihood.form) is kind
-    assert (likelihood.basis is None) == (span == width)
+    assert likelihood.problem.space == kind
+    assert (likelihood.problem.basis is None) == (span == width)
     mean, spread = likelihood.moments(jnp.asarray(factor), test)
     scale = np.sqrt(variance / (paths * width))
     noisy = dense_kernel(factor, scale * xi, scale * xi, outputs)
@@ -130,10 +124,11 @@ def test_moments_are_those_of_the_gaussian_process(kind, examples, width, output
     np.testing.assert_allclose(spread, want.reshape(5, outputs), rtol=1e-8, atol=1e-10)
 
 
-def test_a_kernel_that_cannot_be_factorised_gives_nan_and_not_a_number():
+@pytest.mark.parametrize("kind", ["examples", "kernels"])
+def test_a_kernel_that_cannot_be_factorised_gives_nan_and_not_a_number(kind):
     features, labels = problem(examples=40)  # more examples than the 15 features
-    bad = FeatureForm(jnp.asarray(1e9 * features), jnp.asarray(labels), 1e-9)
-    assert np.isnan(energy(bad, jnp.eye(3)))
+    bad = space(kind, 1e9 * features, labels)
+    assert np.isnan(energy(bad, jnp.eye(3), 1e-9))
 
 
 def test_single_precision_is_refused():
