@@ -1,0 +1,96 @@
+"""A trained network of the theory's form, on data of one's own, compared and pruned."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from made_up_networks import by_hand, made_up
+
+from pathkernel.main import main
+from pathkernel_datasets.store import StoreError
+from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
+from pathkernel_trained.pruning import open_pruning, prune_study
+
+HEADS = (3, 2)
+SETS = {"inputs": 40, "test_inputs": 60, "test_inputs.shifted": 30}
+
+
+def invoke(*arguments):
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    return exit_.value.code
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return made_up(HEADS, seed=4)
+
+
+@pytest.fixture(scope="module")
+def store(weights, tmp_path_factory):
+    """A study of examples that the network itself has labelled."""
+    folder = tmp_path_factory.mktemp("own")
+    generator = np.random.default_rng(8)
+    arrays = {}
+    for name, count in SETS.items():
+        tokens = generator.normal(size=(count, 4, 5))
+        arrays[name] = tokens
+        arrays[name.replace("inputs", "labels")] = np.sign(by_hand(weights, tokens))
+    np.savez(folder / "data.npz", **arrays)
+    save_checkpoint(folder / "network.safetensors", Checkpoint(weights))
+    files = ("--inputs", folder / "data.npz", "--heads", folder / "network.safetensors")
+    grid = ("--widths", "10,100", "--temperature", ".1,1", "--readout", "mean")
+    assert invoke("run", "custom", *files, *grid, "--out", folder / "own.zarr", "--no-figures") == 0
+    return folder / "own.zarr"
+
+
+def test_it_is_compared(store, capsys):
+    assert invoke("compare", store, "--no-figures") == 0
+    out = capsys.readouterr().out
+    assert "theory against trained (N = 6)" in out
+    found = xr.open_zarr(store, group="comparison", chunks=None, consolidated=False)
+    assert found["agreement"].notnull().any()
+    assert found["head_score_trained"].notnull().sum() == sum(HEADS)
+
+
+def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
+    pruned = tmp_path / "pruned.safetensors"
+    few = ("--random", 5, "--resamples", 20, "--no-figures")
+    assert invoke("prune", store, "--remove", 1, "--out", pruned, *few) == 0
+    assert pruned.exists()
+    out, err = capsys.readouterr()
+    assert "Warning" not in err
+    assert "Points of accuracy lost: " in out
+    found = open_pruning(store)
+    assert found["test_set"].values.tolist() == ["test", "shifted"]
+    assert found["episode_set"].values.tolist() == ["training", "test", "shifted"]
+    counts = found["episode_label"].notnull().sum("episode").values.tolist()
+    assert counts == list(SETS.values())
+    assert (found["accuracy"].isel(removed=0) == 1).all(), "the labels are its own"
+    with np.load(store.parent / "data.npz") as data:
+        tokens, labels = data["test_inputs.shifted"], data["test_labels.shifted"]
+    removed = [(1, 2)]
+    right = np.sign(by_hand(weights, tokens, removed)) == labels
+    lost = found["ablation_drop"].sel(test_set="shifted", layer=1, head=2)
+    assert lost.item() == pytest.approx(1 - right.mean())
+
+
+def test_outputs_are_found_again(store, monkeypatch):
+    first = prune_study(store, random=5, resamples=20)
+    monkeypatch.setattr("pathkernel_tasks.custom.read_data", None)  # would fail if called
+    again = prune_study(store, random=5, resamples=20)
+    xr.testing.assert_identical(first, again)
+
+
+def test_targets_that_are_no_classes_are_refused(store, tmp_path):
+    with np.load(store.parent / "data.npz") as data:
+        arrays = dict(data)
+    for name in arrays:
+        if "labels" in name:
+            arrays[name] = arrays[name] * np.linspace(0.5, 1.5, len(arrays[name]))
+    np.savez(tmp_path / "data.npz", **arrays)
+    network = store.parent / "network.safetensors"
+    files = ("--inputs", tmp_path / "data.npz", "--heads", network, "--readout", "mean")
+    out = tmp_path / "targets.zarr"
+    assert invoke("run", "custom", *files, "--widths", "10", "--no-figures", "--out", out) == 0
+    with pytest.raises(StoreError, match="takes labels ±1, but test of custom has others"):
+        prune_study(out)
