@@ -1,0 +1,91 @@
+"""A stored study: its parts, its points, its data drawn anew, and results computed beside it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pathkernel_core.hooks import Plugins
+from pathkernel_core.options import option
+from pathkernel_core.progress import Progress
+from pathkernel_core.result import Result
+from pathkernel_datasets.errors import NotInStoreError, StoreError
+from pathkernel_datasets.groups import sole_writer
+from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.testing import SmallTask
+
+PLUGINS = Plugins(tasks={SmallTask.name: SmallTask})
+
+
+@dataclass(frozen=True)
+class Parts(Result):
+    """Parts, one of which may fail."""
+
+    name = "parts"
+    summary = "Parts of a result"
+
+    fail_at: int = option(-1, "part that fails")
+
+    def compute(self, study, report):
+        for number in range(3):
+            if number == self.fail_at:
+                raise RuntimeError("as asked")
+            if not study.holds(f"{self.name}/{number}"):
+                report(Progress(number, 3, "counting"))
+                values = xr.DataArray(float(number), attrs={"long_name": "number"})
+                yield str(number), xr.Dataset({"number": values})
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "study.zarr"
+    run_study(Study(SmallTask(), (10, 100), (0.1, 1.0), (0, 3)), path)
+    return path
+
+
+def test_a_study_without_results(path):
+    study = StoredStudy(path, PLUGINS)
+    assert study.results == []
+    assert not study.holds("parts")
+    with pytest.raises(StoreError, match=r"holds no parts; of results it holds: none"):
+        study.result("parts")
+
+
+def test_points_and_their_data(path):
+    study = StoredStudy(path, PLUGINS)
+    at = study.point(100, 1.0, 3)
+    assert (at.width, at.temperature, at.seed) == (100, 1, 3)
+    with pytest.raises(NotInStoreError, match="the store has no seed 2; it has 0, 3"):
+        study.point(100, 1.0, 2)
+    rebuilt = study.rebuild(at)
+    assert rebuilt.network.widths == (100, 100, 100)
+    drawn = SmallTask().realise(3).train.labels
+    np.testing.assert_array_equal(rebuilt.data.labels, drawn)
+    assert study.task(examples=6).examples == 6
+
+
+def test_parts_that_are_done_outlast_an_error(path):
+    seen = []
+    with pytest.raises(RuntimeError, match="as asked"):
+        compute_result(Parts(fail_at=2), path, report=seen.append)
+    assert [progress.done for progress in seen] == [0, 1]
+    held = StoredStudy(path)
+    assert [held.holds(f"parts/{number}") for number in range(3)] == [True, True, False]
+    seen.clear()
+    study = compute_result(Parts(), path, report=seen.append)
+    assert [progress.done for progress in seen] == [2], "what is there is not computed again"
+    assert study.results == ["parts"]
+    found = study.result("parts")
+    assert [float(found[f"{number}/number"]) for number in range(3)] == [0, 1, 2]
+    seen.clear()
+    compute_result(Parts(), path, report=seen.append)
+    assert seen == []
+
+
+def test_one_writer_at_a_time(path):
+    with sole_writer(path), pytest.raises(StoreError, match="another process is writing"):
+        compute_result(Parts(), path)
+    assert StoredStudy(path).results == []
