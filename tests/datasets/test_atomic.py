@@ -21,9 +21,14 @@ def test_a_file_is_replaced_whole(tmp_path):
 def test_an_error_leaves_the_old_file(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with pytest.raises(RuntimeError), replacing(path) as partial:
-        partial.write_text("half")
-        raise RuntimeError
+
+    def fail():
+        with replacing(path) as partial:
+            partial.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
