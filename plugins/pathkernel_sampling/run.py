@@ -224,7 +224,7 @@ def _begin(
         group,
         settings,
         attributes,
-        {name: variable.variable for name, variable in study.dataset.coords.items()},
+        study.dataset,
         {
             "order_parameter": path_dims(ensemble.point.network.outputs),
             "predictor_mean": ("test_set", "example", *outputs),

@@ -11,13 +11,16 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from pathkernel_core.analysis import Variable
+from pathkernel_datasets.labelling import coordinates_along, labelled, variable_attributes
+
 STATE = "state_"
 """Prefix of the arrays that hold the chains' states."""
 
 _CHUNK_BYTES = 2**23
 _CHUNK_DRAWS = 500
 
-_ATTRIBUTES = {
+_MEANINGS = {
     "order_parameter": ("order parameter U", "1"),
     "predictor_mean": ("mean of the network's output given the draw", "1"),
     "predictor_variance": ("variance of the network's output given the draw", "1"),
@@ -35,13 +38,14 @@ _ATTRIBUTES = {
     "draw": ("draw after the warm-up", "1"),
     "observation": ("training example", "1"),
 }
+"""Name → meaning and unit, also of what a plugin's sampler calls by one of these names."""
 
 
 def create_groups(
     folder: Path,
     settings: Mapping[str, Any],
     attributes: Mapping[str, Any],
-    coordinates: Mapping[str, xr.Variable],
+    coordinates: xr.Dataset,
     dims: Mapping[str, tuple[str, ...]],
     example: Mapping[str, Mapping[str, np.ndarray]],
     labels: np.ndarray,
@@ -49,14 +53,10 @@ def create_groups(
     """Make all groups but the adaptation's, with the parameters of ``SampleStore.create``."""
     root = zarr.open_group(folder, mode="w", zarr_format=3)
     root.attrs.update({**attributes, "settings": json.dumps(settings, sort_keys=True)})
-    chain = xr.Variable("chain", np.arange(settings["chains"]), _described("chain"))
+    chain = xr.Variable("chain", np.arange(settings["chains"]), _attributes("chain"))
     for group, variables in example.items():
         names = {dim for name in variables for dim in dims.get(name, ())}
-        fixed = {
-            name: variable
-            for name, variable in coordinates.items()
-            if variable.dims and set(variable.dims) <= names
-        }
+        fixed = coordinates_along(coordinates, names)
         _write_dataset(folder, group, xr.Dataset(coords={"chain": chain, **fixed}))
         target = root[group]
         for name, values in variables.items():
@@ -68,14 +68,14 @@ def create_groups(
             dtype="int64",
             fill_value=0,
             dimension_names=("draw",),
-            attributes=_described("draw"),
+            attributes=_attributes("draw"),
         )
     observed_dims = ("observation", "output")[: labels.ndim]
     observed = xr.Dataset(
-        {"label": (observed_dims, labels, _described("label"))},
+        {"label": (observed_dims, labels, _attributes("label"))},
         coords={
-            "observation": ("observation", np.arange(len(labels)), _described("observation")),
-            **{name: coordinates[name] for name in observed_dims[1:]},
+            "observation": ("observation", np.arange(len(labels)), _attributes("observation")),
+            **coordinates_along(coordinates, observed_dims[1:]),
         },
     )
     _write_dataset(folder, "observed_data", observed)
@@ -95,7 +95,7 @@ def _create_growing(
         dtype=values.dtype,
         fill_value=np.nan if values.dtype.kind == "f" else values.dtype.type(0),
         dimension_names=("chain", "draw", *dims),
-        attributes=_described(name),
+        attributes=_attributes(name),
     )
 
 
@@ -103,41 +103,38 @@ def create_adaptation(
     folder: Path, states: Sequence[Mapping[str, np.ndarray]], seconds: float
 ) -> None:
     """Make the group with the states to go on from, the marker and the evidence."""
-    variables: dict[str, Any] = {
-        "draws_done": ((), np.int64(0), {"long_name": "draws of each chain that are written"}),
-        "slot_draws": (
-            ("slot",),
-            np.array([0, -1]),
-            {"long_name": "draw after which the states of this slot were taken"},
-        ),
-        "seconds": (
-            ("slot",),
-            np.array([seconds, 0.0]),
-            {"long_name": "time spent on the run so far", "units": "s"},
-        ),
+    bridge = "of the estimate by bridge sampling"
+    evidence = "log evidence ln p(Y), by bridge sampling"
+    values: dict[str, Any] = {
+        "draws_done": np.int64(0),
+        "slot_draws": np.array([0, -1]),
+        "seconds": np.array([seconds, 0.0]),
+        "log_evidence": np.nan,
+        "log_evidence_error": np.nan,
+        "evidence_draws": np.int64(-1),
     }
-    about = "of the estimate by bridge sampling"
-    for name, value, long_name, units in (
-        ("log_evidence", np.nan, "log evidence ln p(Y), by bridge sampling", "nat"),
-        ("log_evidence_error", np.nan, f"standard error {about}", "nat"),
-        ("evidence_draws", np.int64(-1), f"draws of each chain {about}", "1"),
-    ):
-        variables[name] = ((), value, {"long_name": long_name, "units": units})
+    slot = "draw after which the states of this slot were taken"
+    variables = [
+        Variable("draws_done", (), "draws of each chain that are written"),
+        Variable("slot_draws", ("slot",), slot),
+        Variable("seconds", ("slot",), "time spent on the run so far", "s"),
+        Variable("log_evidence", (), evidence, "nat"),
+        Variable("log_evidence_error", (), f"standard error {bridge}", "nat"),
+        Variable("evidence_draws", (), f"draws of each chain {bridge}"),
+    ]
     for name in states[0]:
-        values = np.stack([np.asarray(state[name]) for state in states])
-        dims = (f"{name}_dim_{axis}" for axis in range(values.ndim - 1))
-        variables[STATE + name] = (
-            ("slot", "chain", *dims),
-            np.stack([values, np.zeros_like(values)]),
-            {"long_name": f"{name.replace('_', ' ')} of the chain"},
-        )
-    _write_dataset(folder, "adaptation", xr.Dataset(variables))
+        first = np.stack([np.asarray(state[name]) for state in states])
+        values[STATE + name] = np.stack([first, np.zeros_like(first)])
+        dims = ("slot", "chain", *(f"{name}_dim_{axis}" for axis in range(first.ndim - 1)))
+        variables.append(Variable(STATE + name, dims, f"{name.replace('_', ' ')} of the chain"))
+    _write_dataset(folder, "adaptation", labelled(values, variables))
 
 
 def _write_dataset(folder: Path, group: str, dataset: xr.Dataset) -> None:
     dataset.to_zarr(folder, group=group, mode="w", zarr_format=3, consolidated=False)
 
 
-def _described(name: str) -> dict[str, str]:
-    long_name, units = _ATTRIBUTES.get(name, (name.replace("_", " "), "1"))
-    return {"long_name": long_name, "units": units}
+def _attributes(name: str) -> dict[str, str]:
+    return variable_attributes(
+        Variable(name, (), *_MEANINGS.get(name, (name.replace("_", " "), "1")))
+    )

@@ -108,7 +108,7 @@ class SampleStore:
         group: str,
         settings: Mapping[str, Any],
         attributes: Mapping[str, Any],
-        coordinates: Mapping[str, xr.Variable],
+        coordinates: xr.Dataset,
         dims: Mapping[str, tuple[str, ...]],
         example: Mapping[str, Mapping[str, np.ndarray]],
         labels: np.ndarray,
@@ -125,8 +125,8 @@ class SampleStore:
             What fixes the draws, with ``chains`` and ``thin``; a run goes on only with the same.
         attributes : mapping
             Further attributes of the group.
-        coordinates : mapping of str to Variable
-            Coordinates of the study; each group takes those of its dimensions.
+        coordinates : Dataset
+            The study; each group takes the coordinates of its dimensions.
         dims : mapping of str to tuple of str
             Dimensions of growing arrays after (chain, draw), where they have any.
         example : mapping of str to mapping of str to array

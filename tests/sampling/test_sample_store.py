@@ -71,8 +71,7 @@ def study(original, tmp_path):
 
 
 def create(path, group=GROUP):
-    with open_store(path) as dataset:
-        coordinates = {name: value.variable for name, value in dataset.coords.items()}
+    coordinates = open_store(path)
     labels = np.repeat([1.0, -1.0], 5)
     return SampleStore.create(
         path, group, SETTINGS, {}, coordinates, DIMS, block(0, THIN), labels, states(0), 1.5

@@ -184,8 +184,7 @@ def write_draws(study, sampler, count, value):
     spread = np.linspace(-1, 1, 2 * count).reshape(2, count, 1, 1)
     block = {"posterior": {"order_parameter": value + spread * np.ones((9, 9))}}
     settings = {"seed": 4, "temperature": 0.5, "width": 10.0, "chains": 2, "thin": 1}
-    with open_store(study) as dataset:
-        coordinates = {name: value.variable for name, value in dataset.coords.items()}
+    coordinates = open_store(study)
     SampleStore.create(
         study,
         group_name(sampler, Point(10, 0.5, 4)),
