@@ -26,7 +26,7 @@ from pathkernel_core.sampler import Model, Sampler
 class SamplerContract:
     """Checks of one sampler. Override :meth:`sampler`."""
 
-    networks = (Network((2,), 5), Network((2, 1), 4), Network((2,), 6, outputs=2))
+    networks = (Network((2, 1), 4), Network((2,), 6, outputs=2))
 
     def sampler(self) -> Sampler:
         """Sampler to check."""
