@@ -60,10 +60,13 @@ def _test(session, *options):
 
 @nox.session(python=PYTHON)
 def lint(session):
-    """Check style and formatting."""
+    """Check style, formatting, and which package imports which."""
     session.install(*_group("lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    folders = dict.fromkeys(str(Path(package).parent.resolve()) for package in PACKAGES)
+    paths = {"PYTHONPATH": os.pathsep.join(folders)}  # imports are read, nothing is imported
+    session.run("lint-imports", "--no-logo", "--no-cache", env=paths)
 
 
 @nox.session(python=PYTHON)

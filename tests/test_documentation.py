@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathkernel_core.testing import check_task
 pytestmark = pytest.mark.version
 
 ROOT = Path(__file__).parents[1]
+GUIDES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 
 
 def code_blocks(document, language):
@@ -75,13 +77,56 @@ def test_plugin_guide_lists_every_hook():
         assert getattr(hooks, name).__doc__.strip(), f"hook {name} needs a docstring"
 
 
-@pytest.mark.parametrize(
-    "document", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
-)
+@pytest.mark.parametrize("document", GUIDES)
 def test_links_lead_somewhere(document):
     path = ROOT / document
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), f"{document} links to {target}"
+
+
+@pytest.mark.parametrize("document", GUIDES)
+def test_modules_and_files_that_are_named_exist(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for file in re.findall(r"(?<![\w/.])(?:\w+/)+\w+\.(?:py|md|toml)\b", text):
+        assert any((start / file).exists() for start in (ROOT, ROOT / "docs")), file
+    for folder in re.findall(r"`((?:pathkernel_core|datasets|plugins|tests|docs)/[\w/]*)`", text):
+        assert (ROOT / folder).is_dir(), folder
+    for name in re.findall(r"\bpathkernel(?:_[a-z]\w*)?(?:\.[a-zA-Z_]\w*)+", text):
+        assert exists(name), name
+
+
+def exists(name):
+    """Whether a module, or something that it defines at its top, has this name."""
+    package, *parts = name.split(".")
+    places = [ROOT / at / package for at in (".", "datasets", "plugins")]
+    place = next((place for place in places if place.is_dir()), ROOT)
+    while parts and ((place / parts[0]).is_dir() or (place / f"{parts[0]}.py").is_file()):
+        place /= parts.pop(0)
+    if not parts:
+        return True
+    if package == "pathkernel" and place.name == package:
+        import pathkernel
+
+        return parts[0] in dir(pathkernel)
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    statements = ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []
+    for part in parts:  # a name of the module, then perhaps a method of a class
+        found = [node for node in statements if part in names_of(node)]
+        if not found:
+            return False
+        statements = getattr(found[0], "body", [])
+    return True
+
+
+def names_of(node):
+    """Names that a statement defines."""
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.AnnAssign):
+        return [node.target.id]
+    if isinstance(node, ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    return [getattr(node, "name", None)]
 
 
 def test_data_guide_names_every_variable():
