@@ -2,6 +2,7 @@
 
 practice   minimise_action against today's practice: Adam through automatic differentiation
 floor      one evaluation against the BLAS calls that it cannot do without
+spaces     kernel space against example space, and the sampler's feature space against the core's
 streaming  more examples than memory: seconds and peak memory
 imports    start-up time of the library and of the command line
 """
@@ -9,8 +10,10 @@ imports    start-up time of the library and of the command line
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -246,6 +249,80 @@ def _some_factor(paths: int) -> np.ndarray:
     return np.eye(paths) + 0.1 * np.tril(generator.standard_normal((paths, paths)))
 
 
+def spaces(options: argparse.Namespace) -> dict:
+    """One evaluation in example and in kernel space, and what a singular factor costs in JAX."""
+    console.print("One evaluation of energy and gradient in two spaces, in turn")
+    table = Table()
+    for heading in ("P", "n", "N_0", "examples, ms", "kernels, ms", "ratio", "cheaper by rule"):
+        table.add_column(heading, justify="right")
+    figures = {}
+    generator = np.random.default_rng(options.seed)
+    for shape in ((100, 4, 231), (100, 16, 115), (100, 16, 16), (300, 4, 64), (600, 4, 64)):
+        arrays = generator.standard_normal(shape), generator.standard_normal(shape[0])
+        arrays = [to_library(array, options.backend, options.device) for array in arrays]
+        problems_of = {name: pk.PathKernels(*arrays, name) for name in ("examples", "kernels")}
+        factor = _some_factor(shape[1])
+        sides = {name: _evaluation(of, factor, 0.1) for name, of in problems_of.items()}
+        seconds = alternate(sides, 60)
+        ratio = seconds["kernels"] / seconds["examples"]
+        predicted = problems_of["examples"].kernels_are_cheaper
+        milliseconds = [f"{1e3 * value:.3f}" for value in seconds.values()]
+        table.add_row(*map(str, shape), *milliseconds, f"{ratio:.2f}", str(predicted))
+        figures[" × ".join(map(str, shape))] = {**seconds, "ratio": ratio, "by rule": predicted}
+    console.print(table)
+    if installed("jax") and importlib.util.find_spec("pathkernel_sampling"):
+        figures["sampler"] = _sampler_in_feature_space()
+    return figures
+
+
+def _sampler_in_feature_space() -> dict:
+    """Time of the sampler's energy and gradient over that of the core's, at an invertible factor.
+
+    The core's gradient, divided by the factor on the left, is then the sampler's.
+    """
+    os.environ.setdefault("JAX_ENABLE_X64", "1")  # before JAX is imported
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
+    import jax
+    from jax.scipy.linalg import solve_triangular
+
+    from pathkernel_core import spaces as core
+    from pathkernel_sampling import likelihood
+
+    @jax.jit
+    def ours(space, factor):
+        return likelihood.energy_and_gradient(space, factor, 0.1)
+
+    @jax.jit
+    def of_the_core(space, factor):
+        log_det, fitted, gradient = core._feature_space(*space._rows, factor, 0.1)
+        return log_det, fitted, 2 * solve_triangular(factor, gradient, lower=True, trans=1)
+
+    generator, figures = np.random.default_rng(0), {}
+    for paths, inputs in ((4, 64), (16, 32)):
+        xi = generator.standard_normal((2 * paths * inputs, paths, inputs))
+        problem = pk.PathKernels(xi, generator.standard_normal(len(xi)), "features")
+        space = jax.tree.map(jax.numpy.asarray, problem.form)
+        factor = jax.numpy.asarray(_some_factor(paths))
+        np.testing.assert_allclose(ours(space, factor)[1], of_the_core(space, factor)[2], rtol=1e-6)
+        sides = {
+            name: functools.partial(
+                lambda side, *at: jax.block_until_ready(side(*at)), side, space, factor
+            )
+            for name, side in (("sampler", ours), ("core", of_the_core))
+        }
+        seconds = alternate(sides, 40)
+        ratio = seconds["core"] / seconds["sampler"]
+        console.print(
+            f"  feature space in JAX, n = {paths}, N_0 = {inputs}: "
+            f"{1e3 * seconds['sampler']:.2f} ms for any factor, {1e3 * seconds['core']:.2f} ms "
+            f"for an invertible one ({ratio:.2f})"
+        )
+        figures[f"{paths} × {inputs}"] = {**seconds, "ratio": ratio}
+    return figures
+
+
 def streaming(options: argparse.Namespace) -> dict:
     """Minimisation from statistics of a stream, in a process of its own."""
     arguments = ["--backend", options.backend, "--device", options.device]
@@ -305,7 +382,13 @@ def _verdict(what: str, value: str, reached: bool, required: str) -> None:
     console.print(f"  {what}: {value}; required {required}: {word}")
 
 
-PARTS = {"practice": practice, "floor": floor, "streaming": streaming, "imports": imports}
+PARTS = {
+    "practice": practice,
+    "floor": floor,
+    "spaces": spaces,
+    "streaming": streaming,
+    "imports": imports,
+}
 
 
 def main() -> None:

