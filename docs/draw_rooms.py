@@ -39,7 +39,7 @@ PLACES = {
     "pathkernel_views": (1, 2, "console and progress,\ntables and figures"),
     "pathkernel_analyses": (2, 3, "what is computed\nat every grid point"),
     "pathkernel_datasets": (
-        *(0.75, 2.25),
+        *(0.5, 2),
         "labelled studies: a task on a grid, its store,\nand what is kept beside it",
     ),
     "pathkernel_core": (
