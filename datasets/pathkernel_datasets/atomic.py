@@ -15,13 +15,21 @@ PARTIAL = ".partial"
 
 
 @contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Give a file to write beside ``path``, which takes its place at the end.
+def replacing(
+    path: str | os.PathLike, *, beside: str | os.PathLike | None = None
+) -> Iterator[Path]:
+    """Give a file to write, which takes the place of ``path`` at the end.
 
     It is on the disk before it is moved. If anything is raised, an older file is left as it was.
+
+    Parameters
+    ----------
+    path : path
+    beside : path, optional
+        What the file lies beside until then, on the same disk; by default ``path`` itself.
     """
-    path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
+    near = Path(path if beside is None else beside)
+    handle, name = tempfile.mkstemp(prefix=f".{near.name}.", suffix=PARTIAL, dir=near.parent)
     os.close(handle)
     partial = Path(name)
     try:

@@ -120,7 +120,8 @@ def _index(path: str | os.PathLike, group: str, files: Iterable[Path]) -> None:
         index[file.parent.relative_to(path).as_posix()] = entry
     ordered = sorted(index.items(), key=lambda item: (item[0].count("/"), item[0]))
     root["consolidated_metadata"]["metadata"] = dict(ordered)
-    with replacing(path / "zarr.json") as partial:
+    # beside the store: inside it, readers would wonder what it is
+    with replacing(path / "zarr.json", beside=path.resolve()) as partial:
         partial.write_text(json.dumps(root, indent=2))
 
 
@@ -145,7 +146,7 @@ def _left_over(path: Path) -> list[Path]:
 def _remove_left_over(path: Path) -> None:
     for folder in _left_over(path):
         _put_back(folder, path)
-    remove_left_over(path / "zarr.json")
+    remove_left_over(path)
     left = []
     for file in path.glob("*/zarr.json"):  # not in arrays, which belong to the study's own run
         if json.loads(file.read_text())["node_type"] == "group":

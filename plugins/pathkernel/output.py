@@ -14,13 +14,13 @@ INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
 
 
 def print_views(views: Iterable[Any]) -> None:
-    """Print tables and lines of text to stdout, lines that begin with "Warning:" to stderr."""
+    """Print tables and lines of text to stdout."""
     from pathkernel_views.console import stdout_console
 
     console = stdout_console()
     for view in views:
         if isinstance(view, str):
-            click.echo(view, err=view.startswith("Warning:"))
+            click.echo(view)
         else:
             console.print(view)
 

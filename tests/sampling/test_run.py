@@ -297,7 +297,7 @@ def test_a_study_of_other_data_is_refused(study, monkeypatch):
 def test_the_command_prints_tables_and_says_where_everything_lies(
     study, capsys, monkeypatch, tmp_path
 ):
-    assert "sample" in load_plugins().commands
+    assert "sample" in {result.command for result in load_plugins().results.values()}
     monkeypatch.chdir(tmp_path)
     options = ("--width", "10", "--chains", "2", "--warm-up", "30", "--draws", "40", "--trace")
     for again in (False, True):
@@ -306,8 +306,8 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
         out, err = capsys.readouterr()
         assert exit_.value.code == 0, err
         assert err == "", "stderr is no terminal: no progress belongs there"
-        assert out.splitlines()[-1] == f"Results: {study}"
-        assert ("Nothing was left to draw" in out) == again
+        assert out.splitlines()[-1] == f"Results: {study}, group samples"
+        assert ("Nothing was left to compute" in out) == again
         for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Warning: the bulk effective sample"):
             assert words in out
     folder = tmp_path / "study-figures/samples/order-parameter/seed-0_T-0.01_N-10"

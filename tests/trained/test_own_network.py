@@ -58,7 +58,8 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     assert invoke("prune", store, "--remove", 1, "--out", pruned, *few) == 0
     assert pruned.exists()
     out, err = capsys.readouterr()
-    assert "Warning" not in err
+    assert err == ""
+    assert "Warning" not in out
     assert "Points of accuracy lost: " in out
     found = open_pruning(store)
     assert found["test_set"].values.tolist() == ["test", "shifted"]
@@ -92,5 +93,5 @@ def test_targets_that_are_no_classes_are_refused(store, tmp_path):
     files = ("--inputs", tmp_path / "data.npz", "--heads", network, "--readout", "mean")
     out = tmp_path / "targets.zarr"
     assert invoke("run", "custom", *files, "--widths", "10", "--no-figures", "--out", out) == 0
-    with pytest.raises(StoreError, match="takes labels ±1, but test of custom has others"):
+    with pytest.raises(StoreError, match="takes labels ±1, but training of custom has others"):
         prune_study(out)
