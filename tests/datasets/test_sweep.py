@@ -23,8 +23,6 @@ from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 
-pytestmark = pytest.mark.version
-
 
 @dataclass(frozen=True)
 class Small(Task):
