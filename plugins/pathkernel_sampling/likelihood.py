@@ -150,24 +150,9 @@ class Likelihood:
     def from_problem(
         cls, xi: np.ndarray, labels: np.ndarray, temperature: float, variance_0: float = 1.0
     ) -> Likelihood:
-        """Likelihood of labels given attentioned inputs, in the cheapest space.
+        """Likelihood of labels (P,) or (P, C) given attentioned inputs (P, n, N_0), unscaled.
 
-        Parameters
-        ----------
-        xi : array, shape (P, n, N_0)
-            Attentioned inputs, unscaled.
-        labels : array, shape (P,) or (P, C)
-        temperature : float
-            Positive temperature T.
-        variance_0 : float
-            Prior variance σ²_0 of the projection.
-
-        Raises
-        ------
-        ValueError
-            If shapes do not match, a value is not finite, or a parameter is not positive.
-        PrecisionError
-            If JAX's 64-bit mode is off.
+        In the cheapest space. Raises what :class:`PathKernels` raises, too.
         """
         xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
         problem = PathKernels(xi, labels)

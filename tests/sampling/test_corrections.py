@@ -1,6 +1,7 @@
 """The next order in 1/N against quadrature, brute-force derivatives and exact samples."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -192,14 +193,15 @@ def test_whole_tensors_in_other_coordinates():
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_both_forms_of_the_energy_agree(outputs):
+def test_all_spaces_agree(outputs):
     network = pk.Network((2,), (9, 7), (1.1, 0.8, 1.3), outputs)
     for count in (4, 20):  # fewer and more examples than features
         xi, labels = examples(network, count, 3)
-        one, two = (
-            next_order(solve(network, xi, labels, 0.2, space)) for space in ("examples", "features")
+        one, *others = (
+            next_order(solve(network, xi, labels, 0.2, space))
+            for space in ("examples", "features", "kernels")
         )
-        for field in dataclasses.fields(one):
+        for field, two in itertools.product(dataclasses.fields(one), others):
             np.testing.assert_allclose(
                 getattr(one, field.name), getattr(two, field.name), rtol=1e-6, atol=1e-8
             )
