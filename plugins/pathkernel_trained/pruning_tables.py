@@ -71,9 +71,9 @@ def accuracy_table(result: xr.Dataset) -> Table:
     columns.append(Column("best", [cell for values in best for cell in (None, *values)], ".1f"))
     return _table(
         "Accuracy as heads are removed",
-        f"In per cent, ± the binomial standard error on {result.sizes['episode']} episodes; random: mean over "
-        f"{result.attrs['random_orders']} orders ± their standard deviation; best: of all sets of "
-        "so many heads, chosen on the same episodes.",
+        f"In per cent, ± the binomial standard error on {result.sizes['episode']} episodes; "
+        f"random: mean over {result.attrs['random_orders']} orders ± their standard deviation; "
+        "best: of all sets of so many heads, chosen on the same episodes.",
         columns,
         lines=range(len(removed), len(first), len(removed) + 1),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,11 +104,9 @@ def heatmaps(
                 image = axes[place].imshow(each.matrix, cmap=each.colours, vmin=low, vmax=high)
             label = quantity if isinstance(quantity, str) else None
             beside = [axes[place] for place in places]
-            columns = -(-len(places) // len(rows))
-            form = {"fraction": 0.05 / columns, "pad": 0.03, "aspect": 20 * len(rows)}
-            if columns == 1:
-                form["aspect"] = 20
-            bar = figure.colorbar(image, ax=beside, label=label, **form)
+            tall = len(rows) if len(places) > 1 else 1
+            size = {"fraction": 0.05 * tall / len(places), "aspect": 20 * tall, "pad": 0.03}
+            bar = figure.colorbar(image, ax=beside, label=label, **size)
             bar.ax.yaxis.set_major_locator(MaxNLocator(4, symmetric=low == -high))
             bar.ax.tick_params(labelsize=7, length=2)
             bar.outline.set_visible(False)
@@ -119,11 +118,11 @@ def heatmaps(
             outer = place >= len(maps) - rows[-1], place in np.cumsum([0, *rows])
             axis.set_xticks(x.places, x.labels if outer[0] else [], rotation=90 * turned)
             axis.set_yticks(y.places, y.labels if outer[1] else [])
-            for draw, side in ((axis.axvline, x), (axis.axhline, y)):
+            for draw, side in ((axis.axhline, y), (axis.axvline, x)):
                 for edge in side.edges:
                     draw(edge, color=BLACK, linewidth=0.6)
         figure.supxlabel(x.name)
-        figure.supylabel(y.name)
+        figure.supylabel(textwrap.fill(y.name, int(figure.get_figheight() / 0.09)))
     return figure
 
 
