@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,37 +69,27 @@ class WidthComparison:
     ) -> WidthComparison:
         """Gather runs of one sampler, seed and temperature at several widths."""
         ordered = sorted(runs, key=lambda run: settings_of(run)["width"])
-        rows = [_row(store, dataset, run) for run in ordered]
-        names, columns = rows[0]["entries"], {}
-        for key in ("saddle", "next_order", "sampled", "error", "evidence", "accuracy"):
-            columns[key] = np.array([row[key] for row in rows])
+        names, *columns = zip(*(_row(store, dataset, run) for run in ordered))
         widths = np.array([settings_of(run)["width"] for run in ordered])
-        return cls(widths, names, **columns)
+        return cls(widths, names[0], *map(np.array, columns))
 
 
-def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> dict:
-    at = point_of(run)
-    theory, diagnostics = Theory.of(dataset, run), diagnose(run).entries
+def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> tuple:
+    """Names of entries, then the fields of a comparison that have a row for each width."""
+    theory = Theory.of(dataset, run, open_correction(store, point_of(run)))
+    diagnostics = diagnose(run).entries
     saddle = distinct_entries(theory.order_parameter)
-    expansion = open_correction(store, at)
-    corrected, evidence = saddle.values * np.nan, np.nan
-    if expansion is not None:
-        total = expansion["order_parameter"] + expansion["order_parameter_correction"]
-        corrected = distinct_entries(total).values
-        evidence = float(expansion["log_evidence"] + expansion["log_evidence_correction"])
+    corrected = saddle * np.nan
+    if theory.next_order is not None:
+        corrected = distinct_entries(theory.next_order)
     scores = sampled_accuracy(run, theory.labels)
     gain = scores["accuracy"].values - theory.accuracy.values
-    error = float(scores["mean_mcse"])
-    leading = float(dataset["log_evidence"].sel(dataclasses.asdict(at)))
-    return {
-        "entries": [str(name) for name in saddle["entry"].values],
-        "saddle": saddle.values,
-        "next_order": corrected,
-        "sampled": diagnostics["mean"].values,
-        "error": diagnostics["mcse"].values,
-        "evidence": (leading, evidence, *sampled_log_evidence(run)),
-        "accuracy": (gain.mean(), error),
-    }
+    return (
+        [str(name) for name in saddle["entry"].values],
+        *(saddle.values, corrected.values, diagnostics["mean"].values, diagnostics["mcse"].values),
+        (theory.log_evidence, theory.next_log_evidence, *sampled_log_evidence(run)),
+        (gain.mean(), float(scores["mean_mcse"])),
+    )
 
 
 def finite_width(

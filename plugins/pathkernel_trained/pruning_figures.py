@@ -17,8 +17,8 @@ from pathkernel_trained.orders import RANDOM, scores_of
 from pathkernel_trained.pruning_tables import orders_of, reference_agreement
 from pathkernel_views import drawing
 from pathkernel_views.drawing import (
+    BLACK,
     GREY,
-    ORANGE,
     PURPLE,
     SKY,
     Look,
@@ -38,7 +38,7 @@ _LOOKS = {
     "gradient": Look(PURPLE, "^", "--"),
     "raw-gradient": Look(PURPLE, "<", ":"),
     "magnitude": Look(SKY, "v", ":"),
-    "ablation": Look(ORANGE, "D", "-."),
+    "ablation": Look(BLACK, "D", "-."),
 }
 
 

@@ -24,7 +24,7 @@ from pathkernel_datasets.selection import Spread, number
 # Okabe and Ito's colours, which the colour-blind can tell apart
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, AMBER, BLACK, GREY = "#56B4E9", "#E69F00", "black", "#555555"
-PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
+PALETTE = (BLUE, ORANGE, SKY, PURPLE, AMBER, BLACK, GREY, GREEN)
 
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -248,7 +248,9 @@ def log_axis(axis: Axes, along: str, values: np.ndarray, names: Sequence[str]) -
     low, high = values.min(), values.max()
     margin = (high / low) ** 0.05 if high > low else 2.0
     axis.set(**{f"{along}scale": "log", f"{along}lim": (low / margin, high * margin)})
-    inches = _inches(axis)["xy".index(along)] / np.log(high / low * margin**2)
+    place = axis.get_position()  # about where it will be
+    size = axis.figure.get_size_inches() * (place.width, place.height)
+    inches = size["xy".index(along)] / np.log(high / low * margin**2)
     room = {"x": lambda name: 0.085 * len(name), "y": lambda name: 0.17}[along]
     named: dict[float, str] = {}
     # powers of ten first, then whatever fits between them
@@ -262,22 +264,6 @@ def log_axis(axis: Axes, along: str, values: np.ndarray, names: Sequence[str]) -
     side.set_ticks(list(named), list(named.values()))
     side.set_ticks(sorted(set(values) - set(named)), minor=True)
     side.set_minor_formatter(NullFormatter())
-
-
-def _inches(axis: Axes) -> tuple[float, float]:
-    """About the size of a panel's inside."""
-    place = axis.get_subplotspec()
-    columns, rows = (
-        np.array(ratios, dtype=float)
-        for ratios in (
-            place.get_gridspec().get_width_ratios(),
-            place.get_gridspec().get_height_ratios(),
-        )
-    )
-    width = columns[place.colspan.start : place.colspan.stop].sum() / columns.sum()
-    height = rows[place.rowspan.start : place.rowspan.stop].sum() / rows.sum()
-    size = axis.figure.get_size_inches()
-    return 0.8 * size[0] * width, 0.8 * size[1] * height
 
 
 def label_points(axis: Axes, names: Sequence[str], x: np.ndarray, y: np.ndarray) -> None:

@@ -16,10 +16,10 @@ from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection, count_test_examples
 from pathkernel_views.drawing import (
     BLUE,
-    GREEN,
     GREY,
     LIMIT,
     PURPLE,
+    SKY,
     THEORY,
     Look,
     across,
@@ -40,7 +40,7 @@ from pathkernel_views.figure_parts import (
 from pathkernel_views.path_figures import head_scores, order_parameters, same_path_kernels
 from pathkernel_views.temperature_figure import temperature_choice
 
-_PARTS = (GREEN, PURPLE, GREY)  # of sub-networks
+_PARTS = (PURPLE, GREY, SKY)  # of sub-networks
 
 
 def accuracy(

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from pathkernel_datasets.selection import count_test_examples
 from pathkernel_views.drawing import (
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     Look,
     across,
     aside,
@@ -25,7 +25,7 @@ from pathkernel_views.figure_files import NothingToPlot
 
 _CURVES = {  # choice: (label, colour, marker, shift along the axis of widths)
     "evidence": ("T of largest log evidence", BLUE, "o", -1),
-    "validation": ("T of largest validation accuracy", GREEN, "s", 0),
+    "validation": ("T of largest validation accuracy", PURPLE, "s", 0),
     "test": ("T best on this very test set (optimistic)", ORANGE, "^", 1),
 }
 _DASH = 3.0  # dashes of one line fall into the gaps of the others, should they coincide
