@@ -216,3 +216,8 @@ def number(value: float) -> str:
     """A width as a reader would write it: 1000, not 1e+03."""
     whole = float(value).is_integer() and abs(value) < 1e7
     return f"{value:.0f}" if whole else f"{value:g}"
+
+
+def few(count: int, most: int = 5) -> list[int]:
+    """Places of at most so many of several things in order, first and last among them."""
+    return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})

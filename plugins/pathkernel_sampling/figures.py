@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pathkernel_datasets.draws import runs, settings_of
@@ -20,28 +20,30 @@ from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import Theory, describe_run
 from pathkernel_views import figures as study_figures
 from pathkernel_views.drawing import (
+    BLACK,
     BLUE,
-    GREEN,
     GREY,
     ORANGE,
-    PURPLE,
+    PALETTE,
+    SAMPLED,
     SKY,
-    STYLE,
-    colour_bar,
-    heading,
-    legend_below,
-    panel_grid,
-    path_axes,
+    Look,
+    across,
+    aside,
+    curve,
+    even_rows,
+    sheet,
 )
 from pathkernel_views.figure_files import NothingToPlot, write_figures
+from pathkernel_views.panels import HeatMap, heatmaps, path_ticks
 
 _TRACED = 6  # entries of U that traces show
 _BINS = 20  # of rank plots
-# colours that the study's own figure leaves
-_MARKERS = {
-    "order-parameter": ("s", "black"),
-    "collapsed": ("^", "#E69F00"),
-    "weights": ("D", "#882255"),
+# beside those of the study's own figure
+_LOOKS = {
+    "order-parameter": Look(SAMPLED.colour, SAMPLED.marker, ""),
+    "collapsed": Look(BLACK, "^", ""),
+    "weights": Look(SKY, "D", ""),
 }
 
 
@@ -62,47 +64,32 @@ def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) 
         Run whose seed and temperature are shown.
     """
     settings = settings_of(run)
-    seed, temperature = settings["seed"], settings["temperature"]
-    figure = study_figures.accuracy(dataset.sel(seed=[seed]), temperature)
-    shown = [
-        tree
-        for tree in sampled
-        if all(settings_of(tree)[name] == settings[name] for name in ("seed", "temperature"))
-        and tree["predictions"].sizes["draw"] > 1
-    ]
-    panels = figure.axes[: dataset.sizes["test_set"]]
-    samplers = sorted({settings_of(tree)["sampler"] for tree in shown})
-    with matplotlib.rc_context(STYLE):
-        for place, sampler in enumerate(samplers):
-            mine = [tree for tree in shown if settings_of(tree)["sampler"] == sampler]
-            widths = np.array([settings_of(tree)["width"] for tree in mine])
-            order = np.argsort(widths)
-            results = [
-                sampled_accuracy(tree, Theory.of(dataset, tree).labels)
-                for tree in (mine[index] for index in order)
-            ]
+    found: dict[str, list[tuple[float, xr.Dataset]]] = {}
+    for tree in sampled:
+        theirs = settings_of(tree)
+        if (
+            all(theirs[name] == settings[name] for name in ("seed", "temperature"))
+            and tree["predictions"].sizes["draw"] > 1
+        ):
+            scores = sampled_accuracy(tree, Theory.of(dataset, tree).labels)
+            found.setdefault(theirs["sampler"], []).append((theirs["width"], scores))
+
+    def add(axis: Axes, test_set: int) -> None:
+        for place, sampler in enumerate(sorted(found)):
+            widths = np.array([width for width, _ in found[sampler]])
+            mean, error = (
+                np.array([float(scores[name][test_set]) for _, scores in found[sampler]])
+                for name in ("accuracy", "mcse")
+            )
             # samplers beside one another where they share a width
-            shift = 1.03 ** (place - (len(samplers) - 1) / 2)
-            marker, colour = _MARKERS.get(sampler, ("o", GREY))
-            for t, axis in enumerate(panels):
-                axis.errorbar(
-                    widths[order] * shift,
-                    [float(result["accuracy"][t]) for result in results],
-                    [2 * float(result["mcse"][t]) for result in results],
-                    fmt=marker,
-                    color=colour,
-                    markersize=4.5,
-                    markeredgecolor="white",
-                    markeredgewidth=0.6,
-                    linewidth=1.2,
-                    capsize=2,
-                    zorder=4,
-                    label=f"sampled, {sampler} ± 2 MCSE",
-                )
-        for legend in figure.legends:
-            legend.remove()
-        legend_below(figure, panels[0], 2)
-    return figure
+            moved = aside(widths, dataset["width"].values, place - (len(found) - 1) / 2)
+            style = {"markersize": 6, "capsize": 2, "zorder": 4}
+            look = _LOOKS.get(sampler, Look(GREY, line=""))
+            label = f"sampled, {sampler} ± 2 MCSE"
+            curve(axis, moved, mean, look, label, 2 * error, **style)
+
+    of_seed = dataset.sel(seed=[settings["seed"]])
+    return study_figures.accuracy(of_seed, settings["temperature"], add)
 
 
 def order_parameters(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
@@ -123,25 +110,15 @@ def order_parameters(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
     spread = draws.std(("chain", "draw")).values.reshape(size, size)
     if np.isnan(saddle).all():
         raise NothingToPlot("the theory is not computed at this point")
-    scale = max(np.abs(saddle).max(), np.abs(mean).max())
     difference = (mean - saddle) / np.where(spread > 0, spread, np.inf)
-    panels = (
-        ("theory (saddle)", saddle, scale),
-        ("sampled (posterior mean)", mean, scale),
-        ("(sampled − theory) / posterior sd", difference, max(1.0, np.abs(difference).max())),
-    )
-    with matplotlib.rc_context(STYLE):
-        figure, axes = panel_grid(3, 3, (8.4, 3.1))
-        for place, (axis, (title, matrix, limit)) in enumerate(zip(axes, panels)):
-            colours = "RdBu_r" if place < 2 else "PuOr_r"
-            image = axis.imshow(matrix, cmap=colours, vmin=-limit, vmax=limit)
-            colour_bar(figure, image, axis)
-            axis.set_title(title)
-            path_axes(axis, draws["path"].values, outputs, bottom=True, left=place == 0)
-        blocks = f", in blocks of {outputs} outputs" if outputs > 1 else ""
-        figure.supxlabel(f"path (head of each layer){blocks}", fontsize=9)
-        heading(figure, dataset, f"order parameter U, {describe_run(run)}")
-    return figure
+    reach = max(1.0, np.abs(difference).max())
+    maps = [
+        HeatMap("theory (saddle)", saddle, "U"),
+        HeatMap("sampled (posterior mean)", mean, "U"),
+        HeatMap("sampled − theory", difference, "posterior sd", (-reach, reach), "PuOr_r"),
+    ]
+    words = f"order parameter U, {describe_run(run)}"
+    return heatmaps(dataset, words, maps, path_ticks(draws["path"].values, outputs))
 
 
 def predictors(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
@@ -159,46 +136,31 @@ def predictors(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
     expected = theory.predictor_mean
     if expected.isnull().all():
         raise NothingToPlot("the theory is not computed at this point")
-    names = [str(name) for name in dataset["test_set"].values]
-    columns = min(len(names), 3)
-    rows = -(-len(names) // columns)
-    with matplotlib.rc_context(STYLE):
-        figure, axes = panel_grid(len(names), columns, (3.4 * columns + 0.4, 3.4 * rows + 0.7))
-        for t, (axis, name) in enumerate(zip(axes, names)):
-            x = expected.isel(test_set=t).values.reshape(-1)
-            dims = expected.isel(test_set=t).dims
-            y, error = (
-                moments[column].isel(test_set=t).transpose(*dims).values.reshape(-1)
-                for column in ("mean", "mcse")
-            )
-            label = theory.labels.isel(test_set=t).transpose(*dims).values.reshape(-1)
+    dims = ("test_set", *(dim for dim in expected.dims if dim != "test_set"))
+    examples = [
+        values.transpose(*dims).values.reshape(expected.sizes["test_set"], -1)
+        for values in (expected, moments["mean"], 2 * moments["mcse"], theory.labels)
+    ]
+    rows = even_rows(len(examples[0]), 3)
+    words = f"predictor on the test sets, {describe_run(run)}"
+    style = {"markersize": 3, "elinewidth": 0.6, "alpha": 0.6, "markeredgewidth": 0}
+    with sheet(dataset, words, rows, (3.3, 3.2)) as (figure, axes):
+        for t, (axis, x, y, error, label) in enumerate(zip(axes, *examples)):
             low, high = np.nanmin([x, y]), np.nanmax([x, y])
             margin = 0.05 * (high - low)
-            ends = [low - margin, high + margin]
+            ends = low - margin, high + margin
             axis.plot(ends, ends, "-", color=GREY, linewidth=0.8, zorder=1)
-            signs = ((label > 0, BLUE, "label > 0"), (label <= 0, ORANGE, "label ≤ 0"))
-            for chosen, colour, words in signs:
-                axis.errorbar(
-                    x[chosen],
-                    y[chosen],
-                    2 * error[chosen],
-                    fmt="o",
-                    color=colour,
-                    markersize=3,
-                    linewidth=0.6,
-                    alpha=0.6,
-                    markeredgewidth=0,
-                    label=words,
-                )
-            axis.set_xlim(ends)
-            axis.set_ylim(ends)
-            axis.set_aspect("equal")
-            axis.set_title(name)
+            for chosen, colour, words in (
+                (label > 0, BLUE, "label > 0"),
+                (label <= 0, ORANGE, "label ≤ 0"),
+            ):
+                look = Look(colour, line="")
+                curve(axis, x[chosen], y[chosen], look, words, error[chosen], **style)
+            axis.set(xlim=ends, ylim=ends, aspect="equal")
+            axis.set_title(str(dataset["test_set"].values[t]))
             axis.set_xlabel("mean output, theory")
-        for axis in axes[::columns]:
-            axis.set_ylabel("mean output, sampled ± 2 errors")
-        heading(figure, dataset, describe_run(run))
-        legend_below(figure, axes[0], 2)
+        for first in np.cumsum([0, *rows[:-1]]):
+            axes[first].set_ylabel("mean output, sampled ± 2 errors")
     return figure
 
 
@@ -219,35 +181,30 @@ def traces(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
         raise NothingToPlot(f"ranks need at least {_BINS} draws of each chain")
     ess = diagnose(run).entries["ess_bulk"].values
     chosen = np.argsort(np.nan_to_num(ess, nan=np.inf))[:_TRACED]
-    colours = (BLUE, ORANGE, GREEN, PURPLE, SKY, GREY)
-    with matplotlib.rc_context(STYLE):
-        shape = (8.0, 1.35 * len(chosen) + 0.9)
-        figure, axes = panel_grid(2 * len(chosen), 2, shape, width_ratios=[3, 2])
-        for place, entry in enumerate(chosen):
-            trace, rank = axes[2 * place], axes[2 * place + 1]
+    words = f"entries of smallest effective sample size, {describe_run(run)}"
+    rows = [2] * len(chosen)
+    with sheet(dataset, words, rows, (3.8, 1.35), legend=6, width_ratios=[3, 2]) as (figure, axes):
+        for entry, trace, rank in zip(chosen, axes[::2], axes[1::2]):
             series = values.isel(entry=entry).transpose("chain", "draw").values
             ranks = array_stats.compute_ranks(series, axis=None).reshape(series.shape)
             edges = np.linspace(ranks.min() - 0.5, ranks.max() + 0.5, _BINS + 1)
             for chain in range(chains):
-                colour = colours[chain % len(colours)]
+                colour = PALETTE[chain % len(PALETTE)]
                 trace.plot(series[chain], color=colour, linewidth=0.4, label=f"chain {chain}")
                 counts, _ = np.histogram(ranks[chain], edges)
                 rank.stairs(
                     counts * _BINS / draws, edges, color=colour, linewidth=1.1, baseline=None
                 )
-            rank.axhline(1, color="black", linewidth=0.6, linestyle=":")
+            across(rank, 1, Look(GREY, line=":"), linewidth=0.7)
             rank.set_ylim(0, None)
-            trace.set_title(
-                f"U [{values['entry'].values[entry]}], bulk ESS {ess[entry]:.0f}", loc="left"
-            )
-            if place < len(chosen) - 1:
+            name = values["entry"].values[entry]
+            trace.set_title(f"U [{name}], bulk ESS {ess[entry]:.0f}", loc="left")
+            if entry != chosen[-1]:
                 trace.set_xticklabels([])
                 rank.set_xticklabels([])
         axes[1].set_title("ranks, in parts of their expectation", loc="left")
         axes[-2].set_xlabel("draw")
         axes[-1].set_xlabel("rank among all draws")
-        heading(figure, dataset, f"entries of smallest effective sample size, {describe_run(run)}")
-        legend_below(figure, axes[0], 6)
     return figure
 
 
@@ -267,12 +224,10 @@ def save_sample_figures(
         Result store.
     group : str
         Group of the run, from :func:`pathkernel_sampling.run.sample_study`.
-    folder : path
-        Folder to write into; made if it does not exist. Files of the same names are replaced.
     trace : bool
         Also write trace and rank plots.
-    report : callable
-        Called with a line of text for every figure that is skipped, and why.
+    folder, report
+        As for :func:`pathkernel_views.figure_files.write_figures`.
 
     Returns
     -------

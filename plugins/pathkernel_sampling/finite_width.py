@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pathkernel_datasets.draws import point_of, settings_of
@@ -23,19 +20,20 @@ from pathkernel_sampling.diagnostics import (
 )
 from pathkernel_sampling.sample_tables import Theory
 from pathkernel_views.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    STYLE,
-    heading,
-    legend_below,
-    panel_grid,
+    NEXT_ORDER,
+    RANDOM,
+    SAMPLED,
+    THEORY,
+    Look,
+    across,
+    curve,
+    even_rows,
+    sheet,
     width_axis,
 )
 from pathkernel_views.figure_files import NothingToPlot
 
 _ENTRIES = 3  # of U that are shown
-_BLACK = "black"
 
 
 @dataclass(frozen=True)
@@ -71,37 +69,27 @@ class WidthComparison:
     ) -> WidthComparison:
         """Gather runs of one sampler, seed and temperature at several widths."""
         ordered = sorted(runs, key=lambda run: settings_of(run)["width"])
-        rows = [_row(store, dataset, run) for run in ordered]
-        names, columns = rows[0]["entries"], {}
-        for key in ("saddle", "next_order", "sampled", "error", "evidence", "accuracy"):
-            columns[key] = np.array([row[key] for row in rows])
+        names, *columns = zip(*(_row(store, dataset, run) for run in ordered))
         widths = np.array([settings_of(run)["width"] for run in ordered])
-        return cls(widths, names, **columns)
+        return cls(widths, names[0], *map(np.array, columns))
 
 
-def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> dict:
-    at = point_of(run)
-    theory, diagnostics = Theory.of(dataset, run), diagnose(run).entries
+def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> tuple:
+    """Names of entries, then the fields of a comparison that have a row for each width."""
+    theory = Theory.of(dataset, run, open_correction(store, point_of(run)))
+    diagnostics = diagnose(run).entries
     saddle = distinct_entries(theory.order_parameter)
-    expansion = open_correction(store, at)
-    corrected, evidence = saddle.values * np.nan, np.nan
-    if expansion is not None:
-        total = expansion["order_parameter"] + expansion["order_parameter_correction"]
-        corrected = distinct_entries(total).values
-        evidence = float(expansion["log_evidence"] + expansion["log_evidence_correction"])
+    corrected = saddle * np.nan
+    if theory.next_order is not None:
+        corrected = distinct_entries(theory.next_order)
     scores = sampled_accuracy(run, theory.labels)
     gain = scores["accuracy"].values - theory.accuracy.values
-    error = float(scores["mean_mcse"])
-    leading = float(dataset["log_evidence"].sel(dataclasses.asdict(at)))
-    return {
-        "entries": [str(name) for name in saddle["entry"].values],
-        "saddle": saddle.values,
-        "next_order": corrected,
-        "sampled": diagnostics["mean"].values,
-        "error": diagnostics["mcse"].values,
-        "evidence": (leading, evidence, *sampled_log_evidence(run)),
-        "accuracy": (gain.mean(), error),
-    }
+    return (
+        [str(name) for name in saddle["entry"].values],
+        *(saddle.values, corrected.values, diagnostics["mean"].values, diagnostics["mcse"].values),
+        (theory.log_evidence, theory.next_log_evidence, *sampled_log_evidence(run)),
+        (gain.mean(), float(scores["mean_mcse"])),
+    )
 
 
 def finite_width(
@@ -128,82 +116,39 @@ def finite_width(
     found = WidthComparison.collect(store, dataset, runs)
     if np.isnan(found.saddle).all():
         raise NothingToPlot("the theory is not computed at these points")
+    widths, sampled = found.widths, Look(SAMPLED.colour, SAMPLED.marker, "")
     largest = np.argsort(-np.abs(found.sampled[0]))[:_ENTRIES]
-    count = len(largest) + 3
-    with matplotlib.rc_context(STYLE):
-        figure, axes = panel_grid(count, 3, (9.0, 5.8))
+    rows = even_rows(len(largest) + 3, 3)
+    theories = {
+        "theory (saddle)": (THEORY, found.saddle, found.evidence[:, 0]),
+        "next order in 1/N": (NEXT_ORDER, found.next_order, found.evidence[:, 1]),
+    }
+    errors = {"label": "sampled ± 2 MCSE", "capsize": 2, "zorder": 4}
+    with sheet(dataset, f"samples against the theory, {words}", rows, (3.0, 2.5)) as (figure, axes):
+        distance, evidence, accuracy = axes[-3:]
         for axis, entry in zip(axes, largest):
             axis.set_title(f"U [{found.entries[entry]}]")
-            _points(axis, found, found.saddle[:, entry], "theory (saddle)", BLUE, "o-")
-            _points(axis, found, found.next_order[:, entry], "next order in 1/N", GREEN, "x--")
-            _errors(axis, found, found.sampled[:, entry], found.error[:, entry])
-        _order_parameter(axes[-3], found)
-        _evidence(axes[-2], found)
-        axes[-1].set_title("accuracy, sampled − theory")
-        axes[-1].axhline(0, color=GREY, linewidth=0.8)
-        _errors(axes[-1], found, *found.accuracy.T)
+            for label, (look, values, _) in theories.items():
+                curve(axis, widths, values[:, entry], look, label)
+            error = 2 * found.error[:, entry]
+            curve(axis, widths, found.sampled[:, entry], sampled, error=error, **errors)
+        distance.set_title("U, relative distance from the samples")
+        size = np.linalg.norm(found.sampled, axis=1)
+        noise = np.linalg.norm(found.error, axis=1) / size
+        reach = np.stack([noise, 0 * noise])  # down to 0
+        curve(distance, widths, noise, RANDOM, "Monte-Carlo error", reach, band=True)
+        distance.set_yscale("log")
+        evidence.set_title("ln p(Y) minus the sampled one (nats)")
+        across(evidence, 0, RANDOM, linewidth=0.7)
+        evidence.set_yscale("symlog", linthresh=0.1)
+        bridge, error = found.evidence[:, 2:].T
+        for look, values, log_evidence in theories.values():
+            curve(distance, widths, np.linalg.norm(values - found.sampled, axis=1) / size, look)
+            curve(evidence, widths, log_evidence - bridge, look, error=2 * error)
+        accuracy.set_title("accuracy, sampled − theory")
+        across(accuracy, 0, RANDOM, linewidth=0.7)
+        gain, error = found.accuracy.T
+        curve(accuracy, widths, gain, sampled, error=2 * error, **errors)
         for axis in axes:
-            width_axis(axis, found.widths, 3.0)
-        heading(figure, dataset, words)
-        legend_below(figure, axes[0], 4)
+            width_axis(axis, widths)
     return figure
-
-
-def _order_parameter(axis: Axes, found: WidthComparison) -> None:
-    size = np.linalg.norm(found.sampled, axis=1)
-    axis.set_title("U, relative distance from the samples")
-    for values, colour, style in ((found.saddle, BLUE, "o-"), (found.next_order, GREEN, "x--")):
-        distance = np.linalg.norm(values - found.sampled, axis=1) / size
-        _points(axis, found, distance, None, colour, style)
-    noise = np.linalg.norm(found.error, axis=1) / size
-    axis.fill_between(found.widths, noise, 0, color=GREY, alpha=0.2, linewidth=0)
-    axis.plot(found.widths, noise, ":", color=GREY, linewidth=0.8)
-    axis.set_yscale("log")
-
-
-def _evidence(axis: Axes, found: WidthComparison) -> None:
-    saddle, corrected, sampled, error = found.evidence.T
-    axis.set_title("ln p(Y) minus the sampled one (nats)")
-    axis.axhline(0, color=GREY, linewidth=0.8)
-    for values, colour, style in ((saddle, BLUE, "o-"), (corrected, GREEN, "x--")):
-        known = ~np.isnan(values - sampled)
-        axis.errorbar(
-            found.widths[known],
-            (values - sampled)[known],
-            2 * error[known],
-            fmt=style,
-            color=colour,
-            markersize=4,
-            linewidth=1.0,
-        )
-    axis.set_yscale("symlog", linthresh=0.1)
-
-
-def _points(
-    axis: Axes,
-    found: WidthComparison,
-    values: np.ndarray,
-    label: str | None,
-    colour: str,
-    style: str,
-) -> None:
-    known = ~np.isnan(values)
-    if known.any():
-        axis.plot(
-            found.widths[known], values[known], style, color=colour, markersize=4, label=label
-        )
-
-
-def _errors(axis: Axes, found: WidthComparison, values: np.ndarray, error: np.ndarray) -> None:
-    axis.errorbar(
-        found.widths,
-        values,
-        2 * error,
-        fmt="s",
-        color=_BLACK,
-        markersize=4,
-        linewidth=1.2,
-        capsize=2,
-        zorder=4,
-        label="sampled ± 2 MCSE",
-    )

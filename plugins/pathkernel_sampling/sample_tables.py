@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 from rich.table import Table
-from rich.text import Text
 
 from pathkernel_datasets.draws import point_of, settings_of
 from pathkernel_datasets.point import Point
@@ -25,7 +24,7 @@ from pathkernel_sampling.diagnostics import (
     sampled_accuracy,
     sampled_log_evidence,
 )
-from pathkernel_views.tables import plain_table
+from pathkernel_views.tables import Column, shown, value_table
 
 _ROWS = 15  # entries of U that a table shows
 
@@ -149,75 +148,60 @@ def order_parameter_table(
         kept = list(dict.fromkeys([*worst, *largest.tolist()]))[:rows]
         left_out = f" The {rows} largest and worst of {len(chosen)} entries are shown."
         chosen = np.sort(kept)
+    names = [str(entries["entry"].values[place]) for place in chosen]
+    columns = [Column("entry", names), Column("saddle", saddle[chosen], ".4g")]
+    if theory.next_order is not None:
+        columns.append(Column("next", distinct_entries(theory.next_order).values[chosen], ".4g"))
+    for heading, name, form in (
+        ("mean", "mean", ".4g"),
+        ("±", "mcse", ".2g"),
+        ("sd", "sd", ".3g"),
+        ("R-hat", "r_hat", ".3f"),
+        ("bulk ESS", "ess_bulk", ".0f"),
+        ("tail ESS", "ess_tail", ".0f"),
+    ):
+        columns.append(Column(heading, entries[name].values[chosen], form))
+    off = (saddle - entries["mean"].values) / entries["mcse"].values
+    columns.append(Column("saddle off", np.where(np.isfinite(off), off, np.nan)[chosen], "+.1f"))
     size = diagnostics.chains * diagnostics.draws
     many = "s" if diagnostics.chains > 1 else ""
-    columns = {"saddle": (saddle, ".4g")}
-    if theory.next_order is not None:
-        columns["next"] = (distinct_entries(theory.next_order).values, ".4g")
-    columns |= {
-        heading: (entries[name].values, form)
-        for heading, name, form in (
-            ("mean", "mean", ".4g"),
-            ("±", "mcse", ".2g"),
-            ("sd", "sd", ".3g"),
-            ("R-hat", "r_hat", ".3f"),
-            ("bulk ESS", "ess_bulk", ".0f"),
-            ("tail ESS", "ess_tail", ".0f"),
-        )
-    }
-    off = (saddle - entries["mean"].values) / entries["mcse"].values
-    columns["saddle off"] = (np.where(np.isfinite(off), off, np.nan), "+.1f")
     seconds = float(run["adaptation"]["seconds"].max())
-    table = plain_table(
-        Text(f"Order parameter U: {describe_run(run)}"),
+    caption = (
         f"{diagnostics.chains} chain{many} of {diagnostics.draws} draws, {size} together; "
         f"{seconds:.0f} s, warm-up and compilation included.\n{diagnostics.divergences} "
         f"divergences, {diagnostics.saturated} trajectories cut off, smallest BFMI "
-        f"{_show(np.min(diagnostics.bfmi), '.2f')}.\n± is the Monte-Carlo error of the mean, "
+        f"{shown(np.min(diagnostics.bfmi), '.2f')}.\n± is the Monte-Carlo error of the mean, "
         "sd the spread of the posterior.\n"
         + ("" if theory.next_order is None else "next: U to next order in 1/N. ")
         + f"saddle off: its distance from the mean, in errors ±.{left_out}"
-        + ("" if theory.converged else "\nThe theory's minimisation did not converge here."),
+        + ("" if theory.converged else "\nThe theory's minimisation did not converge here.")
     )
-    table.add_column("entry", no_wrap=True)
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    names = entries["entry"].values
-    for place in chosen:
-        cells = (_show(values[place], form) for values, form in columns.values())
-        table.add_row(Text(str(names[place])), *cells)
-    return table
+    return value_table(f"Order parameter U: {describe_run(run)}", columns, caption)
 
 
 def accuracy_table(run: xr.DataTree, theory: Theory) -> Table:
     """Accuracy of the posterior-mean predictor against theory and Gaussian process limit."""
-    sampled = sampled_accuracy(run, theory.labels)
-    moments = predictor(run)
-    table = plain_table(
-        Text("Predictor on the test sets"),
+    sampled, moments = sampled_accuracy(run, theory.labels), predictor(run)
+    difference = theory.predictor_mean - moments["mean"]
+    columns = [
+        Column("test set", map(str, sampled["test_set"].values)),
+        Column("sampled", sampled["accuracy"], ".3f"),
+        Column("±", sampled["mcse"], ".3f"),
+        Column("theory", theory.accuracy, ".3f"),
+        Column("GP", theory.accuracy_gp, ".3f"),
+        Column("sd", _root_mean(moments["variance"]), ".3g"),
+        Column("sd theory", _root_mean(theory.predictor_variance), ".3g"),
+        Column("f theory - f sampled", _root_mean(difference**2), ".2g"),
+        Column("±", _root_mean(moments["mcse"] ** 2), ".2g"),
+    ]
+    return value_table(
+        "Predictor on the test sets",
+        columns,
         "Accuracy of the mean predictor, ± its Monte-Carlo error; GP: Gaussian process limit.\n"
         "sd: root mean square over the examples of the output's standard deviation, without "
         "observation noise.\nf theory - f sampled: root mean square difference of the mean "
         "outputs, ± their Monte-Carlo error.",
     )
-    table.add_column("test set")
-    for heading in ("sampled", "±", "theory", "GP", "sd", "sd theory", "f theory - f sampled", "±"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for index, name in enumerate(sampled["test_set"].values):
-        at = {"test_set": index}
-        difference = theory.predictor_mean.isel(at).values - moments["mean"].isel(at).values
-        table.add_row(
-            Text(str(name)),
-            _show(sampled["accuracy"][index], ".3f"),
-            _show(sampled["mcse"][index], ".3f"),
-            _show(theory.accuracy[index], ".3f"),
-            _show(theory.accuracy_gp[index], ".3f"),
-            _show(_root_mean(moments["variance"].isel(at).values), ".3g"),
-            _show(_root_mean(theory.predictor_variance.isel(at).values), ".3g"),
-            _show(_root_mean(difference**2), ".2g"),
-            _show(_root_mean(moments["mcse"].isel(at).values ** 2), ".2g"),
-        )
-    return table
 
 
 def describe_evidence(run: xr.DataTree, theory: Theory) -> str:
@@ -233,32 +217,29 @@ def describe_evidence(run: xr.DataTree, theory: Theory) -> str:
 
 def correction_table(store: str | os.PathLike, points: Sequence[Point]) -> Table:
     """Next order in 1/N at points of a study."""
-    table = plain_table(
-        Text("Next order in 1/N"),
+    found = [open_correction(store, at) for at in points]
+    change, whole = (
+        [float(np.sqrt((entry[name] ** 2).sum())) for entry in found]
+        for name in ("order_parameter_correction", "order_parameter")
+    )
+    columns = [
+        Column("N", [number(at.width) for at in points]),
+        Column("T", [at.temperature for at in points], "g"),
+        Column("seed", [str(at.seed) for at in points]),
+        Column("ln p(Y)", [entry["log_evidence"] for entry in found], ".3f"),
+        Column("correction", [entry["log_evidence_correction"] for entry in found], "+.3f"),
+        Column("sum", [_to_next_order(entry, "log_evidence") for entry in found], ".3f"),
+        Column("two loops", [entry["log_evidence_two_loops"] for entry in found], "+.3f"),
+        Column("change of U", np.divide(change, whole), ".1%"),
+    ]
+    return value_table(
+        "Next order in 1/N",
+        columns,
         "ln p(Y) in nats; of its correction, two loops is the part from cubic and quartic "
         "terms, which should be\nwell below one. change of U: Frobenius norm of the "
         "correction, relative to that of U at the saddle.",
+        names=(),
     )
-    headings = ("N", "T", "seed", "ln p(Y)", "correction", "sum", "two loops", "change of U")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for at in points:
-        found = open_correction(store, at)
-        sizes = [
-            float(np.sqrt((found[name] ** 2).sum()))
-            for name in ("order_parameter_correction", "order_parameter")
-        ]
-        table.add_row(
-            number(at.width),
-            f"{at.temperature:g}",
-            str(at.seed),
-            _show(found["log_evidence"], ".3f"),
-            _show(found["log_evidence_correction"], "+.3f"),
-            _show(_to_next_order(found, "log_evidence"), ".3f"),
-            _show(found["log_evidence_two_loops"], "+.3f"),
-            format(sizes[0] / sizes[1], ".1%"),
-        )
-    return table
 
 
 def corrected_entries_table(
@@ -268,31 +249,19 @@ def corrected_entries_table(
     found = [open_correction(store, at) for at in points]
     saddle = np.array([distinct_entries(entry["order_parameter"]).values for entry in found])
     entries = [distinct_entries(_to_next_order(entry, "order_parameter")) for entry in found]
-    largest = np.argsort(-np.abs(saddle).max(axis=0))[:rows]
+    largest = np.sort(np.argsort(-np.abs(saddle).max(axis=0))[:rows])
     left_out = ""
     if rows < saddle.shape[1]:
         left_out = f" The {rows} largest of {saddle.shape[1]} entries are shown."
-    table = plain_table(
-        Text("Order parameter U, saddle → next order"),
-        f"Entries are named by their two paths.{left_out}",
-    )
-    table.add_column("entry", no_wrap=True)
-    for at in points:
-        table.add_column(f"N = {number(at.width)}", justify="right", no_wrap=True)
-    for place in np.sort(largest):
-        cells = (
-            f"{_show(before[place], '.3g')} → {_show(after.values[place], '.3g')}"
-            for before, after in zip(saddle, entries)
-        )
-        table.add_row(Text(str(entries[0]["entry"].values[place])), *cells)
-    return table
+    columns = [Column("entry", map(str, entries[0]["entry"].values[largest]))]
+    for at, before, after in zip(points, saddle, entries):
+        pairs = zip(before[largest], after.values[largest])
+        cells = [f"{shown(old, '.3g')} → {shown(new, '.3g')}" for old, new in pairs]
+        columns.append(Column(f"N = {number(at.width)}", cells))
+    caption = f"Entries are named by their two paths.{left_out}"
+    return value_table("Order parameter U, saddle → next order", columns, caption)
 
 
-def _root_mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.sqrt(known.mean())) if known.size else float("nan")
-
-
-def _show(value: float, form: str) -> str:
-    value = float(value)
-    return "-" if np.isnan(value) else format(value, form)
+def _root_mean(values: xr.DataArray) -> xr.DataArray:
+    """Root of the mean over all but the test sets, NaN left out."""
+    return np.sqrt(values.mean([dim for dim in values.dims if dim != "test_set"]))

@@ -10,8 +10,8 @@ import xarray as xr
 from rich.table import Table
 from rich.text import Text
 
-from pathkernel_datasets.selection import Selection, index_of, number
-from pathkernel_views.tables import plain_table
+from pathkernel_datasets.selection import Selection, few, index_of, number
+from pathkernel_views.tables import Column, value_table
 
 _HEADINGS = {
     "correlation": "all\nof U",
@@ -103,12 +103,8 @@ class Shown:
 
     def few(self) -> Shown:
         """At most three of the points: smallest, middle and largest width."""
-        order = np.argsort(self.widths)
-        kept = sorted({0, len(order) // 2, len(order) - 1})
-        widths, temperatures = (
-            tuple(values[order[place]] for place in kept)
-            for values in (self.widths, self.temperatures)
-        )
+        points = sorted(zip(self.widths, self.temperatures))
+        widths, temperatures = zip(*(points[place] for place in few(len(points), 3)))
         return Shown(self.seed, widths, temperatures, self.words)
 
 
@@ -141,20 +137,18 @@ def comparison_tables(comparison: xr.Dataset, shown: Shown) -> list[Table]:
 
 
 def _table(source: str, points: Sequence[xr.Dataset], trained_width: int) -> Table:
-    title = Text(f"Order parameter U: {source} against trained (N = {trained_width})")
-    table = plain_table(title)
     names = [str(name) for name in points[0]["statistic"].values]
-    chosen = [name for name in names if name in _HEADINGS or name.startswith("blocks_")]
-    for heading in ("N", "T", *(_HEADINGS.get(name, _blocks(name)) for name in chosen)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for point in points:
-        columns = [point.sel(statistic=name) for name in chosen]
-        table.add_row(
-            number(float(point["width"])),
-            f"{float(point['temperature']):g}",
-            *(_cell(float(column["agreement"]), float(column["p_value"])) for column in columns),
-        )
-    return table
+    columns = [
+        Column("N", [number(float(point["width"])) for point in points]),
+        Column("T", [point["temperature"] for point in points], "g"),
+    ]
+    for name in names:
+        if name in _HEADINGS or name.startswith("blocks_"):
+            heading = _HEADINGS.get(name) or _blocks(name)
+            cells = [_cell(point.sel(statistic=name)) for point in points]
+            columns.append(Column(heading, cells))
+    title = f"Order parameter U: {source} against trained (N = {trained_width})"
+    return value_table(title, columns, names=())
 
 
 def _blocks(name: str) -> str:
@@ -168,8 +162,8 @@ def _caption(comparison: xr.Dataset, shown: Shown) -> str:
     return _CAPTION.format(relabellings=every, points=points)
 
 
-def _cell(value: float, p_value: float) -> str:
-    if np.isnan(value):
+def _cell(point: xr.Dataset) -> str:
+    if point["agreement"].isnull():
         return "-"
-    bracket = f"{p_value:.3f}".removeprefix("0")  # narrow enough for 80 columns in all
-    return f"{value:.2f}\n({bracket})"
+    bracket = f"{point['p_value'].item():.3f}".removeprefix("0")  # for 80 columns in all
+    return f"{point['agreement'].item():.2f}\n({bracket})"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-import numpy as np
 import xarray as xr
 from rich.table import Table
-from rich.text import Text
 
 from pathkernel_datasets.selection import number
 from pathkernel_trained.correlation import COEFFICIENTS
-from pathkernel_trained.heads import every_head, kept_heads, removable_heads, removal_order
+from pathkernel_trained.heads import Head, every_head, kept_heads, removable_heads, removal_order
 from pathkernel_trained.orders import RANDOM, removed_heads, scores_of
-from pathkernel_views.tables import plain_table
+from pathkernel_views.tables import Column, shown, value_table
 
 
 def head_table(result: xr.Dataset) -> Table:
@@ -22,114 +21,83 @@ def head_table(result: xr.Dataset) -> Table:
     Parameters
     ----------
     result : xarray.Dataset
-        From :func:`pathkernel_trained.pruning.prune_study`.
+        From :func:`pathkernel_trained.pruning.prune_study`; so for the other tables.
     """
-    orders = _orders(result)
-    table = _table(
+    heads = every_head(result.attrs["heads_per_layer"])
+    scores = (_of_heads(result["score"].sel(order=name), heads) for name in orders_of(result))
+    columns = [_column(name, cells, ".3f") for name, cells in zip(orders_of(result), scores)]
+    return _table(
         "Scores of the trained network's heads",
         "Heads as layer-head; low scores are removed first.",
+        [Column("head", map(_name, heads)), *columns],
     )
-    table.add_column("head")
-    for name in orders:
-        table.add_column(_heading(name), justify="right")
-    for layer, head in every_head(result.attrs["heads_per_layer"]):
-        at = {"layer": layer, "head": head}
-        scores = (result["score"].sel(order=name, **at).item() for name in orders)
-        cells = ("-" if np.isnan(score) else f"{score:.3f}" for score in scores)
-        table.add_row(f"{layer}-{head}", *cells)
-    return table
 
 
 def single_head_table(result: xr.Dataset) -> Table:
-    """Accuracy that is lost when a single head is removed, on every test set.
-
-    Parameters
-    ----------
-    result : xarray.Dataset
-        From :func:`pathkernel_trained.pruning.prune_study`.
-    """
-    table = _table(
+    """Accuracy that is lost when a single head is removed, on every test set."""
+    heads = removable_heads(result.attrs["heads_per_layer"])
+    columns = [Column("head", map(_name, heads))]
+    for name in result["test_set"].values:
+        here = 100 * result[["ablation_drop", "ablation_drop_error"]].sel(test_set=name)
+        found = zip(*(_of_heads(values, heads) for values in here.values()))
+        cells = [f"{loss:.1f} ± {error:.1f}" for loss, error in found]
+        columns.append(Column(str(name), cells, wraps=True))
+    return _table(
         "Accuracy lost when a single head is removed",
         "In points of accuracy on test episodes, ± the standard error.",
+        columns,
     )
-    table.add_column("head")
-    for name in result["test_set"].values:
-        table.add_column(Text(str(name)), justify="right")
-    for layer, head in removable_heads(result.attrs["heads_per_layer"]):
-        here = result.sel(layer=layer, head=head)
-        losses = zip(here["ablation_drop"].values, here["ablation_drop_error"].values)
-        cells = (f"{100 * loss:.1f} ± {100 * error:.1f}" for loss, error in losses)
-        table.add_row(f"{layer}-{head}", *cells)
-    return table
 
 
 def accuracy_table(result: xr.Dataset) -> Table:
-    """Accuracy against the number of heads removed, for every order and test set.
-
-    Parameters
-    ----------
-    result : xarray.Dataset
-        From :func:`pathkernel_trained.pruning.prune_study`.
-    """
-    orders = _orders(result)
-    episodes = result.sizes["episode"]
-    table = _table(
+    """Accuracy against the number of heads removed, for every order and test set."""
+    percent = 100 * result[["accuracy", "accuracy_error", "random_deviation", "best_accuracy"]]
+    test_sets, removed = result["test_set"].values, result["removed"].values
+    # every test set has a line for its name, then one for each number of heads
+    first = [cell for name in test_sets for cell in (_broken(name), *(f"{n:7d}" for n in removed))]
+    found = {
+        name: (percent["accuracy"].sel(order=name), percent["accuracy_error"].sel(order=name))
+        for name in orders_of(result)
+    }
+    found[RANDOM] = percent["accuracy"].sel(order=RANDOM), percent["random_deviation"]
+    columns = [Column("removed", first)]
+    for name, (mean, error) in found.items():
+        cells = []
+        for test_set in test_sets:
+            pairs = zip(mean.sel(test_set=test_set).values, error.sel(test_set=test_set).values)
+            cells += [None, *(f"{value:.1f}±{of:.1f}" for value, of in pairs)]
+        columns.append(_column(name, cells))
+    best = (percent["best_accuracy"].sel(test_set=test_set).values for test_set in test_sets)
+    columns.append(Column("best", [cell for values in best for cell in (None, *values)], ".1f"))
+    return _table(
         "Accuracy as heads are removed",
-        f"In per cent, ± the binomial standard error on {episodes} episodes; random: mean over "
-        f"{result.attrs['random_orders']} orders ± their standard deviation; best: of all sets of "
-        "so many heads, chosen on the same episodes.",
+        f"In per cent, ± the binomial standard error on {result.sizes['episode']} episodes; "
+        f"random: mean over {result.attrs['random_orders']} orders ± their standard deviation; "
+        "best: of all sets of so many heads, chosen on the same episodes.",
+        columns,
+        lines=range(len(removed), len(first), len(removed) + 1),
     )
-    table.add_column("removed")
-    for name in (*orders, RANDOM, "best"):
-        table.add_column(_heading(name), justify="right")
-    for test_set in result["test_set"].values:
-        table.add_row(_heading(str(test_set)))
-        for count in result["removed"].values:
-            at = {"removed": count, "test_set": test_set}
-            cells = []
-            for name in orders:
-                mean, error = (
-                    100 * result[variable].sel(order=name, **at).item()
-                    for variable in ("accuracy", "accuracy_error")
-                )
-                cells.append(f"{mean:.1f}±{error:.1f}")
-            mean = 100 * result["accuracy"].sel(order=RANDOM, **at).item()
-            deviation = 100 * result["random_deviation"].sel(at).item()
-            cells.append(f"{mean:.1f}±{deviation:.1f}")
-            best = 100 * result["best_accuracy"].sel(at).item()
-            cells.append("-" if np.isnan(best) else f"{best:.1f}")
-            table.add_row(f"{count:7d}", *cells)
-        table.add_section()
-    return table
 
 
 def order_table(result: xr.Dataset) -> Table:
-    """Which head goes at every removal, and which stay.
-
-    Parameters
-    ----------
-    result : xarray.Dataset
-        From :func:`pathkernel_trained.pruning.prune_study`.
-    """
-    table = _table(
+    """Which head goes at every removal, and which stay."""
+    names = orders_of(result)
+    gone = [removed_heads(result, name) for name in names]
+    stay = []
+    for name, removed in zip(names, gone):
+        skipped = removal_order(scores_of(result, name)).skipped
+        left = (head for head in every_head(result.attrs["heads_per_layer"]) if head not in removed)
+        stay.append(", ".join(_name(head) + "*" * (head in skipped) for head in left))
+    columns = [Column("order", names)]
+    for place, count in enumerate(result["removed"].values[1:]):
+        columns.append(_column(str(count), [_name(removed[place]) for removed in gone]))
+    return _table(
         "Orders of removal",
         "Heads as layer-head. * passed over although heads of larger scores go: the last one of "
         "its layer.",
+        [*columns, Column("stay", stay)],
+        names=(0, len(columns)),
     )
-    table.add_column("order")
-    for count in result["removed"].values[1:]:
-        table.add_column(str(count), justify="right")
-    table.add_column("stay")
-    for name in _orders(result):
-        gone = removed_heads(result, name)
-        skipped = removal_order(scores_of(result, name)).skipped
-        stay = [head for head in every_head(result.attrs["heads_per_layer"]) if head not in gone]
-        table.add_row(
-            Text(name),
-            *("{}-{}".format(*head) for head in gone),
-            ", ".join("{}-{}".format(*head) + "*" * (head in skipped) for head in stay),
-        )
-    return table
 
 
 def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Table:
@@ -144,53 +112,55 @@ def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Tabl
     coefficient : str
         ``"spearman"`` or ``"kendall"``.
     """
-    orders, symbol = _orders(result), {"spearman": "ρ", "kendall": "τ"}[coefficient]
-    table = _table(
+    orders, symbol = orders_of(result), {"spearman": "ρ", "kendall": "τ"}[coefficient]
+    test_sets = [str(name) for name in result["test_set"].values]
+    rows = [(name, test_set) for name in orders for test_set in test_sets]
+    columns = [
+        Column("order", [name for name, _ in rows]),
+        Column("test set", [test_set for _, test_set in rows]),
+    ]
+    chosen = result.sel(coefficient=coefficient)
+    for heading, variable, known in (
+        (symbol, "rank_correlation", rows),
+        (f"Δ{symbol}", "correlation_difference", rows[len(test_sets) :]),  # not from itself
+    ):
+        here = [chosen.sel(order=name, test_set=test_set) for name, test_set in known]
+        empty = [None] * (len(rows) - len(known))
+        columns.append(_column(heading, [*empty, *(each[variable] for each in here)], ".2f"))
+        for resampled in result["resampled"].values:
+            ends = [each[f"{variable}_interval"].sel(resampled=resampled) for each in here]
+            columns.append(_column(resampled, [*empty, *map(_interval, ends)]))
+    return _table(
         f"Rank correlation {symbol} ({coefficient.capitalize()}) of scores with the accuracy lost "
         "with single heads",
         f"Over {len(removable_heads(result.attrs['heads_per_layer']))} heads. Δ{symbol}: that of "
         f"{orders[0]} less this one. Brackets: central 95 % of bootstrap resamples, "
         f"{result.attrs['resamples']} resamples of episodes, or of heads, the same for all orders.",
+        columns,
+        lines=range(len(test_sets) - 1, len(rows), len(test_sets)),
+        names=(0, 1),
     )
-    table.add_column("order")
-    table.add_column("test set")
-    for heading in (symbol, f"Δ{symbol}"):
-        table.add_column(heading, justify="right")
-        for resampled in result["resampled"].values:
-            table.add_column(Text(str(resampled)), justify="right")
-    chosen = result.sel(coefficient=coefficient)
-    for name in orders:
-        for test_set in result["test_set"].values:
-            here = chosen.sel(order=name, test_set=test_set)
-            cells = _with_intervals(here, "rank_correlation")
-            if name != orders[0]:
-                cells += _with_intervals(here, "correlation_difference")
-            table.add_row(Text(name), Text(str(test_set)), *cells)
-        table.add_section()
-    return table
 
 
 def grid_table(result: xr.Dataset) -> Table:
-    """Rank correlation of the theory's scores at every point of the grid with those gone by.
-
-    Parameters
-    ----------
-    result : xarray.Dataset
-        From :func:`pathkernel_trained.pruning.prune_study`.
-    """
-    width, temperature = (float(result[f"order_{name}"][0]) for name in ("width", "temperature"))
-    agreement = result["theory_agreement"].sel(width_dual=width, temperature_dual=temperature)
-    table = _table(
-        "How far the theory's order depends on width and temperature",
-        f"Spearman's ρ of its scores with those at N = {number(width)}, T = {temperature:g}.",
-    )
-    table.add_column("N", justify="right")
+    """Rank correlation of the theory's scores at every point of the grid with those gone by."""
+    agreement, reference = reference_agreement(result)
+    columns = [Column("N", [number(width) for width in result["width"].values])]
     for value in result["temperature"].values:
-        table.add_column(f"T = {value:g}", justify="right")
-    for value in result["width"].values:
-        row = agreement.sel(width=value).transpose("temperature").values
-        table.add_row(number(value), *(_show(entry) for entry in row))
-    return table
+        columns.append(_column(f"T = {value:g}", agreement.sel(temperature=value).values, ".2f"))
+    return _table(
+        "How far the theory's order depends on width and temperature",
+        f"Spearman's ρ of its scores with those at {reference}.",
+        columns,
+        names=(),
+    )
+
+
+def reference_agreement(result: xr.Dataset) -> tuple[xr.DataArray, str]:
+    """Rank correlations (width, temperature) with the scores that are gone by; where those are."""
+    width, temperature = (float(result[f"order_{name}"][0]) for name in ("width", "temperature"))
+    found = result["theory_agreement"].sel(width_dual=width, temperature_dual=temperature)
+    return found.transpose("width", "temperature"), f"N = {number(width)}, T = {temperature:g}"
 
 
 def every_table(result: xr.Dataset) -> Iterator[Table | str]:
@@ -253,27 +223,34 @@ def removal_lines(result: xr.Dataset, name: str, remove: int) -> Iterator[str]:
         yield f"{words.capitalize()}: {old:,} before, {new:,} now ({1 - new / old:.1%} less)"
 
 
-def _orders(result: xr.Dataset) -> list[str]:
+def orders_of(result: xr.Dataset) -> list[str]:
+    """Labels of all orders but the random ones."""
     return [str(name) for name in result["order"].values if name != RANDOM]
 
 
-def _heading(name: str) -> Text:
+def _name(head: Head) -> str:
+    return "{}-{}".format(*head)
+
+
+def _of_heads(values: xr.DataArray, heads: Sequence[Head]) -> list[float]:
+    return [values.sel(layer=layer, head=head).item() for layer, head in heads]
+
+
+def _interval(ends: xr.DataArray) -> str:
+    lower, upper = (shown(end, ".2f") for end in ends.transpose("bound"))
+    return f"[{lower}, {upper}]"
+
+
+def _broken(name: str) -> str:
     """Name in two lines where it can be broken, so that many columns fit."""
-    return Text(name.replace(" N=", "\nN=").replace("-", "-\n"))
+    return str(name).replace(" N=", "\nN=").replace("-", "-\n")
 
 
-def _with_intervals(here: xr.Dataset, name: str) -> list[Text]:
-    """Cells of a number and of its intervals."""
-    ends = here[f"{name}_interval"].transpose("resampled", "bound").values
-    intervals = (f"[{_show(lower)}, {_show(upper)}]" for lower, upper in ends)
-    return [Text(_show(here[name].item())), *map(Text, intervals)]
+def _column(name: str, cells: Iterable[Any], form: str = "") -> Column:
+    return Column(_broken(name), cells, form, wraps=True)
 
 
-def _show(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.2f}"
-
-
-def _table(title: str, caption: str) -> Table:
-    table = plain_table(title, caption)
+def _table(title: str, caption: str, columns: Sequence[Column], **style: Any) -> Table:
+    table = value_table(title, columns, caption, **style)
     table.min_width = 64  # for the title
     return table

@@ -29,21 +29,17 @@ def seed_index(dataset: xr.Dataset, values: xr.DataArray, seed: int | None) -> i
     return place
 
 
-def smallest_width(dataset: xr.Dataset, known: np.ndarray, largest: bool = False) -> int:
-    """Index of the smallest (or largest) width that is known; widths may come in any order."""
+def known_widths(values: xr.DataArray) -> list[int]:
+    """Indices of the widths that have values, the smallest width first."""
+    known = values.notnull().any([dim for dim in values.dims if dim != "width"]).values
     if not known.any():
         raise NothingToPlot("no width is computed yet")
-    widths = dataset["width"].values
-    return int(
-        np.argmax(np.where(known, widths, -np.inf))
-        if largest
-        else np.argmin(np.where(known, widths, np.inf))
-    )
+    return [int(w) for w in np.argsort(values["width"].values) if known[w]]
 
 
-def at_seed(dataset: xr.Dataset, selection: Selection, index: int) -> str:
-    """Seed and choice of temperatures in words."""
-    return f"{seed_words(dataset, index)}, {selection.describe(values=False)}"
+def at_seed(dataset: xr.Dataset, selection: Selection, index: int, values: bool = False) -> str:
+    """Seed and choice of temperatures in words, with or without their values."""
+    return f"{seed_words(dataset, index)}, {selection.describe(values)}"
 
 
 def seed_words(dataset: xr.Dataset, index: int) -> str:

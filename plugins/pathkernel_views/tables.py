@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -77,64 +78,120 @@ def _rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
 
 
 def _width_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
-    test_sets = [str(name) for name in dataset["test_set"].values]
     names = {code: name.replace("_", " ") for name, code in STATUS_CODES.items()}
     action, accuracy = selection.point("action"), selection.point("accuracy")
     evaluations = selection.point("evaluations").where(action.notnull())
     rows = []
     for w, width in enumerate(dataset["width"].values):
         codes = selection.status.isel(width=w).values.tolist()
-        problems = [
-            f"{codes.count(code)} of {len(codes)} {names[code]}"
-            for code in sorted(set(codes) - {CONVERGED})
-        ]
+        problems = {names[code]: codes.count(code) for code in sorted(set(codes) - {CONVERGED})}
         rows.append(
             Row(
                 name=f"N = {number(width)}",
                 width=float(width),
                 temperature=float(selection.temperatures[w]),
                 action=Spread.of(action.isel(width=w).values),
-                accuracy={
-                    name: Spread.of(accuracy.isel(width=w, test_set=t).values)
-                    for t, name in enumerate(test_sets)
-                },
+                accuracy=_accuracies(accuracy.isel(width=w)),
                 evaluations=Spread.of(evaluations.isel(width=w).values).median,
-                status=", ".join(problems) or "ok",
+                status=_status(problems, len(codes)),
             )
         )
     return rows
 
 
 def _limit_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
-    test_sets = [str(name) for name in dataset["test_set"].values]
-    limits = [("GP limit", selection.reference("accuracy_gp"))]
+    limits = {"GP limit": selection.reference("accuracy_gp")}
     if dataset.sizes.get("sub_network", 0):
-        parts = selection.reference("accuracy_sub_network")
-        limits += [
-            (str(name), parts.isel(sub_network=index))
-            for index, name in enumerate(dataset["sub_network"].values)
-        ]
+        for part in selection.reference("accuracy_sub_network").transpose("sub_network", ...):
+            limits[part["sub_network"].item()] = part
     done = selection.references_done.values
     rows = []
-    for name, accuracy in limits:
+    for name, accuracy in limits.items():
         failed = int((accuracy.isnull().all("test_set").values & done).sum())
-        counts = ((int((~done).sum()), "not computed"), (failed, "not positive definite"))
-        problems = [f"{count} of {done.size} {problem}" for count, problem in counts if count]
-        rows.append(
-            Row(
-                name=name,
-                width=None,
-                temperature=selection.temperature_gp,
-                action=None,
-                accuracy={
-                    test_set: Spread.of(accuracy.isel(test_set=t).values)
-                    for t, test_set in enumerate(test_sets)
-                },
-                evaluations=None,
-                status=", ".join(problems) or "ok",
-            )
-        )
+        problems = {"not computed": int((~done).sum()), "not positive definite": failed}
+        status = _status(problems, done.size)
+        limit = selection.temperature_gp
+        rows.append(Row(str(name), None, limit, None, _accuracies(accuracy), None, status))
     return rows
+
+
+def _accuracies(accuracy: xr.DataArray) -> dict[str, Spread]:
+    """Spread over the seeds, by test set."""
+    by_set = accuracy.transpose("test_set", "seed")
+    return {str(each["test_set"].item()): Spread.of(each.values) for each in by_set}
+
+
+def _status(problems: dict[str, int], seeds: int) -> str:
+    counts = [f"{count} of {seeds} {words}" for words, count in problems.items() if count]
+    return ", ".join(counts) or "ok"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    heading : str
+    cells : iterable of float, str or None
+        Numbers, NaN where they are not known; text as it is; None for an empty cell.
+    form : str
+        Format of the numbers.
+    wraps : bool
+        Whether cells may be broken into lines where the terminal is narrow.
+    """
+
+    heading: str
+    cells: Iterable[Any]
+    form: str = ""
+    wraps: bool = False
+
+
+def shown(value: Any, form: str) -> str:
+    """A value as cells show it: "-" where it is not known."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    value = float(value)
+    return "-" if np.isnan(value) else format(value, form)
+
+
+def value_table(
+    title: str,
+    columns: Sequence[Column],
+    caption: str = "",
+    lines: Collection[int] = (),
+    names: Collection[int] = (0,),
+) -> Table:
+    """Table of columns, those of names to the left and those of numbers to the right.
+
+    Parameters
+    ----------
+    title, caption : str
+        Neither these nor any cell is read as markup.
+    columns : sequence of Column
+        All of the same length.
+    lines : collection of int
+        Rows, counted from 0, that a line follows.
+    names : collection of int
+        Columns, counted from 0, that hold names.
+
+    Returns
+    -------
+    rich.table.Table
+    """
+    from rich.text import Text
+
+    table = plain_table(Text(title), caption)
+    for place, column in enumerate(columns):
+        justify = "left" if place in names else "right"
+        wraps = place in names or column.wraps
+        table.add_column(Text(column.heading), justify=justify, no_wrap=not wraps)
+    cells = ([shown(cell, column.form) for cell in column.cells] for column in columns)
+    for place, row in enumerate(zip(*cells, strict=True)):
+        table.add_row(*map(Text, row), end_section=place in lines)
+    return table
 
 
 def plain_table(title: str | Text, caption: str = "") -> Table:
@@ -173,39 +230,27 @@ def rich_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Ta
     ValueError
         If the store does not have that temperature, or no validation accuracy to choose it by.
     """
-    from rich.text import Text
-
     selection = Selection(dataset, temperature)
     rows = _rows(dataset, selection)
-    stacked = len(rows[0].accuracy) > 1  # three test sets then fit a terminal of 80 columns
-    title = Text(str(dataset.attrs.get("title", "pathkernel study")))
-    table = plain_table(title, _caption(dataset, selection))
-    table.add_column("network")
-    for heading in ("T", "S/N", *(Text(name) for name in rows[0].accuracy), "evals"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("status", justify="right")
-    limits = False
-    for row in rows:
-        if row.width is None and not limits:
-            table.add_section()
-            limits = True
-        table.add_row(
-            Text(row.name),
-            f"{row.temperature:g}",
-            "" if row.action is None else _show(row.action.median, ".4f"),
-            *(Text(_cell(spread, stacked)) for spread in row.accuracy.values()),
-            "" if row.evaluations is None else _show(row.evaluations, ".0f"),
-            Text(row.status),
-        )
-    return table
-
-
-def _show(value: float, form: str) -> str:
-    return "-" if np.isnan(value) else format(value, form)
+    stacked = dataset.sizes["test_set"] > 1  # three test sets then fit a terminal of 80 columns
+    accuracies = [
+        Column(name, [_cell(row.accuracy[name], stacked) for row in rows])
+        for name in rows[0].accuracy
+    ]
+    columns = [
+        Column("network", [row.name for row in rows]),
+        Column("T", [row.temperature for row in rows], "g"),
+        Column("S/N", [row.action and row.action.median for row in rows], ".4f"),
+        *accuracies,
+        Column("evals", [row.evaluations for row in rows], ".0f"),
+        Column("status", [row.status for row in rows], wraps=True),
+    ]
+    title = str(dataset.attrs.get("title", "pathkernel study"))
+    return value_table(title, columns, _caption(dataset, selection), {dataset.sizes["width"] - 1})
 
 
 def _cell(spread: Spread, stacked: bool) -> str:
-    median = _show(spread.median, ".3f")
+    median = shown(spread.median, ".3f")
     if spread.seeds < 2:
         return median
     if stacked:
@@ -237,8 +282,6 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
 
 def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Table:
     """What finite width gains over the limit; as for :func:`pathkernel_datasets.gains.gains`."""
-    from rich.text import Text
-
     found = gains(dataset, temperature)
     seeds = found.attrs["seeds"]
     several = len(seeds) > 1
@@ -249,25 +292,19 @@ def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Ta
         at = f"the T of {CHOICES[temperature]} of each seed"
     else:
         at = f"T = {dataset['temperature'].item():g}"
-    table = plain_table(
-        Text(f"Gain over the Gaussian process limit: {dataset.attrs['label']}"),
+    caption = (
         "Accuracy (fraction correct), and its gain over the GP limit in points ± standard error "
         f"over the test examples, which both classify{spread}. Means over "
-        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}, at {at}.",
+        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}, at {at}."
     )
-    table.add_column("network")
+    widths = [f"N = {number(width)}" for width in found["width"].values]
+    columns = [Column("network", [*widths, "GP limit"])]
     for name in found["test_set"].values:
-        table.add_column(Text(str(name)), justify="right", no_wrap=True)
-    for width in found["width"].values:
-        points = (found.sel(width=width, test_set=name) for name in found["test_set"].values)
-        table.add_row(f"N = {number(width)}", *(_gain_cell(point, several) for point in points))
-    table.add_section()
-    table.add_row("GP limit", *(_accuracy(value) for value in found["accuracy_gp"]))
-    return table
-
-
-def _accuracy(value: xr.DataArray) -> str:
-    return "-" if value.isnull() else f"{float(value):.3f}"
+        here = found.sel(test_set=name)
+        cells = [_gain_cell(here.isel(width=w), several) for w in range(len(widths))]
+        columns.append(Column(str(name), [*cells, here["accuracy_gp"]], ".3f"))
+    title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
+    return value_table(title, columns, caption, {len(widths) - 1})
 
 
 def _gain_cell(point: xr.Dataset, several: bool) -> str:
@@ -277,4 +314,4 @@ def _gain_cell(point: xr.Dataset, several: bool) -> str:
         100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
     )
     brackets = f" ({of_seeds:.1f})" if several else ""
-    return f"{_accuracy(point['accuracy'])}\n{gain:+.1f} ± {error:.1f}{brackets}"
+    return f"{shown(point['accuracy'], '.3f')}\n{gain:+.1f} ± {error:.1f}{brackets}"

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.container import ErrorbarContainer
 from test_theory_scores import write_draws
 
 from pathkernel.main import main
@@ -188,18 +189,23 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
     assert found["score_error"].drop_sel(order="sampled N=40").isnull().all()
 
     figure = figures.scores(found)
-    labels = [text.get_text() for text in figure.axes[0].get_xticklabels()]
-    assert labels == ["1-1", "1-2", "2-1", "2-2", "2-3"]
+    labels = [[text.get_text() for text in axis.get_xticklabels()] for axis in figure.axes]
+    assert labels == [["1", "2"], ["1", "2", "3"]]
     shown = {text.get_text() for text in figure.legends[0].get_texts()}
     temperatures = f", T={at.temperature:g}"
     assert shown >= {f"theory N=40{temperatures}", f"sampled N=40{temperatures}", "trained"}
-    bars = [held for held in figure.axes[0].containers if held.has_yerr]
-    assert [held.get_label() for held in bars] == [f"sampled N=40{temperatures}"]
-    points, _, (lines,) = bars[0]
-    np.testing.assert_allclose(points.get_ydata().astype(float), np.concatenate(expected))
-    errors = here["score_error"].values[here["score"].notnull().values]
-    reach = [np.ptp(line.vertices[:, 1]) / 2 for line in lines.get_paths()]
-    np.testing.assert_allclose(reach, errors, atol=1e-12)
+    name = f"sampled N=40{temperatures}"
+    errors = here["score_error"].values
+    for axis, layer, error in zip(figure.axes, expected, errors):
+        series = {held.get_label(): held for held in axis.containers if held.get_label()}
+        heights = [bar.get_height() for bar in series[name]]
+        np.testing.assert_allclose(heights, layer)
+        (whiskers,) = (held for held in axis.containers if isinstance(held, ErrorbarContainer))
+        _, _, (lines,) = whiskers
+        reach = [np.ptp(line.vertices[:, 1]) / 2 for line in lines.get_paths()]
+        np.testing.assert_allclose(reach, error[: len(layer)], atol=1e-12)
+        middles = [line.vertices[:, 1].mean() for line in lines.get_paths()]
+        np.testing.assert_allclose(middles, layer)
 
 
 @needs_data

@@ -15,6 +15,7 @@ from pathkernel_trained.orders import compare_orders
 from pathkernel_trained.outputs import PathOutputs
 from pathkernel_trained.pruning_layout import labelled_orders
 from pathkernel_trained.scores import ablation_scores, gradient_scores
+from pathkernel_views.figure_files import NothingToPlot
 
 EPISODES = 60
 TEST_SETS = ("omniglot", "fashion-mnist", "mnist")
@@ -107,9 +108,47 @@ def test_figures_show_every_head(result):
         assert len(bars[0].get_xdata()) == len(removable)
         assert np.isfinite(bars[0].get_xdata().astype(float)).all()
     scores = figures.scores(result)
-    labels = [mark.get_text() for mark in scores.axes[0].get_xticklabels()]
+    labels = [
+        f"{axis.get_title().removeprefix('layer ')}-{mark.get_text()}"
+        for axis in scores.axes
+        for mark in axis.get_xticklabels()
+    ]
     assert labels == [f"{la}-{h}" for la, count in enumerate(heads, 1) for h in range(1, count + 1)]
     assert len(figures.accuracy(result).axes) == len(TEST_SETS)
+
+
+def test_the_grid_shows_both_correlations_over_widths_and_temperatures(result):
+    generator = np.random.default_rng(1)
+    grid = {"temperature": [0.05, 0.5], "width": [10.0, 30.0, 100.0]}
+    dual = {f"{name}_dual": values for name, values in grid.items()}
+    values = {
+        "theory_correlation": (*grid, "test_set"),
+        "theory_agreement": (*grid, *dual),
+    }
+    sizes = {"temperature": 2, "width": 3, "temperature_dual": 2, "width_dual": 3, "test_set": 3}
+    shown = result.assign_coords(grid | dual)
+    shown = shown.assign(
+        {
+            name: (dims, generator.uniform(-1, 1, [sizes[dim] for dim in dims]))
+            for name, dims in values.items()
+        }
+    )
+    figure = figures.theory_grid(shown)
+    truth, agreement = figure.axes[:2]
+    assert truth.get_title() == "with the accuracy lost, omniglot"
+    assert agreement.get_title() == "with scores at N = 10, T = 0.5"
+    for axis, expected in (
+        (truth, shown.theory_correlation.sel(test_set="omniglot")),
+        (agreement, shown.theory_agreement.sel(width_dual=10, temperature_dual=0.5)),
+    ):
+        (image,) = axis.get_images()
+        np.testing.assert_array_equal(image.get_array(), expected)
+        assert image.get_clim() == (-1, 1)
+        assert [mark.get_text() for mark in axis.get_xticklabels()] == ["10", "30", "100"]
+    assert [mark.get_text() for mark in truth.get_yticklabels()] == ["0.05", "0.5"]
+    assert len(figure.axes) == 3, "one colour bar for both"
+    with pytest.raises(NothingToPlot, match="a single point"):
+        figures.theory_grid(shown.isel(width=[0], temperature=[0]))
 
 
 def test_no_best_set_is_drawn_where_none_is_known(result):

@@ -21,7 +21,9 @@ from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_views import figures
+from pathkernel_views.drawing import even_rows, sheet, task_words
 from pathkernel_views.figures import NothingToPlot, save_figures
+from pathkernel_views.panels import path_ticks
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -170,13 +172,13 @@ def test_accuracy_shows_median_and_range(plain):
         "first head (GP limit)",
         "two heads (GP limit)",
     ]
-    assert heading(figure) == "toy: T = 0.1"
+    assert heading(figure) == "toy: accuracy, T = 0.1"
 
 
 def test_accuracy_of_one_seed_has_the_binomial_error(plain):
     figure = figures.accuracy(plain.isel(seed=[1]))
     assert legend(figure)[0] == "theory ± binomial standard error"
-    assert heading(figure) == "toy: seed 1, T = 0.1"
+    assert heading(figure) == "toy: accuracy, seed 1, T = 0.1"
     for axis, name, count in zip(figure.axes, ("near", "far"), (20, 8)):
         values = plain.accuracy.sel(test_set=name, seed=1).squeeze("temperature")
         ranges = band(axis.collections[0])
@@ -201,7 +203,7 @@ def test_accuracy_at_the_temperature_of_largest_evidence(several):
     figure = figures.accuracy(several, temperature=0.3)
     expected = several.accuracy.sel(temperature=0.3, test_set="near").median("seed")
     np.testing.assert_array_equal(theory(figure.axes[0]).get_ydata(), expected)
-    assert heading(figure) == "toy: T = 0.3"
+    assert heading(figure) == "toy: accuracy, T = 0.3"
     with pytest.raises(ValueError, match="no temperature 7"):
         figures.accuracy(several, temperature=7)
 
@@ -233,7 +235,7 @@ def test_widths_may_come_in_any_order(plain):
     )
     titles = [axis.get_title() for axis in drawn(figures.order_parameters(shuffled))]
     assert titles == ["N = 5", "N = 50", "N = 500"]
-    assert legend(figures.head_scores(shuffled)) == ["N = 5", "N = 500"]
+    assert legend(figures.head_scores(shuffled)) == ["N = 5", "N = 50", "N = 500"]
 
 
 def test_one_width(plain, tmp_path):
@@ -246,16 +248,16 @@ def test_one_width(plain, tmp_path):
 # order parameters
 
 
-def test_order_parameters_are_heat_maps_on_scales_of_their_own(plain):
+def test_order_parameters_are_heat_maps_on_one_scale(plain):
     figure = figures.order_parameters(plain)
     panels = drawn(figure)
     assert [axis.get_title() for axis in panels] == ["N = 5", "N = 50", "N = 500"]
-    assert len(figure.axes) == 6
+    assert len(figure.axes) == 4  # with one colour bar for all
+    scale = float(np.abs(plain.order_parameter.sel(seed=0)).max())
     for axis, width in zip(panels, plain.width.values):
         (image,) = axis.get_images()
         expected = plain.order_parameter.sel(seed=0, width=width).squeeze("temperature")
         np.testing.assert_array_equal(image.get_array(), expected)
-        scale = float(np.abs(expected).max())
         assert image.get_clim() == (-scale, scale)
     assert [tick.get_text() for tick in panels[0].get_yticklabels()] == ["1-1", "2-1", "3-1"]
     assert heading(figure) == "toy: order parameter U, seed 0, T = 0.1"
@@ -295,7 +297,7 @@ def test_many_widths_and_paths_stay_readable(many):
     rows = {round(axis.get_subplotspec().rowspan.start) for axis in panels}
     assert rows == {0, 1}
     labels = [tick.get_text() for tick in panels[0].get_yticklabels()]
-    assert labels == ["1-1", "1-3", "2-1", "2-3", "3-1", "3-3", "4-1", "4-3"]
+    assert labels == [f"{first}-{second}" for first in range(1, 5) for second in range(1, 5)]
     assert len(drawn(figures.same_path_kernels(many))) == 16
     assert max(figure.get_size_inches()) < 12
 
@@ -368,16 +370,65 @@ def test_kernels_of_targets_that_are_no_classes(plain):
 def test_head_scores_of_unequal_layers(plain):
     figure = figures.head_scores(plain)
     assert [axis.get_title() for axis in figure.axes] == ["layer 1", "layer 2"]
-    assert [len(axis.patches) for axis in figure.axes] == [6, 2]
+    assert [len(axis.patches) for axis in figure.axes] == [9, 3]
     at = plain.head_score.squeeze("temperature").median("seed")
     heights = [bar.get_height() for bar in figure.axes[0].patches]
-    expected = [*at.sel(width=5, layer=1).values, *at.sel(width=500, layer=1).values]
-    np.testing.assert_array_equal(heights, expected)
-    assert legend(figure) == ["N = 5", "N = 500"]
-    assert heading(figure) == "toy: median and range of 3 seeds, T = 0.1"
+    expected = [at.sel(width=width, layer=1).values for width in (5, 50, 500)]
+    np.testing.assert_array_equal(heights, np.concatenate(expected))
+    assert legend(figure) == ["N = 5", "N = 50", "N = 500"]
+    assert heading(figure) == "toy: head scores, median and range of 3 seeds, T = 0.1"
     whiskers = figure.axes[0].collections[0].get_segments()[0][:, 1]
     column = plain.head_score.isel(temperature=0).sel(width=5, layer=1, head=1)
     assert list(whiskers) == pytest.approx([float(column.min()), float(column.max())])
+
+
+def test_head_scores_say_how_many_of_the_widths_they_show(many):
+    figure = figures.head_scores(many)
+    assert legend(figure) == ["N = 5", "N = 7", "N = 9", "N = 12", "N = 14"]
+    assert "5 of 10 widths" in heading(figure).replace("\n", " ")
+
+
+# what all figures share
+
+
+@pytest.mark.parametrize(
+    ("panels", "most", "rows"),
+    [
+        *((1, 3, [1]), (3, 3, [3]), (4, 3, [2, 2]), (5, 3, [3, 2]), (7, 3, [3, 2, 2])),
+        *((7, 5, [4, 3]), (9, 5, [3, 3, 3]), (10, 5, [5, 5]), (11, 5, [4, 4, 3])),
+    ],
+)
+def test_no_panel_stands_alone(panels, most, rows):
+    assert even_rows(panels, most) == rows
+
+
+def test_short_rows_stand_in_the_middle(plain):
+    with sheet(plain, "panels", [3, 2], (2.0, 2.0)) as (figure, axes):
+        pass
+    figure.draw_without_rendering()
+    middles = [np.mean([axis.get_position().x0, axis.get_position().x1]) for axis in axes]
+    assert middles[3] == pytest.approx(np.mean(middles[:2]), abs=0.02)
+    assert middles[4] == pytest.approx(np.mean(middles[1:3]), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("toy", "toy"),
+        ("hidden-markov, variant strong-noise", "hidden-markov, variant strong-noise"),
+        ("images, heads net/network.safetensors, noise 0.5", "images, noise 0.5"),
+        ("custom, data.npz, heads.npz", "custom"),
+    ],
+)
+def test_titles_name_no_files(plain, label, words):
+    assert task_words(plain.assign_attrs(label=label)) == words
+
+
+def test_many_paths_are_labelled_as_far_as_they_can_be_read():
+    ticks = path_ticks(np.array([str(number) for number in range(64)]))
+    assert list(ticks.labels) == [str(number) for number in range(0, 64, 4)]
+    assert list(ticks.places) == list(range(0, 64, 4))
+    assert "every 4th is labelled" in ticks.name
 
 
 # files
@@ -407,10 +458,14 @@ def test_files_are_images_of_sensible_size(saved):
     assert saved.reported == []
     for file in saved.files:
         if file.suffix == ".svg":
-            assert "</svg>" in file.read_text(encoding="utf-8")
+            drawing = file.read_text(encoding="utf-8")
+            assert "</svg>" in drawing
+            assert drawing.index("fill: #ffffff") < drawing.index("axes_1"), "a page of its own"
+            assert "<text" not in drawing, "text is drawn, so that it needs no font"
             continue
         with Image.open(file) as image:
             image.load()
+            assert image.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
             assert 400 <= image.width <= 2000
             assert 250 <= image.height <= 2000
             assert len(image.convert("L").getcolors()) > 10

@@ -8,14 +8,14 @@ from matplotlib.colors import to_rgba
 from test_choice import Validated
 from test_figures import heading, legend, make
 
-from pathkernel_views.drawing import BLUE, GREEN, ORANGE
+from pathkernel_views.drawing import BLUE, ORANGE, PURPLE
 from pathkernel_views.figure_files import NothingToPlot
 from pathkernel_views.figures import save_figures
 from pathkernel_views.temperature_figure import temperature_choice
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-COLOURS = {"evidence": BLUE, "validation": GREEN, "test": ORANGE}
+COLOURS = {"evidence": BLUE, "validation": PURPLE, "test": ORANGE}
 TEMPERATURES = (0.02, 0.3, 1.0)
 
 
