@@ -215,6 +215,7 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
             _check_options(thing, plugins.reserved_options)
         elif kind == "result":
             _check_class(thing, Result)
+            _check_command(thing.command, plugins)
     for _, table, name, thing in found:
         table[name] = thing
     plugins.reserved_options.update(reserved)
@@ -228,6 +229,12 @@ def _check_class(thing: Any, base: type) -> None:
         raise PluginError(f"the name {thing.name!r} must be lower-case words joined by hyphens")
     if "__dataclass_fields__" not in vars(thing):
         raise PluginError(f"{thing.__name__} must be decorated with @dataclass(frozen=True)")
+
+
+def _check_command(name: str, plugins: Plugins) -> None:
+    commands = {*plugins.commands, *(result.command for result in plugins.results.values())}
+    if name in commands:
+        raise PluginError(f"the command name {name!r} is already taken")
 
 
 def _check_options(task: type[Task], reserved: set[str]) -> None:

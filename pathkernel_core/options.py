@@ -6,9 +6,8 @@ line of code for the command line.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
@@ -41,7 +40,7 @@ def option(
     least : float, optional
         Smallest number allowed.
     flags : sequence of str
-        What is typed, if it is not ``--name``.
+        What is typed, if it is not ``--name``; not for ``bool``, which has ``--no-name`` too.
     required : bool
         Whether the command line insists on it; in Python it may still be left at its default.
     """
@@ -54,12 +53,3 @@ def option(
         "required": required,
     }
     return field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True)
-class Configured:
-    """Base class of what has options: a frozen dataclass whose fields are made by ``option``."""
-
-    def options(self) -> dict[str, Any]:
-        """Options by name, as plain values that JSON can hold."""
-        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}

@@ -18,14 +18,14 @@ class Progress:
         Steps in all; None while that is not known.
     doing : str
         What happens now.
-    figures : mapping of str to float
+    numbers : mapping of str to float
         Numbers to watch by their names, such as a loss; those that are NaN are not known yet.
     """
 
     done: int
     total: int | None
     doing: str
-    figures: Mapping[str, float] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 Report = Callable[[Progress], None]

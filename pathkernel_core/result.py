@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from pathkernel_core.options import Configured
 from pathkernel_core.progress import Report
 
 
@@ -31,13 +30,14 @@ class StoredStudy(Protocol):
 
 
 @dataclass(frozen=True)
-class Result(Configured, abc.ABC):
+class Result(abc.ABC):
     """Base class of results: a frozen dataclass whose fields are its options.
 
     Subclasses set the class attributes, declare their options with
     :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`tables` and
     :meth:`figures` as far as there is something to see. The command line makes a command of each,
-    and ``show`` and ``plot`` show those that a store holds, with the options at their defaults.
+    and ``show`` and ``plot`` show those that a store holds, with the options at their defaults but
+    for ``view_options`` that the user gives.
     ``pathkernel_datasets.testing.ResultContract`` checks them.
 
     Attributes
@@ -48,10 +48,14 @@ class Result(Configured, abc.ABC):
         What it is called on the command line; by default its name.
     summary : str
         One line for listings.
+    view_options : tuple of str
+        Which of the options ``temperature`` and ``seed`` say what is shown, rather than what is
+        computed, so that ``show`` and ``plot`` may set them.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    view_options: ClassVar[tuple[str, ...]] = ()
     command: ClassVar[str] = ""
 
     def __init_subclass__(cls, **arguments: Any):

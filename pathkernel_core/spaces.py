@@ -168,7 +168,8 @@ class KernelSpace(ExampleSpace):
     @property
     def n_kernels(self) -> int:
         """Number of kernels held: n(n+1)/2 for one output, n² for several."""
-        return len(_pairs(self.features.shape[1], self.labels.shape[1])[0])
+        paths = self.features.shape[1]
+        return paths * (paths + 1) // 2 if self.labels.shape[1] == 1 else paths**2
 
     @cached_property
     def kernels(self) -> Array:
@@ -194,7 +195,7 @@ class KernelSpace(ExampleSpace):
         return _kernel_space, (self.kernels, self.labels)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=8)
 def _pairs(paths: int, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of paths that kernel space holds, and how the gradient is read off them.
 

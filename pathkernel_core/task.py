@@ -6,11 +6,10 @@ import abc
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pathkernel_core.attention import Layer, Readout
 from pathkernel_core.backend import Array
-from pathkernel_core.options import Configured
 from pathkernel_core.options import option as option
 
 
@@ -93,7 +92,7 @@ class Realisation:
 
 
 @dataclass(frozen=True)
-class Task(Configured, abc.ABC):
+class Task(abc.ABC):
     """Base class of tasks: a frozen dataclass whose fields are the task's options.
 
     Subclasses set the class attributes, declare their options with :func:`option` and implement
@@ -168,6 +167,10 @@ class Task(Configured, abc.ABC):
             if getattr(self, entry.name) != entry.default
         ]
         return ", ".join([self.name, *changed])
+
+    def options(self) -> dict[str, Any]:
+        """Options by name, as plain values that JSON can hold."""
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
 
     def provenance(self) -> dict[str, str]:
         """Where the data come from beyond the options, such as checksums of files read.

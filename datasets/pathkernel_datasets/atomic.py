@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,6 +12,8 @@ from pathlib import Path
 
 PARTIAL = ".partial"
 """How names of files and folders end that are not in their places yet."""
+
+_OLD = ".old"  # and of what they replace
 
 
 @contextmanager
@@ -59,9 +61,13 @@ def replacing_folder(path: str | os.PathLike, *, overwrite: bool = True) -> Iter
         if path.exists():
             if not overwrite:
                 raise FileExistsError(f"{path} is there already")
-            old = partial.with_name(f"{partial.name}.old")
+            old = partial.with_name(f"{partial.name}{_OLD}")
             os.rename(path, old)
-            os.rename(partial, path)
+            try:
+                os.rename(partial, path)
+            except BaseException:
+                os.rename(old, path)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.rename(partial, path)
@@ -70,10 +76,17 @@ def replacing_folder(path: str | os.PathLike, *, overwrite: bool = True) -> Iter
 
 
 def remove_left_over(path: str | os.PathLike) -> None:
-    """Remove what a process that was killed was about to move into the place of ``path``."""
+    """Remove what a process that was killed was about to move into the place of ``path``.
+
+    A folder that it had moved out of that place, with nothing there yet, is put back.
+    """
     path = Path(path)
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL}*"):
-        if left.is_dir():
+    shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
+    for left in sorted(path.parent.iterdir(), reverse=True):  # what was moved out comes first
+        found = shape.fullmatch(left.name)
+        if found and found[1] and not path.exists():
+            os.rename(left, path)
+        elif found and left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
-        else:
+        elif found:
             left.unlink(missing_ok=True)

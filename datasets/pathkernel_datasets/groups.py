@@ -40,6 +40,7 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
     path = Path(path).resolve()  # one lock for all names of a store
     with exclusive(path, path.with_name(f".{path.name}.lock")):
         _remove_left_over(path)
+        _publish_left_out(path)
         yield
 
 
@@ -141,6 +142,18 @@ def _put_back(folder: Path, path: Path) -> None:
 
 def _left_over(path: Path) -> list[Path]:
     return list(path.parent.glob(f"{glob.escape(_prefix(path))}*"))
+
+
+def _publish_left_out(path: Path) -> None:
+    """Show readers the groups that were moved in just before their writer was killed."""
+    root = json.loads((path / "zarr.json").read_text())
+    known = root.get("consolidated_metadata", {}).get("metadata", {})
+    for top in sorted(path.glob("*/zarr.json")):
+        if json.loads(top.read_text())["node_type"] == "group":
+            for file in sorted(top.parent.rglob("zarr.json")):
+                group = file.parent.relative_to(path).as_posix()
+                if group not in known and json.loads(file.read_text())["node_type"] == "group":
+                    publish(path, group)
 
 
 def _remove_left_over(path: Path) -> None:

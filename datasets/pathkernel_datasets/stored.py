@@ -11,7 +11,7 @@ from typing import Any
 import xarray as xr
 import zarr
 
-from pathkernel_core.hooks import Plugins, load_plugins
+from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Report, silent
 from pathkernel_core.result import Result
@@ -152,8 +152,14 @@ def compute_result(
     ------
     StoreError
         If the path is no store, the store is damaged, or another process writes into it.
+    PluginError
+        If the result has the name of a variable of the study.
     """
     study = StoredStudy(store, plugins)
+    if result.name in study.dataset.variables:
+        raise PluginError(
+            f"the result {result.name!r} has the name of a variable of the study; give it another"
+        )
     with sole_writer(study.path):
         computed = result.compute(study, report)
         parts = [("", computed)] if isinstance(computed, xr.Dataset) else computed or ()

@@ -145,7 +145,9 @@ class ResultContract(_OnStudy):
         """What it computes is in its own group, explains itself, and is the same again."""
         result = self.result()
         with self._computed() as store:
-            study = compute_result(result, store, plugins=self.plugins())
+            reported = []
+            study = compute_result(result, store, plugins=self.plugins(), report=reported.append)
+            assert reported, "compute() must report its progress, or it seems to have done nothing"
             assert result.name in study.results, f"the store has no group {result.name}"
             found = study.result(result.name).load()
             compute_result(result, store, plugins=self.plugins())
@@ -173,6 +175,7 @@ class ResultContract(_OnStudy):
     def test_can_be_seen(self) -> None:
         """Its tables fit a terminal of 80 columns, and its figures can be drawn."""
         from rich.console import Console
+        from rich.measure import Measurement
 
         result = self.result()
         with self._computed() as store:
@@ -180,8 +183,11 @@ class ResultContract(_OnStudy):
             study = StoredStudy(store, self.plugins())
             for table in result.tables(study):
                 text = io.StringIO()
-                Console(file=text, width=80).print(table)
+                console = Console(file=text, width=80)
+                console.print(table)
                 assert text.getvalue().strip(), "a table is empty"
+                least = Measurement.get(console, console.options.update(width=1000), table).minimum
+                assert least <= 80, f"a table needs {least} columns, and a terminal has 80"
             for name, draw in result.figures(study).items():
                 assert hasattr(draw(), "savefig"), f"{name}: a figure is matplotlib's Figure"
 

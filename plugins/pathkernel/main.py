@@ -13,7 +13,7 @@ from pathkernel.groups import SuggestingGroup
 from pathkernel.output import INTERRUPTED
 from pathkernel.result_command import result_command
 from pathkernel_core.errors import PathkernelError
-from pathkernel_core.hooks import Plugins, load_plugins
+from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 
 
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -94,5 +94,8 @@ def _with_commands(plugins: Plugins) -> click.Group:
     for command in plugins.commands.values():
         group.add_command(command)
     for result in plugins.results.values():
-        group.add_command(result_command(result))
+        try:
+            group.add_command(result_command(result))
+        except PluginError as error:
+            click.echo(f"Warning: the result {result.name} has no command: {error}", err=True)
     return group

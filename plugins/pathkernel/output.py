@@ -34,8 +34,12 @@ def write_figures(figures: Mapping[str, Callable[[], Any]], folder: Path) -> Non
     """Write figures into a folder; say where, and which were left out and why."""
     from pathkernel_views import figure_files
 
-    figure_files.write_figures(figures, folder, lambda line: click.echo(line, err=True))
-    click.echo(f"Figures: {folder.resolve()}")
+    try:
+        figure_files.write_figures(figures, folder, lambda line: click.echo(line, err=True))
+    except OSError as error:  # what was computed is kept
+        click.echo(f"Warning: no figures are written ({error}).", err=True)
+    else:
+        click.echo(f"Figures: {folder.resolve()}")
 
 
 def leave_interrupted(message: str) -> NoReturn:

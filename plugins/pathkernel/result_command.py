@@ -10,14 +10,18 @@ import click
 
 from pathkernel.options import help_of, options_of
 from pathkernel.output import figure_folder, leave_interrupted, print_views, write_figures
-from pathkernel_core.hooks import Plugins
+from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.result import Result
+
+_RESERVED = frozenset(("store", "figures", "help"))  # what every result's command has
 
 
 def result_command(result: type[Result]) -> click.Command:
     """Command that computes a result of a study and shows it, with the result's options."""
     own = options_of(result)
     names = {parameter.name for parameter in own}
+    if taken := names & _RESERVED:
+        raise PluginError(f"{result.__name__} has options whose names are taken: {sorted(taken)}")
     parameters: list[click.Parameter] = [
         click.Argument(["store"], metavar="FILE.zarr", type=click.Path(path_type=Path)),
         *own,
@@ -78,7 +82,7 @@ def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> Non
         leave_interrupted(f"What is computed is in {store}; run the same command again to go on.")
     print_views(wanted.tables(study))
     if not report.called:
-        click.echo(f"Nothing was left to compute: the {wanted.name} were complete.")
+        click.echo("Nothing was left to compute: the result was complete.")
     if figures:
         drawn = wanted.figures(study)
         if drawn:

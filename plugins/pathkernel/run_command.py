@@ -157,8 +157,5 @@ def _finish(out: Path, computed: int, figures: bool) -> None:
             err=True,
         )
     if figures:
-        try:
-            write_figures(study_figures(dataset), figure_folder(out))
-        except OSError as error:
-            click.echo(f"Warning: no figures are written ({error}).", err=True)
+        write_figures(study_figures(dataset), figure_folder(out))
     click.echo(f"Results: {out.resolve()}")

@@ -42,6 +42,10 @@ def show(
     """Print the tables of a result store: of the study, and of every result beside it."""
     from pathkernel_views.tables import gain_table, rich_table
 
+    if gains and (only is not None or seed is not None):
+        raise click.UsageError(
+            "--gains is a table of the study, of all seeds: leave --only and --seed out"
+        )
     study, parts = _parts(store, only)
     if gains:
         print_views([gain_table(study.dataset, temperature)])
@@ -141,11 +145,8 @@ def _views_of(
 
 def _configured(result: type[Result], temperature: float | str, seed: int | None) -> Result:
     """A result with its options at their defaults, but for what the user chose."""
-    fields = result.__dataclass_fields__
-    chosen: dict[str, Any] = {}
-    by_word = fields["temperature"].default if "temperature" in fields else None
-    if isinstance(temperature, float) or isinstance(by_word, str):
+    chosen: dict[str, Any] = {} if seed is None else {"seed": seed}
+    words = isinstance(getattr(result, "temperature", None), str)  # what its own default is
+    if words or isinstance(temperature, float):
         chosen["temperature"] = temperature
-    if seed is not None:
-        chosen["seed"] = seed
-    return result(**{key: value for key, value in chosen.items() if key in fields})
+    return result(**{key: value for key, value in chosen.items() if key in result.view_options})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.output import INTERRUPTED
+from pathkernel.result_command import prepare_jax
 from pathkernel_core.extras import import_extra
 from pathkernel_one_shot.presets import DEFAULT, PRESETS, default_folder, preset
 
@@ -95,11 +95,7 @@ def one_shot_images(
     curves. Running the same command again goes on where it stopped; more epochs go on with a
     finished training. Sizes given one by one replace those of the preset.
     """
-    # before JAX is imported: it takes all cores otherwise
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault(
-        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    )
+    prepare_jax()
     import dataclasses
 
     from threadpoolctl import threadpool_limits

@@ -11,7 +11,6 @@ from pathkernel_core.analysis import Variable
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
-from pathkernel_datasets.groups import publish
 from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import check_store
@@ -79,15 +78,6 @@ def open_correction(store: str | os.PathLike, at: Point) -> xr.Dataset | None:
     if not (Path(store) / group / "zarr.json").exists():
         return None
     return xr.open_zarr(store, group=group, chunks=None, consolidated=False)
-
-
-def is_held(study: StoredStudy, at: Point) -> bool:
-    """Whether the store has the next order there; what a kill left out of its index is put in."""
-    group = f"{NextOrder.name}/{at}"
-    held = study.holds(group)
-    if held:
-        publish(study.path, group)
-    return held
 
 
 def corrected(study: StoredStudy, at: Point) -> xr.Dataset:

@@ -36,6 +36,8 @@ def needs_sampling(module: str) -> ModuleType:
 class _AtPoints(Result):
     """A result that has a part of its own for every point of the study."""
 
+    view_options = ("temperature", "seed")
+
     widths: tuple[float, ...] | None = option(
         None,
         "Widths N, among the study's.",
@@ -112,7 +114,10 @@ class Samples(_AtPoints):
     def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
         """Draw at all points that are asked for; blocks are written as they are drawn."""
         run = needs_sampling("pathkernel_sampling.run")
-        for at in self.wanted(study):
+        points = self.wanted(study)
+        for at in points:  # a slip should show before the first is drawn
+            run.check_settings(study, at, self)
+        for at in points:
             run.sample_point(study, at, self, report)
         return ()
 
@@ -161,7 +166,7 @@ class NextOrder(_AtPoints):
         correct = needs_sampling("pathkernel_sampling.correct")
         points = self.wanted(study)
         for done, at in enumerate(points):
-            if not correct.is_held(study, at):
+            if not study.holds(f"{self.name}/{at}"):
                 report(Progress(done, len(points), at.words))
                 yield str(at), correct.corrected(study, at)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +121,8 @@ def sample_study(
 def sample_point(study: StoredStudy, at: Point, wanted: Samples, report: Report) -> None:
     """Sample a point of a study whose sole writer this process is, see :func:`sample_study`.
 
+    The settings are taken as checked, see :func:`check_settings`.
+
     Parameters
     ----------
     study : StoredStudy
@@ -129,7 +131,6 @@ def sample_point(study: StoredStudy, at: Point, wanted: Samples, report: Report)
         Sampler, chains and draws.
     report : callable
     """
-    _check(wanted, study.plugins.samplers, at)
     group = group_name(wanted.sampler, at)
     settings = {
         "sampler": wanted.sampler,
@@ -160,7 +161,17 @@ def sample_point(study: StoredStudy, at: Point, wanted: Samples, report: Report)
     _estimate_evidence(model, samples, at.seed)
 
 
-def _check(wanted: Samples, samplers: Collection[str], at: Point) -> None:
+def check_settings(study: StoredStudy, at: Point, wanted: Samples) -> None:
+    """Check that a point can be sampled as is wanted.
+
+    Raises
+    ------
+    UnknownNameError
+        If no plugin provides that sampler.
+    ValueError
+        If a number is out of range.
+    """
+    samplers = study.plugins.samplers
     for name in ("chains", "warm_up", "thin", "jobs", "draws"):
         value = getattr(wanted, name)
         if value is not None and value < 1:

@@ -37,6 +37,7 @@ class Comparison(Result):
     name = "comparison"
     command = "compare"
     summary = "Compare a trained network's order parameter with the theory"
+    view_options = ("temperature", "seed")
 
     checkpoint: Path | None = option(
         None,

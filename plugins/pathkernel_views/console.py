@@ -67,6 +67,6 @@ class ProgressBar:
 
 
 def describe(progress: Progress) -> str:
-    """Progress in words: what happens now, and the figures that are known."""
-    known = {name: value for name, value in progress.figures.items() if not math.isnan(value)}
+    """Progress in words: what happens now, and the numbers that are known."""
+    known = {name: value for name, value in progress.numbers.items() if not math.isnan(value)}
     return ", ".join([progress.doing, *(f"{name} {value:.3g}" for name, value in known.items())])

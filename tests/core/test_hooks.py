@@ -9,6 +9,7 @@ import pytest
 
 from pathkernel_core import hooks
 from pathkernel_core.hooks import PluginError, UnknownNameError, hookimpl, load_plugins
+from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 
 pytestmark = pytest.mark.version
@@ -172,6 +173,33 @@ def test_unknown_names_suggest_the_nearest(plugin):
         plugins.task("zzz")
     with pytest.raises(LookupError, match="Known: none"):
         load_plugins([]).task("parity")
+
+
+def test_results_have_commands_of_their_own(plugin):
+    def result(result_name, command_name):
+        @dataclass(frozen=True)
+        class Named(Result):
+            name, command, summary = result_name, command_name, "A result"
+
+            def compute(self, study, report):
+                raise NotImplementedError
+
+        return Named
+
+    plugins = load_plugins(
+        [
+            plugin("first", pathkernel_commands=[Thing("run")]),
+            plugin("second", pathkernel_results=[result("one", "do")]),
+            plugin("third", pathkernel_results=[result("two", "run")]),
+            plugin("fourth", pathkernel_results=[result("three", "do")]),
+            plugin("fifth", pathkernel_results=[Thing("thing")]),
+        ]
+    )
+    assert set(plugins.results) == {"one"}
+    reasons = {entry.name: entry.error for entry in plugins.loaded}
+    assert "the command name 'run' is already taken" in reasons["third"]
+    assert "the command name 'do' is already taken" in reasons["fourth"]
+    assert "is no subclass of pathkernel_core.result.Result" in reasons["fifth"]
 
 
 def test_every_hook_is_documented():

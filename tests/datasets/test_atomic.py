@@ -1,5 +1,7 @@
 """Files and folders come into their places whole or not at all."""
 
+import os
+
 import pytest
 
 from pathkernel_datasets.atomic import remove_left_over, replacing, replacing_folder
@@ -55,3 +57,44 @@ def test_what_a_kill_leaves_is_removed(tmp_path):
     remove_left_over(tmp_path / "file[1].txt")
     left = sorted(file.name for file in tmp_path.iterdir())
     assert left == [".other.txt.abc.partial", "file[1].txt"]
+
+
+def test_what_longer_names_leave_is_theirs(tmp_path):
+    live = tmp_path / ".study.zarr.abc_1.partial"
+    live.mkdir()
+    remove_left_over(tmp_path / "study")
+    assert live.exists()
+    remove_left_over(tmp_path / "study.zarr")
+    assert not live.exists()
+
+
+def test_a_folder_that_a_kill_left_without_its_place_is_put_back(tmp_path):
+    (tmp_path / ".curves.abc.partial").mkdir()
+    old = tmp_path / ".curves.abc.partial.old"
+    old.mkdir()
+    (old / "content").touch()
+    remove_left_over(tmp_path / "curves")
+    assert [file.name for file in tmp_path.iterdir()] == ["curves"]
+    assert (tmp_path / "curves" / "content").exists()
+
+
+def test_an_error_puts_the_old_folder_back(tmp_path, monkeypatch):
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "content").touch()
+    rename = os.rename
+
+    def fail(source, target):
+        if str(source).endswith(".partial"):
+            raise OSError("no space left")
+        rename(source, target)
+
+    def replace():
+        with replacing_folder(path):
+            pass
+
+    monkeypatch.setattr("os.rename", fail)
+    with pytest.raises(OSError, match="no space"):
+        replace()
+    assert (path / "content").exists()
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,12 +1,13 @@
 """A stored study: its parts, its points, its data drawn anew, and results computed beside it."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from pathkernel_core.hooks import Plugins
+from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
@@ -89,3 +90,27 @@ def test_one_writer_at_a_time(path):
     with sole_writer(path), pytest.raises(StoreError, match="another process is writing"):
         compute_result(Parts(), path)
     assert StoredStudy(path).results == []
+
+
+def test_a_result_cannot_take_the_place_of_a_variable(path):
+    @dataclass(frozen=True)
+    class Accuracy(Parts):
+        name = "accuracy"
+
+    with pytest.raises(PluginError, match="'accuracy' has the name of a variable of the study"):
+        compute_result(Accuracy(), path)
+    assert StoredStudy(path).dataset["accuracy"].notnull().all()
+
+
+def test_a_part_that_was_moved_in_before_a_kill_is_shown(path):
+    compute_result(Parts(), path)
+    metadata = path / "zarr.json"
+    root = json.loads(metadata.read_text())
+    index = root["consolidated_metadata"]["metadata"]
+    root["consolidated_metadata"]["metadata"] = {
+        name: entry for name, entry in index.items() if not name.startswith("parts/1")
+    }
+    metadata.write_text(json.dumps(root))
+    assert "1" not in StoredStudy(path).result("parts").children
+    compute_result(Parts(), path)
+    assert float(StoredStudy(path).result("parts")["1/number"]) == 1

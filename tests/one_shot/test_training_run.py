@@ -329,6 +329,6 @@ def test_progress(tmp_path, data):
     assert (seen[0].done, seen[0].total, seen[0].doing) == (0, 40, "starting")
     steps = [progress.done for progress in seen if progress.doing == "training"]
     assert steps == list(range(1, 41))
-    assert seen[-1].figures["loss"] > 0
-    assert 0 <= seen[-1].figures["accuracy"] <= 1
-    assert seen[-1].figures["steps/s"] > 0
+    assert seen[-1].numbers["loss"] > 0
+    assert 0 <= seen[-1].numbers["accuracy"] <= 1
+    assert seen[-1].numbers["steps/s"] > 0

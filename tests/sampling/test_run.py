@@ -247,7 +247,7 @@ def test_target_ess_stops_and_a_larger_one_goes_on(study):
     group = sample_study(study, "order-parameter", target_ess=60, report=seen.append, **POINT)
     first = open_samples(study, group)["posterior"].sizes["draw"]
     assert seen[-1].doing.endswith("complete")
-    assert seen[-1].figures["min ESS"] >= 60
+    assert seen[-1].numbers["min ESS"] >= 60
     assert first >= 100, "few draws cannot tell their effective sample size"
     assert seen[0].total is None, "nothing tells yet how many draws it takes"
     assert all(progress.total is None or progress.total < 10_000 for progress in seen)
