@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import zarr
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.network import Network
-from pathkernel_core.progress import Report, silent
+from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
@@ -153,19 +153,36 @@ def compute_result(
     StoreError
         If the path is no store, the store is damaged, or another process writes into it.
     PluginError
-        If the result has the name of a variable of the study.
+        If the result has the name of a variable of the study, or gives something else than labelled
+        data.
     """
     study = StoredStudy(store, plugins)
-    if result.name in study.dataset.variables:
+    if result.name in study.dataset.variables or result.name == "study":
         raise PluginError(
-            f"the result {result.name!r} has the name of a variable of the study; give it another"
+            f"the result {result.name!r} has the name of a variable of the study, or of the study "
+            "itself; give it another"
         )
     with sole_writer(study.path):
         computed = result.compute(study, report)
-        parts = [("", computed)] if isinstance(computed, xr.Dataset) else computed or ()
-        for place, part in parts:
+        for place, part in _parts(result, computed):
+            report(Progress(0, None, f"writing {place or result.name}"))
             add_group(study.path, f"{result.name}/{place}".rstrip("/"), part)
     return StoredStudy(store, plugins)
+
+
+def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:
+    """Parts of a result with their places, as they are computed."""
+    if isinstance(computed, xr.Dataset):
+        yield "", computed
+        return
+    pairs = isinstance(computed, Iterable) and not isinstance(computed, (str, Mapping))
+    for part in computed if pairs else (computed,):
+        if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], xr.Dataset)):
+            raise PluginError(
+                f"compute() of the result {result.name!r} gave a {type(part).__name__}; it must "
+                "give an xarray.Dataset, or pairs of a place and an xarray.Dataset"
+            )
+        yield part
 
 
 def _check_identity(stored: Mapping[str, Any], installed: Mapping[str, Any]) -> None:

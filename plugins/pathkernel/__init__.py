@@ -22,6 +22,8 @@ _STUDIES = {
 
 def __getattr__(name: str) -> Any:
     """Look a name up among the studies', or else the core's."""
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("pathkernel")
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _STUDIES:

@@ -10,7 +10,7 @@ import click
 
 from pathkernel.options import temperature_option
 from pathkernel.output import figure_folder, print_views, write_figures
-from pathkernel_core.errors import MissingExtraError
+from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.result import Result
 
@@ -141,6 +141,10 @@ def _views_of(
             yield found
     except MissingExtraError as error:
         yield f"{name}: skipped, {error}"
+    except (PathkernelError, OSError):
+        raise
+    except Exception as error:  # whatever a stranger's views raise, the others must be seen
+        yield f"{name}: skipped, {type(error).__name__}: {error}"
 
 
 def _configured(result: type[Result], temperature: float | str, seed: int | None) -> Result:

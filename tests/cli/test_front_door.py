@@ -1,5 +1,6 @@
 """``import pathkernel``: the core and studies by one name, loaded when they are used."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -30,6 +31,10 @@ def test_it_has_the_names_of_the_core_and_of_studies():
     for name in dir(pathkernel):
         assert getattr(pathkernel, name) is not None
     assert set(pathkernel_core.__all__) <= set(dir(pathkernel))
+
+
+def test_version():
+    assert pathkernel.__version__ == importlib.metadata.version("pathkernel")
 
 
 def test_unknown_names_are_named():

@@ -72,12 +72,13 @@ def test_parts_that_are_done_outlast_an_error(path):
     seen = []
     with pytest.raises(RuntimeError, match="as asked"):
         compute_result(Parts(fail_at=2), path, report=seen.append)
-    assert [progress.done for progress in seen] == [0, 1]
+    assert [progress.done for progress in seen if progress.doing == "counting"] == [0, 1]
     held = StoredStudy(path)
     assert [held.holds(f"parts/{number}") for number in range(3)] == [True, True, False]
     seen.clear()
     study = compute_result(Parts(), path, report=seen.append)
-    assert [progress.done for progress in seen] == [2], "what is there is not computed again"
+    counted = [progress.done for progress in seen if progress.doing == "counting"]
+    assert counted == [2], "what is there is not computed again"
     assert study.results == ["parts"]
     found = study.result("parts")
     assert [float(found[f"{number}/number"]) for number in range(3)] == [0, 1, 2]
@@ -100,6 +101,20 @@ def test_a_result_cannot_take_the_place_of_a_variable(path):
     with pytest.raises(PluginError, match="'accuracy' has the name of a variable of the study"):
         compute_result(Accuracy(), path)
     assert StoredStudy(path).dataset["accuracy"].notnull().all()
+
+
+@pytest.mark.parametrize("given", [None, 3, {"a": 1.0}, [("a", {})], ["a"]])
+def test_what_is_no_labelled_data_is_refused(path, given):
+    @dataclass(frozen=True)
+    class Other(Parts):
+        name = "other"
+
+        def compute(self, study, report):
+            return given
+
+    with pytest.raises(PluginError, match=r"compute\(\) of the result 'other' gave a \w+; it must"):
+        compute_result(Other(), path)
+    assert StoredStudy(path).results == []
 
 
 def test_a_part_that_was_moved_in_before_a_kill_is_shown(path):
