@@ -162,10 +162,18 @@ def compute_result(
             f"the result {result.name!r} has the name of a variable of the study, or of the study "
             "itself; give it another"
         )
+    told = False
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        told = True
+        report(progress)
+
     with sole_writer(study.path):
-        computed = result.compute(study, report)
+        computed = result.compute(study, tell)
         for place, part in _parts(result, computed):
-            report(Progress(0, None, f"writing {place or result.name}"))
+            if not told:  # by which callers know that there was something to do
+                tell(Progress(0, None, f"writing {place or result.name}"))
             add_group(study.path, f"{result.name}/{place}".rstrip("/"), part)
     return StoredStudy(store, plugins)
 
