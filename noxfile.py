@@ -17,8 +17,9 @@ nox.options.reuse_existing_virtualenvs = False
 PYTHONS = ("3.11", "3.12", "3.13")
 _running = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of the sessions that need only one
-# A process per core; each begins with half of the tests and takes over what the other has left.
-WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+# A process per core, and one for when another waits; each begins with a share of the tests and
+# takes over what the others have left.
+WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -52,7 +53,7 @@ def _test(session, *options):
     folder = Path(session.create_tmp()).resolve()  # goes with the environment
     compiled = {  # by JAX, for all processes of the session
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     options = ("-W", "error", *WORKERS, *options, *session.posargs)
     session.run("pytest", *options, env=ENVIRONMENT | compiled)

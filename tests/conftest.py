@@ -151,9 +151,8 @@ class Derivative:
     def _jax(self, function, values):
         import jax
 
-        gradients = jax.grad(lambda arrays: function(jax.numpy, arrays))(
-            [jax.numpy.asarray(value) for value in values]
-        )
+        gradient = jax.jit(jax.grad(lambda arrays: function(jax.numpy, arrays)))
+        gradients = gradient([jax.numpy.asarray(value) for value in values])
         return [np.asarray(gradient) for gradient in gradients]
 
 

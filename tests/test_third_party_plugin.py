@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.version
-
 HERE = Path(__file__).parent
 SAMPLING = importlib.util.find_spec("blackjax") is not None
 
@@ -62,6 +60,7 @@ def python(tmp_path_factory):
     return run
 
 
+@pytest.mark.version
 def test_the_task_is_found_by_its_name(python):
     program = """
 import json
@@ -99,6 +98,7 @@ def store(python, tmp_path_factory):
     return out
 
 
+@pytest.mark.version
 def test_the_command_line_runs_it(python, store):
     assert "third-party-parity" in python("-m", "pathkernel", "plugins")
     xarray = pytest.importorskip("xarray")
@@ -109,6 +109,7 @@ def test_the_command_line_runs_it(python, store):
     assert (study["participation"] >= 1).all()
 
 
+@pytest.mark.version
 def test_its_result_is_a_command_and_is_shown_with_the_study(python, store):
     report = python("-m", "pathkernel", "third-party-spectrum", store, "--count", "2")
     assert "Largest eigenvalue of U at N = 100: " in report

@@ -6,6 +6,7 @@ densities are normalised, so that their integral over the parameters is the evid
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -76,17 +77,17 @@ class OrderParameterModel(_GivenOrderParameter):
 
     def __init__(self, likelihood: Likelihood, network: Network):
         self.likelihood, self.network = likelihood, network
-        self._levels()
+        _levels(self.network)
 
     @property
     def dimension(self) -> int:
         """Number of parameters."""
-        return sum(len(rows) for *_, (rows, _) in self._levels())
+        return sum(len(rows) for *_, (rows, _) in _levels(self.network))
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior."""
         generator, draws = _generator(key), []
-        for width, _, _, (rows, columns) in self._levels():
+        for width, _, _, (rows, columns) in _levels(self.network):
             values = generator.standard_normal(len(rows))
             on_diagonal = rows == columns
             degrees = width - columns[on_diagonal]
@@ -98,7 +99,7 @@ class OrderParameterModel(_GivenOrderParameter):
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
         total, start = 0.0, 0
-        for width, _, _, (rows, columns) in self._levels():
+        for width, _, _, (rows, columns) in _levels(self.network):
             values = x[start : start + len(rows)]
             start += len(rows)
             on_diagonal = rows == columns
@@ -114,7 +115,7 @@ class OrderParameterModel(_GivenOrderParameter):
     def factor(self, x: jax.Array) -> jax.Array:
         """Factor F (n·C, r) of U = F Fᵀ."""
         factor, start = jnp.eye(self.network.outputs), 0
-        for width, scale, heads, (rows, columns) in self._levels():
+        for width, scale, heads, (rows, columns) in _levels(self.network):
             values = x[start : start + len(rows)]
             start += len(rows)
             diagonal = rows == columns
@@ -127,19 +128,20 @@ class OrderParameterModel(_GivenOrderParameter):
             factor = (factor @ blocks).reshape(heads * size, -1) * (scale / math.sqrt(width))
         return factor
 
-    def _levels(self) -> list[tuple[float, float, int, tuple[np.ndarray, np.ndarray]]]:
-        """Width, deviation, heads and Bartlett's indices of u_a, U_L, …, U_1."""
-        network = self.network
-        levels, rank = [], network.outputs
-        for width, variance, heads in zip(
-            reversed(network.widths), reversed(network.variances[1:]), (1, *network.heads[::-1])
-        ):
-            size = heads * rank
-            if width < size:
-                _whole((width,))
-            rank = min(size, math.ceil(width))
-            levels.append((width, math.sqrt(variance), heads, np.tril_indices(size, 0, rank)))
-        return levels
+
+@functools.lru_cache(maxsize=16)
+def _levels(network: Network) -> list[tuple[float, float, int, tuple[np.ndarray, np.ndarray]]]:
+    """Width, deviation, heads and Bartlett's indices of u_a, U_L, …, U_1."""
+    levels, rank = [], network.outputs
+    for width, variance, heads in zip(
+        reversed(network.widths), reversed(network.variances[1:]), (1, *network.heads[::-1])
+    ):
+        size = heads * rank
+        if width < size:
+            _whole((width,))
+        rank = min(size, math.ceil(width))
+        levels.append((width, math.sqrt(variance), heads, np.tril_indices(size, 0, rank)))
+    return levels
 
 
 @pytree(("likelihood",), ("network",))

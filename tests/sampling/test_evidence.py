@@ -51,7 +51,7 @@ def test_of_one_path_it_is_the_integral_over_both_variances():
 def test_it_is_the_mean_likelihood_of_the_prior(network):
     model = model_of(network, 1.0, count=3)
     generator = np.random.default_rng(5)
-    keys = [jax.random.key(int(k)) for k in generator.integers(2**31, size=20_000)]
+    keys = [jax.random.key(int(k)) for k in generator.integers(2**31, size=5_000)]
     draws = np.array([model.initial(key) for key in keys])
 
     def log_likelihood(x):

@@ -57,7 +57,7 @@ def test_energy_and_gradient_are_those_of_the_dense_formula(kind, outputs, rank)
     generator = np.random.default_rng(rank)
     factor = jnp.asarray(generator.standard_normal((3 * outputs, rank)))
     form = space(kind, features, labels)
-    want, want_gradient = jax.value_and_grad(dense_energy)(factor, features, labels)
+    want, want_gradient = jax.jit(jax.value_and_grad(dense_energy))(factor, features, labels)
     got, gradient = jax.jit(jax.value_and_grad(energy, argnums=1))(form, factor, TEMPERATURE)
     np.testing.assert_allclose(got, want, rtol=1e-11)
     np.testing.assert_allclose(gradient, want_gradient, rtol=1e-8, atol=1e-9)
@@ -69,11 +69,10 @@ def test_gradient_is_that_of_finite_differences(kind, outputs, rank):
     generator = np.random.default_rng(rank)
     factor = generator.standard_normal((3 * outputs, rank))
     direction = generator.standard_normal(factor.shape)
-    slope = jnp.sum(jax.grad(energy, argnums=1)(form, jnp.asarray(factor), TEMPERATURE) * direction)
+    value = jax.jit(energy)
+    slope = np.sum(jax.jit(jax.grad(energy, argnums=1))(form, factor, TEMPERATURE) * direction)
     step = 1e-5
-    above, below = (
-        energy(form, jnp.asarray(factor + s * direction), TEMPERATURE) for s in (step, -step)
-    )
+    above, below = (value(form, factor + s * direction, TEMPERATURE) for s in (step, -step))
     np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-6)
 
 
@@ -85,7 +84,7 @@ def test_the_energy_is_that_of_the_core():
         factor @ factor.T, TEMPERATURE, variance=1.7
     )
     likelihood = Likelihood.from_problem(xi, labels, TEMPERATURE, variance_0=1.7)
-    value, gradient = jax.value_and_grad(likelihood.log_likelihood)(jnp.asarray(factor))
+    value, gradient = jax.jit(jax.value_and_grad(likelihood.log_likelihood))(factor)
     np.testing.assert_allclose(value, -0.5 * (want + 7 * np.log(2 * np.pi)), rtol=1e-12)
     np.testing.assert_allclose(gradient, -m_minus_r @ factor, rtol=1e-8, atol=1e-10)
 
@@ -112,7 +111,7 @@ def test_moments_are_those_of_the_gaussian_process(kind, examples, width, output
     likelihood = Likelihood.from_problem(xi, labels, TEMPERATURE, variance)
     assert likelihood.problem.space == kind
     assert (likelihood.problem.basis is None) == (span == width)
-    mean, spread = likelihood.moments(jnp.asarray(factor), test)
+    mean, spread = jax.jit(likelihood.moments)(factor, test)
     scale = np.sqrt(variance / (paths * width))
     noisy = dense_kernel(factor, scale * xi, scale * xi, outputs)
     noisy += TEMPERATURE * np.eye(len(noisy))
@@ -128,7 +127,7 @@ def test_moments_are_those_of_the_gaussian_process(kind, examples, width, output
 def test_a_kernel_that_cannot_be_factorised_gives_nan_and_not_a_number(kind):
     features, labels = problem(examples=40)  # more examples than the 15 features
     bad = space(kind, 1e9 * features, labels)
-    assert np.isnan(energy(bad, jnp.eye(3), 1e-9))
+    assert np.isnan(jax.jit(energy)(bad, np.eye(3), 1e-9))
 
 
 def test_single_precision_is_refused():

@@ -18,8 +18,6 @@ from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.sample_store import SampleStore, group_name, open_samples, runs
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
-pytestmark = pytest.mark.version
-
 CHAINS, THIN = 2, 5
 GROUP = group_name("order-parameter", Point(width=10, temperature=0.01, seed=0))
 SETTINGS = {"sampler": "order-parameter", "chains": CHAINS, "warm_up": 20, "thin": THIN}
@@ -86,6 +84,7 @@ def test_group_names_tell_points_apart():
     )
 
 
+@pytest.mark.version
 def test_the_study_is_left_as_it_is(study):
     with xr.open_zarr(study, chunks=None) as dataset:
         before = dataset.load()
@@ -96,6 +95,7 @@ def test_the_study_is_left_as_it_is(study):
     assert (Store.resume(study, identity).marker("status") != 0).all()
 
 
+@pytest.mark.version
 def test_every_reader_sees_draws_labelled_and_without_a_warning(study):
     store = create(study)
     store.append(block(0, 10), states(10), 2.0)
@@ -174,6 +174,7 @@ def test_killed_after_any_write_goes_on_from_the_last_block(study, monkeypatch, 
         np.testing.assert_array_equal(resumed.read(group, name), np.concatenate(expected, axis=1))
 
 
+@pytest.mark.version
 def test_killed_after_the_marker_the_block_counts(study, monkeypatch):
     store = create(study)
 
@@ -216,6 +217,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(study):
         pass
 
 
+@pytest.mark.version
 def test_creation_is_whole_or_not_at_all(study, monkeypatch):
     def fail(*arguments):
         raise Killed
@@ -270,6 +272,7 @@ def test_a_block_that_was_not_finished_is_not_shown_by_another_run(study, monkey
     assert open_samples(study, GROUP)["posterior"].sizes["draw"] == 10
 
 
+@pytest.mark.version
 def test_the_index_is_that_of_zarr(study):
     """What is written entry by entry is what Zarr would write for the whole store."""
     create(study).append(block(0, 10), states(10), 2.0)

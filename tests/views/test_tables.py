@@ -19,7 +19,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_views.tables import rich_table, summary
 
-pytestmark = [pytest.mark.version, pytest.mark.filterwarnings("error")]
+pytestmark = pytest.mark.filterwarnings("error")
 
 TOKENS, FEATURES = 4, 5
 
