@@ -5,6 +5,7 @@ Arrays in, arrays out, on whatever array library they come from. See the README 
 
 from pathkernel_core.action import entropy, entropy_gradient, gp_order_parameters
 from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, attentioned_inputs
+from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError, PrecisionError
 from pathkernel_core.kernels import (
     PathKernels,
@@ -27,6 +28,7 @@ __all__ = [
     "Alignment",
     "Attention",
     "AttentionProduct",
+    "DifferentiableSolution",
     "Examples",
     "MinimisationError",
     "Network",
@@ -42,6 +44,7 @@ __all__ = [
     "Task",
     "accuracy",
     "attentioned_inputs",
+    "differentiable_solution",
     "entropy",
     "entropy_gradient",
     "gp_limit",

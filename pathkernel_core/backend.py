@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
@@ -101,7 +102,7 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
         raise TypeError(
             f"{name} must be float64 or float32, but has dtype {array.dtype}; cast it to float64"
         )
-    if not holds(xp.all(xp.isfinite(array))):
+    if not holds(finite(array)):
         raise ValueError(
             f"{name} of shape {tuple(array.shape)} holds NaN or infinity; "
             "remove or replace those values"
@@ -114,9 +115,29 @@ def holds(condition: Array) -> bool:
     return _is_tracer(condition) or bool(condition)
 
 
-def detached(array: Array) -> Array:
-    """The array without the history by which PyTorch would differentiate it."""
-    return array.detach() if array_api_compat.is_torch_array(array) else array
+def finite(array: Array) -> Array:
+    """Whether all values are finite, as an array of no dimensions."""
+    xp = array_api_compat.array_namespace(array)
+    return compiled(_all_finite, xp)(array)
+
+
+def _all_finite(array: Array) -> Array:
+    xp = array_api_compat.array_namespace(array)
+    return xp.all(xp.isfinite(array))
+
+
+def constant(array: Array) -> Array:
+    """The array without the history by which PyTorch or JAX would differentiate it."""
+    if array_api_compat.is_torch_array(array):
+        return array.detach()
+    return sys.modules["jax"].lax.stop_gradient(array) if _is_tracer(array) else array
+
+
+def differentiated(array: Array) -> bool:
+    """Whether PyTorch is asked for a gradient with respect to the array, or JAX traces it."""
+    if array_api_compat.is_torch_array(array):
+        return array.requires_grad and sys.modules["torch"].is_grad_enabled()
+    return _is_tracer(array)
 
 
 def _is_tracer(array: Array) -> bool:
@@ -138,9 +159,9 @@ def to_host(array: Array) -> np.ndarray:
 def from_host(values: Any, like: Array, dtype: Any = None) -> Array:
     """Array with the library, device and, unless another is given, the dtype of ``like``.
 
-    Values that JAX traces are on the device already and stay as they are.
+    Values that JAX traces and PyTorch's are on the device already and stay as they are.
     """
-    if _is_tracer(values):
+    if _is_tracer(values) or array_api_compat.is_torch_array(values):
         return values
     xp = array_api_compat.array_namespace(like)
     values, dtype = np.asarray(values), dtype or like.dtype
@@ -163,16 +184,74 @@ def identity(size: int, like: Array, xp: Any) -> Array:
     return xp.eye(size, dtype=like.dtype, device=array_api_compat.device(like))
 
 
-def compiled(function: Callable, xp: Any) -> Callable:
-    """Compile ``function`` with ``jax.jit`` where the arrays are JAX's; elsewhere return it."""
-    return _jitted(function) if is_jax_namespace(xp) else function
+def compiled(function: Callable, xp: Any, static: tuple[str, ...] = ()) -> Callable:
+    """Compile ``function`` with ``jax.jit`` where the arrays are JAX's; elsewhere return it.
+
+    Arguments named in ``static`` are no arrays; it is compiled anew for each of their values.
+    """
+    return _jitted(function, static) if is_jax_namespace(xp) else function
 
 
 @functools.cache
-def _jitted(function: Callable) -> Callable:
+def _jitted(function: Callable, static: tuple[str, ...]) -> Callable:
     import jax
 
-    return jax.jit(function)
+    return jax.jit(function, static_argnames=static)
+
+
+def host_callback(function: Callable, shape: tuple[int, ...], *arrays: Array) -> Array:
+    """Result of a function that gives a NumPy array of this shape, like the first array.
+
+    Where JAX traces, the function is called with the arrays on the host once they have values.
+    """
+    like = arrays[0]
+    if not any(map(_is_tracer, arrays)):
+        return from_host(function(*arrays), like)
+    import jax
+
+    result = jax.ShapeDtypeStruct(shape, like.dtype)
+
+    def on_host(*values: Array) -> np.ndarray:
+        return np.asarray(function(*map(np.asarray, values)), dtype=like.dtype)
+
+    return jax.pure_callback(on_host, result, *arrays)
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """Automatic differentiation of a function with respect to its first argument, a vector."""
+
+    gradient: Callable
+    """function → function that gives the gradient."""
+    hessian: Callable
+    """(function, x, number of columns at once) → matrix."""
+
+
+def derivatives(xp: Any) -> Derivatives:
+    """Automatic differentiation by the library of a namespace: PyTorch or JAX."""
+    if is_torch_namespace(xp):
+        from torch.func import grad, vjp, vmap
+
+        def over_columns(column: Callable, x: Array, columns: int) -> Array:
+            return vmap(column, chunk_size=columns)(identity(x.shape[0], x, xp))
+
+    elif is_jax_namespace(xp):
+        from jax import grad, lax, vjp
+
+        def over_columns(column: Callable, x: Array, columns: int) -> Array:
+            return lax.map(column, identity(x.shape[0], x, xp), batch_size=columns)
+
+    else:
+        raise TypeError(
+            f"arrays of {library_name(xp)} cannot be differentiated; "
+            "convert them to PyTorch's or JAX's"
+        )
+
+    def hessian(function: Callable, x: Array, columns: int) -> Array:
+        _, pull_back = vjp(grad(function), x)
+        return over_columns(lambda column: pull_back(column)[0], x, columns)
+
+    return Derivatives(grad, hessian)
 
 
 # Routines that the standard lacks, each sent to the best one of its library.

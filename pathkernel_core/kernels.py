@@ -13,8 +13,11 @@ from pathkernel_core.backend import (
     Array,
     array_namespace,
     batches,
-    detached,
+    compiled,
+    differentiated,
+    finite,
     from_host,
+    holds,
     real_floating,
     to_host,
 )
@@ -81,10 +84,8 @@ class SufficientStatistics:
         step = max(1, _BATCH_ELEMENTS // (paths * width))
         gram, projections = 0.0, 0.0
         for batch in batches(examples, step):
-            flat = xp.reshape(xi[batch, ...], (-1, paths * width))
-            transposed = xp.matrix_transpose(flat)
-            gram = gram + xp.matmul(transposed, flat)
-            projections = projections + xp.matmul(transposed, labels[batch, :])
+            one, two = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
+            gram, projections = gram + one, projections + two
         return cls(
             xp.reshape(gram, (paths, width, paths, width)),
             xp.reshape(projections, (paths, width, labels.shape[1])),
@@ -296,17 +297,32 @@ class PathKernels:
         """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each."""
         xp = array_namespace(xi=xi, training=self.array)
         xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
-        full = per_output(xi / math.sqrt(self.input_width * self.n_paths), self.outputs)
-        factor = xp.matrix_transpose(from_host(factor, xi))
-        mixed = xp.matmul(factor, full)
-        prior = xp.sum(mixed**2, axis=(1, 2))
-        if self._basis is not None:
-            full, mixed = xp.matmul(full, self._basis), xp.matmul(mixed, self._basis)
-        mean = xp.sum(full * posterior.weights, axis=(1, 2))
-        # rounding may leave a variance of -1e-17 where the examples determine the output
-        variance = xp.clip(prior - posterior.explained(mixed), min=0.0)
+        features = xi / math.sqrt(self.input_width * self.n_paths)
+        factor = from_host(factor, xi)
+        mean, variance = posterior_moments(posterior, factor, features, self._basis)
         shape = (xi.shape[0], self.outputs)
         return xp.reshape(mean, shape), xp.reshape(variance, shape)
+
+
+def posterior_moments(
+    posterior: Posterior, factor: Array, features: Array, basis: Array | None = None
+) -> tuple[Array, Array]:
+    """Mean and variance (Eq. 29, 30) of rows (example, output), output fastest.
+
+    Parameters
+    ----------
+    posterior : Posterior
+    factor : array, shape (n·C, n·C)
+        Of the posterior.
+    features : array, shape (P_new, n, N_0)
+        Scaled features Φ of the new examples, without the factor σ_0.
+    basis : array, shape (N_0, rank), optional
+        Basis into which the training examples were rotated.
+    """
+    xp = array_namespace(features=features)
+    mean, prior, mixed = compiled(_prior_moments, xp)(features, factor, posterior.weights, basis)
+    # rounding may leave a variance of -1e-17 where the examples determine the output
+    return mean, xp.clip(prior - posterior.explained(mixed), min=0.0)
 
 
 def path_kernel(xi: Array, other: Array, path: int, path_dual: int) -> Array:
@@ -350,8 +366,15 @@ def total_kernel(
 
 def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
     xp = array_namespace(xi=xi, labels=labels)
-    xi = real_floating("xi", detached(xi), ("P", "n", "N_0"))
-    labels = real_floating("labels", detached(labels))
+    for name, array in (("xi", xi), ("labels", labels)):
+        if differentiated(array):
+            raise TypeError(
+                f"{name} of shape {tuple(array.shape)} is to be differentiated or compiled, which "
+                "a minimisation that runs on the host does not follow; call "
+                "pathkernel_core.differentiable_solution, or detach the array for numbers alone"
+            )
+    xi = real_floating("xi", xi, ("P", "n", "N_0"))
+    labels = real_floating("labels", labels)
     if labels.ndim == 1:
         labels = labels[:, None]
     if labels.ndim != 2:
@@ -366,6 +389,14 @@ def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
     return xi, xp.astype(labels, xi.dtype, copy=False)
 
 
+def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array]:
+    """ξᵀξ (n·N_0, n·N_0) and ξᵀY (n·N_0, C) of a batch."""
+    xp = array_namespace(xi=xi)
+    flat = xp.reshape(xi, (xi.shape[0], -1))
+    transposed = xp.matrix_transpose(flat)
+    return xp.matmul(transposed, flat), xp.matmul(transposed, labels)
+
+
 def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:
     scale = input_width * statistics.gram.shape[0]
     return FeatureSpace(
@@ -374,6 +405,19 @@ def _feature_space(statistics: SufficientStatistics, input_width: int) -> Featur
         statistics.label_square,
         statistics.n_examples,
     )
+
+
+def _prior_moments(
+    features: Array, factor: Array, weights: Array, basis: Array | None
+) -> tuple[Array, Array, Array]:
+    """Mean and variance without any examples explained, per row, and the mixed features."""
+    xp = array_namespace(features=features)
+    full = per_output(features, weights.shape[0] // features.shape[1])
+    mixed = xp.matmul(xp.matrix_transpose(factor), full)
+    prior = xp.sum(mixed**2, axis=(1, 2))
+    if basis is not None:
+        full, mixed = xp.matmul(full, basis), xp.matmul(mixed, basis)
+    return xp.sum(full * weights, axis=(1, 2)), prior, mixed
 
 
 def _example_cost(rows: int, features: int) -> float:
@@ -387,9 +431,8 @@ def _span(inputs: Array, xp: object) -> Array | None:
     Inputs (rows, N_0). In float64 whatever their precision: the rounding of single-precision
     inputs then stays apart from a weak signal, since it enters the second moment squared.
     """
-    double = xp.astype(inputs, xp.float64, copy=False)
-    second_moment = xp.matmul(xp.matrix_transpose(double), double)
-    if not bool(xp.all(xp.isfinite(second_moment))):
+    second_moment = compiled(_second_moment, xp)(inputs)
+    if not holds(finite(second_moment)):
         return None  # the energy says that the kernel overflows
     values, vectors = xp.linalg.eigh(second_moment)
     values, width = to_host(values), inputs.shape[1]
@@ -397,6 +440,12 @@ def _span(inputs: Array, xp: object) -> Array | None:
     if not 0 < rank <= 0.9 * width:
         return None
     return xp.astype(vectors[:, width - rank :], inputs.dtype)
+
+
+def _second_moment(inputs: Array) -> Array:
+    xp = array_namespace(inputs=inputs)
+    double = xp.astype(inputs, xp.float64, copy=False)
+    return xp.matmul(xp.matrix_transpose(double), double)
 
 
 def _host_cholesky(name: str, matrix: np.ndarray) -> np.ndarray:

@@ -175,6 +175,11 @@ def _per_layer(
 
 def positive(name: str, value: float) -> float:
     """Return ``value`` as a float after checking that it is a positive finite number."""
+    if getattr(value, "ndim", None) == 0 and not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"{name} must be a number, but is {value!r}; take float({name}), or, for gradients "
+            "with respect to it, pathkernel_core.differentiable_solution"
+        )
     if not isinstance(value, numbers.Real) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name} must be positive and finite, but is {value!r}")
     return float(value)

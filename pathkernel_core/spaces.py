@@ -29,6 +29,7 @@ from pathkernel_core.backend import (
     array_namespace,
     cholesky,
     compiled,
+    finite,
     from_host,
     holds,
     identity,
@@ -48,6 +49,9 @@ class Space(Protocol):
         self, factor: np.ndarray, temperature: float
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
+
+    def energy(self, factor: Array, temperature: Array) -> Array:
+        """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
@@ -124,28 +128,27 @@ class ExampleSpace:
         energy, gradient = evaluate(*arrays, factor, from_host(temperature, rows))
         energy = float(energy)
         if not math.isfinite(energy):
-            raise _not_positive_definite(self._kernel(rows, factor)[0], temperature)
+            raise _not_positive_definite(self._kernel(rows, factor), temperature)
         return energy, to_host(gradient)
+
+    def energy(self, factor: Array, temperature: Array) -> Array:
+        """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
+        return _example_energy(*self._rows, factor, temperature)[0]
 
     def posterior(self, factor: np.ndarray, temperature: float) -> ExamplePosterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         rows, labels = self._rows
-        xp = array_namespace(rows=rows)
         factor = from_host(factor, rows)
-        kernel, mixed = self._kernel(rows, factor)
-        lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
-        coefficients = solve_triangular(lower, labels, xp)  # L⁻¹ Y
-        if not holds(xp.isfinite(xp.sum(coefficients))):
-            raise _not_positive_definite(self._kernel(rows, factor)[0], temperature)
-        whitened = solve_triangular(lower, mixed, xp)  # L⁻¹ Φ (B ⊗ 1)
-        weights = xp.matmul(xp.matrix_transpose(whitened), coefficients)
-        weights = xp.matmul(factor, xp.reshape(weights, (-1, rows.shape[2])))
+        evaluate = compiled(_example_posterior, array_namespace(rows=rows))
+        weights, whitened = evaluate(rows, labels, factor, from_host(temperature, rows))
+        if not holds(finite(weights)):
+            raise _not_positive_definite(self._kernel(rows, factor), temperature)
         return ExamplePosterior(weights, whitened)
 
-    def _kernel(self, rows: Array, factor: Array) -> tuple[Array, Array]:
+    def _kernel(self, rows: Array, factor: Array) -> Array:
         xp = array_namespace(rows=rows)
         mixed = _mix(rows, factor, xp)
-        return xp.matmul(mixed, xp.matrix_transpose(mixed)), mixed
+        return xp.matmul(mixed, xp.matrix_transpose(mixed))
 
     def keep_paths(self, paths: np.ndarray) -> Self:
         """The same form for a network that has only some of the paths."""
@@ -220,9 +223,7 @@ class ExamplePosterior:
 
     def explained(self, mixed: Array) -> Array:
         """Variance explained by the training examples, (rows, n·C, N_0) → (rows,)."""
-        xp = array_namespace(mixed=mixed)
-        mixed = xp.reshape(mixed, (mixed.shape[0], -1))
-        return xp.sum(xp.matmul(self.whitened, xp.matrix_transpose(mixed)) ** 2, axis=0)
+        return compiled(_explained_by_examples, array_namespace(mixed=mixed))(self.whitened, mixed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,19 +286,24 @@ class FeatureSpace:
         half = host_solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")
         return energy, host_solve_triangular(factor, half.T, lower=True, trans="T")
 
+    def energy(self, factor: Array, temperature: Array) -> Array:
+        """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
+        gram, projections = self._rows
+        xp = array_namespace(gram=gram)
+        log_det, half, _ = _feature_energy(gram, projections, factor, temperature)
+        excess = self.n_examples * self.outputs - gram.shape[0] * gram.shape[1]
+        fit = (self.label_square - xp.sum(half**2)) / temperature
+        return excess * xp.log(temperature) + log_det + fit
+
     def posterior(self, factor: np.ndarray, temperature: float) -> FeaturePosterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         gram, projections = self._rows
         xp = array_namespace(gram=gram)
         factor = from_host(factor, gram)
-        matrix = add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp)
-        lower = cholesky(matrix, xp)
-        right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
-        inverse = invert_triangular(lower, xp)
-        fit = xp.matmul(xp.matrix_transpose(inverse), xp.matmul(inverse, right))
-        if not holds(xp.isfinite(xp.sum(fit))):
+        evaluate = compiled(_feature_posterior, xp)
+        weights, inverse = evaluate(gram, projections, factor, from_host(temperature, gram))
+        if not holds(finite(weights)):
             raise _not_positive_definite(_mix_gram(gram, factor, xp), temperature)
-        weights = xp.matmul(factor, xp.reshape(fit, (-1, projections.shape[1])))
         return FeaturePosterior(weights, inverse, temperature)
 
     def keep_paths(self, paths: np.ndarray) -> FeatureSpace:
@@ -323,10 +329,8 @@ class FeaturePosterior:
 
     def explained(self, mixed: Array) -> Array:
         """Variance explained by the training examples, (rows, n·C, N_0) → (rows,)."""
-        xp = array_namespace(mixed=mixed)
-        mixed = xp.reshape(mixed, (mixed.shape[0], -1))
-        left = xp.matmul(mixed, xp.matrix_transpose(self.inverse))
-        return xp.sum(mixed**2, axis=1) - self.temperature * xp.sum(left**2, axis=1)
+        explained = compiled(_explained_by_features, array_namespace(mixed=mixed))
+        return explained(self.inverse, self.temperature, mixed)
 
 
 def _mix(features: Array, factor: Array, xp: object) -> Array:
@@ -357,13 +361,21 @@ def _log_det(lower: Array, xp: object) -> Array:
     return 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
 
 
+def _example_energy(
+    features: Array, labels: Array, factor: Array, temperature: Array
+) -> tuple[Array, Array, Array]:
+    """Energy in example space, with L of K + T1 = LLᵀ and L⁻¹ Y."""
+    xp = array_namespace(features=features)
+    lower, _ = _kernel_factor(features, factor, temperature, xp)
+    coefficients = solve_triangular(lower, labels, xp)
+    return _log_det(lower, xp) + xp.sum(coefficients**2), lower, coefficients
+
+
 def _example_space(
     features: Array, labels: Array, factor: Array, temperature: Array
 ) -> tuple[Array, Array]:
     xp = array_namespace(features=features)
-    lower = _kernel_factor(features, factor, temperature, xp)
-    coefficients = solve_triangular(lower, labels, xp)  # L⁻¹ Y
-    energy = _log_det(lower, xp) + xp.sum(coefficients**2)
+    energy, lower, coefficients = _example_energy(features, labels, factor, temperature)
     flat = xp.reshape(features, (features.shape[0], -1))
     whitened = solve_triangular(lower, flat, xp)  # F = L⁻¹ Φ
     z = xp.matmul(xp.matrix_transpose(coefficients), whitened)
@@ -372,10 +384,49 @@ def _example_space(
     return energy, m - xp.matmul(z, xp.matrix_transpose(z))
 
 
-def _kernel_factor(features: Array, factor: Array, temperature: Array, xp: object) -> Array:
+def _example_posterior(
+    features: Array, labels: Array, factor: Array, temperature: Array
+) -> tuple[Array, Array]:
+    """Weights of the mean, and L⁻¹ Φ (B ⊗ 1)."""
+    xp = array_namespace(features=features)
+    lower, mixed = _kernel_factor(features, factor, temperature, xp)
+    whitened = solve_triangular(lower, mixed, xp)
+    weights = xp.matmul(xp.matrix_transpose(whitened), solve_triangular(lower, labels, xp))
+    return xp.matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened
+
+
+def _explained_by_examples(whitened: Array, mixed: Array) -> Array:
+    xp = array_namespace(mixed=mixed)
+    mixed = xp.reshape(mixed, (mixed.shape[0], -1))
+    return xp.sum(xp.matmul(whitened, xp.matrix_transpose(mixed)) ** 2, axis=0)
+
+
+def _feature_posterior(
+    gram: Array, projections: Array, factor: Array, temperature: Array
+) -> tuple[Array, Array]:
+    """Weights of the mean, and L⁻¹ of B = LLᵀ."""
+    xp = array_namespace(gram=gram)
+    lower = cholesky(add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp), xp)
+    right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
+    inverse = invert_triangular(lower, xp)
+    fit = xp.matmul(xp.matrix_transpose(inverse), xp.matmul(inverse, right))
+    return xp.matmul(factor, xp.reshape(fit, (-1, projections.shape[1]))), inverse
+
+
+def _explained_by_features(inverse: Array, temperature: float, mixed: Array) -> Array:
+    xp = array_namespace(mixed=mixed)
+    mixed = xp.reshape(mixed, (mixed.shape[0], -1))
+    left = xp.matmul(mixed, xp.matrix_transpose(inverse))
+    return xp.sum(mixed**2, axis=1) - temperature * xp.sum(left**2, axis=1)
+
+
+def _kernel_factor(
+    features: Array, factor: Array, temperature: Array, xp: object
+) -> tuple[Array, Array]:
+    """Cholesky factor of K + T1, and Φ (B ⊗ 1)."""
     mixed = _mix(features, factor, xp)
     kernel = xp.matmul(mixed, xp.matrix_transpose(mixed))
-    return cholesky(add_to_diagonal(kernel, temperature, xp), xp)
+    return cholesky(add_to_diagonal(kernel, temperature, xp), xp), mixed
 
 
 def _kernel_space(
@@ -411,21 +462,29 @@ def _by_output(matrix: Array, outputs: int, xp: object) -> Array:
     return xp.reshape(blocks, (outputs**2, size**2))
 
 
+def _feature_energy(
+    gram: Array, projections: Array, factor: Array, temperature: Array
+) -> tuple[Array, Array, Array]:
+    """Ln det B, L⁻¹ (Bᵀ ⊗ 1) ΦᵀY and L⁻¹ of B = LLᵀ."""
+    xp = array_namespace(gram=gram)
+    lower = cholesky(add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp), xp)
+    inverse = invert_triangular(lower, xp)
+    right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
+    return _log_det(lower, xp), xp.matmul(inverse, right), inverse
+
+
 def _feature_space(
     gram: Array, projections: Array, factor: Array, temperature: Array
 ) -> tuple[Array, Array, Array]:
     """Ln det B, qᵀBq and Bᵀ(M − R)B, from one factorisation of B."""
     xp = array_namespace(gram=gram)
     paths, width = projections.shape
-    lower = cholesky(add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp), xp)
-    inverse = invert_triangular(lower, xp)
-    right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
-    half = xp.matmul(inverse, right)
+    log_det, half, inverse = _feature_energy(gram, projections, factor, temperature)
     q = xp.reshape(xp.matmul(xp.matrix_transpose(inverse), half), (paths, width))
     blocks = _sum_over_inputs(xp.reshape(inverse, (-1, paths, width)), xp)
     m = width * identity(paths, gram, xp) - temperature * blocks
     gradient = m - xp.matmul(q, xp.matrix_transpose(q))
-    return _log_det(lower, xp), xp.sum(half**2), gradient
+    return log_det, xp.sum(half**2), gradient
 
 
 def _not_positive_definite(matrix: Array, temperature: float) -> NotPositiveDefiniteError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -25,11 +26,14 @@ def code_blocks(document, language):
 
 def test_readme_examples_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    example, sub_network, study, dataset = code_blocks("README.md", "python")
+    example, sub_network, gradients, study, dataset = code_blocks("README.md", "python")
     namespace = {}
     exec(example + sub_network, namespace)
     assert "CONVERGED" in capsys.readouterr().out
     assert namespace["part"].network.heads == (2,)
+    if importlib.util.find_spec("torch"):
+        exec(gradients, namespace)
+        assert "torch.Size([3, 4, 16])" in capsys.readouterr().out
     exec(study, {})
     exec(dataset.replace("hidden-markov.zarr", "small.zarr"), {})
 

@@ -1,0 +1,293 @@
+"""The theory as a differentiable function of all that it is given, on PyTorch and JAX.
+
+The minimum x* of the action S(x, θ) moves with inputs, labels, temperature and variances θ as
+dx*/dθ = −(∂²S/∂x²)⁻¹ ∂²S/∂x∂θ (implicit function theorem). One step of Newton's method from x*,
+with x* and the Hessian held constant,
+
+    x(θ) = x* − (∂²S/∂x²)⁻¹ ∂S/∂x (x*, θ),
+
+leaves x* where it is to rounding and has that derivative, so that automatic differentiation gives
+the right one for everything computed from x(θ). The action itself is evaluated at the constant x*:
+its derivative through x* vanishes there (envelope theorem).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    compiled,
+    constant,
+    derivatives,
+    from_host,
+    holds,
+    host_callback,
+    identity,
+    real_floating,
+    to_host,
+)
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.kernels import PathKernels, batch_sums, posterior_moments
+from pathkernel_core.minimise import Prediction, minimise_action
+from pathkernel_core.network import Network
+from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
+
+_HESSIAN_ELEMENTS = 2**26  # held at once while the Hessian is formed, 512 MiB in float64
+
+
+@dataclass(frozen=True, eq=False)
+class DifferentiableSolution:
+    """Minimum of the action, and what follows from it, as arrays that carry first derivatives.
+
+    Attributes
+    ----------
+    action : array, shape ()
+        Action per width S/N at the minimum (Eq. 11, 32).
+    log_evidence : array, shape ()
+        Leading-order log evidence ln p(Y), in nats; for widths above the sizes of U.
+    order_parameter : array, shape (n·C, n·C)
+        U at the minimum, path index before output index.
+    """
+
+    action: Array
+    log_evidence: Array
+    order_parameter: Array = field(repr=False)
+    _factor: Array = field(repr=False)  # of σ²_0 U
+    _form: Space = field(repr=False)
+    _temperature: Array = field(repr=False)
+    _example: tuple[int, int] = field(repr=False)  # shape (n, N_0) of an example
+
+    def predict(self, xi: Array) -> Prediction:
+        """Predictor's mean and variance on new examples (Eq. 29, 30).
+
+        Parameters
+        ----------
+        xi : array, shape (P_new, n, N_0)
+            Attentioned inputs of the new examples.
+        """
+        xp = array_namespace(xi=xi, training=self.order_parameter)
+        paths, width = self._example
+        xi = real_floating("xi", xi, ("P_new", paths, width))
+        posterior = self._form.posterior(self._factor, self._temperature)
+        features = xi / math.sqrt(width * paths)
+        mean, variance = posterior_moments(posterior, self._factor, features)
+        outputs = self._factor.shape[0] // paths
+        shape = (xi.shape[0],) if outputs == 1 else (xi.shape[0], outputs)
+        return Prediction(xp.reshape(mean, shape), xp.reshape(variance, shape))
+
+
+def differentiable_solution(
+    xi: Array,
+    labels: Array,
+    network: Network,
+    temperature: Array | float,
+    *,
+    variances: Array | None = None,
+    space: Literal["auto", "examples", "features"] = "auto",
+    tolerance: float | None = None,
+) -> DifferentiableSolution:
+    """Minimise the action, so that what follows can be differentiated (Eq. 11, 29, 30, 32).
+
+    With respect to the attentioned inputs, and through :func:`attentioned_inputs` to inputs,
+    queries and keys; to labels, temperature and variances; by ``backward`` in PyTorch, by
+    ``jax.grad`` in JAX, also within ``jax.jit``. First derivatives only.
+
+    Parameters
+    ----------
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs, unscaled, of PyTorch or JAX.
+    labels : array, shape (P,) or (P, C)
+    network : Network
+    temperature : array of no dimensions, or float
+        Positive Gibbs temperature T.
+    variances : array, shape (L + 2,), optional
+        σ²_0, σ²_1 … σ²_L, σ²_a in place of the network's.
+    space : {"auto", "examples", "features"}
+        Form of the energy, as for :class:`PathKernels`.
+    tolerance : float, optional
+        As for :func:`minimise_action`.
+
+    Raises
+    ------
+    TypeError
+        If the arrays are of another library than PyTorch or JAX.
+    ValueError, MinimisationError, NotPositiveDefiniteError
+        As :class:`PathKernels` and :func:`minimise_action` do.
+
+    Notes
+    -----
+    The Hessian of the action is formed in the chain's coordinates, of which there are about n²/2:
+    meant for up to some hundred paths. Within ``jax.jit`` the minimisation runs on the host.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from pathkernel_core import Network, differentiable_solution
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> xi = torch.randn(20, 4, 5, dtype=torch.float64, generator=generator)
+    >>> temperature = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    >>> solution = differentiable_solution(xi, xi[:, 0, 0].sign(), Network((2, 2), 50), temperature)
+    >>> solution.log_evidence.backward()
+    >>> bool(temperature.grad.isfinite())
+    True
+    """
+    xp = array_namespace(xi=xi, labels=labels)
+    derivatives(xp)  # refuses other libraries
+    xi = real_floating("xi", xi, ("P", "n", "N_0"))
+    labels = real_floating("labels", labels)
+    labels = xp.astype(labels[:, None] if labels.ndim == 1 else labels, xi.dtype, copy=False)
+    temperature = _numbers("temperature", temperature, xi, ())
+    variances = network.variances if variances is None else variances
+    variances = _numbers("variances", variances, xi, (network.n_layers + 2,))
+    examples, paths, width = xi.shape
+    if space not in ("auto", "examples", "features"):
+        raise ValueError(f'space must be "auto", "examples" or "features", not {space!r}')
+    if space == "auto":
+        space = "examples" if examples <= paths * width else "features"
+
+    theta = (xi, labels, temperature, variances)
+    fixed = tuple(constant(array) for array in theta)
+    minimum = _minimum(fixed, network, space, tolerance)
+    evaluate = compiled(_near_minimum, xp, static=("network", "space"))
+    action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=space)
+    scaled = factor / xp.sqrt(variances[0])
+    return DifferentiableSolution(
+        action=action,
+        log_evidence=log_evidence,
+        order_parameter=xp.matmul(scaled, xp.matrix_transpose(scaled)),
+        _factor=factor,
+        _form=_form(xi, labels, space),
+        _temperature=temperature,
+        _example=(paths, width),
+    )
+
+
+def _near_minimum(
+    minimum: Array,
+    fixed: tuple[Array, ...],
+    theta: tuple[Array, ...],
+    *,
+    network: Network,
+    space: str,
+) -> tuple[Array, Array, Array]:
+    """Action per width, log evidence and factor of σ²_0 U, with their derivatives in theta."""
+    xi, labels, _, variances = theta
+    xp = array_namespace(minimum=minimum)
+    differentiate = derivatives(xp)
+
+    def action(coordinates: Array, theta: tuple[Array, ...]) -> Array:
+        return _action(coordinates, *theta, network=network, space=space)
+
+    columns = max(1, _HESSIAN_ELEMENTS // (math.prod(xi.shape) * network.outputs**2))
+    hessian = differentiate.hessian(lambda x: action(x, fixed), minimum, columns)
+    slope = differentiate.gradient(action)(minimum, theta)
+    coordinates = minimum - xp.linalg.solve(hessian, slope[:, None])[:, 0]
+
+    total = action(minimum, theta)
+    sizes = [degrees * size for degrees, size in _levels(network)]
+    constants = xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
+    n_labels = labels.shape[0] * labels.shape[1]
+    return (
+        (total - constants) / network.width,
+        -0.5 * (total - sum(sizes) + n_labels * math.log(2 * math.pi)),
+        _factor(coordinates, variances, network),
+    )
+
+
+def _levels(network: Network) -> list[tuple[float, int]]:
+    return list(zip(network.degrees_of_freedom, network.sizes))
+
+
+def _numbers(name: str, values: Any, like: Array, shape: tuple[int, ...]) -> Array:
+    """Positive numbers as an array of the library of ``like``, differentiable if they were."""
+    if not hasattr(values, "shape"):
+        values = from_host(np.asarray(values, dtype=float), like)
+    xp = array_namespace(xi=like, **{name: values})
+    values = real_floating(name, values, shape)
+    if not holds(xp.all(values > 0)):
+        raise ValueError(f"{name} must be positive, but is {to_host(values)}")
+    return xp.astype(values, like.dtype, copy=False)
+
+
+def _minimum(
+    fixed: tuple[Array, ...], network: Network, space: str, tolerance: float | None
+) -> Array:
+    """Coordinates of the minimum, a constant."""
+
+    def solve(xi: Array, labels: Array, temperature: Array, variances: Array) -> np.ndarray:
+        at = dataclasses.replace(network, variances=to_host(variances).tolist())
+        problem = PathKernels(xi, labels, space)
+        solution = minimise_action(problem, at, float(temperature), tolerance=tolerance)
+        return ChainCoordinates(at).from_factors(solution.factors)
+
+    count = sum(size * (size + 1) // 2 for size in network.sizes)
+    return host_callback(solve, (count,), *fixed)
+
+
+def _form(xi: Array, labels: Array, space: str) -> Space:
+    examples, paths, width = xi.shape
+    features = xi / math.sqrt(paths * width)
+    if space == "examples":
+        return ExampleSpace(features, labels)
+    xp = array_namespace(xi=xi)
+    gram, projections = batch_sums(features, labels)
+    return FeatureSpace(
+        xp.reshape(gram, (paths, width, paths, width)),
+        xp.reshape(projections, (paths, width, labels.shape[1])),
+        xp.sum(labels**2),
+        examples,
+    )
+
+
+def _action(
+    coordinates: Array,
+    xi: Array,
+    labels: Array,
+    temperature: Array,
+    variances: Array,
+    *,
+    network: Network,
+    space: str,
+) -> Array:
+    """Action S, but for its term Σ N_{ℓ-1} m_ℓ ln σ²_ℓ (m_ℓ the size of U_ℓ)."""
+    xp = array_namespace(coordinates=coordinates)
+    energy = _form(xi, labels, space).energy(_factor(coordinates, variances, network), temperature)
+    total = energy
+    for (degrees, _), factor in zip(_levels(network), _relative(coordinates, network)):
+        log_det = 2 * xp.sum(xp.log(xp.linalg.diagonal(factor)))
+        total = total + degrees * (xp.sum(factor**2) - log_det)
+    return total
+
+
+def _relative(coordinates: Array, network: Network) -> list[Array]:
+    """Triangular matrices X_1, …, X_a, as :class:`ChainCoordinates` defines them."""
+    xp = array_namespace(coordinates=coordinates)
+    zero = coordinates.shape[0]
+    padded = xp.concat([coordinates, 0 * coordinates[:1]])
+    factors, start = [], 0
+    for size in network.sizes:
+        place = np.full((size, size), zero)
+        entries = np.tril_indices(size)
+        place[entries] = np.arange(start, start := start + len(entries[0]))
+        place = from_host(place.reshape(-1), coordinates, xp.int64)
+        entries = xp.reshape(xp.take(padded, place, axis=0), (size, size))
+        logs = xp.linalg.diagonal(entries)
+        factors.append(entries + (xp.exp(logs) - logs) * identity(size, coordinates, xp))
+    return factors
+
+
+def _factor(coordinates: Array, variances: Array, network: Network) -> Array:
+    """Factor of σ²_0 U_1, lower triangular."""
+    xp = array_namespace(coordinates=coordinates)
+    *layers, above = _relative(coordinates, network)
+    for heads, relative in zip(reversed(network.heads), reversed(layers)):
+        blocks = xp.reshape(relative, (heads, -1, relative.shape[1]))
+        above = xp.reshape(xp.matmul(above, blocks), relative.shape)
+    return xp.sqrt(xp.prod(variances)) * above

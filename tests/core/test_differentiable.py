@@ -1,0 +1,182 @@
+"""Derivatives through the minimum of the action, against differences of minimisations in NumPy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import pathkernel_core as pk
+
+NAMES = ("inputs", "labels", "new inputs", "queries", "keys", "temperature", "variances")
+
+
+@pytest.fixture(params=["jax", "torch"])
+def xp(request):
+    """Namespace of a library that differentiates."""
+    return pytest.importorskip("jax.numpy" if request.param == "jax" else "torch")
+
+
+def problem(outputs):
+    """A network, and inputs, labels, new inputs, queries, keys, temperature and variances."""
+    generator = np.random.default_rng(outputs)
+    network = pk.Network((2, 2), (9, 14, 11), (0.7, 1.3, 0.6, 1.9), outputs)
+    inputs, new = generator.standard_normal((16, 6, 4)), generator.standard_normal((3, 6, 4))
+    labels = np.sign(generator.standard_normal((16, outputs)))
+    queries, keys = generator.standard_normal((2, 2, 2, 3, 4))
+    variances = np.array(network.variances)
+    return network, [inputs, labels, new, queries, keys, np.array(0.3), variances]
+
+
+def attended(inputs, new, queries, keys):
+    layers = [pk.QueryKey(queries[layer], keys[layer]) for layer in range(2)]
+    return [pk.attentioned_inputs(tokens, layers) for tokens in (inputs, new)]
+
+
+def summed(xp, solution, new):
+    """Action, log evidence, mean, variance and order parameter, each weighted and summed."""
+    prediction = solution.predict(new)
+    numbers = [solution.action, solution.log_evidence]
+    for array in (prediction.mean, prediction.variance, solution.order_parameter):
+        count = np.prod(array.shape)
+        weights = xp.asarray(np.cos(np.arange(count)).reshape(array.shape))
+        numbers.append(xp.sum(weights * array))
+    return numbers
+
+
+def by_differences(network, theta, space, which):
+    """Values, and their derivatives along a direction of one of the arguments."""
+    direction = np.random.default_rng(which).standard_normal(theta[which].shape)
+
+    def at(step):
+        moved = list(theta)
+        moved[which] = moved[which] + step * direction
+        inputs, labels, new, queries, keys, temperature, variances = moved
+        xi, new = attended(inputs, new, queries, keys)
+        here = dataclasses.replace(network, variances=variances.tolist())
+        problem = pk.PathKernels(xi, labels, space)
+        solution = pk.minimise_action(
+            problem, here, float(temperature), tolerance=1e-11, throw=False
+        )
+        assert solution.gradient_norm < 1e-9
+        return np.array(summed(np, solution, new))
+
+    step = 2e-4
+    slope = 8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))
+    return at(0), slope / (12 * step), direction
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("space", ["examples", "features"])
+def test_derivatives_are_those_of_minimisations(xp, space, outputs):
+    network, theta = problem(outputs)
+
+    def function(theta):
+        inputs, labels, new, queries, keys, temperature, variances = theta
+        xi, new = attended(inputs, new, queries, keys)
+        solution = pk.differentiable_solution(
+            xi, labels, network, temperature, variances=variances, space=space
+        )
+        return xp.stack(summed(xp, solution, new))
+
+    if xp.__name__ == "torch":
+        arrays = [xp.tensor(array, requires_grad=True) for array in theta]
+        values = function(arrays)
+        gradients = [
+            xp.autograd.grad(value, arrays, retain_graph=True, materialize_grads=True)
+            for value in values
+        ]
+        values, gradients = values.detach().numpy(), list(zip(*gradients))
+    else:
+        import jax
+
+        @jax.jit
+        def of_all(theta):
+            values, pull_back = jax.vjp(function, theta)
+            return values, jax.vmap(pull_back)(xp.eye(len(values)))[0]
+
+        values, gradients = of_all(list(map(xp.asarray, theta)))
+    for which, name in enumerate(NAMES):
+        want, slopes, direction = by_differences(network, theta, space, which)
+        np.testing.assert_allclose(values, want, rtol=1e-9, err_msg=name)
+        got = [np.sum(np.asarray(gradient) * direction) for gradient in gradients[which]]
+        scale = np.maximum(np.abs(slopes), 1e-3)
+        np.testing.assert_array_less(np.abs(got - slopes), 1e-6 * scale, err_msg=name)
+
+
+def test_jax_differentiates_without_compiling():
+    jax = pytest.importorskip("jax")
+    network, theta = problem(1)
+    xi, _ = attended(theta[0], theta[2], theta[3], theta[4])
+    xi, labels = jax.numpy.asarray(xi), jax.numpy.asarray(theta[1])
+
+    def log_evidence(temperature):
+        return pk.differentiable_solution(xi, labels, network, temperature).log_evidence
+
+    value, slope = jax.value_and_grad(log_evidence)(0.3)
+    step = 1e-4
+    above, below = (
+        pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3 + s).log_evidence
+        for s in (step, -step)
+    )
+    assert slope == pytest.approx((above - below) / (2 * step), rel=1e-6)
+    assert above < value < below or below < value < above
+
+
+def test_a_gradient_through_a_plain_solution_is_refused():
+    """It would ignore how the order parameter moves."""
+    torch = pytest.importorskip("torch")
+    network, (inputs, labels, *_) = problem(1)
+    xi = torch.tensor(inputs[:, :4], requires_grad=True)
+    labels = torch.tensor(labels)
+    with pytest.raises(TypeError, match=r"xi of shape \(16, 4, 4\) .*differentiable_solution"):
+        pk.PathKernels(xi, labels)
+    with pytest.raises(TypeError, match=r"labels .*differentiable_solution"):
+        pk.PathKernels(xi.detach(), labels.requires_grad_())
+    with torch.no_grad():
+        found = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3)
+    with pytest.raises(TypeError, match=r"temperature must be a number.*differentiable_solution"):
+        pk.minimise_action(found.problem, network, torch.tensor(0.3, requires_grad=True))
+    # with respect to new examples alone the plain solution is right
+    new = torch.tensor(inputs[:2, :4], requires_grad=True)
+    found.predict(new).mean.sum().backward()
+    moved = inputs[:2, :4] + 1e-6
+    difference = (found.predict(torch.tensor(moved)).mean - found.predict(new).mean).sum()
+    assert float(new.grad.sum()) == pytest.approx(float(difference.detach()) / 1e-6, rel=1e-6)
+
+
+def test_jax_cannot_trace_a_minimisation():
+    jax = pytest.importorskip("jax")
+    network, (inputs, labels, *_) = problem(1)
+    xi, labels = jax.numpy.asarray(inputs[:, :4]), jax.numpy.asarray(labels)
+
+    def action(xi, temperature):
+        return pk.minimise_action(pk.PathKernels(xi, labels), network, temperature).action
+
+    with pytest.raises(TypeError, match=r"xi .*differentiable_solution"):
+        jax.grad(action)(xi, 0.3)
+    with pytest.raises(TypeError, match=r"temperature must be a number.*differentiable_solution"):
+        jax.grad(action, argnums=1)(xi, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"temperature": -1.0}, ValueError, "temperature must be positive"),
+        ({"variances": [1.0, 1.0]}, ValueError, r"variances must have shape \(4,\)"),
+        ({"variances": [1.0, -1.0, 1.0, 1.0]}, ValueError, "variances must be positive"),
+        ({"space": "kernels"}, ValueError, '"auto", "examples" or "features", not \'kernels\''),
+    ],
+)
+def test_mistakes_are_named(xp, change, error, message):
+    network, (inputs, labels, *_) = problem(1)
+    arguments = {"temperature": 0.3, **change}
+    with pytest.raises(error, match=message):
+        pk.differentiable_solution(
+            xp.asarray(inputs[:, :4]), xp.asarray(labels), network, **arguments
+        )
+
+
+def test_numpy_does_not_differentiate():
+    network, (inputs, labels, *_) = problem(1)
+    with pytest.raises(TypeError, match="arrays of numpy cannot be differentiated"):
+        pk.differentiable_solution(inputs[:, :4], labels, network, 0.3)
