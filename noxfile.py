@@ -17,9 +17,8 @@ nox.options.reuse_existing_virtualenvs = False
 PYTHONS = ("3.11", "3.12", "3.13")
 _running = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of the sessions that need only one
-# A process per core, and one for when another waits; each begins with a share of the tests and
-# takes over what the others have left.
-WORKERS = ("-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "worksteal")
+# A process per core; each begins with a share of the tests and takes over what others have left.
+WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",

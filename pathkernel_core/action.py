@@ -86,20 +86,5 @@ def entropy_gradient(
     return tuple(gradients)
 
 
-def log_evidence(network: Network, total_action: float, n_labels: int) -> float:
-    """Leading-order log evidence ln p(Y) at the minimum.
-
-    Parameters
-    ----------
-    network : Network
-    total_action : float
-        Minimum of the action S, not divided by N as ``Solution.action`` is.
-    n_labels : int
-        Number of labels, P·C.
-    """
-    at_gp = entropy(network, gp_order_parameters(network))
-    return -0.5 * (total_action - at_gp + n_labels * math.log(2 * math.pi))
-
-
 def _levels(network: Network) -> list[tuple[float, float]]:
     return list(zip(network.degrees_of_freedom, network.order_parameter_variances))

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import array_api_compat
+import numpy as np
 
-from pathkernel_core.backend import Array, array_namespace, batches, holds, real_floating
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    batches,
+    holds,
+    not_overflown,
+    real_floating,
+)
 from pathkernel_core.network import positive
 
 Readout = Literal["first", "last", "mean"] | int
@@ -224,7 +232,8 @@ def attentioned_inputs(
     Raises
     ------
     ValueError
-        If a shape does not fit, an array holds NaN or infinity, or the readout names no token.
+        If a shape does not fit, an array holds NaN or infinity, the scores or averages overflow, or
+        the readout names no token.
     TypeError
         If the arrays are of different libraries or devices.
     """
@@ -249,12 +258,13 @@ def attentioned_inputs(
         batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers))
     elif batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
-    return xp.concat(
-        [
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = [
             _attentioned_batch(inputs, layers, token, batch, xp)
             for batch in batches(examples, batch_size)
         ]
-    )
+    xi = xp.concat(parts)
+    return not_overflown("the attentioned inputs", xi, "rescale inputs or heads")
 
 
 def _elements_per_example(inputs: Array, layers: Sequence[Layer]) -> int:

@@ -40,6 +40,11 @@ def array_namespace(**arrays: Array) -> Any:
     """
     namespaces = {}
     for name, array in arrays.items():
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError(
+                f"{name} of shape {array.shape} is a masked array, whose mask would be lost; "
+                "leave the masked examples out, or fill them"
+            )
         try:
             namespaces[name] = array_api_compat.array_namespace(array)
         except TypeError:
@@ -107,6 +112,13 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
             f"{name} of shape {tuple(array.shape)} holds NaN or infinity; "
             "remove or replace those values"
         )
+    return array
+
+
+def not_overflown(name: str, array: Array, remedy: str) -> Array:
+    """Return a result after checking that it is finite, as its arguments were."""
+    if not holds(finite(array)):
+        raise ValueError(f"{name} of shape {tuple(array.shape)} overflows; {remedy}")
     return array
 
 

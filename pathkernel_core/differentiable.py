@@ -190,13 +190,13 @@ def _near_minimum(
     slope = differentiate.gradient(action)(minimum, theta)
     coordinates = minimum - xp.linalg.solve(hessian, slope[:, None])[:, 0]
 
-    total = action(minimum, theta)
+    above_limit = action(minimum, theta)
     sizes = [degrees * size for degrees, size in _levels(network)]
-    constants = xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
+    at_limit = sum(sizes) - xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
     n_labels = labels.shape[0] * labels.shape[1]
     return (
-        (total - constants) / network.width,
-        -0.5 * (total - sum(sizes) + n_labels * math.log(2 * math.pi)),
+        (at_limit + above_limit) / network.width,
+        -0.5 * (above_limit + n_labels * math.log(2 * math.pi)),
         _factor(coordinates, variances, network),
     )
 
@@ -256,13 +256,14 @@ def _action(
     network: Network,
     space: str,
 ) -> Array:
-    """Action S, but for its term Σ N_{ℓ-1} m_ℓ ln σ²_ℓ (m_ℓ the size of U_ℓ)."""
+    """Action S less the entropy of the Gaussian process limit, Σ N_{ℓ-1} m_ℓ (1 − ln σ²_ℓ)."""
     xp = array_namespace(coordinates=coordinates)
     energy = _form(xi, labels, space).energy(_factor(coordinates, variances, network), temperature)
     total = energy
     for (degrees, _), factor in zip(_levels(network), _relative(coordinates, network)):
-        log_det = 2 * xp.sum(xp.log(xp.linalg.diagonal(factor)))
-        total = total + degrees * (xp.sum(factor**2) - log_det)
+        below = factor * from_host(np.tri(factor.shape[0], k=-1), factor)
+        logs = 2 * xp.log(xp.linalg.diagonal(factor))
+        total = total + degrees * (xp.sum(below**2) + xp.sum(xp.expm1(logs) - logs))
     return total
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -251,14 +251,20 @@ class PathKernels:
         ------
         NotPositiveDefiniteError
             If U, or the kernel plus the temperature, is not positive definite.
+        ValueError, TypeError
+            If U is not symmetric, real and finite, or has another shape.
         """
-        matrix = to_host(order_parameter).astype(float)
+        matrix = real_floating("order_parameter", to_host(order_parameter)).astype(float)
         size = self.n_paths * self.outputs
-        real_floating("order_parameter", matrix)
         if matrix.shape != (size, size):
             raise ValueError(
                 f"order_parameter must have shape ({size}, {size}) for {self.n_paths} paths and "
                 f"{self.outputs} outputs, but has {matrix.shape}"
+            )
+        if abs(matrix - matrix.T).max() > 1e-8 * abs(matrix).max():
+            raise ValueError(
+                "order_parameter must be symmetric, but entries differ from their transposes by "
+                f"up to {abs(matrix - matrix.T).max():.3g}"
             )
         scale = math.sqrt(positive("variance", variance))
         factor = scale * _host_cholesky("order_parameter", matrix)
@@ -327,14 +333,14 @@ def posterior_moments(
 
 def path_kernel(xi: Array, other: Array, path: int, path_dual: int) -> Array:
     """Kernel of a pair of paths, C = ξ^π(x)·ξ^π'(x')/N_0, shape (P, P')."""
-    xp = array_namespace(xi=xi, other=other)
+    xp, xi, other = _check_pair(xi, other)
     transposed = xp.matrix_transpose(other[:, path_dual, :])
     return xp.matmul(xi[:, path, :], transposed) / xi.shape[-1]
 
 
 def same_path_kernels(xi: Array) -> Array:
     """Kernels of every path with itself, shape (n, P, P)."""
-    xp = array_namespace(xi=xi)
+    xp, xi, _ = _check_pair(xi, xi)
     by_path = xp.permute_dims(xi, (1, 0, 2))
     return xp.matmul(by_path, xp.matrix_transpose(by_path)) / xi.shape[-1]
 
@@ -355,13 +361,20 @@ def total_kernel(
     variance : float
         Prior variance σ²_0 of the projection.
     """
-    other = xi if other is None else other
-    xp = array_namespace(xi=xi, other=other)
+    xp, xi, other = _check_pair(xi, xi if other is None else other)
     _, paths, width = xi.shape
     matrix = real_floating("order_parameter", to_host(order_parameter), (paths, paths))
     mixed = xp.matmul(from_host(matrix, xi), xi)
     mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
     return xp.matmul(mixed, xp.matrix_transpose(xp.reshape(other, (other.shape[0], -1))))
+
+
+def _check_pair(xi: Array, other: Array) -> tuple[Any, Array, Array]:
+    xp = array_namespace(xi=xi, other=other)
+    xi = real_floating("xi", xi, ("P", "n", "N_0"))
+    if other is not xi:
+        other = real_floating("other", other, ("P'", *xi.shape[1:]))
+    return xp, xi, other
 
 
 def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:

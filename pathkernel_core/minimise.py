@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core import quasi_newton
-from pathkernel_core.action import entropy_gradient, log_evidence
-from pathkernel_core.backend import Array, array_namespace, batches, from_host, real_floating
+from pathkernel_core.action import entropy_gradient
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    batches,
+    from_host,
+    not_overflown,
+    real_floating,
+)
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
@@ -106,8 +113,11 @@ class Solution:
     @property
     def log_evidence(self) -> float:
         """Leading-order log evidence ln p(Y), in nats; for widths above the sizes of U."""
+        coordinates = ChainCoordinates(self.network)
+        excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
         n_labels = self.problem.n_examples * self.network.outputs
-        return log_evidence(self.network, self.network.width * self.action, n_labels)
+        energy = self.network.width * self.energy
+        return -0.5 * (excess + energy + n_labels * math.log(2 * math.pi))
 
     def predict(self, xi: Array) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).
@@ -116,17 +126,25 @@ class Solution:
         ----------
         xi : array, shape (P_new, n, N_0)
             Attentioned inputs of the new examples.
+
+        Raises
+        ------
+        ValueError
+            If the shape does not fit, or a value is or becomes NaN or infinite.
         """
         xp = self._check_new(xi)
         posterior, factor = self._posterior
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, _PREDICTION_ELEMENTS // max(1, per_example))
-        moments = [
-            self.problem.posterior_moments(posterior, factor, xi[batch, ...])
-            for batch in batches(xi.shape[0], step)
-        ]
+        with np.errstate(over="ignore", invalid="ignore"):
+            moments = [
+                self.problem.posterior_moments(posterior, factor, xi[batch, ...])
+                for batch in batches(xi.shape[0], step)
+            ]
         mean = xp.concat([mean for mean, _ in moments])
         variance = xp.concat([variance for _, variance in moments])
+        for name, array in (("mean", mean), ("variance", variance)):
+            not_overflown(f"the predictor's {name}", array, "rescale xi")
         if self.network.outputs == 1:
             mean, variance = mean[:, 0], variance[:, 0]
         return Prediction(mean, variance)
@@ -151,7 +169,9 @@ class Solution:
             weights = xp.matmul(weights, xp.matrix_transpose(self.problem.basis))
         by_output = xp.permute_dims(xp.reshape(weights, (paths, outputs, width)), (0, 2, 1))
         flat = xp.reshape(xi, (examples, paths * width)) / math.sqrt(width * paths)
-        mean = xp.matmul(flat, xp.reshape(by_output, (paths * width, outputs)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = xp.matmul(flat, xp.reshape(by_output, (paths * width, outputs)))
+        not_overflown("the predictor's mean", mean, "rescale xi")
         return mean[:, 0] if outputs == 1 else mean
 
     def _check_new(self, xi: Array) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 
 from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.hooks import load_plugins
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, minimise_action
 from pathkernel_core.network import Network
@@ -53,7 +54,7 @@ def run_study(
     study: Study,
     path: str | os.PathLike,
     *,
-    analyses: Iterable[Analysis] = (),
+    analyses: Iterable[Analysis] | None = None,
     report: Report = silent,
 ) -> int:
     """Compute a study into a Zarr store, or go on where an earlier run stopped.
@@ -63,8 +64,9 @@ def run_study(
     study : Study
     path : path
         Store to make or to go on with.
-    analyses : iterable of Analysis
-        Analyses whose variables the store also holds.
+    analyses : iterable of Analysis, optional
+        Analyses whose variables the store also holds; by default all that are registered, as on
+        the command line. A store that was begun with others goes on with those.
     report : callable
         Called with a Progress before every step.
 
@@ -78,7 +80,8 @@ def run_study(
     StoreError
         If the store is damaged, holds another study, or cannot be written.
     """
-    path, analyses = Path(path), tuple(analyses)
+    path = Path(path)
+    analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
     identity = study.identity()
     library = array_library(study.backend, study.dtype)
     store = None

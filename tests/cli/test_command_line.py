@@ -13,6 +13,9 @@ import xarray as xr
 
 from pathkernel.main import main
 from pathkernel_datasets.store import open_store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
 
@@ -57,6 +60,17 @@ def test_running_again_computes_nothing(invoke):
     status, out, _ = invoke(*SMALL, "--no-figures")
     assert status == 0
     assert "Nothing was left to compute" in out
+
+
+def test_python_makes_the_same_store(invoke, tmp_path):
+    """With the analyses that are registered; either goes on with the other's store."""
+    assert invoke(*SMALL, "--no-figures", "--out", "a.zarr")[0] == 0
+    study = Study(HiddenMarkov(examples=10, test_examples=20))
+    run_study(study, tmp_path / "b.zarr")
+    one, other = (open_store(tmp_path / name).load() for name in ("a.zarr", "b.zarr"))
+    assert "head_score" in one
+    xr.testing.assert_identical(one, other)
+    assert run_study(study, tmp_path / "a.zarr") == 0
 
 
 def test_show_and_plot(invoke, tmp_path):

@@ -13,7 +13,8 @@ from pathkernel_core import (
     gp_order_parameters,
     minimise_action,
 )
-from pathkernel_core.action import log_evidence, partial_trace
+from pathkernel_core.action import partial_trace
+from pathkernel_core.coordinates import ChainCoordinates
 
 
 def test_entropy_is_the_formula(network, generator):
@@ -86,12 +87,27 @@ def test_partial_trace_sums_the_slowest_index(generator):
     np.testing.assert_allclose(partial_trace(matrix, 3), want, rtol=1e-14)
 
 
-def test_log_evidence_without_examples_is_nothing():
-    """At the entropy's minimum with no label, the evidence is that of nothing."""
-    network = Network((2, 2), 10, 0.7)
-    action = entropy(network, gp_order_parameters(network))
-    assert log_evidence(network, action, 0) == 0.0
-    assert log_evidence(network, action, 2) == pytest.approx(-math.log(2 * math.pi))
+def test_excess_entropy_is_that_above_the_limit(generator):
+    network = Network((2, 3), (9.5, 14, 11), (1, 0.7, 1.3, 0.6), outputs=2)
+    coordinates = ChainCoordinates(network)
+    at_limit = entropy(network, gp_order_parameters(network))
+    assert coordinates.excess_entropy(coordinates.gp_limit) == 0.0
+    x = 0.3 * generator.standard_normal(coordinates.gp_limit.shape)
+    factors = coordinates.factors(coordinates.relative_factors(x))
+    want = entropy(network, [factor @ factor.T for factor in factors]) - at_limit
+    assert coordinates.excess_entropy(x) == pytest.approx(want, rel=1e-11)
+
+
+def test_log_evidence_approaches_the_limits_at_any_width(generator):
+    """ln p(Y) of a Gaussian process, approached as 1/N up to the largest width there is."""
+    xi, labels = formulas.random_examples(Network((2, 2), 1), 12, 5, generator)
+    kernel = formulas.kernel(xi, xi, np.eye(4)) + 0.3 * np.eye(12)
+    want = -0.5 * (labels @ np.linalg.solve(kernel, labels) + np.linalg.slogdet(kernel)[1])
+    want -= 6 * math.log(2 * math.pi)
+    problem = PathKernels(xi, labels)
+    for width in (1e6, 1e9, 1e15, 1e200, 1e308):
+        solution = minimise_action(problem, Network((2, 2), width), 0.3)
+        assert abs(solution.log_evidence - want) < 100 / width + 1e-9
 
 
 def test_log_evidence_agrees_with_the_exact_integral_as_one_over_the_width():

@@ -213,3 +213,10 @@ def test_bad_layers_are_named(library):
         pk.Attention([[[[1.0]]]])
     with pytest.raises(TypeError, match="queries must be an array"):
         pk.QueryKey([[[1.0]]], array(np.ones((1, 1, 1))))
+
+
+def test_attention_that_overflows_is_refused(library):
+    inputs = library.array(np.full((2, 3, 4), 1e160))
+    heads = library.array(np.full((1, 2, 4), 1.0))
+    with pytest.raises(ValueError, match=r"attentioned inputs of shape .* overflows; rescale"):
+        pk.attentioned_inputs(inputs, [pk.QueryKey(heads, heads)])

@@ -216,3 +216,35 @@ def test_bad_points_are_named(examples):
         problem.energy_and_gradient(np.diag([1, 1, 1, -0.5]), 1.0)
     with pytest.raises(ValueError, match=r"order_parameter .* holds NaN or infinity"):
         problem.energy_and_gradient(np.full((4, 4), np.nan), 1.0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pk.same_path_kernels,
+        lambda xi: pk.path_kernel(xi, xi, 0, 1),
+        lambda xi: pk.total_kernel(xi, np.eye(2)),
+    ],
+)
+def test_kernels_of_nan_are_refused(library, function):
+    xi = np.ones((3, 2, 4))
+    xi[1, 0, 2] = np.nan
+    with pytest.raises(ValueError, match=r"xi of shape \(3, 2, 4\) holds NaN or infinity"):
+        function(library.array(xi))
+
+
+def test_masked_arrays_are_refused():
+    """Their mask would be lost, and what it hides be taken for data."""
+    xi, labels = np.ones((3, 2, 4)), np.ma.masked_equal([1.0, -1.0, 9.0], 9.0)
+    with pytest.raises(TypeError, match=r"labels of shape \(3,\) is a masked array"):
+        PathKernels(xi, labels)
+    with pytest.raises(TypeError, match=r"xi of shape \(3, 2, 4\) is a masked array"):
+        PathKernels(np.ma.masked_array(xi), np.ones(3))
+
+
+def test_an_order_parameter_must_be_real_and_symmetric(generator):
+    problem = PathKernels(generator.standard_normal((5, 2, 3)), np.ones(5))
+    with pytest.raises(TypeError, match="order_parameter must be float64 or float32"):
+        problem.energy_and_gradient(np.eye(2) * (1 + 1j), 0.1)
+    with pytest.raises(ValueError, match=r"order_parameter must be symmetric.*up to 0\.3"):
+        problem.energy_and_gradient(np.array([[1.0, 0.3], [0.0, 1.0]]), 0.1)

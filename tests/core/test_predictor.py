@@ -160,3 +160,14 @@ def test_bad_alignments_are_named(library):
 def test_labels_of_zero_are_refused(library):
     with pytest.raises(ValueError, match="such as ±1, but hold 0"):
         pk.accuracy(library.array(np.ones(3)), library.array(np.array([1.0, 0.0, 1.0])))
+
+
+def test_predictions_that_overflow_are_refused(library, generator):
+    network = pk.Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 5, 3, generator)
+    problem = pk.PathKernels(library.array(xi), library.array(1e9 * labels))
+    solution = pk.gp_limit(problem, network, 1.0)
+    with pytest.raises(ValueError, match=r"the predictor's variance of shape .* overflows"):
+        solution.predict(library.array(1e200 * xi))
+    with pytest.raises(ValueError, match=r"the predictor's mean of shape .* overflows"):
+        solution.predict_mean(library.array(np.full_like(xi, 1.7e308)))
