@@ -5,6 +5,7 @@ Arrays in, arrays out, on whatever array library they come from. See the README 
 
 from pathkernel_core.action import entropy, entropy_gradient, gp_order_parameters
 from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, attentioned_inputs
+from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError, PrecisionError
 from pathkernel_core.kernels import (
@@ -30,6 +31,7 @@ __all__ = [
     "AttentionProduct",
     "DifferentiableSolution",
     "Examples",
+    "LeaveOneOut",
     "MinimisationError",
     "Network",
     "NotPositiveDefiniteError",
@@ -51,6 +53,7 @@ __all__ = [
     "gp_order_parameters",
     "head_scores",
     "kernel_task_alignment",
+    "leave_one_out",
     "minimise_action",
     "option",
     "order_parameter_from_weights",

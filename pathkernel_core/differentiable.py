@@ -51,7 +51,8 @@ class DifferentiableSolution:
     action : array, shape ()
         Action per width S/N at the minimum (Eq. 11, 32).
     log_evidence : array, shape ()
-        Leading-order log evidence ln p(Y), in nats; for widths above the sizes of U.
+        Leading-order log evidence ln p(Y), in nats; NaN below the sizes of U, as
+        :attr:`Solution.log_evidence` is.
     order_parameter : array, shape (n·C, n·C)
         U at the minimum, path index before output index.
     """
@@ -194,9 +195,10 @@ def _near_minimum(
     sizes = [degrees * size for degrees, size in _levels(network)]
     at_limit = sum(sizes) - xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
     n_labels = labels.shape[0] * labels.shape[1]
+    defined = 1.0 if all(width >= size for width, size in _levels(network)) else math.nan
     return (
         (at_limit + above_limit) / network.width,
-        -0.5 * (above_limit + n_labels * math.log(2 * math.pi)),
+        -0.5 * defined * (above_limit + n_labels * math.log(2 * math.pi)),
         _factor(coordinates, variances, network),
     )
 

@@ -309,6 +309,28 @@ class PathKernels:
         shape = (xi.shape[0], self.outputs)
         return xp.reshape(mean, shape), xp.reshape(variance, shape)
 
+    def posterior_covariances(
+        self, posterior: Posterior, factor: np.ndarray, xi: Array
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (P, C) and covariance of the outputs (P, C, C) at the training examples xi."""
+        xp = array_namespace(xi=xi, training=self.array)
+        features = xi / math.sqrt(self.input_width * self.n_paths)
+        mean, _, mixed = compiled(_prior_moments, xp)(
+            features, from_host(factor, xi), posterior.weights, self._basis
+        )
+        by_output = [mixed[output :: self.outputs, ...] for output in range(self.outputs)]
+
+        def variance(rows: Array) -> np.ndarray:
+            return to_host(xp.sum(rows**2, axis=(1, 2)) - posterior.explained(rows))
+
+        covariance = np.empty((xi.shape[0], self.outputs, self.outputs))
+        for c, one in enumerate(by_output):
+            covariance[:, c, c] = variance(one)
+            for d, two in enumerate(by_output[:c]):
+                both = (variance(one + two) - variance(one - two)) / 4
+                covariance[:, c, d] = covariance[:, d, c] = both
+        return to_host(mean).reshape(-1, self.outputs), covariance
+
 
 def posterior_moments(
     posterior: Posterior, factor: Array, features: Array, basis: Array | None = None

@@ -27,7 +27,7 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network, positive
 from pathkernel_core.spaces import Posterior
 
-_PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
+PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
 _COORDINATES = 100  # tolerance of the gradient in the chain's coordinates, which has no units,
 # over that in the order parameters, which has those of 1 / U and says little where U is large
 
@@ -112,7 +112,15 @@ class Solution:
 
     @property
     def log_evidence(self) -> float:
-        """Leading-order log evidence ln p(Y), in nats; for widths above the sizes of U."""
+        """Leading-order log evidence ln p(Y), in nats.
+
+        NaN where a width is smaller than its order parameter: the prior of that one is singular,
+        and the expansion about a regular minimum not defined.
+        """
+        if any(
+            width < size for width, size in zip(self.network.degrees_of_freedom, self.network.sizes)
+        ):
+            return math.nan
         coordinates = ChainCoordinates(self.network)
         excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
         n_labels = self.problem.n_examples * self.network.outputs
@@ -133,9 +141,9 @@ class Solution:
             If the shape does not fit, or a value is or becomes NaN or infinite.
         """
         xp = self._check_new(xi)
-        posterior, factor = self._posterior
+        posterior, factor = self.posterior
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
-        step = max(1, _PREDICTION_ELEMENTS // max(1, per_example))
+        step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
         with np.errstate(over="ignore", invalid="ignore"):
             moments = [
                 self.problem.posterior_moments(posterior, factor, xi[batch, ...])
@@ -164,7 +172,7 @@ class Solution:
         xp = self._check_new(xi)
         (examples, paths, width), outputs = xi.shape, self.network.outputs
         xi = real_floating("xi", xi, ("P_new", self.problem.n_paths, self.problem.input_width))
-        weights = self._posterior[0].weights  # (n·C, features of a path)
+        weights = self.posterior[0].weights  # (n·C, features of a path)
         if self.problem.basis is not None:
             weights = xp.matmul(weights, xp.matrix_transpose(self.problem.basis))
         by_output = xp.permute_dims(xp.reshape(weights, (paths, outputs, width)), (0, 2, 1))
@@ -182,7 +190,8 @@ class Solution:
         return xp
 
     @cached_property
-    def _posterior(self) -> tuple[Posterior, np.ndarray]:
+    def posterior(self) -> tuple[Posterior, np.ndarray]:
+        """Gaussian posterior of the predictor, and the factor of σ²_0 U it is taken at."""
         factor = math.sqrt(self.network.variances[0]) * self.factors[0]
         return self.problem.form.posterior(factor, self.temperature), factor
 

@@ -135,10 +135,10 @@ def names_of(node):
 
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
-    from pathkernel_datasets.schema import CHOICE_VARIABLES, VALIDATION_VARIABLES, core_variables
+    from pathkernel_datasets.schema import VALIDATION_VARIABLES, core_variables
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     analysed = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
-    optional = (*VALIDATION_VARIABLES, *CHOICE_VARIABLES)
+    optional = VALIDATION_VARIABLES
     for variable in (*core_variables(1), *optional, *analysed):
         assert f"`{variable.name}`" in text, variable.name

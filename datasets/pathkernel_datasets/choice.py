@@ -1,75 +1,117 @@
-"""Choosing a temperature, with and without a look at the test set.
+"""Choosing a temperature, with and without a look at the test sets.
 
-The paper reports, for every width, the accuracy at the temperature that is best on the very test
-set that is reported. That number is optimistic: it is the largest of several noisy ones. The log
-evidence and the accuracy on validation examples choose without having seen the test set.
+One rule serves every table, figure and command: for each width, and for the limits likewise, the
+temperature whose score, summed over the seeds, is best; equal scores are decided by the
+leave-one-out density, and equal ones of those by the order of the temperatures. Seeds for which
+other seeds have more temperatures so far do not take part, nor do temperatures that failed for more
+seeds than others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
+import xarray as xr
 
-CHOICES = {
-    "evidence": "largest log evidence",
-    "validation": "largest validation accuracy",
-    "test": "largest accuracy on the test set itself, which is optimistically biased",
-}
-"""Ways to choose a temperature, and what each goes by."""
+from pathkernel_datasets.choices import CHOICES, WORDS
+from pathkernel_datasets.schema import STATUS_CODES
+
+NOT_COMPUTED = STATUS_CODES["not computed"]
 
 
-def choose_temperatures(
-    log_evidence: np.ndarray, accuracy: np.ndarray, accuracy_validation: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
-    """Index of the temperature that each choice takes.
+_TIES = "leave_one_out_log_density"
 
-    Equal accuracies, which are common on a finite set, are decided by the log evidence, and equal
-    log evidences by the order of the temperatures.
 
-    Parameters
-    ----------
-    log_evidence : array, shape (temperature, …)
-        NaN where the kernel was not positive definite: such a temperature is never taken.
-    accuracy : array, shape (temperature, …, test_set)
-        Fraction of test examples classified correctly.
-    accuracy_validation : array, shape (temperature, …), optional
-        Fraction of validation examples classified correctly.
+def default_choice(dataset: xr.Dataset) -> str:
+    """The choice that comes nearest to the best test accuracy: the first that the store has."""
+    return next(name for name, choice in CHOICES.items() if choice.score in dataset)
+
+
+def check_choice(dataset: xr.Dataset, choice: str, among: Collection[str] = WORDS) -> None:
+    """Check that temperatures of a store can be chosen in this way, one of some ways.
+
+    Raises
+    ------
+    ValueError
+        If there is no such choice, or the store does not have what it goes by.
+    """
+    if choice not in among:
+        raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
+    if CHOICES[choice].score not in dataset:
+        listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
+        raise ValueError(
+            "the store has no validation accuracy, because its task gives no validation examples; "
+            f'choose the temperature by "{default_choice(dataset)}", or name one of {listed}'
+        )
+
+
+def choose(dataset: xr.Dataset, choice: str) -> xr.Dataset:
+    """Temperatures that a choice takes, pooled over the seeds of a store.
 
     Returns
     -------
-    dict of str to int array, shape (…, test_set)
-        By choice, "validation" among them if there is a validation accuracy; −1 where every
-        temperature failed.
+    xarray.Dataset
+        Indices along ``temperature``, −1 where every one failed or none has the score (the log
+        evidence below the sizes of U): ``index`` (width, test_set), ``index_gp`` (test_set,) of
+        the Gaussian process limit, ``index_sub_network`` (sub_network, test_set) of those of
+        sub-networks.
     """
-    evidence = np.broadcast_to(np.asarray(log_evidence)[..., None], np.shape(accuracy))
-    chosen = {"evidence": _largest(evidence, evidence)}
-    if accuracy_validation is not None:
-        validation = np.broadcast_to(np.asarray(accuracy_validation)[..., None], evidence.shape)
-        chosen["validation"] = _largest(validation, evidence)
-    chosen["test"] = _largest(np.asarray(accuracy), evidence)
-    return chosen
+    check_choice(dataset, choice, CHOICES)
+    tried = dataset["status"] != NOT_COMPUTED
+    limits = dataset["reference_done"] != 0
+    found = {"index": _indices(dataset, choice, "", tried)}
+    for suffix in ("_gp", "_sub_network"):
+        if CHOICES[choice].score + suffix in dataset:
+            found[f"index{suffix}"] = _indices(dataset, choice, suffix, limits)
+    return xr.Dataset(found).transpose("width", "sub_network", "test_set", missing_dims="ignore")
 
 
-def at_chosen(values: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Values at the temperatures chosen, NaN where there is none.
+def _indices(dataset: xr.Dataset, choice: str, suffix: str, tried: xr.DataArray) -> xr.DataArray:
+    score, ties = (dataset[name + suffix].load() for name in (CHOICES[choice].score, _TIES))
+    score = CHOICES[choice].sign * score
+    if choice == "paper":
+        score = score.isel(test_set=0, drop=True)
+    if "test_set" not in score.dims:
+        score = score.expand_dims(test_set=dataset["test_set"].values)
+    score, ties, tried = xr.broadcast(score, ties, tried.load())
+    return xr.apply_ufunc(
+        best,
+        score,
+        ties,
+        tried,
+        input_core_dims=[["seed", "temperature"]] * 3,
+        vectorize=True,
+        output_dtypes=[int],
+    )
+
+
+def best(score: np.ndarray, ties: np.ndarray, tried: np.ndarray) -> int:
+    """Index of the temperature with the largest sum of a score over the seeds.
 
     Parameters
     ----------
-    values : array, shape (temperature, …) or that with fewer axes behind the first
-        For example the temperatures themselves.
-    index : int array, shape (…)
-        From :func:`choose_temperatures`.
+    score, ties : array, shape (seed, temperature)
+        NaN where it is not known. Equal sums are decided by those of ``ties``.
+    tried : bool array of the same shape
+        Whether the point is computed.
+
+    Returns
+    -------
+    int
+        −1 if no temperature has a score.
     """
-    values = np.asarray(values, dtype=float)
-    values = values.reshape(values.shape + (1,) * (1 + index.ndim - values.ndim))
-    values = np.broadcast_to(values, (len(values), *index.shape))
-    taken = np.take_along_axis(values, np.maximum(index, 0)[None], axis=0)[0]
-    return np.where(index >= 0, taken, np.nan)
-
-
-def _largest(score: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """Index along the first axis of the largest score, ties by evidence; −1 if all are NaN."""
-    known = ~np.isnan(score) & ~np.isnan(evidence)
-    score = np.where(known, score, -np.inf)
-    tied = known & (score == score.max(axis=0))
-    index = np.argmax(np.where(tied, evidence, -np.inf), axis=0)
-    return np.where(known.any(axis=0), index, -1)
+    seeds = tried.sum(axis=1) == tried.sum(axis=1).max()
+    common = tried[seeds].all(axis=0)
+    if not common.any():  # the seeds have different temperatures: go by the first
+        seeds = np.arange(len(tried)) == np.argmax(seeds)
+        common = tried[seeds][0]
+    known = np.where(common, np.isfinite(score[seeds]).sum(axis=0), 0)
+    if not known.max(initial=0):
+        return -1
+    left = known == known.max()  # one that failed for some seed is chosen only if all did
+    for values in (score, ties):
+        total = np.where(np.isfinite(values[seeds]), values[seeds], 0).sum(axis=0)
+        total = np.where(left, total, -np.inf)
+        left = total >= total.max() - 1e-12  # sums of equal accuracies may differ by rounding
+    return int(np.argmax(left))

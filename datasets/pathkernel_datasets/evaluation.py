@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.backend import Array, array_namespace, to_host
+from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_core.errors import NotPositiveDefiniteError, PathkernelError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, gp_limit
@@ -45,6 +46,7 @@ def point_values(
         "log_evidence": solution.log_evidence,
         "gradient_norm": solution.gradient_norm,
         "evaluations": solution.evaluations,
+        **_left_out(solution, data.xi, data.labels),
         **_predictions(data, solution, variance=True),
         **_analyse(data, solution, analyses),
     }
@@ -56,23 +58,48 @@ def reference_values(
     """Variables of the Gaussian process limits of the whole network and of its sub-networks."""
     try:
         whole = gp_limit(problem, data.network, temperature)
-        predictions = _predictions(data, whole, variance=False) | _analyse(data, whole, analyses)
-        values = {f"{name}_gp": value for name, value in predictions.items()}
-        values["log_evidence_gp"] = whole.log_evidence
-        table = []
-        for kept in data.realisation.sub_networks.values():
-            paths = data.network.paths_through(kept)
-            sub_network = data.network.keep_heads(kept)
-            part = gp_limit(problem.keep_paths(paths), sub_network, temperature)
-            table.append(
-                [
-                    accuracy(part.predict_mean(_take_paths(xi, paths)), labels)
-                    for xi, labels in data.test_sets.values()
-                ]
-            )
+        found = {
+            "log_evidence": whole.log_evidence,
+            **_left_out(whole, data.xi, data.labels),
+            **_predictions(data, whole, variance=False),
+            **_analyse(data, whole, analyses),
+        }
+        parts = [
+            _of_sub_network(data, problem, kept, temperature)
+            for kept in data.realisation.sub_networks.values()
+        ]
     except (NotPositiveDefiniteError, np.linalg.LinAlgError):
         return {}
-    return values | ({"accuracy_sub_network": np.array(table)} if table else {})
+    values = {f"{name}_gp": value for name, value in found.items()}
+    for name in parts[0] if parts else ():
+        values[f"{name}_sub_network"] = np.array([part[name] for part in parts])
+    return values
+
+
+def _of_sub_network(
+    data: PreparedData, problem: PathKernels, kept: Sequence[Sequence[int]], temperature: float
+) -> dict[str, Any]:
+    """Scores and accuracies of the Gaussian process limit of a sub-network."""
+    paths = data.network.paths_through(kept)
+    part = gp_limit(problem.keep_paths(paths), data.network.keep_heads(kept), temperature)
+
+    def right(xi: Array, labels: Array) -> float:
+        return accuracy(part.predict_mean(_take_paths(xi, paths)), labels)
+
+    return {
+        "log_evidence": part.log_evidence,
+        **_left_out(part, _take_paths(data.xi, paths), data.labels),
+        "accuracy": [right(*test) for test in data.test_sets.values()],
+        **({} if data.validation is None else {"accuracy_validation": right(*data.validation)}),
+    }
+
+
+def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:
+    found = leave_one_out(solution, xi, labels)
+    return {
+        "leave_one_out_log_density": found.log_density,
+        "leave_one_out_squared_error": found.squared_error,
+    }
 
 
 def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.selection import NOT_COMPUTED, check_choice, index_of
+from pathkernel_datasets.choice import NOT_COMPUTED, check_choice, choose, default_choice
+from pathkernel_datasets.selection import index_of
 
 
-def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Dataset:
+def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dataset:
     """Accuracy at every width, what it gains over the Gaussian process limit, and errors.
 
     Both classify the same test examples, so that most of the error of either cancels in the gain:
@@ -19,9 +20,9 @@ def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Data
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`. Seeds that are not complete are left
         out.
-    temperature : float, "evidence" or "validation"
-        Temperature T of the store; or the one with the largest log evidence, or validation
-        accuracy, which every seed chooses for each width and for the limit on its own.
+    temperature : float or str, optional
+        Temperature T of the store; or how it is chosen for each width and for the limit, as for
+        :class:`pathkernel_datasets.selection.Selection`.
 
     Returns
     -------
@@ -29,25 +30,44 @@ def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Data
         Fractions of test examples, means over the seeds, dims (width, test_set): ``accuracy``,
         ``gain``, ``example_error``, the standard error of the gain over test examples, and
         ``seed_error``, over the seeds (NaN for a single one); dims (test_set,): ``accuracy_gp``.
-        Attribute ``seeds``: those that are complete. NaN where a point of any seed failed.
+        ``temperature`` (width,) and ``temperature_gp``: where both sides are taken. Attribute
+        ``seeds``: those that are complete. NaN where a point of any seed failed.
 
     Raises
     ------
     ValueError
-        If no seed is complete, or the store does not have that temperature, or no validation
-        accuracy to choose it by.
+        If no seed is complete, or the store does not have that temperature, or what the choice
+        goes by.
     """
-    chosen, limit_chosen, done = _temperatures(dataset, temperature)
+    if isinstance(temperature, str):
+        check_choice(dataset, temperature)
+        index = np.arange(dataset.sizes["temperature"])
+    elif temperature is None:
+        temperature, index = default_choice(dataset), np.arange(dataset.sizes["temperature"])
+    else:
+        index = np.array([index_of(dataset, "temperature", temperature)])
+    at = dataset.isel(temperature=index)
+    done = (at["status"] != NOT_COMPUTED).all(("temperature", "width"))
+    done = (done & (at["reference_done"] != 0).all("temperature")).values
     seeds = dataset["seed"].values[done]
     if not seeds.size:
         raise ValueError(
             "no seed of the store is complete yet, so that there is no gain to be told; go on with "
             "its run first"
         )
-    dataset = dataset.sel(seed=seeds)
-    labels = dataset["test_label"].load()
-    finite = _right(dataset["predictor_mean"], chosen.sel(seed=seeds), labels)
-    limit = _right(dataset["predictor_mean_gp"], limit_chosen.sel(seed=seeds), labels)
+    at = at.sel(seed=seeds)
+    if isinstance(temperature, str):
+        found = choose(at, temperature).isel(test_set=0, drop=True)
+        chosen, limit_chosen = (
+            at["temperature"][values].where(values >= 0).drop_vars("temperature")
+            for values in (found["index"], found["index_gp"])
+        )
+    else:
+        limit_chosen = at["temperature"].isel(temperature=0, drop=True)
+        chosen = limit_chosen.expand_dims(width=at["width"].values)
+    labels = at["test_label"].load()
+    finite = _right(at["predictor_mean"], chosen, labels)
+    limit = _right(at["predictor_mean_gp"], limit_chosen, labels)
     gain = finite - limit
     # first over the seeds, which may share their test examples or not
     of_examples = gain.mean("seed", skipna=False)
@@ -66,38 +86,20 @@ def gains(dataset: xr.Dataset, temperature: float | str = "evidence") -> xr.Data
         ),
         "seed_error": (over_seeds, "standard error of the gain over seeds"),
         "accuracy_gp": (_mean(limit), "accuracy in the Gaussian process limit"),
+        "temperature": (chosen, "temperature T of the width"),
+        "temperature_gp": (limit_chosen, "temperature T of the Gaussian process limit"),
     }
     described = {
         name: values.assign_attrs(long_name=words, units="1")
         for name, (values, words) in found.items()
     }
-    return xr.Dataset(described, attrs={"seeds": seeds.tolist()}).transpose("width", "test_set")
+    found = xr.Dataset(described, attrs={"seeds": seeds.tolist()})
+    return found.transpose("width", "test_set")
 
 
 def _mean(values: xr.DataArray) -> xr.DataArray:
     """Mean over seeds, NaN unless all have it, and over the examples that there are."""
     return values.mean("seed", skipna=False).mean("example")
-
-
-def _temperatures(
-    dataset: xr.Dataset, temperature: float | str
-) -> tuple[xr.DataArray, xr.DataArray, np.ndarray]:
-    """Temperatures (seed, width, test_set), of the limit (seed, test_set), and complete seeds."""
-    if isinstance(temperature, str):
-        check_choice(dataset, temperature)
-        if "choice" in dataset.dims:
-            chosen = dataset.sel(choice=temperature)
-            done = dataset["choice_done"].values != 0
-            return chosen["chosen_temperature"].load(), chosen["chosen_temperature_gp"].load(), done
-        index = 0  # there is one only
-    else:
-        index = index_of(dataset, "temperature", temperature)
-    at = dataset.isel(temperature=index)
-    computed = (at["status"] != NOT_COMPUTED).all("width") & (at["reference_done"] != 0)
-    limit = xr.full_like(dataset["test_label"].isel(example=0, drop=True), float(at["temperature"]))
-    if "output" in limit.dims:
-        limit = limit.isel(output=0, drop=True)
-    return limit.expand_dims(width=dataset["width"].values), limit, computed.values
 
 
 def _right(mean: xr.DataArray, chosen: xr.DataArray, labels: xr.DataArray) -> xr.DataArray:

@@ -14,7 +14,6 @@ import xarray as xr
 from pathkernel_core.analysis import Analysis, Variable
 from pathkernel_core.minimise import Status
 from pathkernel_core.network import Network
-from pathkernel_datasets.choice import CHOICES
 from pathkernel_datasets.labelling import coordinate
 
 POINT = ("seed", "temperature", "width")
@@ -31,6 +30,23 @@ STATUS_CODES = {
 _TEST = ("test_set", "example")
 
 
+def _leave_one_out(suffix: str, dims: tuple[str, ...], words: str) -> tuple[Variable, ...]:
+    """What each training example says when it is predicted from the others."""
+    return (
+        Variable(
+            f"leave_one_out_log_density{suffix}",
+            dims,
+            f"mean log density of a training label given all others, {words}",
+            units="nat",
+        ),
+        Variable(
+            f"leave_one_out_squared_error{suffix}",
+            dims,
+            f"mean squared error of a training label predicted from all others, {words}",
+        ),
+    )
+
+
 def core_variables(outputs: int) -> tuple[Variable, ...]:
     """Variables that every store has, for a network with that many outputs."""
     output = ("output",) if outputs > 1 else ()
@@ -41,7 +57,13 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
         Variable("action", POINT, "action per width S/N at its minimum", equation="Eq. 11, 32"),
         Variable("entropy", POINT, "entropy term of the action per width", equation="Eq. 33"),
         Variable("energy", POINT, "energy term of the action per width", equation="Eq. 12, 34"),
-        Variable("log_evidence", POINT, "leading-order log evidence ln p(Y)", units="nat"),
+        Variable(
+            "log_evidence",
+            POINT,
+            "leading-order log evidence ln p(Y); NaN at widths below the sizes of U",
+            units="nat",
+        ),
+        *_leave_one_out("", POINT, "at fixed U"),
         Variable("gradient_norm", POINT, "largest entry of the gradients of S/N at the minimum"),
         Variable("evaluations", POINT, "evaluations of the energy during the minimisation"),
         Variable(
@@ -72,6 +94,18 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
             "log evidence ln p(Y) in the Gaussian process limit",
             units="nat",
         ),
+        *_leave_one_out("_gp", REFERENCE, "in the Gaussian process limit"),
+        *_leave_one_out(
+            "_sub_network",
+            (*REFERENCE, "sub_network"),
+            "of a sub-network in the Gaussian process limit",
+        ),
+        Variable(
+            "log_evidence_sub_network",
+            (*REFERENCE, "sub_network"),
+            "log evidence ln p(Y) of a sub-network in the Gaussian process limit",
+            units="nat",
+        ),
         Variable(
             "accuracy_sub_network",
             (*REFERENCE, "sub_network", "test_set"),
@@ -81,40 +115,15 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
     )
 
 
-VALIDATION_VARIABLES = (
-    Variable("accuracy_validation", POINT, "fraction of validation examples classified correctly"),
-    Variable(
-        "accuracy_validation_gp", REFERENCE, "validation accuracy in the Gaussian process limit"
-    ),
+VALIDATION_VARIABLES = tuple(
+    Variable(f"accuracy_validation{suffix}", dims, f"fraction of validation examples {words}")
+    for suffix, dims, words in (
+        ("", POINT, "classified correctly"),
+        ("_gp", REFERENCE, "classified correctly, in the Gaussian process limit"),
+        ("_sub_network", (*REFERENCE, "sub_network"), "classified correctly by a sub-network"),
+    )
 )
 """Of a task that has validation examples."""
-
-_BIAS = "; that of choice 'test' was chosen on the same test set and is optimistically biased"
-
-CHOICE_VARIABLES = (
-    Variable(
-        "chosen_temperature",
-        ("seed", "choice", "width", "test_set"),
-        "temperature T that is chosen, for each width and seed on its own",
-    ),
-    Variable(
-        "chosen_accuracy",
-        ("seed", "choice", "width", "test_set"),
-        f"test accuracy at the temperature chosen{_BIAS}",
-    ),
-    Variable(
-        "chosen_temperature_gp",
-        ("seed", "choice", "test_set"),
-        "temperature T that is chosen in the Gaussian process limit",
-    ),
-    Variable(
-        "chosen_accuracy_gp",
-        ("seed", "choice", "test_set"),
-        f"test accuracy in the Gaussian process limit at the temperature chosen{_BIAS}",
-    ),
-    Variable("choice_done", ("seed",), "1 where the choice of temperatures is made"),
-)
-"""Of a study at several temperatures; the last is a marker like the others."""
 
 
 def analysis_variables(analysis: Analysis) -> tuple[Variable, ...]:
@@ -150,7 +159,7 @@ MARKERS = (
 )
 """Written after everything they vouch for, so that a killed run leaves no half-written point."""
 
-MARKER_NAMES = frozenset((*(marker.name for marker in MARKERS), CHOICE_VARIABLES[-1].name))
+MARKER_NAMES = frozenset(marker.name for marker in MARKERS)
 
 _COORDINATES = {
     "seed": "seed of the task's data and heads",
@@ -163,8 +172,6 @@ _COORDINATES = {
     "test_set": "name of the set of test examples",
     "example": "index of the test example within its test set",
     "sub_network": "part of the network that is kept",
-    "choice": "what the temperature is chosen by: "
-    + "; ".join(f"{name}, {words}" for name, words in CHOICES.items()),
     "layer": "attention layer, from the input",
     "head": "head within its layer",
 }
@@ -180,7 +187,6 @@ def coordinates(
     grid: Mapping[str, Sequence[Any]],
     test_sets: Mapping[str, int],
     sub_networks: Iterable[str],
-    choices: Iterable[str],
     extra: Mapping[str, Sequence[Any]],
     meanings: Mapping[str, str],
 ) -> dict[str, xr.Variable]:
@@ -196,8 +202,6 @@ def coordinates(
         Number of examples of each test set; the longest sets the length of ``example``.
     sub_networks : iterable of str
         Names of sub-networks.
-    choices : iterable of str
-        Ways in which a temperature is chosen; none if there is only one temperature.
     extra : mapping
         Coordinates of the analyses' own dimensions.
     meanings : mapping
@@ -213,8 +217,6 @@ def coordinates(
         "layer": range(1, network.n_layers + 1),
         "head": range(1, max(network.heads) + 1),
     }
-    if choices := tuple(choices):
-        values["choice"] = choices
     if network.outputs > 1:
         values |= {name: range(network.outputs) for name in ("output", "output_dual")}
     result = {

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choice import CHOICES
+from pathkernel_datasets.choice import (
+    NOT_COMPUTED,
+    check_choice,
+    choose,
+    default_choice,
+)
+from pathkernel_datasets.choices import CHOICES
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.schema import STATUS_CODES
 
 CONVERGED = STATUS_CODES["converged"]
-NOT_COMPUTED = STATUS_CODES["not computed"]
-
-
-WORDS = ("evidence", "validation")
-"""Choices of a temperature that have not seen the test sets."""
 
 
 @dataclass(frozen=True)
@@ -56,47 +57,57 @@ class Selection:
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`.
-    temperature : float, "evidence" or "validation"
-        Temperature of the store; or, for each width, the one with the largest log evidence summed
-        over the seeds, or with the largest validation accuracy (ties by the log evidence), and for
-        the Gaussian process limit likewise its own. Seeds for which other seeds have more
-        temperatures so far do not take part in the choice.
+    temperature : float or str, optional
+        Temperature of the store; or, for each width and for the limits, the one of a choice, pooled
+        over the seeds: see :data:`pathkernel_datasets.choice.CHOICES`. By default that of
+        :func:`pathkernel_datasets.choice.default_choice`.
 
     Attributes
     ----------
     temperatures : array, shape (width,)
         Temperature T chosen for each width.
     temperature_gp : float
-        Temperature chosen for the Gaussian process limit and the sub-networks.
+        Temperature chosen for the Gaussian process limit.
+    temperatures_sub_network : array, shape (sub_network,)
+        Temperature chosen for that of each sub-network.
     chosen : str or None
-        "evidence" or "validation" if there was a choice between temperatures to be made.
+        Name of the choice, if there was one between temperatures to be made.
     status : xarray.DataArray, dims (seed, width)
         Status code of every grid point.
 
     Raises
     ------
     ValueError
-        If the store does not have the temperature or the validation accuracy asked for.
+        If the store does not have the temperature asked for, or what the choice goes by: a
+        validation accuracy, or a log evidence at all of its widths.
     """
 
-    def __init__(self, dataset: xr.Dataset, temperature: float | str = "evidence"):
+    def __init__(self, dataset: xr.Dataset, temperature: float | str | None = None):
         self._dataset = dataset
         available = dataset["temperature"].values
         # the markers first: what they vouch for is then surely there, even while a run goes on
         status = dataset["status"].transpose("seed", "temperature", "width").load()
         self._references = dataset["reference_done"].transpose("seed", "temperature").load()
+        if temperature is None:
+            temperature = default_choice(dataset)
         by_word = isinstance(temperature, str)
+        parts = dataset.sizes.get("sub_network", 0)
         if by_word:
-            scores, scores_gp = _scores(dataset, temperature)
-            tried = status.values != NOT_COMPUTED
-            index = [
-                _best([score[..., w] for score in scores], tried[..., w])
-                for w in range(dataset.sizes["width"])
-            ]
-            self._index_gp = _best(scores_gp, self._references.values != 0)
+            check_choice(dataset, temperature)
+            found = choose(dataset, temperature).isel(test_set=0, drop=True)
+            index = found["index"].values
+            computed = (status != NOT_COMPUTED).any(("seed", "temperature")).values
+            _check_defined(dataset, temperature, (index < 0) & computed)
+            self._index_gp = max(int(found["index_gp"]), 0)
+            of_parts = found["index_sub_network"].values if parts else np.zeros(0, dtype=int)
         else:
             self._index_gp = index_of(dataset, "temperature", temperature)
-            index = [self._index_gp] * dataset.sizes["width"]
+            index = np.full(dataset.sizes["width"], self._index_gp)
+            of_parts = np.full(parts, self._index_gp)
+        # where all failed any will do
+        index, of_parts = np.maximum(index, 0), np.maximum(of_parts, 0)
+        self._index_sub_network = xr.DataArray(of_parts, dims="sub_network")
+        self.temperatures_sub_network = available[of_parts]
         self._index = xr.DataArray(np.array(index, dtype=int), dims="width")
         self.temperatures = available[index]
         self.temperature_gp = float(available[self._index_gp])
@@ -109,7 +120,15 @@ class Selection:
 
     def reference(self, name: str) -> xr.DataArray:
         """Variable of the Gaussian process limit, dims (seed, …), NaN where not computed."""
-        return self._dataset[name].isel(temperature=self._index_gp).where(self.references_done)
+        values = self._dataset[name].isel(temperature=self._index_gp)
+        return values.where(self.references_done)
+
+    def sub_networks(self, name: str) -> xr.DataArray:
+        """Variable of the sub-networks, dims (seed, sub_network, …), NaN where not computed."""
+        every = xr.DataArray(np.arange(self._index_sub_network.size), dims="sub_network")
+        at = {"temperature": self._index_sub_network, "sub_network": every}
+        done = self._references.isel(temperature=self._index_sub_network) != 0
+        return self._dataset[name].isel(at).where(done).transpose("seed", "sub_network", ...)
 
     @property
     def references_done(self) -> xr.DataArray:
@@ -120,7 +139,7 @@ class Selection:
         """The choice of temperatures in words, with or without their values."""
         if not self.chosen:
             return f"T = {self.temperature_gp:g}"
-        words = f"T of {CHOICES[self.chosen]}"
+        words = f"T of {CHOICES[self.chosen].words}"
         if not values:
             return words
         lowest, highest = min(self.temperatures), max(self.temperatures)
@@ -151,57 +170,17 @@ def index_of(dataset: xr.Dataset, name: str, value: float) -> int:
     return int(found[0])
 
 
-def check_choice(dataset: xr.Dataset, choice: str) -> None:
-    """Check that temperatures of a store can be chosen in this way.
-
-    Raises
-    ------
-    ValueError
-        If there is no such choice, or the store does not have what it goes by.
-    """
-    if choice not in WORDS:
-        raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
-    if choice == "validation" and "accuracy_validation" not in dataset:
-        raise ValueError(
-            "the store has no validation accuracy, because its task gives no validation examples; "
-            f'choose the temperature by "evidence", or name one of '
-            f"{_listed(dataset, 'temperature')}"
-        )
-
-
 def _listed(dataset: xr.Dataset, name: str) -> str:
     return ", ".join(map(number, dataset[name].values))
 
 
-def _scores(dataset: xr.Dataset, choice: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """What a choice goes by, the deciding score last, at finite width and in the GP limit."""
-    check_choice(dataset, choice)
-    names = ["log_evidence"]
-    if choice == "validation":
-        names.append("accuracy_validation")
-    return (
-        [dataset[name].transpose("seed", "temperature", "width").values for name in names],
-        [dataset[f"{name}_gp"].transpose("seed", "temperature").values for name in names],
-    )
-
-
-def _best(scores: Sequence[np.ndarray], tried: np.ndarray) -> int:
-    """Temperature of largest sum over seeds of the last score, ties by the one before it.
-
-    Scores and ``tried`` have the shape (seed, temperature).
-    """
-    seeds = tried.sum(axis=1) == tried.sum(axis=1).max()
-    common = tried[seeds].all(axis=0)
-    if not common.any():  # the seeds have different temperatures: go by the first
-        seeds = np.arange(len(tried)) == np.argmax(seeds)
-        common = tried[seeds][0]
-    finite = np.where(common, np.isfinite(scores[0][seeds]).sum(axis=0), -1)
-    left = finite == finite.max()  # one that failed for some seed is chosen only if all did
-    for score in reversed(scores):
-        total = np.where(np.isfinite(score[seeds]), score[seeds], 0).sum(axis=0)
-        total = np.where(left, total, -np.inf)
-        left = total >= total.max() - 1e-12  # sums of equal accuracies may differ by rounding
-    return int(np.argmax(left))
+def _check_defined(dataset: xr.Dataset, choice: str, missing: np.ndarray) -> None:
+    if choice == "evidence" and missing.any():
+        widths = ", ".join(number(width) for width in dataset["width"].values[missing])
+        raise ValueError(
+            f"the log evidence is not defined at N = {widths}, below the sizes of the order "
+            f'parameters; choose the temperature by "{default_choice(dataset)}"'
+        )
 
 
 def count_test_examples(dataset: xr.Dataset, test_set: int) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
-from pathkernel_core.network import positive
-from pathkernel_core.task import Task
+import numpy as np
 
-SCHEMA_VERSION = 1
+from pathkernel_core.network import positive
+from pathkernel_core.task import Realisation, Task
+
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,11 @@ class Study:
         set_(self, "dtype", dtype)
 
     def identity(self) -> dict[str, Any]:
-        """All that determines the results, as plain values; two studies are the same if equal."""
+        """All that determines the results, as plain values; two studies are the same if equal.
+
+        Among it what the task draws with the first seed, so that results of code that has changed
+        are not taken for those of the code that is installed.
+        """
         return json.loads(
             json.dumps(
                 {
@@ -84,10 +91,46 @@ class Study:
                     "seeds": self.seeds,
                     "backend": self.backend,
                     "dtype": self.dtype,
-                    "versions": versions(("pathkernel",)),
+                    "versions": versions(("pathkernel", *_distributions(type(self.task)))),
+                    "drawn": fingerprint(self.task.realise(self.seeds[0])),
                 }
             )
         )
+
+
+def fingerprint(realisation: Realisation) -> dict[str, str]:
+    """One number for each array of a realisation, which another draw does not have.
+
+    Sums over all entries with weights of their own, relative to the array's norm: to six digits
+    they are the same on every machine.
+    """
+    sets = {"training": realisation.train}
+    sets |= {f"test set {name}": examples for name, examples in realisation.test_sets.items()}
+    if realisation.validation is not None:
+        sets["validation"] = realisation.validation
+    arrays: dict[str, list[Any]] = {}
+    for name, examples in sets.items():
+        arrays[f"{name} inputs"] = [examples.inputs]
+        arrays[f"{name} labels"] = [examples.labels]
+    for number, layer in enumerate(realisation.layers, start=1):
+        held = arrays[f"heads of layer {number}"] = []
+        layer.convert(lambda array, held=held: held.append(array) or array)
+    return {name: " ".join(map(_weighted_sum, held)) for name, held in arrays.items()}
+
+
+def _weighted_sum(array: Any) -> str:
+    values = np.asarray(array, dtype=float)
+    norm = np.linalg.norm(values) or 1.0
+    while values.ndim:
+        values = values @ np.cos(1.0 + np.arange(values.shape[-1]))
+    return f"{float(values) / norm:.6f}"
+
+
+@functools.cache
+def _distributions(task: type[Task]) -> list[str]:
+    """Distributions that the task's code may come from."""
+    package = task.__module__.partition(".")[0]
+    return sorted(set(packages_distributions().get(package, ())) - {"pathkernel"})
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

@@ -26,7 +26,6 @@ from pathkernel_core.minimise import Solution, minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
-from pathkernel_datasets.choice import CHOICES, at_chosen, choose_temperatures
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.evaluation import (
     AnalysisError,
@@ -36,7 +35,6 @@ from pathkernel_datasets.evaluation import (
 )
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
-    CHOICE_VARIABLES,
     KNOWN_DIMENSIONS,
     STATUS_CODES,
     VALIDATION_VARIABLES,
@@ -138,7 +136,6 @@ def _create(
     variables = [
         *core_variables(network.outputs),
         *(VALIDATION_VARIABLES if data.validation is not None else ()),
-        *(CHOICE_VARIABLES if len(study.temperatures) > 1 else ()),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
     ]
     return Store.create(
@@ -149,7 +146,6 @@ def _create(
             {"seed": study.seeds, "temperature": study.temperatures, "width": study.widths},
             {name: xi.shape[0] for name, (xi, _) in data.test_sets.items()},
             data.realisation.sub_networks,
-            _choices(study, data),
             extra,
             meanings,
         ),
@@ -181,13 +177,6 @@ def _create(
 
 def _complete(store: Store, seed: int) -> bool:
     return all(bool((store.marker(name)[seed] != 0).all()) for name in store.markers)
-
-
-def _choices(study: Study, data: PreparedData) -> list[str]:
-    """Ways to choose a temperature that the study has."""
-    if len(study.temperatures) == 1:
-        return []
-    return [name for name in CHOICES if name != "validation" or data.validation is not None]
 
 
 def _fill_seed(
@@ -228,8 +217,6 @@ def _fill_seed(
                 store.write((seed, t, w), values, "status", STATUS_CODES[code])
                 computed += 1
             start = solution if solution is not None and solution.status.ok else None
-    if store.holds("choice_done"):
-        store.write((seed,), _chosen(store, seed, study), "choice_done", 1)
     return computed
 
 
@@ -252,24 +239,6 @@ def _minimise(
     with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
         return minimise_action(problem, network, temperature, throw=False)
     return None
-
-
-def _chosen(store: Store, seed: int, study: Study) -> dict[str, np.ndarray]:
-    """Temperatures and accuracies by every choice, at finite width and in the GP limit."""
-    values = {}
-    for suffix in ("", "_gp"):
-        evidence, accuracy = (
-            store.read(f"{name}{suffix}", (seed,)) for name in ("log_evidence", "accuracy")
-        )
-        validation = f"accuracy_validation{suffix}"
-        validated = store.read(validation, (seed,)) if store.holds(validation) else None
-        chosen = choose_temperatures(evidence, accuracy, validated)
-        index = np.stack(list(chosen.values()))  # (choice, [width,] test_set)
-        values[f"chosen_temperature{suffix}"] = at_chosen(study.temperatures, index)
-        values[f"chosen_accuracy{suffix}"] = np.stack(
-            [at_chosen(accuracy, entry) for entry in chosen.values()]
-        )
-    return values
 
 
 def _check_dimensions(analysis: Analysis, extra: Mapping[str, Any]) -> None:

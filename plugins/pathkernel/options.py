@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from pathkernel_datasets.choices import WORDS
+
 RESERVED = frozenset(
     ("widths", "temperatures", "seeds", "backend", "dtype", "out", "figures", "threads", "help")
 )
@@ -65,11 +67,11 @@ class NumberOrWord(click.ParamType):
 
 temperature_option = click.option(
     "--temperature",
-    type=NumberOrWord(("evidence", "validation")),
-    default="evidence",
-    show_default=True,
-    help="Temperature T to report; or at each width the one of largest log evidence, or of largest "
-    "accuracy on validation examples.",
+    type=NumberOrWord(WORDS),
+    help="Temperature T to report; or how it is chosen at each width, over all seeds: largest "
+    "validation accuracy, smallest leave-one-out error, largest log evidence, or on the first test "
+    "set, as in the paper.  [default: validation, or leave-one-out where the task has no "
+    "validation examples]",
 )
 """Option of commands that report a study."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ _ONLY = click.option(
 )
 @_ONLY
 def show(
-    store: Path, temperature: float | str, seed: int | None, gains: bool, only: str | None
+    store: Path, temperature: float | str | None, seed: int | None, gains: bool, only: str | None
 ) -> None:
     """Print the tables of a result store: of the study, and of every result beside it."""
     from pathkernel_views.tables import gain_table, rich_table
@@ -68,7 +69,11 @@ def show(
 )
 @_ONLY
 def plot(
-    store: Path, temperature: float | str, seed: int | None, out: Path | None, only: str | None
+    store: Path,
+    temperature: float | str | None,
+    seed: int | None,
+    out: Path | None,
+    only: str | None,
 ) -> None:
     """Draw the figures of a result store, of the study and its results, as PNG and SVG."""
     from pathkernel_views.figures import study_figures
@@ -126,7 +131,7 @@ def _parts(store: Path, only: str | None) -> tuple[StoredStudy, Sequence[str]]:
 
 
 def _views_of(
-    study: StoredStudy, name: str, views: str, temperature: float | str, seed: int | None
+    study: StoredStudy, name: str, views: str, temperature: float | str | None, seed: int | None
 ) -> Iterator[Any]:
     """Tables, or figures, of a result, or a line that says why there are none."""
     result = study.plugins.results.get(name)
@@ -147,10 +152,11 @@ def _views_of(
         yield f"{name}: skipped, {type(error).__name__}: {error}"
 
 
-def _configured(result: type[Result], temperature: float | str, seed: int | None) -> Result:
+def _configured(result: type[Result], temperature: float | str | None, seed: int | None) -> Result:
     """A result with its options at their defaults, but for what the user chose."""
     chosen: dict[str, Any] = {} if seed is None else {"seed": seed}
-    words = isinstance(getattr(result, "temperature", None), str)  # what its own default is
-    if words or isinstance(temperature, float):
+    options = {entry.name: entry.metadata for entry in dataclasses.fields(result)}
+    words = options.get("temperature", {}).get("choices")
+    if temperature is not None and (words or isinstance(temperature, float)):
         chosen["temperature"] = temperature
     return result(**{key: value for key, value in chosen.items() if key in result.view_options})

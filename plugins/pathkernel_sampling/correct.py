@@ -38,7 +38,7 @@ def correct_study(
     width : float
         Width N, one of the study's.
     temperature : float, optional
-        Temperature T, one of the study's; by default that of largest log evidence at this width.
+        Temperature T, one of the study's; by default as for :class:`Selection`.
     seed : int, optional
         Seed of data and heads, one of the study's; by default its first.
     plugins : Plugins, optional

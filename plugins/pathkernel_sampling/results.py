@@ -47,7 +47,7 @@ class _AtPoints(Result):
     )
     temperature: float | None = option(
         None,
-        "Temperature T, one of the study's; by default the one with most evidence.",
+        "Temperature T, one of the study's; by default as pathkernel show chooses it.",
         type=float,
     )
     seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)

@@ -64,7 +64,7 @@ def sample_study(
     width : float
         Width N, one of the study's.
     temperature : float, optional
-        Temperature T, one of the study's; by default that of largest log evidence at this width.
+        Temperature T, one of the study's; by default as for :class:`Selection`.
     seed : int, optional
         Seed of data and heads, one of the study's, and of the chains; by default the study's first.
     draws : int, optional

@@ -15,6 +15,7 @@ WIDTH = 200  # features of a token
 TOKENS = STATES + 1  # a beginning-of-sequence token stands in front
 _SHARPNESS = 10.0  # inverse temperature of the softmax
 _FLIP = 0.3  # probability that a chain of class +1 changes state
+_VARIANTS = ("plain", "strong-noise", "strong-noise-uniform")
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,10 @@ class HiddenMarkov(Task):
 
     A token is the feature vector v₊ or v₋ of its hidden state plus Gaussian noise, with a one-hot
     position appended. The plain variant has two layers of two heads: a head that looks for an equal
-    preceding state, a uniform head, and a random head in each layer. The strong-noise variant keeps
-    the two paths that help, and drowns the features in noise orthogonal to them.
+    preceding state, a uniform head, and a random head in each layer. The strong-noise variants keep
+    the two paths that help, good and denoising, and drown the features in noise orthogonal to
+    them: strong-noise with the random head of the first layer on the denoising path (Fig. 2e),
+    strong-noise-uniform with an exactly uniform one in its place (Fig. 5c).
     """
 
     name: ClassVar[str] = "hidden-markov"
@@ -34,8 +37,9 @@ class HiddenMarkov(Task):
 
     variant: str = option(
         "plain",
-        "plain: 4 paths, two of them adversarial; strong-noise: 2 paths, noisy features",
-        choices=("plain", "strong-noise"),
+        "plain: 4 paths, two of them adversarial; strong-noise: 2 paths, noisy features; "
+        "strong-noise-uniform: the same with a uniform denoising head",
+        choices=_VARIANTS,
     )
     examples: int = option(100, "training chains, half of each class")
     test_examples: int = option(1000, "test chains, half of each class")
@@ -47,7 +51,7 @@ class HiddenMarkov(Task):
             if value < 2 or value % 2:
                 raise ValueError(f"{name} must be even and at least 2, but is {value}")
         for name, choices in (
-            ("variant", ("plain", "strong-noise")),
+            ("variant", _VARIANTS),
             ("readout", ("first", "last", "mean")),
         ):
             if getattr(self, name) not in choices:
@@ -58,14 +62,15 @@ class HiddenMarkov(Task):
         train, test, heads = (
             np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
         )
-        noise = 5.0 if self.variant == "strong-noise" else 1.0
+        noise = 1.0 if self.variant == "plain" else 5.0
+        denoising = random_head(heads)
+        if self.variant == "strong-noise-uniform":
+            denoising = np.zeros_like(denoising)  # equal scores: exactly uniform attention
+        layers = [[same_state(), denoising], [uniform()]]
+        sub_networks = {"good": ((1,), (1,))}
         if self.variant == "plain":
-            layers = [[same_state(), random_head(heads)], [uniform(), random_head(heads)]]
-            sub_networks = {"good": ((1,), (1,)), "good + denoising": ((1, 2), (1,))}
-        else:
-            nowhere = np.zeros_like(uniform())  # equal scores: exactly uniform attention
-            layers = [[same_state(), nowhere], [uniform()]]
-            sub_networks = {"good": ((1,), (1,))}
+            layers[1].append(random_head(heads))
+            sub_networks["good + denoising"] = ((1, 2), (1,))
         readout: Readout = self.readout
         return Realisation(
             layers=[AttentionProduct(_SHARPNESS * np.stack(layer)) for layer in layers],

@@ -54,7 +54,7 @@ class Shown:
         cls,
         study: xr.Dataset,
         widths: Sequence[float] | None = None,
-        temperature: float | str = "evidence",
+        temperature: float | str | None = None,
         seed: int | None = None,
     ) -> Shown:
         """Choose points of a study.
@@ -66,8 +66,8 @@ class Shown:
         widths : sequence of float, optional
             By default all of the study.
         temperature : float or str
-            One of the study's, or the word by which it is chosen at each width: evidence or
-            validation.
+            One of the study's, or how it is chosen at each width, as for
+            :class:`pathkernel_datasets.selection.Selection`.
         seed : int, optional
             By default the study's first.
 

@@ -74,11 +74,12 @@ def prune_study(
         The trained network; by default the file of heads that the study names, as it is named or
         beside the store.
     widths : sequence of float, optional
-        Widths N whose order parameters score heads, among the study's; by default that of largest
-        log evidence, 10, and those with draws, see
+        Widths N whose order parameters score heads, among the study's; by default that which
+        the choice of temperature prefers, 10, and those with draws, see
         :func:`pathkernel_trained.theory_scores.theory_points`.
     temperature : float, optional
-        Temperature T, one of the study's; by default, at every width, that of largest log evidence.
+        Temperature T, one of the study's; by default, at every width, the one that
+        is chosen there.
     seed : int, optional
         Seed of the study's training examples, one of the study's; by default its first. Examples
         are drawn from it, too.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
+from pathkernel_datasets.choices import WORDS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,11 +51,10 @@ class Comparison(Result):
         type=tuple,
         flags=("--width", "--widths"),
     )
-    temperature: float | str = option(
-        "evidence",
-        "Temperature T to report; or at each width the one of largest log evidence, or of largest "
-        "accuracy on validation examples.",
-        choices=("evidence", "validation"),
+    temperature: float | str | None = option(
+        None,
+        "Temperature T to report; or how it is chosen at each width, as for pathkernel show.",
+        choices=WORDS,
         type=float,
     )
     seed: int | None = option(None, "Seed to show; by default the study's first.", type=int)
@@ -115,13 +115,13 @@ class Pruning(Result):
     widths: tuple[float, ...] | None = option(
         None,
         "Widths N, among the study's, whose order parameters score heads; --order goes by the "
-        "first.  [default: that of largest log evidence, 10, and those with draws]",
+        "first.  [default: that which the choice of temperature prefers, 10, and those with draws]",
         type=tuple,
         flags=("--width", "--widths"),
     )
     temperature: float | None = option(
         None,
-        "Temperature T, one of the study's; by default, at each width, that of most evidence.",
+        "Temperature T, one of the study's; by default at each width the one of pathkernel show.",
         type=float,
     )
     seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)

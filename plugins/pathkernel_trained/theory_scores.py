@@ -9,6 +9,8 @@ import xarray as xr
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
+from pathkernel_datasets.choice import default_choice
+from pathkernel_datasets.choices import CHOICES
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import NOT_COMPUTED, number
@@ -28,18 +30,18 @@ def theory_points(
 ) -> list[Point]:
     """Points of a study whose order parameters score heads; the first is the one to go by.
 
-    The log evidence is summed over the seeds wherever something is chosen by it, as
-    :class:`pathkernel_datasets.selection.Selection` does, so that the points and the draws of
-    ``pathkernel sample`` are at the same temperatures.
+    Temperatures are chosen over all seeds, as :class:`pathkernel_datasets.selection.Selection`
+    does, so that the points and the draws of ``pathkernel sample`` are at the same ones.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         The study, from :func:`pathkernel_datasets.store.open_store`.
     widths : sequence of float, optional
-        By default the width of largest log evidence, the paper's N = 10, and those of ``drawn``.
+        By default the width that the choice of temperature prefers, the paper's N = 10, and those
+        of ``drawn``.
     temperature : float, optional
-        By default, at every width, that of largest log evidence there.
+        By default, at every width, the one that is chosen there.
     seed : int, optional
         By default the study's first.
     drawn : iterable of Point
@@ -53,7 +55,7 @@ def theory_points(
     chosen = dataset["width"].values if widths is None else widths
     points = [Point.find(dataset, width, temperature, seed) for width in chosen]
     if widths is None:
-        points = _by_evidence(dataset, points, set(drawn))
+        points = _by_score(dataset, points, set(drawn))
     return points
 
 
@@ -138,22 +140,26 @@ def _in_path_order(dataset: xr.Dataset, matrices: xr.DataArray) -> np.ndarray:
     return matrices.sel(path=list(labels), path_dual=list(labels)).values
 
 
-def _by_evidence(
+def _by_score(
     dataset: xr.Dataset, points: Sequence[Point], drawn: Collection[Point]
 ) -> list[Point]:
-    """Of points at all widths: that of most evidence, the paper's, those with draws."""
+    """Of points at all widths: that of the best score, the paper's, those with draws.
+
+    The score is what the default choice of a temperature goes by.
+    """
     wanted = {
         name: xr.DataArray([getattr(at, name) for at in points], dims="point")
         for name in ("temperature", "width")
     }
-    at_points = dataset[["log_evidence", "status"]].sel(wanted)
-    evidence = at_points["log_evidence"].where(at_points["status"] != NOT_COMPUTED)
-    known = evidence.notnull()
+    choice = CHOICES[default_choice(dataset)]
+    at_points = dataset[[choice.score, "status"]].sel(wanted)
+    score = choice.sign * at_points[choice.score].where(at_points["status"] != NOT_COMPUTED)
+    known = score.notnull()
     computed = known.sel(seed=points[0].seed)
     if not computed.any():
         raise StoreError("no point of the study is computed yet; go on with: pathkernel run")
     seeds = known.sum("seed").where(computed, 0)  # sums over fewer seeds are not comparable
-    total = evidence.sum("seed").where(seeds == seeds.max())
+    total = score.sum("seed").where(seeds == seeds.max())
     best = points[int(total.argmax("point"))]
     held = [at for at, there in zip(points, computed.values) if there]
     paper = [at for at in held if at.width == PAPER_WIDTH]

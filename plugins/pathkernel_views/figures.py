@@ -45,7 +45,7 @@ _PARTS = (PURPLE, GREY, SKY)  # of sub-networks
 
 def accuracy(
     dataset: xr.Dataset,
-    temperature: float | str = "evidence",
+    temperature: float | str | None = None,
     add: Callable[[Axes, int], None] = lambda axis, test_set: None,
 ) -> Figure:
     """Accuracy against width, one panel per test set.
@@ -58,9 +58,9 @@ def accuracy(
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, "evidence" or "validation"
-        Temperature of the store; or the one with the largest log evidence, or validation accuracy,
-        over the seeds, chosen for each width and for the GP limit.
+    temperature : float or str, optional
+        Temperature of the store, or how it is chosen at each width and for the limits, as for
+        :class:`pathkernel_datasets.selection.Selection`.
     add : callable
         Draws more into the panel of a test set, given by its index.
 
@@ -73,7 +73,7 @@ def accuracy(
     NothingToPlot
         If no accuracy is computed yet.
     ValueError
-        If the store does not have that temperature, or no validation accuracy to choose it by.
+        If the store does not have that temperature, or what the choice goes by.
     """
     selection = Selection(dataset, temperature)
     theory, limit = selection.point("accuracy"), selection.reference("accuracy_gp")
@@ -106,7 +106,7 @@ def accuracy(
             middle, reach = spread_over_seeds(limit.isel(test_set=t).values[:, None], examples)
             across(axis, middle[0], LIMIT, "GP limit", reach[:, 0])
             for index in range(dataset.sizes.get("sub_network", 0)):
-                part = selection.reference("accuracy_sub_network").isel(sub_network=index)
+                part = selection.sub_networks("accuracy_sub_network").isel(sub_network=index)
                 middle, _ = spread_over_seeds(part.isel(test_set=t).values[:, None])
                 look = Look(_PARTS[index % 3], line=(0, (1, 1 + index // 3)))
                 across(axis, middle[0], look, f"{part['sub_network'].item()} (GP limit)")
@@ -119,7 +119,7 @@ def accuracy(
 
 def alignment(
     dataset: xr.Dataset,
-    temperature: float | str = "evidence",
+    temperature: float | str | None = None,
     seed: int | None = None,
     components: int | None = None,
 ) -> Figure:
@@ -164,7 +164,7 @@ def save_figures(
     dataset: xr.Dataset,
     folder: str | os.PathLike,
     *,
-    temperature: float | str = "evidence",
+    temperature: float | str | None = None,
     seed: int | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
@@ -193,7 +193,7 @@ def save_figures(
 
 
 def study_figures(
-    dataset: xr.Dataset, temperature: float | str = "evidence", seed: int | None = None
+    dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
 ) -> dict[str, Callable[[], Figure]]:
     """Functions that draw the figures of a study, by name; parameters as for the single ones."""
     figures = {
@@ -203,6 +203,6 @@ def study_figures(
         "same_path_kernels": partial(same_path_kernels, dataset, seed),
         "head_scores": partial(head_scores, dataset, temperature),
     }
-    if "choice" in dataset.dims:  # with one temperature there is nothing to miss
+    if dataset.sizes["temperature"] > 1:  # with one temperature there is nothing to miss
         figures["temperature_choice"] = partial(temperature_choice, dataset)
     return figures

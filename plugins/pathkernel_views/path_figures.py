@@ -20,7 +20,7 @@ from pathkernel_views.panels import Bars, HeatMap, Ticks, head_bars, heatmaps, p
 
 
 def order_parameters(
-    dataset: xr.Dataset, temperature: float | str = "evidence", seed: int | None = None
+    dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
 ) -> Figure:
     """Order parameter U at every width, one heat map each, all on one scale.
 
@@ -96,7 +96,7 @@ def _by_label(labels: np.ndarray, name: str) -> Ticks:
     return Ticks(name, ends - counts / 2 - 0.5, names, ends[:-1] - 0.5)
 
 
-def head_scores(dataset: xr.Dataset, temperature: float | str = "evidence") -> Figure:
+def head_scores(dataset: xr.Dataset, temperature: float | str | None = None) -> Figure:
     """Score of every head, one panel per layer, from the smallest to the largest width.
 
     Of many widths a few are shown. Bars are medians over the seeds; whiskers span the seeds.

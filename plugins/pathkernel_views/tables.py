@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choice import CHOICES
+from pathkernel_datasets.choice import default_choice
+from pathkernel_datasets.choices import CHOICES
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
@@ -50,16 +51,15 @@ class Row:
     status: str
 
 
-def summary(dataset: xr.Dataset, temperature: float | str = "evidence") -> list[Row]:
+def summary(dataset: xr.Dataset, temperature: float | str | None = None) -> list[Row]:
     """Table of a result store: one row per width, the Gaussian process limit, sub-networks.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, "evidence" or "validation"
-        Temperature of the store; or the one with the largest log evidence, or validation accuracy,
-        chosen for each width and for the limit (see :class:`Selection`).
+    temperature : float or str, optional
+        Temperature of the store, or how it is chosen for each row (see :class:`Selection`).
 
     Returns
     -------
@@ -68,7 +68,7 @@ def summary(dataset: xr.Dataset, temperature: float | str = "evidence") -> list[
     Raises
     ------
     ValueError
-        If the store does not have that temperature, or no validation accuracy to choose it by.
+        If the store does not have that temperature, or what the choice goes by.
     """
     return _rows(dataset, Selection(dataset, temperature))
 
@@ -100,18 +100,18 @@ def _width_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
 
 
 def _limit_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
-    limits = {"GP limit": selection.reference("accuracy_gp")}
+    limits = [("GP limit", selection.temperature_gp, selection.reference("accuracy_gp"))]
     if dataset.sizes.get("sub_network", 0):
-        for part in selection.reference("accuracy_sub_network").transpose("sub_network", ...):
-            limits[part["sub_network"].item()] = part
+        parts = selection.sub_networks("accuracy_sub_network").transpose("sub_network", ...)
+        for temperature, part in zip(selection.temperatures_sub_network, parts):
+            limits.append((part["sub_network"].item(), float(temperature), part))
     done = selection.references_done.values
     rows = []
-    for name, accuracy in limits.items():
+    for name, temperature, accuracy in limits:
         failed = int((accuracy.isnull().all("test_set").values & done).sum())
         problems = {"not computed": int((~done).sum()), "not positive definite": failed}
         status = _status(problems, done.size)
-        limit = selection.temperature_gp
-        rows.append(Row(str(name), None, limit, None, _accuracies(accuracy), None, status))
+        rows.append(Row(str(name), None, temperature, None, _accuracies(accuracy), None, status))
     return rows
 
 
@@ -209,14 +209,14 @@ def plain_table(title: str | Text, caption: str = "") -> Table:
     )
 
 
-def rich_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Table:
+def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
     """The same table, to print with rich.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    temperature : float, "evidence" or "validation"
+    temperature : float or str, optional
         As for :func:`summary`.
 
     Returns
@@ -228,7 +228,7 @@ def rich_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Ta
     Raises
     ------
     ValueError
-        If the store does not have that temperature, or no validation accuracy to choose it by.
+        If the store does not have that temperature, or what the choice goes by.
     """
     selection = Selection(dataset, temperature)
     rows = _rows(dataset, selection)
@@ -280,31 +280,40 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
     return "\n".join(lines)
 
 
-def gain_table(dataset: xr.Dataset, temperature: float | str = "evidence") -> Table:
+def gain_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
     """What finite width gains over the limit; as for :func:`pathkernel_datasets.gains.gains`."""
     found = gains(dataset, temperature)
     seeds = found.attrs["seeds"]
     several = len(seeds) > 1
     spread = "; in brackets that over the seeds" if several else ""
-    if not isinstance(temperature, str):
-        at = f"T = {temperature:g}"
-    elif "choice" in dataset.dims:
-        at = f"the T of {CHOICES[temperature]} of each seed"
-    else:
-        at = f"T = {dataset['temperature'].item():g}"
     caption = (
         "Accuracy (fraction correct), and its gain over the GP limit in points ± standard error "
         f"over the test examples, which both classify{spread}. Means over "
-        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}, at {at}."
+        f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}. T: temperature of "
+        "the width and, behind it, of the limit that it is compared with"
+        f"{_chosen(dataset, temperature)}."
     )
+    limit = float(found["temperature_gp"])
+    temperatures = [f"{value:g} | {limit:g}" for value in found["temperature"].values]
     widths = [f"N = {number(width)}" for width in found["width"].values]
-    columns = [Column("network", [*widths, "GP limit"])]
+    columns = [
+        Column("network", [*widths, "GP limit"]),
+        Column("T", [*temperatures, f"{limit:g}"]),
+    ]
     for name in found["test_set"].values:
         here = found.sel(test_set=name)
         cells = [_gain_cell(here.isel(width=w), several) for w in range(len(widths))]
         columns.append(Column(str(name), [*cells, here["accuracy_gp"]], ".3f"))
     title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
     return value_table(title, columns, caption, {len(widths) - 1})
+
+
+def _chosen(dataset: xr.Dataset, temperature: float | str | None) -> str:
+    """How temperatures were chosen, in words."""
+    if isinstance(temperature, float) or dataset.sizes["temperature"] == 1:
+        return ""
+    choice = default_choice(dataset) if temperature is None else temperature
+    return f", both of {CHOICES[choice].words} over the seeds"
 
 
 def _gain_cell(point: xr.Dataset, several: bool) -> str:

@@ -6,9 +6,12 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pathkernel_datasets.choice import NOT_COMPUTED, choose
+from pathkernel_datasets.choices import CHOICES
 from pathkernel_datasets.selection import count_test_examples
 from pathkernel_views.drawing import (
     BLUE,
+    GREEN,
     GREY,
     ORANGE,
     PURPLE,
@@ -24,9 +27,10 @@ from pathkernel_views.drawing import (
 from pathkernel_views.figure_files import NothingToPlot
 
 _CURVES = {  # choice: (label, colour, marker, shift along the axis of widths)
-    "evidence": ("T of largest log evidence", BLUE, "o", -1),
-    "validation": ("T of largest validation accuracy", PURPLE, "s", 0),
-    "test": ("T best on this very test set (optimistic)", ORANGE, "^", 1),
+    "validation": ("T of largest validation accuracy", PURPLE, "s", -1.5),
+    "leave-one-out": ("T of smallest leave-one-out error", GREEN, "D", -0.5),
+    "evidence": ("T of largest log evidence, where defined", BLUE, "o", 0.5),
+    "test": ("T best on this very test set (optimistic)", ORANGE, "^", 1.5),
 }
 _DASH = 3.0  # dashes of one line fall into the gaps of the others, should they coincide
 
@@ -34,9 +38,10 @@ _DASH = 3.0  # dashes of one line fall into the gaps of the others, should they 
 def temperature_choice(dataset: xr.Dataset) -> Figure:
     """Accuracy against width by each choice of the temperature, and the temperatures chosen.
 
-    One column per test set. Points are medians over the seeds with their range, or, where a single
-    seed is computed, its values, the accuracy with the binomial standard error of the test set.
-    Dashed lines across are Gaussian process limits at temperatures that are chosen likewise.
+    Each choice is made over all seeds together. One column per test set. Points are medians over
+    the seeds with their range, or, where a single seed is computed, its values, the accuracy with
+    the binomial standard error of the test set. Dashed lines across are Gaussian process limits at
+    temperatures that are chosen likewise.
 
     Parameters
     ----------
@@ -52,12 +57,15 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
     NothingToPlot
         If the store has one temperature only, or no seed has all of its grid points yet.
     """
-    if "choice" not in dataset.dims:
+    if dataset.sizes["temperature"] == 1:
         raise NothingToPlot("the store holds no choice between temperatures")
-    done = dataset["choice_done"].load() != 0
-    if not done.any():
-        raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
+    computed = (dataset["status"] != NOT_COMPUTED).all(("temperature", "width"))
+    done = computed & (dataset["reference_done"] != 0).all("temperature")
     seeds = dataset["seed"].values[done.values]
+    if not seeds.size:
+        raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
+    dataset = dataset.sel(seed=seeds)
+    chosen = {name: _at_chosen(dataset, name) for name in _CURVES if CHOICES[name].score in dataset}
     spread = f"median and range of {len(seeds)} seeds"
     if len(seeds) == 1:
         spread = f"seed {seeds[0]}, accuracy ± binomial standard error"
@@ -66,28 +74,42 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
     panel = (max(3.1, 5.0 / columns), 2.4)
     words = f"choices of the temperature, {spread}"
     grid = {"sharex": True, "height_ratios": (3, 2)}
-    grid = {"sharex": True, "height_ratios": (3, 2)}
     with sheet(dataset, words, [columns] * 2, panel, legend=2, **grid) as (figure, axes):
         for t, (above, below) in enumerate(zip(axes[:columns], axes[columns:])):
             above.set_title(names[t])
             examples = count_test_examples(dataset, t) if len(seeds) == 1 else None
-            rows = ((above, "chosen_accuracy", examples), (below, "chosen_temperature", None))
+            rows = ((above, "accuracy", examples), (below, "temperature", None))
             for axis, name, count in rows:
                 if t:
                     axis.sharey(axes[0] if axis is above else axes[columns])
                     axis.tick_params(labelleft=False)
-                chosen = dataset[[name, f"{name}_gp"]].where(done).sel(test_set=names[t])
-                for choice in map(str, dataset["choice"].values):
-                    _draw_choice(axis, chosen.sel(choice=choice), name, count, _CURVES[choice])
+                for choice, values in chosen.items():
+                    drawn = values.sel(test_set=names[t])
+                    _draw_choice(axis, drawn, name, count, _CURVES[choice])
                 width_axis(axis, dataset["width"].values)
             above.set_xlabel("")
         temperatures = dataset["temperature"].values
         log_axis(axes[columns], "y", temperatures, [f"{value:g}" for value in temperatures])
-        dashes = (0, (_DASH, 2 * _DASH))
+        dashes = (0, (_DASH, 3 * _DASH))
         axes[0].errorbar([], [], color=GREY, linestyle=dashes, label="GP limit, T chosen likewise")
         axes[0].set_ylabel("accuracy (fraction correct)")
         axes[columns].set_ylabel("temperature T chosen")
     return figure
+
+
+def _at_chosen(dataset: xr.Dataset, choice: str) -> xr.Dataset:
+    """Temperature chosen and accuracy there, at every width and, with _gp, in the limit."""
+    found, values = choose(dataset, choice), {}
+    for suffix in ("", "_gp"):
+        index = found[f"index{suffix}"]
+        accuracy = dataset[f"accuracy{suffix}"].load().isel(temperature=index)
+        accuracy = accuracy.where(index >= 0)
+        values[f"temperature{suffix}"] = accuracy["temperature"].where(index >= 0)
+        values[f"accuracy{suffix}"] = accuracy.drop_vars("temperature")
+    values = {
+        name: array.drop_vars("temperature", errors="ignore") for name, array in values.items()
+    }
+    return xr.Dataset(values)
 
 
 def _draw_choice(
@@ -95,15 +117,17 @@ def _draw_choice(
     chosen: xr.Dataset,
     name: str,
     examples: int | None,
-    drawn: tuple[str, str, str, int],
+    drawn: tuple[str, str, str, float],
 ) -> None:
     """One choice against the width, moved aside a little, and its limit across the panel."""
     label, colour, marker, place = drawn
+    seeds = chosen["accuracy"]["seed"]
+    chosen = chosen.broadcast_like(seeds)
     values = chosen[name].transpose("seed", "width")
     middle, reach = spread_over_seeds(values.values, examples)
     widths = values["width"].values
-    style = {"markersize": 3.5, "linewidth": 1.5 - 0.5 * place}  # what lies below still shows
+    style = {"markersize": 3.5, "linewidth": 1.5 - 0.3 * place}  # what lies below still shows
     curve(axis, aside(widths, widths, place), middle, Look(colour, marker), label, reach, **style)
     middle, reach = spread_over_seeds(chosen[f"{name}_gp"].values[:, None], examples)
-    dashes = (_DASH * (1 + place), (_DASH, 2 * _DASH))
+    dashes = (_DASH * (1.5 + place), (_DASH, 3 * _DASH))
     across(axis, middle[0], Look(colour, line=dashes), error=reach[:, 0])

@@ -89,7 +89,12 @@ def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
     status, _, err = invoke(*SMALL, *grid, "--out", "a.zarr")
     assert status == 0, err
     assert (tmp_path / "a-figures" / "temperature_choice.png").exists()
-    for value, words in (("evidence", "T of largest log evidence"), ("0.1", "T = 0.1.")):
+    for value, words in (
+        ("leave-one-out", "T of smallest leave-one-out squared error"),
+        ("evidence", "T of largest log evidence"),
+        ("paper", "T of largest accuracy on the first test set"),
+        ("0.1", "T = 0.1."),
+    ):
         _, out, _ = invoke("show", "a.zarr", "--temperature", value)
         assert words in " ".join(out.split())  # in lines of a narrow table
     _, out, _ = invoke("show", "a.zarr", "--temperature", "0.1", "--gains")
@@ -104,7 +109,7 @@ def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
         assert "no validation accuracy" in err
         status, _, err = invoke(*command_, "--temperature", "best")
         assert status == 2
-        assert "'best' is neither a temperature nor one of evidence, validation" in err
+        assert "'best' is neither a temperature nor one of validation, leave-one-out" in err
 
 
 @pytest.mark.version

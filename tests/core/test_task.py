@@ -300,7 +300,7 @@ def test_options_are_values_by_name():
     }
     assert task.provenance() == {}
     entries = {entry.name: entry.metadata for entry in dataclasses.fields(task)}
-    assert entries["variant"]["choices"] == ("plain", "strong-noise")
+    assert entries["variant"]["choices"] == ("plain", "strong-noise", "strong-noise-uniform")
     assert entries["examples"]["help"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from test_sweep import Small
@@ -95,3 +97,24 @@ def test_differences_between_studies_are_named_one_by_one(tmp_path):
     other = Study(Small(examples=14), widths=(5, 50), temperatures=(1.0,))
     with pytest.raises(StoreError, match="options, examples: the store has 12, this run 14"):
         run_study(other, tmp_path / "a.zarr")
+
+
+def test_results_of_code_that_has_changed_are_refused(tmp_path, monkeypatch):
+    """The same task with the same options draws something else now."""
+    run(tmp_path / "a.zarr")
+    realise = Small.realise
+
+    def changed(self, seed):
+        realisation = realise(self, seed)
+        inputs = realisation.train.inputs.copy()
+        inputs[3, 1] *= 1.01
+        return dataclasses.replace(
+            realisation, train=dataclasses.replace(realisation.train, inputs=inputs)
+        )
+
+    monkeypatch.setattr(Small, "realise", changed)
+    with pytest.raises(StoreError, match="drawn, training inputs: the store has") as caught:
+        run(tmp_path / "a.zarr")
+    assert "heads of layer" not in str(caught.value)
+    monkeypatch.setattr(Small, "realise", realise)
+    assert run(tmp_path / "a.zarr") == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,9 @@ import pathkernel_core as pk
 from pathkernel_core.task import Examples
 from pathkernel_datasets import store as store_module
 from pathkernel_datasets import sweep
-from pathkernel_datasets.choice import CHOICES, at_chosen, choose_temperatures
+from pathkernel_datasets.choice import best, choose
 from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
@@ -28,54 +28,29 @@ from pathkernel_datasets.sweep import run_study
 TEMPERATURES = (1.0, 0.02, 0.3)  # in no order
 
 
-def searched(scores, evidence):
-    """First index of the best (score, evidence) among those known."""
-    known = [
-        (score, value, -index)
-        for index, (score, value) in enumerate(zip(scores, evidence))
-        if not math.isnan(score) and not math.isnan(value)
-    ]
-    return -max(known)[2] if known else -1
-
-
 few = st.sampled_from([math.nan, 0.2, 0.5, 0.7])
 
 
 @given(
-    arrays(float, (4, 2), elements=st.sampled_from([math.nan, -3.0, -1.0, 0.5])),
-    arrays(float, (4, 2, 3), elements=few),
-    arrays(float, (4, 2), elements=few),
+    arrays(float, (3, 4), elements=few),
+    arrays(float, (3, 4), elements=st.sampled_from([-3.0, -1.0, 0.5])),
+    arrays(bool, (3, 4)),
 )
-def test_choices_are_those_of_a_search(evidence, accuracy, validation):
-    chosen = choose_temperatures(evidence, accuracy, validation)
-    assert list(chosen) == list(CHOICES)
-    for width, test in np.ndindex(2, 3):
-        at = (slice(None), width)
-        scores = {
-            "evidence": evidence[at],
-            "validation": validation[at],
-            "test": accuracy[(*at, test)],
-        }
-        for name, values in scores.items():
-            assert chosen[name][width, test] == searched(values, evidence[at]), name
-    best = at_chosen(accuracy, chosen["test"])
-    for index in chosen.values():
-        other = at_chosen(accuracy, index)
-        assert not (other > best).any(), "nothing beats the choice on the test set itself"
-
-
-def test_temperatures_at_the_chosen_indices():
-    index = np.array([[2, -1], [0, 1]])
-    found = at_chosen((0.1, 0.2, 0.3), index)
-    np.testing.assert_array_equal(found, [[0.3, np.nan], [0.1, 0.2]])
-
-
-def test_without_validation_examples_there_are_two_choices():
-    chosen = choose_temperatures(np.array([-1.0, -2.0]), np.array([[0.5], [0.6]]))
-    assert {name: index.tolist() for name, index in chosen.items()} == {
-        "evidence": [0],
-        "test": [1],
-    }
+def test_the_best_is_that_of_a_search(score, ties, tried):
+    """In words: of the seeds with most temperatures those that all of them have, …"""
+    counts = [sum(row) for row in tried]
+    seeds = [seed for seed in range(3) if counts[seed] == max(counts)]
+    common = [t for t in range(4) if all(tried[seed, t] for seed in seeds)]
+    if not common:
+        seeds = seeds[:1]
+        common = [t for t in range(4) if tried[seeds[0], t]]
+    known = {t: [s for s in seeds if not math.isnan(score[s, t])] for t in common}
+    most = max(map(len, known.values()), default=0)
+    left = [t for t in common if most and len(known[t]) == most]
+    for values in (score, ties):
+        sums = {t: sum(values[s, t] for s in seeds if not math.isnan(values[s, t])) for t in left}
+        left = [t for t in left if sums[t] >= max(sums.values()) - 1e-12]
+    assert best(score, ties, tried) == (left[0] if left else -1)
 
 
 @dataclass(frozen=True)
@@ -126,49 +101,81 @@ def test_validation_accuracy_is_that_of_the_core(complete):
             assert at.accuracy_validation_gp == pk.accuracy(limit.predict(new).mean, labels)
 
 
-@pytest.mark.parametrize("suffix", ["", "_gp"])
-def test_stored_choices_are_the_best_of_the_stored_grid(complete, suffix):
+@pytest.mark.parametrize("suffix", ["", "_gp", "_sub_network"])
+def test_choices_are_the_best_of_the_stored_grid_over_all_seeds(complete, suffix):
     dataset = open_store(complete).load()
-    assert list(dataset.choice.values) == ["evidence", "validation", "test"]
-    assert (dataset.choice_done == 1).all()
     accuracy = dataset[f"accuracy{suffix}"]
     scores = {
-        "evidence": dataset[f"log_evidence{suffix}"].broadcast_like(accuracy),
+        "leave-one-out": -dataset[f"leave_one_out_squared_error{suffix}"].broadcast_like(accuracy),
         "validation": dataset[f"accuracy_validation{suffix}"].broadcast_like(accuracy),
         "test": accuracy,
+        "paper": accuracy.isel(test_set=0, drop=True).broadcast_like(accuracy),
     }
+    ties = dataset[f"leave_one_out_log_density{suffix}"].broadcast_like(accuracy).sum("seed")
     for name, score in scores.items():
-        tied = score == score.max("temperature")
-        best = scores["evidence"].where(tied).idxmax("temperature")
-        chosen = dataset[f"chosen_temperature{suffix}"].sel(choice=name, drop=True)
-        xr.testing.assert_equal(chosen.transpose(*best.dims), best.rename(chosen.name))
-        taken = dataset[f"chosen_accuracy{suffix}"].sel(choice=name, drop=True)
-        expected = accuracy.sel(temperature=best, drop=True)
-        np.testing.assert_array_equal(taken.transpose(*best.dims), expected.transpose(*best.dims))
+        total = score.sum("seed").round(12)
+        wanted = ties.where(total == total.max("temperature")).idxmax("temperature")
+        found = choose(dataset, name)[f"index{suffix}"]
+        assert (found >= 0).all()
+        np.testing.assert_array_equal(
+            dataset.temperature.values[found.transpose(*wanted.dims)], wanted, err_msg=name
+        )
 
 
-def test_names_say_that_the_test_choice_is_biased(complete):
-    dataset = open_store(complete)
-    for name in ("chosen_accuracy", "chosen_accuracy_gp", "choice"):
-        assert "optimistically biased" in dataset[name].attrs["long_name"]
+def test_the_evidence_is_chosen_by_only_where_it_is_defined(complete):
+    """The order parameter has six paths: at N = 5 it has no log evidence."""
+    dataset = open_store(complete).load()
+    assert dataset.log_evidence.sel(width=5).isnull().all()
+    assert dataset.log_evidence.sel(width=50).notnull().all()
+    found = choose(dataset, "evidence")
+    assert (found["index"].sel(width=5) == -1).all()
+    best = dataset.log_evidence.sel(width=50).sum("seed").argmax("temperature")
+    assert (found["index"].sel(width=50) == best).all()
+    with pytest.raises(ValueError, match=r'log evidence is not defined at N = 5.*"validation"'):
+        Selection(dataset, "evidence")
+    assert Selection(dataset.sel(width=[50]), "evidence").chosen == "evidence"
+
+
+def test_leave_one_out_is_that_of_the_core(complete):
+    dataset = open_store(complete).load().sel(seed=4, temperature=0.3)
+    realisation = Validated().realise(4)
+    train = realisation.train
+    xi = pk.attentioned_inputs(train.inputs, realisation.layers, "mean")
+    problem, network = pk.PathKernels(xi, train.labels), pk.Network((2, 3), 50, 1.3)
+    whole = pk.minimise_action(problem, network, 0.3), pk.gp_limit(problem, network, 0.3)
+    for solution, suffix, at in zip(whole, ("", "_gp"), (dataset.sel(width=50), dataset)):
+        want = pk.leave_one_out(solution, xi, train.labels)
+        assert at[f"leave_one_out_log_density{suffix}"] == pytest.approx(want.log_density, rel=1e-6)
+        error = at[f"leave_one_out_squared_error{suffix}"]
+        assert error == pytest.approx(want.squared_error, rel=1e-6)
+    ((name, kept),) = realisation.sub_networks.items()
+    paths = network.paths_through(kept)
+    part = pk.gp_limit(problem.keep_paths(paths), network.keep_heads(kept), 0.3)
+    want = pk.leave_one_out(part, xi[:, paths], train.labels)
+    at = dataset.sel(sub_network=name)
+    assert at.leave_one_out_squared_error_sub_network == pytest.approx(want.squared_error)
+    assert at.log_evidence_sub_network == pytest.approx(part.log_evidence)
+
+
+def test_defaults(complete, tmp_path):
+    """Validation examples if there are any, else the training examples, each left out."""
+    assert Selection(open_store(complete)).chosen == "validation"
+    run(tmp_path / "bare.zarr", Small(), widths=(5,), seeds=(0,))
+    bare = open_store(tmp_path / "bare.zarr")
+    assert "accuracy_validation" not in bare
+    assert Selection(bare).chosen == "leave-one-out"
+    with pytest.raises(ValueError, match="no validation accuracy"):
+        choose(bare, "validation")
 
 
 def test_one_temperature_leaves_nothing_to_choose(tmp_path):
     run(tmp_path / "one.zarr", temperatures=(0.1,), widths=(5,), seeds=(0,))
     dataset = open_store(tmp_path / "one.zarr")
-    assert "choice" not in dataset.dims
-    assert not [name for name in dataset if name.startswith("cho")]
+    assert Selection(dataset).chosen is None
     assert dataset.accuracy_validation.notnull().all()
 
 
-def test_no_validation_examples_no_validation_choice(tmp_path):
-    run(tmp_path / "bare.zarr", Small(), widths=(5,), seeds=(0,))
-    dataset = open_store(tmp_path / "bare.zarr")
-    assert list(dataset.choice.values) == ["evidence", "test"]
-    assert "accuracy_validation" not in dataset
-
-
-@pytest.mark.parametrize("after", [2, 5, 6, 8, 10, 11, 16, 22])  # of 22 writes
+@pytest.mark.parametrize("after", [2, 5, 6, 8, 10, 11, 16, 20])  # of 20 writes
 def test_a_run_stopped_anywhere_goes_on_to_the_same_store(tmp_path, complete, monkeypatch, after):
     """Bit for bit, though minimisations start from neighbours that were stored before the stop."""
     path = tmp_path / "study.zarr"
@@ -239,9 +246,7 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
             dataset[name].sel(temperature=0.02), open_store(alone)[name].sel(temperature=0.02)
         )
     if failure == "not positive definite":
-        for name in ("chosen_temperature", "chosen_accuracy"):
-            assert dataset[name].notnull().all()
-        assert not (dataset.chosen_temperature == 0.3).any()
+        assert not (Selection(dataset).temperatures == 0.3).any()
 
 
 def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monkeypatch):
@@ -258,20 +263,3 @@ def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monk
     mine, theirs = open_store(path).load(), open_store(complete).load()
     assert (mine.status == STATUS_CODES["converged"]).all()
     np.testing.assert_allclose(mine.order_parameter, theirs.order_parameter, atol=1e-5)
-
-
-def test_stores_of_before_the_choice_can_be_gone_on_with(tmp_path):
-    """A store that lacks the variables of the choice is completed without them."""
-    path = tmp_path / "study.zarr"
-    run(path, Small(), widths=(5,), seeds=(0,))
-    for name in ("chosen_temperature", "chosen_accuracy", "choice_done"):
-        for each in (name, f"{name}_gp"):
-            shutil.rmtree(path / each, ignore_errors=True)
-    import zarr
-
-    group = zarr.open_group(path, use_consolidated=False)
-    left = [name for name in group.attrs["variables"] if not name.startswith("cho")]
-    group.attrs["variables"] = left
-    group["status"][0, 1, 0] = 0
-    assert run(path, Small(), widths=(5,), seeds=(0,)) == 1
-    assert run(path, Small(), widths=(5,), seeds=(0,)) == 0

@@ -13,6 +13,7 @@ from test_sweep import Small
 
 import pathkernel_core as pk
 from pathkernel_datasets.gains import gains
+from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
@@ -96,19 +97,20 @@ def assert_by_hand(dataset, found, temperature):
             assert at["seed_error"] == pytest.approx(error)
 
 
-@pytest.mark.parametrize("choice", ["evidence", "validation"])
-def test_gains_at_the_temperatures_that_each_seed_chose(validated, choice):
-    chosen = validated.sel(choice=choice)
+@pytest.mark.parametrize("choice", [None, "leave-one-out", "paper"])
+def test_gains_at_the_temperatures_chosen_over_all_seeds(validated, choice):
+    selection = Selection(validated, choice)
+    chosen = dict(zip(validated["width"].values, selection.temperatures))
 
     def temperature(seed, width, test_set):
-        at = {"seed": seed, "test_set": test_set}
-        here = chosen["chosen_temperature"].sel(width=width, **at)
-        return float(here), float(chosen["chosen_temperature_gp"].sel(**at))
+        return chosen[width], selection.temperature_gp
 
     found = gains(validated, choice)
     assert found.attrs["seeds"] == list(SEEDS)
     assert_by_hand(validated, found, temperature)
     assert (found["gain"] != 0).any()
+    np.testing.assert_array_equal(found["temperature"], selection.temperatures)
+    assert found["temperature_gp"] == selection.temperature_gp
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -170,4 +172,6 @@ def test_table(validated):
     )
     assert "{} ± {} ({})".format(*words) in text
     assert f"{float(point['accuracy_gp']):.3f}" in text
-    assert "seeds 3, 4, 7, at the T of largest validation accuracy of each seed" in text
+    assert "both of largest validation accuracy over the seeds" in text
+    here, limit = float(found["temperature"].sel(width=0.1)), float(found["temperature_gp"])
+    assert f"N = 0.1 {here:g} | {limit:g} " in text

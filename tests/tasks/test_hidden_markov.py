@@ -72,12 +72,34 @@ def test_the_same_state_head_attends_to_an_equal_predecessor_or_the_first_token(
 
 
 @pytest.mark.parametrize(
-    ("variant", "layer", "head"), [("plain", 1, 0), ("strong-noise", 1, 0), ("strong-noise", 0, 1)]
+    ("variant", "layer", "head"),
+    [
+        ("plain", 1, 0),
+        ("strong-noise", 1, 0),
+        ("strong-noise-uniform", 1, 0),
+        ("strong-noise-uniform", 0, 1),
+    ],
 )
 def test_uniform_heads_are_exactly_uniform(variant, layer, head):
     realisation = HiddenMarkov(variant=variant, examples=4).realise(0)
     omega = realisation.layers[layer].attention(realisation.train.inputs)[:, head]
     np.testing.assert_allclose(omega, 1 / 31, rtol=1e-12)
+
+
+def test_strong_noise_keeps_the_good_and_the_random_denoising_path():
+    """Of the plain network's heads, with the noise orthogonal to the features five times larger."""
+    plain, strong, uniform = (
+        HiddenMarkov(variant=variant, examples=4).realise(3)
+        for variant in ("plain", "strong-noise", "strong-noise-uniform")
+    )
+    np.testing.assert_array_equal(strong.layers[0].products, plain.layers[0].products)
+    np.testing.assert_array_equal(strong.layers[1].products, plain.layers[1].products[:1])
+    np.testing.assert_array_equal(strong.train.inputs, uniform.train.inputs)
+    v = np.array(hidden_markov.state_features())
+    for realisation, deviation in ((plain, 1.0), (strong, 5.0)):
+        features = realisation.train.inputs[:, 1:, :200]
+        orthogonal = features - features @ v.T @ v / 200
+        assert orthogonal.std() == pytest.approx(deviation * np.sqrt(0.99), rel=0.02)
 
 
 def test_random_heads_have_four_blocks():
@@ -116,7 +138,7 @@ def test_bad_options_are_named(options, message):
         HiddenMarkov(**options)
 
 
-@pytest.fixture(scope="module", params=["plain", "strong-noise"])
+@pytest.fixture(scope="module", params=["plain", "strong-noise-uniform"])
 def results(request):
     """Accuracies and order parameter at N = 10 and T = 0.01, for each seed."""
     found = []

@@ -321,10 +321,10 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch):
     assert out.splitlines()[-1] == f"Results: {study}, group comparison"
     assert not (folder / "study-figures").exists()
     found = open_comparison(study).sel(source="theory", seed=4)
-    evidence = open_store(study)["log_evidence"].sum("seed")
+    error = open_store(study)["leave_one_out_squared_error"].sum("seed")
     rows = [line.split() for line in out.splitlines()]
     for width in (10, 100):
-        temperature = float(evidence.sel(width=width).idxmax("temperature"))
+        temperature = float(error.sel(width=width).idxmin("temperature"))
         (at,) = (place for place, row in enumerate(rows) if row[:1] == [str(width)])
         here = found.sel(width=width, temperature=temperature).set_xindex("meaning")
         here = here.drop_vars("meaning").drop_sel(statistic="rank_correlation")
@@ -395,14 +395,23 @@ def test_wrong_options_leave_the_store_alone(study, capsys, options, message):
 
 
 def test_points_shown():
+    grid = ("seed", "temperature", "width")
     study = xr.Dataset(
         {
             "status": (("seed", "temperature", "width"), np.ones((1, 1, 5), dtype=int)),
             "reference_done": (("seed", "temperature"), np.ones((1, 1), dtype=int)),
-            "log_evidence": (("seed", "temperature", "width"), np.zeros((1, 1, 5))),
-            "log_evidence_gp": (("seed", "temperature"), np.zeros((1, 1))),
+            **{
+                f"leave_one_out_{name}{suffix}": (dims, np.ones((1, 1, 5)[: len(dims)]))
+                for name in ("log_density", "squared_error")
+                for suffix, dims in (("", grid), ("_gp", grid[:2]))
+            },
         },
-        {"seed": [2], "temperature": [0.1], "width": [50.0, 10.0, 500.0, 20.0, 100.0]},
+        {
+            "test_set": ["a"],
+            "seed": [2],
+            "temperature": [0.1],
+            "width": [50.0, 10.0, 500.0, 20.0, 100.0],
+        },
     )
     assert Shown.select(study).widths == (10, 20, 50, 100, 500)
     assert Shown.select(study).few().widths == (10, 50, 500)

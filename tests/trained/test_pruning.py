@@ -96,8 +96,8 @@ def test_orders_and_labels(study, result):
             float(result[f"order_{of}"].values[place]) for of in ("width", "temperature")
         )
         assert name == f"theory N={width:g}"
-        at = dataset["log_evidence"].sel(width=width).sum("seed")
-        assert temperature == float(at["temperature"][at.values.argmax()])
+        at = dataset["leave_one_out_squared_error"].sel(width=width).sum("seed")
+        assert temperature == float(at["temperature"][at.values.argmin()])
         expected = theory_scores(dataset, Point(width, temperature, 0))
         for found, layer in zip(scores_of(result, name), expected):
             np.testing.assert_allclose(found, layer)

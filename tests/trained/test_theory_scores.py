@@ -26,22 +26,25 @@ NETWORK = Network((2, 2), 10)
 
 
 def made_up_study(seed=0, network=NETWORK):
-    """What of a study is read; both seeds have the largest log evidence at N = 100, T = 0.5."""
+    """What of a study is read; both seeds have the smallest error at N = 100, T = 0.5."""
     generator = np.random.default_rng(seed)
     size = network.n_paths
     factors = generator.normal(size=(2, 2, 3, size, size + 2))
-    evidence = -np.arange(12.0).reshape(2, 2, 3)[:, ::-1, ::-1]
+    error = 10 + np.arange(12.0).reshape(2, 2, 3)[:, ::-1, ::-1]
     point = ("seed", "temperature", "width")
     labels = np.array(network.path_labels, dtype=np.dtypes.StringDType())
     return xr.Dataset(
         {
             "order_parameter": ((*point, "path", "path_dual"), factors @ factors.swapaxes(-1, -2)),
-            "log_evidence": (point, evidence),
-            "log_evidence_gp": (point[:2], evidence[..., 0]),
+            "leave_one_out_squared_error": (point, error),
+            "leave_one_out_squared_error_gp": (point[:2], error[..., 0]),
+            "leave_one_out_log_density": (point, -error),
+            "leave_one_out_log_density_gp": (point[:2], -error[..., 0]),
             "status": (point, np.ones((2, 2, 3), dtype=int)),
             "reference_done": (point[:2], np.ones((2, 2), dtype=int)),
         },
         {
+            "test_set": ["a"],
             "seed": list(SEEDS),
             "temperature": list(TEMPERATURES),
             "width": list(WIDTHS),
@@ -57,25 +60,25 @@ def study():
     return made_up_study()
 
 
-def test_points_of_largest_evidence_and_of_the_paper(study):
+def test_points_of_smallest_error_and_of_the_paper(study):
     assert theory_points(study) == [Point(100, 0.5, 0), Point(10, 0.5, 0)]
     assert theory_points(study, seed=7) == [Point(100, 0.5, 7), Point(10, 0.5, 7)]
     assert theory_points(study, temperature=0.1)[0] == Point(100, 0.1, 0)
     assert theory_points(study, widths=(40, 10)) == [Point(40, 0.5, 0), Point(10, 0.5, 0)]
-    study["log_evidence"].loc[{"width": 10, "temperature": 0.1}] = 1
+    study["leave_one_out_squared_error"].loc[{"width": 10, "temperature": 0.1}] = 1
     assert theory_points(study) == [Point(10, 0.1, 0)], "the paper's width only once"
     study["status"].loc[{"width": 10, "temperature": 0.1}] = 0
-    assert theory_points(study)[0] == Point(100, 0.5, 0), "what is not computed has no evidence"
+    assert theory_points(study)[0] == Point(100, 0.5, 0), "what is not computed has no error"
 
 
-def test_all_points_go_by_the_evidence_of_all_seeds(study):
+def test_all_points_go_by_the_errors_of_all_seeds(study):
     """Seed 0 alone would choose T = 0.1 everywhere, and N = 40; both seeds together do not."""
-    evidence = study["log_evidence"]
-    evidence[:] = 0
-    evidence.loc[{"seed": 0, "temperature": 0.1}] = 1
-    evidence.loc[{"seed": 7, "temperature": 0.5}] = 5
-    evidence.loc[{"seed": 0, "temperature": 0.5, "width": 40}] = 3
-    evidence.loc[{"seed": 7, "temperature": 0.5, "width": 100}] = 9
+    error = study["leave_one_out_squared_error"]
+    error[:] = 10
+    error.loc[{"seed": 0, "temperature": 0.1}] = 9
+    error.loc[{"seed": 7, "temperature": 0.5}] = 5
+    error.loc[{"seed": 0, "temperature": 0.5, "width": 40}] = 7
+    error.loc[{"seed": 7, "temperature": 0.5, "width": 100}] = 1
     for seed in SEEDS:
         assert theory_points(study, seed=seed) == [
             Point(100, 0.5, seed),
@@ -110,7 +113,7 @@ def test_points_that_are_missing(study):
         theory_points(study, seed=3)
     study["status"].loc[{"width": 40}] = 0
     with pytest.raises(StoreError, match=r"no order parameter at N = 40, T = 0\.5, seed 0; go on"):
-        theory_scores(study, *theory_points(study, widths=(40,)))
+        theory_scores(study, *theory_points(study, (40,), 0.5))
     study["status"][:] = 0
     with pytest.raises(StoreError, match="no point of the study is computed yet"):
         theory_points(study)

@@ -193,7 +193,7 @@ def test_accuracy_at_the_temperature_of_largest_evidence(several):
     several.log_evidence[:] = -1.0
     for width, best in enumerate((2, 0, 1)):
         several.log_evidence[:, best, width] = 0.0
-    figure = figures.accuracy(several)
+    figure = figures.accuracy(several, "evidence")
     chosen = [
         float(several.accuracy[:, best, width, 0].median()) for width, best in enumerate((2, 0, 1))
     ]
@@ -310,7 +310,7 @@ def test_unconverged_order_parameter_is_named(plain):
 
 
 def test_panels_name_their_temperatures_if_chosen(several):
-    best = several.log_evidence.sum("seed").idxmax("temperature").values
+    best = several.leave_one_out_squared_error.sum("seed").idxmin("temperature").values
     titles = [axis.get_title() for axis in drawn(figures.order_parameters(several))]
     assert titles == [f"N = {w:g}, T = {t:g}" for w, t in zip(several.width.values, best)]
 

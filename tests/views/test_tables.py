@@ -143,23 +143,27 @@ def test_temperature_with_the_largest_evidence_is_chosen_per_width(several):
         dtype=float,
     )
     several.log_evidence_gp[:] = [[-3, -2, -1], [-3, 0, -5]]
-    rows = summary(several)
-    assert [row.temperature for row in rows] == [0.01, 0.3, 3.0, 0.3, 0.3]
+    several.log_evidence_sub_network[..., 0] = [[-3, -2, 5], [-3, 0, -5]]
+    rows = summary(several, "evidence")
+    assert [row.temperature for row in rows] == [0.01, 0.3, 3.0, 0.3, 3.0]
     for row in rows[:3]:
         point = several.sel(width=row.width, temperature=row.temperature)
         assert row.action.median == float(point.action.median("seed"))
     expected = several.accuracy_gp.sel(temperature=0.3, test_set="near").median("seed")
     assert rows[3].accuracy["near"].median == float(expected)
-    assert Selection(several).chosen
+    part = several.accuracy_sub_network.sel(temperature=3.0, test_set="near").median("seed")
+    assert rows[4].accuracy["near"].median == float(part[0])
+    assert Selection(several).chosen == "leave-one-out"
     words = "T of largest log evidence at each width (0.01 to 3) and in the GP limit (0.3)"
-    assert Selection(several).describe() == words
+    assert Selection(several, "evidence").describe() == words
 
 
 def test_real_evidence_agrees_with_xarray(several):
+    selection = Selection(several, "evidence")
     best = several.log_evidence.sum("seed").idxmax("temperature")
-    np.testing.assert_array_equal(Selection(several).temperatures, best)
+    np.testing.assert_array_equal(selection.temperatures, best)
     best = several.log_evidence_gp.sum("seed").idxmax("temperature")
-    assert Selection(several).temperature_gp == float(best)
+    assert selection.temperature_gp == float(best)
 
 
 @pytest.fixture
@@ -170,6 +174,8 @@ def validated(several):
     shape = several.log_evidence.shape
     several["accuracy_validation"] = several.log_evidence.dims, generator.random(shape)
     several["accuracy_validation_gp"] = several.log_evidence_gp.dims, generator.random(shape[:2])
+    parts = several.log_evidence_sub_network
+    several["accuracy_validation_sub_network"] = parts.dims, generator.random(parts.shape)
     return several
 
 
@@ -184,18 +190,18 @@ def test_temperature_with_the_largest_validation_accuracy(validated):
     for word, words in (("validation", "validation accuracy"), ("evidence", "log evidence")):
         text = " ".join(printed(validated, temperature=word).split())  # in lines of a narrow table
         assert f"T of largest {words} at each width" in text
-    evidence = validated.log_evidence.sum("seed").idxmax("temperature")
-    np.testing.assert_array_equal(Selection(validated).temperatures, evidence)
+    np.testing.assert_array_equal(Selection(validated).temperatures, best)
 
 
-def test_equal_validation_accuracies_are_decided_by_the_evidence(validated):
+def test_equal_validation_accuracies_are_decided_by_the_density(validated):
     validated.accuracy_validation[:] = 0.0
     # the sums 0.1 + 0.7 and 0.4 + 0.4 differ by rounding only
     validated.accuracy_validation[:, 0, 0] = [0.1, 0.7]
     validated.accuracy_validation[:, 2, 0] = [0.4, 0.4]
-    validated.log_evidence[:, 0, 0], validated.log_evidence[:, 2, 0] = -5.0, -4.0
+    density = validated.leave_one_out_log_density
+    density[:, 0, 0], density[:, 2, 0] = -5.0, -4.0
     assert Selection(validated, "validation").temperatures[0] == validated.temperature[2]
-    validated.log_evidence[:, 2, 0] = -6.0
+    density[:, 2, 0] = -6.0
     assert Selection(validated, "validation").temperatures[0] == validated.temperature[0]
 
 
@@ -210,7 +216,7 @@ def test_failed_temperatures_are_not_chosen_by_validation(validated):
 def test_choices_that_a_store_does_not_have(several):
     with pytest.raises(ValueError, match=r"no validation accuracy.*name one of 0\.01, 0\.3, 3"):
         Selection(several, "validation")
-    with pytest.raises(ValueError, match="a number or one of evidence, validation, not test"):
+    with pytest.raises(ValueError, match=r"a number or one of validation, .* paper, not test"):
         summary(several, "test")
 
 
@@ -226,11 +232,11 @@ def test_temperature_asked_for(several):
 
 def test_failed_temperatures_are_not_chosen(several):
     several = several.load().copy(deep=True)
-    several.log_evidence[:] = -10.0
+    several.log_evidence[:], several.leave_one_out_log_density[:] = -10.0, 0.0
     several.log_evidence[:, 2, 0] = 100.0
     several.log_evidence[1, 2, 0] = np.nan  # best for one seed, failed for the other
     several.status[1, 2, 0] = STATUS_CODES["not_positive_definite"]
-    assert summary(several)[0].temperature == 0.01
+    assert summary(several, "evidence")[0].temperature == 0.01
     failed = summary(several, temperature=3.0)[0]
     assert failed.status == "1 of 2 not positive definite"
 
@@ -241,7 +247,7 @@ def test_choice_in_an_unfinished_run_compares_seeds_that_have_all_temperatures(s
     several.log_evidence[0, 2] = 5.0
     several.log_evidence[1, 0] = 50.0
     several.status[1, 1:] = 0  # the second seed has the first temperature only
-    assert set(Selection(several).temperatures) == {3.0}
+    assert set(Selection(several, "evidence").temperatures) == {3.0}
 
 
 def test_unfinished_points_do_not_count_even_if_half_written(plain):

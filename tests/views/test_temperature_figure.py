@@ -8,14 +8,15 @@ from matplotlib.colors import to_rgba
 from test_choice import Validated
 from test_figures import heading, legend, make
 
-from pathkernel_views.drawing import BLUE, ORANGE, PURPLE
+from pathkernel_datasets.choice import choose
+from pathkernel_views.drawing import BLUE, GREEN, ORANGE, PURPLE
 from pathkernel_views.figure_files import NothingToPlot
 from pathkernel_views.figures import save_figures
 from pathkernel_views.temperature_figure import temperature_choice
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-COLOURS = {"evidence": BLUE, "validation": PURPLE, "test": ORANGE}
+COLOURS = {"validation": PURPLE, "leave-one-out": GREEN, "evidence": BLUE, "test": ORANGE}
 TEMPERATURES = (0.02, 0.3, 1.0)
 
 
@@ -28,7 +29,7 @@ def study(tmp_path_factory):
 def curves(axis):
     """Choice → (places, heights, lowest, highest) of its points with error bars."""
     found = {}
-    for container in axis.containers[:3]:  # then that of the legend's last entry
+    for container in axis.containers[:4]:  # then that of the legend's last entry
         line, _, (bars,) = container.lines
         choice = next(
             name for name, c in COLOURS.items() if to_rgba(line.get_color()) == to_rgba(c)
@@ -38,34 +39,49 @@ def curves(axis):
     return found
 
 
+def at_chosen(study, variable, choice, test_set, suffix=""):
+    """Accuracy, or temperature, where a choice over all seeds takes it, NaN where it takes none."""
+    index = choose(study, choice)[f"index{suffix}"].sel(test_set=test_set).values
+    if variable == "temperature":
+        return np.where(index < 0, np.nan, study.temperature.values[index])
+    values = study[f"accuracy{suffix}"].sel(test_set=test_set).transpose(..., "seed").values
+    taken = values[index] if suffix else values[index, np.arange(len(index))]
+    return np.where(index < 0, np.nan, taken.T)
+
+
 def test_one_column_per_test_set_shows_every_choice(study):
     figure = temperature_choice(study)
     above, below = figure.axes[:2], figure.axes[2:]
     assert [axis.get_title() for axis in above] == ["long", "short"]
     for name, *axes in zip(("long", "short"), above, below):
-        for axis, variable in zip(axes, ("chosen_accuracy", "chosen_temperature")):
+        for axis, variable in zip(axes, ("accuracy", "temperature")):
             found = curves(axis)
             assert list(found) == list(COLOURS)
             for choice, (x, y, low, high) in found.items():
-                values = study[variable].sel(choice=choice, test_set=name)
-                np.testing.assert_allclose(x, study.width, rtol=0.1)  # moved aside a little
-                np.testing.assert_array_equal(y, values.median("seed"))
-                np.testing.assert_allclose(low, values.min("seed"))
-                np.testing.assert_allclose(high, values.max("seed"))
-            limits = study[f"{variable}_gp"].sel(test_set=name).median("seed")
+                values = np.atleast_2d(at_chosen(study, variable, choice, name))
+                there = ~np.isnan(values[0])  # below the paths there is no evidence
+                assert there.all() == (choice != "evidence")
+                values = values[:, there]
+                # moved aside a little
+                np.testing.assert_allclose(x, study.width[there], rtol=0.15)
+                np.testing.assert_array_equal(y, np.median(values, axis=0))
+                np.testing.assert_allclose(low, values.min(axis=0))
+                np.testing.assert_allclose(high, values.max(axis=0))
+            limits = [np.median(at_chosen(study, variable, c, name, "_gp")) for c in COLOURS]
             across = [line for line in axis.get_lines() if len(set(line.get_ydata())) == 1]
             across = [line for line in across if list(line.get_xdata()) == [0, 1]]
-            assert [line.get_ydata()[0] for line in across] == limits.values.tolist()
+            assert [line.get_ydata()[0] for line in across] == limits
             places = [x for x, *_ in found.values()]
-            assert len({tuple(place) for place in places}) == 3, "error bars stand apart"
+            assert len({tuple(place) for place in places}) == 4, "error bars stand apart"
             assert axis.get_xscale() == "log"
     assert {axis.get_yscale() for axis in below} == {"log"}
     assert below[0].get_xlabel() == "width N"
     assert above[0].get_ylabel() == "accuracy (fraction correct)"
     assert below[0].get_ylabel() == "temperature T chosen"
     assert legend(figure) == [
-        "T of largest log evidence",
         "T of largest validation accuracy",
+        "T of smallest leave-one-out error",
+        "T of largest log evidence, where defined",
         "T best on this very test set (optimistic)",
         "GP limit, T chosen likewise",
     ]
@@ -73,14 +89,15 @@ def test_one_column_per_test_set_shows_every_choice(study):
 
 
 def test_one_seed_has_the_binomial_error(study):
-    figure = temperature_choice(study.isel(seed=[1]))
+    study = study.isel(seed=[1])
+    figure = temperature_choice(study)
     assert "seed 1, accuracy ± binomial standard error" in heading(figure)
     for axis, name, count in zip(figure.axes[:2], ("long", "short"), (9, 5)):
         for _, middle, low, high in curves(axis).values():
             error = np.sqrt(middle * (1 - middle) / count)
             np.testing.assert_allclose(high - middle, error)
             np.testing.assert_allclose(middle - low, error)
-        values = study.chosen_accuracy_gp.sel(test_set=name, seed=1, choice="test").item()
+        values = at_chosen(study, "accuracy", "test", name, "_gp").item()
         error = np.sqrt(values * (1 - values) / count)
         boxes = [box.get_extents().transformed(axis.transData.inverted()) for box in axis.patches]
         if error:
@@ -91,11 +108,11 @@ def test_one_seed_has_the_binomial_error(study):
 
 def test_unfinished_seeds_are_left_out(study):
     study = study.load().copy(deep=True)
-    study.choice_done[0] = 0
+    study.status[0, 0, 0] = 0
     found = curves(temperature_choice(study).axes[0])["test"]
-    values = study.chosen_accuracy.sel(choice="test", test_set="long").isel(seed=[1, 2])
-    np.testing.assert_array_equal(found[1], values.median("seed"))
-    study.choice_done[:] = 0
+    values = at_chosen(study.isel(seed=[1, 2]), "accuracy", "test", "long")
+    np.testing.assert_array_equal(found[1], np.median(values, axis=0))
+    study.status[:, 0, 0] = 0
     with pytest.raises(NothingToPlot, match="grid of no seed is complete"):
         temperature_choice(study)
 

@@ -1,0 +1,42 @@
+"""Ways to choose a temperature, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to choose a temperature.
+
+    Attributes
+    ----------
+    words : str
+        What the temperature has that is chosen.
+    score : str
+        Variable of the store that it goes by.
+    sign : int
+        1 if the largest is best, −1 if the smallest is.
+    """
+
+    words: str
+    score: str
+    sign: int = 1
+
+
+CHOICES = {
+    "validation": Choice("largest validation accuracy", "accuracy_validation"),
+    "leave-one-out": Choice(
+        "smallest leave-one-out squared error", "leave_one_out_squared_error", sign=-1
+    ),
+    "evidence": Choice("largest log evidence", "log_evidence"),
+    "paper": Choice("largest accuracy on the first test set, as in the paper", "accuracy"),
+    "test": Choice(
+        "largest accuracy on each test set itself, which is optimistically biased", "accuracy"
+    ),
+}
+"""Ways to choose a temperature; the first two that a store has need no look at its test sets, and
+the first is the default (docs/temperature.md)."""
+
+WORDS = tuple(name for name in CHOICES if name != "test")
+"""Choices that give one temperature for all test sets."""

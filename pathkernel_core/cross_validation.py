@@ -1,0 +1,89 @@
+"""What the training examples themselves say of a predictor: each predicted from all the others.
+
+At a fixed order parameter the predictor is Gaussian, and leaving an example out takes no second
+factorisation. With A = K + T1 and α = A⁻¹Y, and [A⁻¹]_μμ the block of the example's outputs,
+
+    f₋μ = y_μ − [A⁻¹]_μμ⁻¹ α_μ,        Cov₋μ = [A⁻¹]_μμ⁻¹  (with the observation noise)
+
+and both follow from the ordinary prediction f_μ, V_μ on the training examples, since
+α_μ = (y_μ − f_μ)/T and [A⁻¹]_μμ = (T1 − V_μ)/T². The order parameter has seen the labels that are
+left out: where it has fitted them, these numbers are optimistic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pathkernel_core.backend import Array, batches, real_floating, to_host
+from pathkernel_core.minimise import PREDICTION_ELEMENTS, Solution
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOneOut:
+    """Predictions of every training example from the others, at a fixed order parameter.
+
+    Attributes
+    ----------
+    mean : array, shape (P,) or (P, C)
+        Predictor's mean.
+    squared_error : float
+        Mean over examples and outputs of (y − mean)².
+    log_density : float
+        Mean over examples of ln p(y_μ | all others), with the observation noise, in nats.
+    """
+
+    mean: np.ndarray = field(repr=False)
+    squared_error: float
+    log_density: float
+
+
+def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
+    """Predict each training example from all the others, in closed form.
+
+    Parameters
+    ----------
+    solution : Solution
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs of the training examples.
+    labels : array, shape (P,) or (P, C)
+        Their labels.
+
+    Raises
+    ------
+    ValueError
+        If these are not the examples of the solution: another number of them, or another shape.
+    """
+    problem, outputs = solution.problem, solution.network.outputs
+    shape = (problem.n_examples, problem.n_paths, problem.input_width)
+    xi = real_floating("xi", xi, shape)
+    targets = to_host(real_floating("labels", labels)).astype(float)
+    if targets.size != shape[0] * outputs:
+        raise ValueError(
+            f"labels must hold {outputs} outputs of {shape[0]} examples, but has shape "
+            f"{targets.shape}"
+        )
+    targets = targets.reshape(shape[0], outputs)
+    step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
+    posterior, factor = solution.posterior
+    parts = [
+        problem.posterior_covariances(posterior, factor, xi[batch, ...])
+        for batch in batches(shape[0], step)
+    ]
+    mean, covariance = (np.concatenate(part) for part in zip(*parts))
+    temperature = solution.temperature
+    left = temperature * np.eye(outputs) - covariance  # T² [A⁻¹]_μμ
+    residual = temperature * np.linalg.solve(left, (targets - mean)[..., None])[..., 0]
+    # y − f₋μ has the covariance T² (T1 − V)⁻¹
+    sign, log_det = np.linalg.slogdet(left)
+    fit = np.einsum("po,poq,pq->p", residual, left, residual) / temperature**2
+    log_det = 2 * outputs * math.log(temperature) - np.where(sign > 0, log_det, np.nan)
+    density = -0.5 * (fit + log_det + outputs * math.log(2 * math.pi))
+    found = targets - residual
+    return LeaveOneOut(
+        mean=found[:, 0] if outputs == 1 else found,
+        squared_error=float(np.mean(residual**2)),
+        log_density=float(density.mean()),
+    )

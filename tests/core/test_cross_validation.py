@@ -1,0 +1,57 @@
+"""Leaving examples out in closed form, against leaving them out."""
+
+import formulas
+import numpy as np
+import pytest
+
+import pathkernel_core as pk
+
+
+@pytest.mark.parametrize("space", ["examples", "features"])
+def test_each_example_is_predicted_from_the_others(library, network, generator, space):
+    xi, labels = formulas.random_examples(network, 25, 4, generator)
+    arrays = library.array(xi), library.array(labels)
+    solution = pk.minimise_action(pk.PathKernels(*arrays, space), network, 0.3)
+    found = pk.leave_one_out(solution, *arrays)
+    u, outputs = library.numpy(solution.order_parameter), network.outputs
+    means, densities = [], []
+    for out in range(25):
+        rest = np.arange(25) != out
+        kernel = formulas.kernel(xi, xi, u, outputs, network.variances[0])
+        kernel += 0.3 * np.eye(len(kernel))
+        rows = np.repeat(rest, outputs)
+        inverse = np.linalg.inv(kernel[np.ix_(rows, rows)])
+        across = kernel[np.ix_(~rows, rows)]
+        means.append(across @ inverse @ labels[rest].reshape(-1))
+        covariance = kernel[np.ix_(~rows, ~rows)] - across @ inverse @ across.T
+        error = labels[out].reshape(-1) - means[-1]
+        log_det = np.linalg.slogdet(2 * np.pi * covariance)[1]
+        densities.append(-0.5 * (error @ np.linalg.solve(covariance, error) + log_det))
+    want = np.array(means)
+    np.testing.assert_allclose(found.mean, want.reshape(found.mean.shape), atol=1e-9)
+    assert found.mean.shape == labels.shape or outputs == 1
+    error = labels.reshape(want.shape) - want
+    assert found.squared_error == pytest.approx(np.mean(error**2), rel=1e-8)
+    assert found.log_density == pytest.approx(np.mean(densities), rel=1e-8)
+
+
+def test_batches_change_nothing(library, generator, monkeypatch):
+    network = pk.Network((2,), 10, outputs=2)
+    xi, labels = formulas.random_examples(network, 8, 3, generator, rank=2)
+    arrays = library.array(xi), library.array(labels)
+    solution = pk.gp_limit(pk.PathKernels(*arrays), network, 0.1)
+    whole = pk.leave_one_out(solution, *arrays)
+    monkeypatch.setattr("pathkernel_core.cross_validation.PREDICTION_ELEMENTS", 72)
+    parts = pk.leave_one_out(solution, *arrays)
+    assert parts.log_density == pytest.approx(whole.log_density, rel=1e-12)
+    np.testing.assert_allclose(parts.mean, whole.mean, rtol=1e-10)
+
+
+def test_other_examples_are_refused(generator):
+    network = pk.Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 8, 3, generator)
+    solution = pk.gp_limit(pk.PathKernels(xi, labels), network, 0.1)
+    with pytest.raises(ValueError, match=r"xi must have shape \(8, 2, 3\), but has \(7, 2, 3\)"):
+        pk.leave_one_out(solution, xi[:7], labels[:7])
+    with pytest.raises(ValueError, match="labels must hold 1 outputs of 8 examples"):
+        pk.leave_one_out(solution, xi, labels[:7])
