@@ -352,6 +352,14 @@ def test_provenance(tmp_path, layers):
     assert OneShotImages(heads=str(path)).provenance() == {**plain, "heads": heads_digest(path)}
 
 
+def test_defaults_are_the_papers():
+    task = OneShotImages()
+    assert (task.examples, task.test_examples, task.heads) == (600, 1000, "random")
+    assert task.widths == (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+    grid = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
+    assert task.temperatures == grid
+
+
 def test_import_is_light():
     code = (
         "import sys, pathkernel_one_shot.task; "

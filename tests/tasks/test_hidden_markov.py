@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
+from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.study import Study
 from pathkernel_tasks import hidden_markov
 from pathkernel_tasks.hidden_markov import HiddenMarkov, chains
 
@@ -122,6 +125,49 @@ def test_data_and_heads_come_from_streams_of_their_own():
     more = HiddenMarkov(examples=10, test_examples=30).realise(7)
     np.testing.assert_array_equal(one.train.inputs, more.train.inputs)
     assert not np.array_equal(one.train.inputs, one.test_sets["test"].inputs)
+
+
+def test_defaults_are_the_papers():
+    task = HiddenMarkov()
+    assert (task.variant, task.examples, task.test_examples) == ("plain", 100, 1000)
+    assert task.readout == "last"  # as in the published code; the text says the first
+    assert task.widths == (10, 30, 50, 100, 300, 500, 1000)
+    assert task.temperatures == (0.01,)
+    assert task.variances == 1.0
+
+
+@pytest.mark.parametrize("readout", ["first", "last", "mean"])
+def test_the_readout_is_the_one_asked_for(readout):
+    task = HiddenMarkov(examples=4, test_examples=4, readout=readout)
+    data = prepare_data(Study(task), 0, array_library("numpy"))
+    realisation = task.realise(0)
+    token = {"first": 0, "last": 30}
+    omegas = [layer.attention(realisation.train.inputs) for layer in realisation.layers]
+    weights = np.full(31, 1 / 31) if readout == "mean" else np.eye(31)[token[readout]]
+    good = [omegas[0][:, 0], omegas[1][:, 0]]
+    along = np.einsum("pst,ptu,u,psi->pi", *good, weights, realisation.train.inputs)
+    np.testing.assert_allclose(data.xi[:, 0], along, atol=1e-10)
+
+
+def test_every_draw_depends_on_the_seed_and_none_on_another():
+    one, two = (HiddenMarkov(examples=6, test_examples=6).realise(seed) for seed in (0, 1))
+    for layer in (0, 1):
+        random, other = (r.layers[layer].products[1] for r in (one, two))
+        assert not np.allclose(random, other)
+        assert random.std() > 0.1 * 10 / 200, "sharp as the other heads are"
+    first, second = (r.layers[layer].products[1] for r, layer in ((one, 0), (one, 1)))
+    assert not np.allclose(first, second)
+    assert not np.allclose(one.train.inputs, one.test_sets["test"].inputs)
+    assert not np.allclose(one.train.inputs, two.train.inputs)
+
+
+def test_random_heads_are_as_sharp_as_the_others():
+    """Everything is multiplied by ten; in the block of features entries have deviation 1/200."""
+    products = HiddenMarkov(examples=4, test_examples=4).realise(5).layers[0].products
+    assert products[1, :200, :200].std() == pytest.approx(10 / 200, rel=0.02)
+    assert products[1, 200:, 200:].std() == pytest.approx(10, rel=0.1)
+    difference = (POSITIVE - NEGATIVE) / 200
+    np.testing.assert_allclose(products[0, :200, :200], 10 * np.outer(difference, difference))
 
 
 @pytest.mark.parametrize(
