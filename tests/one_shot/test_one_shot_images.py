@@ -358,6 +358,11 @@ def test_defaults_are_the_papers():
     assert task.widths == (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
     grid = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
     assert task.temperatures == grid
+    layer = task._random_layer(np.random.default_rng(0))
+    assert layer.queries.shape == layer.keys.shape == (4, 128, 192)
+    for array in (layer.queries, layer.keys):
+        assert array.std() == pytest.approx(1, rel=0.01)
+    assert layer.scale is None  # 1/(N_0 √G)
 
 
 def test_import_is_light():

@@ -144,9 +144,8 @@ def test_the_readout_is_the_one_asked_for(readout):
     token = {"first": 0, "last": 30}
     omegas = [layer.attention(realisation.train.inputs) for layer in realisation.layers]
     weights = np.full(31, 1 / 31) if readout == "mean" else np.eye(31)[token[readout]]
-    good = [omegas[0][:, 0], omegas[1][:, 0]]
-    along = np.einsum("pst,ptu,u,psi->pi", *good, weights, realisation.train.inputs)
-    np.testing.assert_allclose(data.xi[:, 0], along, atol=1e-10)
+    along = np.einsum("pgst,phtu,u,psi->pghi", *omegas, weights, realisation.train.inputs)
+    np.testing.assert_allclose(data.xi, along.reshape(4, 4, -1), atol=1e-10)
 
 
 def test_every_draw_depends_on_the_seed_and_none_on_another():
@@ -159,6 +158,7 @@ def test_every_draw_depends_on_the_seed_and_none_on_another():
     assert not np.allclose(first, second)
     assert not np.allclose(one.train.inputs, one.test_sets["test"].inputs)
     assert not np.allclose(one.train.inputs, two.train.inputs)
+    assert not np.allclose(one.test_sets["test"].inputs, two.test_sets["test"].inputs)
 
 
 def test_random_heads_are_as_sharp_as_the_others():
