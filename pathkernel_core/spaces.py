@@ -406,10 +406,8 @@ def _feature_posterior(
 ) -> tuple[Array, Array]:
     """Weights of the mean, and L⁻¹ of B = LLᵀ."""
     xp = array_namespace(gram=gram)
-    lower = cholesky(add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp), xp)
-    right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
-    inverse = invert_triangular(lower, xp)
-    fit = xp.matmul(xp.matrix_transpose(inverse), xp.matmul(inverse, right))
+    _, half, inverse = _feature_energy(gram, projections, factor, temperature)
+    fit = xp.matmul(xp.matrix_transpose(inverse), half)
     return xp.matmul(factor, xp.reshape(fit, (-1, projections.shape[1]))), inverse
 
 

@@ -19,8 +19,14 @@ from pathkernel_datasets.schema import STATUS_CODES
 
 NOT_COMPUTED = STATUS_CODES["not computed"]
 
-
 _TIES = "leave_one_out_log_density"
+
+
+def complete_seeds(dataset: xr.Dataset) -> np.ndarray:
+    """Seeds of which every grid point and every limit is computed."""
+    computed = (dataset["status"] != NOT_COMPUTED).all(("temperature", "width"))
+    done = computed & (dataset["reference_done"] != 0).all("temperature")
+    return dataset["seed"].values[done.values]
 
 
 def default_choice(dataset: xr.Dataset) -> str:

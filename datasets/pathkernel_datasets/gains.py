@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choice import NOT_COMPUTED, check_choice, choose, default_choice
+from pathkernel_datasets.choice import check_choice, choose, complete_seeds, default_choice
 from pathkernel_datasets.selection import index_of
 
 
@@ -47,9 +47,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     else:
         index = np.array([index_of(dataset, "temperature", temperature)])
     at = dataset.isel(temperature=index)
-    done = (at["status"] != NOT_COMPUTED).all(("temperature", "width"))
-    done = (done & (at["reference_done"] != 0).all("temperature")).values
-    seeds = dataset["seed"].values[done]
+    seeds = complete_seeds(at)
     if not seeds.size:
         raise ValueError(
             "no seed of the store is complete yet, so that there is no gain to be told; go on with "

@@ -310,9 +310,9 @@ def gain_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
 
 def _chosen(dataset: xr.Dataset, temperature: float | str | None) -> str:
     """How temperatures were chosen, in words."""
-    if isinstance(temperature, float) or dataset.sizes["temperature"] == 1:
-        return ""
     choice = default_choice(dataset) if temperature is None else temperature
+    if not isinstance(choice, str) or dataset.sizes["temperature"] == 1:
+        return ""
     return f", both of {CHOICES[choice].words} over the seeds"
 
 

@@ -6,7 +6,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pathkernel_datasets.choice import NOT_COMPUTED, choose
+from pathkernel_datasets.choice import choose, complete_seeds
 from pathkernel_datasets.choices import CHOICES
 from pathkernel_datasets.selection import count_test_examples
 from pathkernel_views.drawing import (
@@ -59,9 +59,7 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
     """
     if dataset.sizes["temperature"] == 1:
         raise NothingToPlot("the store holds no choice between temperatures")
-    computed = (dataset["status"] != NOT_COMPUTED).all(("temperature", "width"))
-    done = computed & (dataset["reference_done"] != 0).all("temperature")
-    seeds = dataset["seed"].values[done.values]
+    seeds = complete_seeds(dataset)
     if not seeds.size:
         raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
     dataset = dataset.sel(seed=seeds)

@@ -175,3 +175,9 @@ def test_table(validated):
     assert "both of largest validation accuracy over the seeds" in text
     here, limit = float(found["temperature"].sel(width=0.1)), float(found["temperature_gp"])
     assert f"N = 0.1 {here:g} | {limit:g} " in text
+
+
+def test_table_at_a_whole_number(validated):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(gain_table(validated, 1))
+    assert "N = 0.1 1 | 1 " in " ".join(console.export_text().split())
