@@ -1,4 +1,4 @@
-"""Kernels of each path with itself, figure 5."""
+"""Kernels of each path with itself, and of all pairs of paths in one: figure 5."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import numpy as np
 
 from pathkernel_core.analysis import Analysis, Situation, Variable
 from pathkernel_core.backend import to_host
-from pathkernel_core.kernels import same_path_kernels
+from pathkernel_core.kernels import same_path_kernels, total_kernel
 
-EXAMPLES = 100
+EXAMPLES = 50
+_KERNEL = ("train_example", "train_example_dual")
 
 
 class SamePathKernels(Analysis):
     """What each path alone sees in the training examples, sorted by label.
 
-    At most 100 examples are kept, spread evenly over the training set, so that stores stay small.
+    At most 50 examples are kept, as in the paper, spread evenly over the training set, so that
+    stores stay small.
     """
 
     name: ClassVar[str] = "same-path-kernels"
@@ -26,7 +28,7 @@ class SamePathKernels(Analysis):
     variables: ClassVar[tuple[Variable, ...]] = (
         Variable(
             "same_path_kernel",
-            ("path", "train_example", "train_example_dual"),
+            ("path", *_KERNEL),
             "kernel of a path with itself on training examples, sorted by decreasing label",
             equation="Eq. 10",
         ),
@@ -41,14 +43,45 @@ class SamePathKernels(Analysis):
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
         """Training examples kept, counted in the order of decreasing label."""
         kept = range(min(EXAMPLES, situation.xi.shape[0]))
-        return {"train_example": kept, "train_example_dual": kept}
+        return dict.fromkeys(_KERNEL, kept)
 
     def compute(self, situation: Situation) -> Mapping[str, Any]:
         """Kernels (path, train_example, train_example_dual) and labels (train_example,)."""
-        labels = to_host(situation.labels).reshape(situation.xi.shape[0], -1)[:, 0]
-        order = np.argsort(-labels, kind="stable")
-        count = min(EXAMPLES, len(order))
-        kept = order[np.linspace(0, len(order) - 1, count).round().astype(int)]
-        xi = situation.xi
-        chosen = np.stack([to_host(xi[int(index), ...]) for index in kept])
-        return {"same_path_kernel": same_path_kernels(chosen), "train_label": labels[kept]}
+        xi, labels = _kept(situation)
+        return {"same_path_kernel": same_path_kernels(xi), "train_label": labels}
+
+
+class TotalKernels(SamePathKernels):
+    """What the network sees in the same examples: kernels of all pairs of paths, weighted by U.
+
+    For networks with one output; with several nothing is stored.
+    """
+
+    name: ClassVar[str] = "total-kernels"
+    summary: ClassVar[str] = "Total kernel on training examples, renormalised and in the limit"
+    of: ClassVar[str] = "solution"
+    variables: ClassVar[tuple[Variable, ...]] = (
+        Variable(
+            "total_kernel",
+            _KERNEL,
+            "total kernel on training examples, sorted by decreasing label",
+            equation="Eq. 10",
+        ),
+    )
+
+    def compute(self, situation: Situation) -> Mapping[str, Any]:
+        """Kernel (train_example, train_example_dual)."""
+        if situation.network.outputs > 1:
+            return {}
+        weights = to_host(situation.solution.order_parameter)
+        variance = situation.network.variances[0]
+        return {"total_kernel": total_kernel(_kept(situation)[0], weights, variance=variance)}
+
+
+def _kept(situation: Situation) -> tuple[np.ndarray, np.ndarray]:
+    """Attentioned inputs and labels of the examples that are kept."""
+    labels = to_host(situation.labels).reshape(situation.xi.shape[0], -1)[:, 0]
+    order = np.argsort(-labels, kind="stable")
+    count = min(EXAMPLES, len(order))
+    kept = order[np.linspace(0, len(order) - 1, count).round().astype(int)]
+    return np.stack([to_host(situation.xi[int(index), ...]) for index in kept]), labels[kept]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathkernel_analyses.alignment import KernelTaskAlignment
 from pathkernel_analyses.heads import HeadScores
-from pathkernel_analyses.path_kernels import SamePathKernels
+from pathkernel_analyses.path_kernels import SamePathKernels, TotalKernels
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.hooks import hookimpl
 
@@ -12,4 +12,4 @@ from pathkernel_core.hooks import hookimpl
 @hookimpl
 def pathkernel_analyses() -> list[Analysis]:
     """Analyses of the paper's figures."""
-    return [HeadScores(), KernelTaskAlignment(), SamePathKernels()]
+    return [HeadScores(), KernelTaskAlignment(), SamePathKernels(), TotalKernels()]

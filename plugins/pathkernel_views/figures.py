@@ -37,7 +37,7 @@ from pathkernel_views.figure_parts import (
     require,
     seed_index,
 )
-from pathkernel_views.path_figures import head_scores, order_parameters, same_path_kernels
+from pathkernel_views.path_figures import head_scores, kernels, order_parameters
 from pathkernel_views.temperature_figure import temperature_choice
 
 _PARTS = (PURPLE, GREY, SKY)  # of sub-networks
@@ -200,7 +200,7 @@ def study_figures(
         "accuracy": partial(accuracy, dataset, temperature),
         "order_parameters": partial(order_parameters, dataset, temperature, seed),
         "alignment": partial(alignment, dataset, temperature, seed),
-        "same_path_kernels": partial(same_path_kernels, dataset, seed),
+        "kernels": partial(kernels, dataset, temperature, seed),
         "head_scores": partial(head_scores, dataset, temperature),
     }
     if dataset.sizes["temperature"] > 1:  # with one temperature there is nothing to miss

@@ -45,41 +45,36 @@ def order_parameters(
     return heatmaps(dataset, words, maps, path_ticks(dataset["path"].values, outputs))
 
 
-def same_path_kernels(dataset: xr.Dataset, seed: int | None = None) -> Figure:
-    """Kernel of each path with itself on training examples sorted by label.
+def kernels(
+    dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
+) -> Figure:
+    """Kernel of each path with itself on training examples sorted by label, and of all in one.
 
-    Every path has a scale of its own, as their kernels differ by orders of magnitude.
+    The total kernel is that of the Gaussian process limit and that of the smallest width, which U
+    renormalises. Each has a scale of its own, as kernels differ by orders of magnitude.
 
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`, complete or not.
-    seed : int, optional
-        Seed of the store; by default the first that is computed.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-
-    Raises
-    ------
-    NothingToPlot
-        If the store holds no kernels, or none is computed yet.
-    ValueError
-        If the store does not have that seed.
+    Parameters and errors as for :func:`order_parameters`; they go for the total kernels, which are
+    left out where they are not computed.
     """
     require(dataset, "same_path_kernel", "train_label")
     done = dataset["data_done"].load() != 0
-    kernels = dataset["same_path_kernel"].where(done)
-    index = seed_index(dataset, kernels, seed)
-    kernels = kernels.isel(seed=index).transpose("path", ...)
+    of_paths = dataset["same_path_kernel"].where(done)
+    index = seed_index(dataset, of_paths, seed)
+    of_paths = of_paths.isel(seed=index).transpose("path", ...)
+    shown = {f"path {kernel['path'].item()}": kernel for kernel in of_paths}
+    if "total_kernel" in dataset:
+        selection = Selection(dataset, temperature)
+        shown["total, GP limit"] = selection.reference("total_kernel_gp").isel(seed=index)
+        finite = selection.point("total_kernel").isel(seed=index)
+        w = int(dataset["width"].values.argmin())
+        shown[f"total, {point_words(dataset, selection, w)}"] = finite.isel(width=w)
     maps = []
-    for kernel in kernels:
-        # a few large entries, such as the diagonal of a noisy path, would hide all the rest
-        limits = tuple(np.percentile(kernel.values, [1, 99]))
-        title = f"path {kernel['path'].item()}"
-        maps.append(HeatMap(title, kernel.values, limits=limits, colours="cividis"))
-    words = f"same-path kernels, each on a scale of its own, {seed_words(dataset, index)}"
+    for title, kernel in shown.items():
+        if kernel.notnull().all():
+            # a few large entries, such as the diagonal of a noisy path, would hide all the rest
+            limits = tuple(np.percentile(kernel.values, [1, 99]))
+            maps.append(HeatMap(title, kernel.values, limits=limits, colours="cividis"))
+    words = f"kernels, each on a scale of its own, {seed_words(dataset, index)}"
     label = "label of output 0" if "output" in dataset.dims else "label y"
     labels = dataset["train_label"].isel(seed=index).values
     return heatmaps(dataset, words, maps, _by_label(labels, f"training example, by {label}"))

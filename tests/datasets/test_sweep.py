@@ -160,6 +160,21 @@ def test_analyses_are_stored_for_networks_and_their_limit(complete):
     assert (np.diff(dataset.train_label.values) <= 0).all()
 
 
+def test_total_kernels_are_sums_over_pairs_of_paths(complete):
+    """Eq. 10 pair by pair, on the examples in the order of their labels."""
+    study = open_store(complete).load().isel(seed=0, temperature=1)
+    realisation = Small().realise(3)
+    xi = pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean")
+    xi = xi[np.argsort(-realisation.train.labels, kind="stable")]
+    paths, variance = xi.shape[1], Small.variances
+    pairs = np.array([[pk.path_kernel(xi, xi, p, q) for q in range(paths)] for p in range(paths)])
+    weights = study.order_parameter.isel(width=1).values
+    expected = variance / paths * np.einsum("pq,pqmn->mn", weights, pairs)
+    np.testing.assert_allclose(study.total_kernel.isel(width=1), expected, rtol=1e-10)
+    limit = variance**4 / paths * np.einsum("ppmn->mn", pairs)  # σ² of V⁰, two layers, readout
+    np.testing.assert_allclose(study.total_kernel_gp, limit, rtol=1e-10)
+
+
 def test_several_outputs(tmp_path):
     path = tmp_path / "three.zarr"
     task = Small(outputs=3)

@@ -27,7 +27,7 @@ from pathkernel_views.panels import path_ticks
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-NAMES = ("accuracy", "order_parameters", "alignment", "same_path_kernels", "head_scores")
+NAMES = ("accuracy", "order_parameters", "alignment", "kernels", "head_scores")
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def test_first_seed_that_is_computed(plain):
     plain = plain.load().copy(deep=True)
     plain.status[0] = 0
     plain.data_done[0] = 0
-    for figure in (figures.order_parameters(plain), figures.same_path_kernels(plain)):
+    for figure in (figures.order_parameters(plain), figures.kernels(plain)):
         assert "seed 1" in heading(figure)
     with pytest.raises(NothingToPlot, match="of seed 0 is not computed yet"):
         figures.order_parameters(plain, seed=0)
@@ -298,7 +298,7 @@ def test_many_widths_and_paths_stay_readable(many):
     assert rows == {0, 1}
     labels = [tick.get_text() for tick in panels[0].get_yticklabels()]
     assert labels == [f"{first}-{second}" for first in range(1, 5) for second in range(1, 5)]
-    assert len(drawn(figures.same_path_kernels(many))) == 16
+    assert len(drawn(figures.kernels(many))) == 16 + 2
     assert max(figure.get_size_inches()) < 12
 
 
@@ -336,18 +336,20 @@ def test_alignment_is_for_one_output(classes):
         figures.alignment(classes)
 
 
-# kernels of single paths
+# kernels
 
 
-def test_same_path_kernels(plain):
-    figure = figures.same_path_kernels(plain)
+def test_kernels_of_paths_and_of_all_in_one(plain):
+    figure = figures.kernels(plain)
     panels = drawn(figure)
-    assert [axis.get_title() for axis in panels] == ["path 1-1", "path 2-1", "path 3-1"]
-    assert len(figure.axes) == 6  # every path has a scale and a colour bar of its own
-    for path, axis in enumerate(panels):
+    titles = ["path 1-1", "path 2-1", "path 3-1", "total, GP limit", "total, N = 5"]
+    assert [axis.get_title() for axis in panels] == titles
+    assert len(figure.axes) == 10  # every kernel has a scale and a colour bar of its own
+    totals = plain.total_kernel_gp[0, 0], plain.total_kernel.sel(width=5)[0, 0]
+    for kernel, axis in zip((*plain.same_path_kernel[0], *totals), panels, strict=True):
         image = axis.get_images()[0]
-        np.testing.assert_array_equal(image.get_array(), plain.same_path_kernel[0, path])
-        low, high = np.percentile(plain.same_path_kernel[0, path], [1, 99])
+        np.testing.assert_array_equal(image.get_array(), kernel)
+        low, high = np.percentile(kernel, [1, 99])
         assert image.get_clim() == (low, high)
         boundary = axis.get_lines()[0].get_ydata()[0]
         assert boundary == 5.5
@@ -356,10 +358,18 @@ def test_same_path_kernels(plain):
     assert list(panels[0].get_yticks()) == [2.5, 8.5]
 
 
+def test_total_kernels_that_are_not_computed_are_left_out(plain, classes):
+    limit_alone = plain.load().copy(deep=True)
+    limit_alone.status[0] = 0
+    assert len(drawn(figures.kernels(limit_alone, seed=0))) == 4
+    assert len(drawn(figures.kernels(limit_alone, seed=1))) == 5
+    assert len(drawn(figures.kernels(classes))) == 3
+
+
 def test_kernels_of_targets_that_are_no_classes(plain):
     plain = plain.load().copy(deep=True)
     plain.train_label[:] = np.linspace(1, -1, 12)
-    axis = drawn(figures.same_path_kernels(plain))[0]
+    axis = drawn(figures.kernels(plain))[0]
     assert not axis.get_lines()
     assert not len(axis.get_yticks())
 
@@ -510,7 +520,7 @@ def test_store_without_any_point(folder, tmp_path):
     nothing = make(folder / "nothing.zarr", stop=0)
     reported = []
     written = {file.stem for file in save_figures(nothing, tmp_path, report=reported.append)}
-    assert written == {"accuracy", "same_path_kernels"}  # limits and data come first
+    assert written == {"accuracy", "kernels"}  # limits and data come first
     assert "order_parameters: skipped, order_parameter is not computed yet" in reported
     assert "head_scores: skipped, no width is computed yet" in reported
     nothing = nothing.load().copy(deep=True)
