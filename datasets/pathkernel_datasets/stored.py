@@ -99,8 +99,14 @@ class StoredStudy:
         """The study's point there; parameters and errors as for :meth:`Point.find`."""
         return Point.find(self.dataset, width, temperature, seed)
 
-    def rebuild(self, at: Point) -> PointData:
+    def rebuild(self, at: Point, **replaced: Any) -> PointData:
         """Data and network of a point, drawn anew as the study's identity says.
+
+        Parameters
+        ----------
+        at : Point
+        **replaced
+            Options of the task to take instead, such as a file that was moved.
 
         Raises
         ------
@@ -109,17 +115,21 @@ class StoredStudy:
         UnknownNameError
             If no plugin provides the study's task.
         """
-        data = prepare_data(self._study, at.seed, array_library("numpy"))
+        study = self._checked(**replaced) if replaced else self._study
+        data = prepare_data(study, at.seed, array_library("numpy"))
         whole = data.network
         network = Network(whole.heads, at.width, whole.variances, whole.outputs)
         return PointData(at, network, data)
 
     @cached_property
     def _study(self) -> Study:
+        return self._checked()
+
+    def _checked(self, **replaced: Any) -> Study:
         held = self.identity
         grid = (held["widths"], held["temperatures"], held["seeds"])
-        study = Study(self.task(), *grid, held["backend"], held["dtype"])
-        _check_identity(held, study.identity())
+        study = Study(self.task(**replaced), *grid, held["backend"], held["dtype"])
+        _check_identity(held | {"options": held["options"] | replaced}, study.identity())
         return study
 
 

@@ -210,7 +210,7 @@ def _fill_seed(
             temperature = study.temperatures[t]
             doing = f"seed {study.seeds[seed]}, T = {temperature:g}, N = {width:g}"
             report(Progress(done + computed, total, doing))
-            solution = _minimise(problem, network, temperature, start)
+            solution = minimise_from(problem, network, temperature, start)
             if t in missing:  # the others were stored before a stop; here they are starts only
                 code = "not_positive_definite" if solution is None else solution.status.name.lower()
                 values = point_values(data, solution, of_solution)
@@ -227,7 +227,7 @@ def _down_to(temperatures: Sequence[float], missing: np.ndarray) -> list[int]:
     return order[: last[-1] + 1].tolist() if last.size else []
 
 
-def _minimise(
+def minimise_from(
     problem: PathKernels, network: Network, temperature: float, start: Solution | None
 ) -> Solution | None:
     """Minimum of the action from a neighbour's, or else from the limit; None if that fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ from pathkernel_trained.scores import (
     trained_scores,
 )
 from pathkernel_trained.study_checkpoint import study_checkpoint
+from pathkernel_trained.theory_drops import theory_drops
 from pathkernel_trained.theory_scores import (
     sampled_scores,
     score_grid,
+    theory_order_parameter,
     theory_points,
     theory_scores,
 )
@@ -157,9 +159,14 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
     settings |= versions(("pathkernel",))
     outputs, tokens = _path_outputs(study, file, trained, settings, report)
     scoring, *test_sets = outputs
-    scores |= _trained_scores(trained, outputs[scoring])
     total = len(outputs) * wanted.episodes
-    report(Progress(total, total, "comparing orders"))
+
+    def tell(doing: str) -> None:
+        report(Progress(total, total, doing))
+
+    drops = _theory_drops(study, points[0], file, wanted, test_sets, tell)
+    scores |= _trained_scores(trained, outputs[scoring])
+    tell("comparing orders")
     compared = compare_orders(
         scores,
         {name: outputs[name] for name in test_sets},
@@ -175,6 +182,7 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
             compared,
             _points(compared, points),
             _errors(compared, errors),
+            drops,
             _grid(dataset, compared, seed),
             _kept(outputs),
         ],
@@ -189,6 +197,7 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
         "random_orders": wanted.random,
         "resamples": wanted.resamples,
         "settings": json.dumps(settings, sort_keys=True),
+        "theory_settings": drops.attrs["theory_settings"],
     }
     return result
 
@@ -267,14 +276,12 @@ def _path_outputs(
 ) -> tuple[dict[str, PathOutputs], int]:
     """Path outputs on every set, first the one to score heads on, and the number of tokens."""
     heads = trained.shape.heads_per_layer
-    if study.holds(Pruning.name):
-        held = study.result(Pruning.name).to_dataset()
-        same = held.attrs.get("settings") == json.dumps(settings, sort_keys=True)
-        if same and "tokens" in held.attrs:
-            return {
-                str(name): _without_padding(heads, held.sel(episode_set=name))
-                for name in held["episode_set"].values
-            }, int(held.attrs["tokens"])
+    held = _held(study, "settings", json.dumps(settings, sort_keys=True))
+    if held is not None and "tokens" in held.attrs:
+        return {
+            str(name): _without_padding(heads, held.sel(episode_set=name))
+            for name in held["episode_set"].values
+        }, int(held.attrs["tokens"])
     episodes = settings["episodes"]
     sets = study.task(heads=str(file)).evaluation_sets(settings["seed"], episodes)
     readout = study.dataset.attrs["readout"]
@@ -295,6 +302,38 @@ def _path_outputs(
 
         found[name] = path_outputs(trained, checked(), readout)
     return found, tokens
+
+
+def _theory_drops(
+    study: StoredStudy,
+    at: Point,
+    file: Path,
+    wanted: Pruning,
+    test_sets: Sequence[str],
+    tell: Callable[[str], None],
+) -> xr.Dataset:
+    """What the theory loses with single heads, from the store if it is of the same point there."""
+    temperatures = study.dataset["temperature"].values.tolist()
+    if wanted.temperature is not None:
+        temperatures = [at.temperature]
+    settings = {"at": str(at), "temperatures": temperatures, "test_sets": test_sets}
+    settings = json.dumps(settings | versions(("pathkernel",)), sort_keys=True)
+    held = _held(study, "theory_settings", settings)
+    if held is not None:
+        names = [name for name in held if name.startswith(("theory_drop", "theory_accuracy"))]
+        found = held[names].load()
+    else:
+        tell("theory: data and attention")
+        matrix = theory_order_parameter(study.dataset, at)
+        here = study.rebuild(at, heads=str(file))
+        found = theory_drops(here, matrix, temperatures, test_sets, tell)
+    return found.assign_attrs(theory_settings=settings)
+
+
+def _held(study: StoredStudy, name: str, settings: str) -> xr.Dataset | None:
+    """The comparison that the store holds, if this attribute of it is the same."""
+    held = study.result(Pruning.name).to_dataset() if study.holds(Pruning.name) else None
+    return held if held is not None and held.attrs.get(name) == settings else None
 
 
 def _check_labels(study: StoredStudy, name: str, labels: np.ndarray) -> None:

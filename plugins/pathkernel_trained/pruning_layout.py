@@ -87,6 +87,27 @@ VARIABLES = (
         "central 95 % of the difference's bootstrap resamples, the same for both orders",
     ),
     Variable(
+        "theory_accuracy",
+        ("test_set",),
+        "fraction of the study's test examples that the theory classifies correctly where the "
+        "first order scores heads",
+    ),
+    Variable(
+        "theory_drop",
+        ("prediction", "test_set", *_HEAD),
+        "accuracy that the theory loses there when the head alone is removed",
+    ),
+    Variable(
+        "theory_drop_error",
+        ("prediction", "test_set", *_HEAD),
+        "standard error of that accuracy lost, over the same test examples",
+    ),
+    Variable(
+        "theory_drop_temperature",
+        _HEAD,
+        "temperature T of the network without the head, re-equilibrated",
+    ),
+    Variable(
         "theory_agreement",
         (*_GRID, *(f"{name}_dual" for name in _GRID)),
         "Spearman's rank correlation of theory's scores at two points of the grid",
@@ -118,6 +139,7 @@ COORDINATES = {
     "temperature": "Gibbs temperature T, the variance of the observation noise",
     "width_dual": "network width N of the other point",
     "temperature_dual": "Gibbs temperature T of the other point",
+    "prediction": "what of the theory changes when a head is removed",
     "episode_set": "name of the set of episodes",
     "episode": "episode within its set",
     "path": "attention path, one head per layer",

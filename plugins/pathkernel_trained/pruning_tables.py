@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from rich.table import Table
 
 from pathkernel_datasets.selection import number
-from pathkernel_trained.correlation import COEFFICIENTS
+from pathkernel_trained.correlation import COEFFICIENTS, rank_correlations
 from pathkernel_trained.heads import Head, every_head, kept_heads, removable_heads, removal_order
 from pathkernel_trained.orders import RANDOM, removed_heads, scores_of
 from pathkernel_views.tables import Column, shown, value_table
@@ -34,18 +35,46 @@ def head_table(result: xr.Dataset) -> Table:
 
 
 def single_head_table(result: xr.Dataset) -> Table:
-    """Accuracy that is lost when a single head is removed, on every test set."""
-    heads = removable_heads(result.attrs["heads_per_layer"])
-    columns = [Column("head", map(_name, heads))]
-    for name in result["test_set"].values:
-        here = 100 * result[["ablation_drop", "ablation_drop_error"]].sel(test_set=name)
-        found = zip(*(_of_heads(values, heads) for values in here.values()))
-        cells = [f"{loss:.1f} ± {error:.1f}" for loss, error in found]
-        columns.append(Column(str(name), cells, wraps=True))
+    """Accuracy that is lost when a single head is removed, by the network and in the theory."""
+    heads, test_sets = removable_heads(result.attrs["heads_per_layer"]), result["test_set"].values
+    sources = {"trained": (result["ablation_drop"], result["ablation_drop_error"])}
+    wholes = {"trained": result["accuracy"].isel(order=0, removed=0)}
+    caption = "In points of accuracy on test episodes, ± the standard error."
+    if "theory_drop" in result:  # stores from before have none
+        for way in result["prediction"].values:
+            drop = result[["theory_drop", "theory_drop_error"]].sel(prediction=way)
+            sources[str(way)], wholes[str(way)] = drop.values(), result["theory_accuracy"]
+        caption += (
+            f" The theory at N = {number(float(result['order_width'][0]))}, T = "
+            f"{float(result['order_temperature'][0]):g}, on the study's test examples; silenced: U "
+            "without the head's rows and columns, fitted anew; restricted: the mean predictor "
+            "without them; re-equilibrated: the action minimised anew. ρ: Spearman's, with the "
+            "trained network's losses."
+        )
+    lines = [str(name) for name in map(_name, heads)] + ["ρ"]
+    columns = [Column("head", [cell for name in test_sets for cell in (str(name), *lines)])]
+    of_network = result["ablation_drop"]
+    for name, parts in sources.items():
+        cells = []
+        for test_set in test_sets:
+            drop, error = (
+                100 * np.array(_of_heads(p.sel(test_set=test_set), heads)) for p in parts
+            )
+            truth = _of_heads(of_network.sel(test_set=test_set), heads)
+            agreement = rank_correlations(drop, np.array(truth))[0]
+            cells.append(f"of {100 * float(wholes[name].sel(test_set=test_set)):.1f}")
+            cells += [f"{loss:.1f} ± {of:.1f}" for loss, of in zip(drop, error)]
+            cells.append(None if name == "trained" else shown(agreement, ".2f"))
+        columns.append(_column(name, cells))
+    if "theory_drop" in result:
+        taken = [f"{value:g}" for value in _of_heads(result["theory_drop_temperature"], heads)]
+        columns.append(_column("its T", [None, *taken, None] * len(test_sets)))
+    size = len(heads) + 2
     return _table(
         "Accuracy lost when a single head is removed",
-        "In points of accuracy on test episodes, ± the standard error.",
+        caption,
         columns,
+        lines=range(size - 1, len(test_sets) * size, size),
     )
 
 

@@ -67,14 +67,19 @@ def theory_scores(dataset: xr.Dataset, at: Point) -> list[np.ndarray]:
     StoreError
         If the point is not computed, or its minimisation failed.
     """
+    return head_scores(_network(dataset), theory_order_parameter(dataset, at))
+
+
+def theory_order_parameter(dataset: xr.Dataset, at: Point) -> np.ndarray:
+    """The theory's order parameter (n, n) at a point, in path order; raises as the scores do."""
     found = dataset.sel(seed=at.seed, temperature=at.temperature, width=at.width)
-    scores = head_scores(_network(dataset), _in_path_order(dataset, found["order_parameter"]))
-    if int(found["status"]) == NOT_COMPUTED or np.isnan(np.concatenate(scores)).any():
+    matrix = _in_path_order(dataset, found["order_parameter"])
+    if int(found["status"]) == NOT_COMPUTED or np.isnan(matrix).any():
         raise StoreError(
             f"the store holds no order parameter at N = {number(at.width)}, T = "
             f"{at.temperature:g}, seed {at.seed}; go on with: pathkernel run, or choose --widths"
         )
-    return scores
+    return matrix
 
 
 def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:

@@ -1,0 +1,120 @@
+"""What the theory loses with single heads, against its definitions pair by pair."""
+
+import numpy as np
+import pytest
+
+import pathkernel_core as pk
+from pathkernel_core.cross_validation import leave_one_out
+from pathkernel_datasets.point import Point, PointData
+from pathkernel_datasets.prepared import PreparedData
+from pathkernel_trained.heads import every_head, kept_heads, removable_heads
+from pathkernel_trained.theory_drops import equilibrated, theory_drops
+
+HEADS, TEMPERATURE = (2, 3, 1), 0.2
+NETWORK = pk.Network(HEADS, 8, variances=1.2)
+TEMPERATURES = (0.1, TEMPERATURE, 1.0)
+
+
+def problem(validation):
+    generator = np.random.default_rng(2)
+    teacher = generator.normal(size=(6, 5))
+
+    def draw(count):
+        xi = generator.normal(size=(count, 6, 5))
+        noise = generator.normal(size=count)
+        return xi, np.sign(np.einsum("pni,ni->p", xi, teacher) + 2 * noise)
+
+    tests = {"near": draw(200), "far": draw(30)}
+    held_out = draw(40) if validation else None
+    return PreparedData(None, NETWORK, *draw(30), tests, held_out)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["validation", "leave-one-out"])
+def data(request):
+    return problem(request.param)
+
+
+@pytest.fixture(scope="module")
+def whole(data):
+    return pk.minimise_action(pk.PathKernels(data.xi, data.labels), NETWORK, TEMPERATURE)
+
+
+@pytest.fixture(scope="module")
+def drops(data, whole):
+    here = PointData(Point(8, TEMPERATURE, 0), NETWORK, data)
+    return theory_drops(here, whole.order_parameter, TEMPERATURES, ("near", "absent", "far"))
+
+
+def through(head):
+    """Whether paths pass through a head, by their names."""
+    layer, number = head
+    return np.array([path[layer - 1] == number for path in NETWORK.paths])
+
+
+def total(one, other, weights):
+    """Eq. 10, pair by pair of paths; layers are normalised by all of their heads."""
+    pairs = [weights[p, q] * pk.path_kernel(one, other, p, q) for p in range(6) for q in range(6)]
+    return 1.2 / 6 * sum(pairs)
+
+
+def test_losses_are_those_of_the_three_predictors(data, whole, drops):
+    xi, y = data.xi, data.labels
+    noise = TEMPERATURE * np.eye(len(y))
+    alpha = np.linalg.solve(total(xi, xi, whole.order_parameter) + noise, y)
+    for name, (new, labels) in data.test_sets.items():
+        right = whole.predict_mean(new) * labels > 0
+        here = drops.sel(test_set=name)
+        assert here["theory_accuracy"].item() == pytest.approx(right.mean())
+        for head in removable_heads(HEADS):
+            silent = np.where(through(head), 0, 1)
+            weights = whole.order_parameter * np.outer(silent, silent)
+            anew = np.linalg.solve(total(xi, xi, weights) + noise, y)
+            kept = kept_heads(HEADS, [head])
+            paths = np.flatnonzero(silent)
+            taken = drops["theory_drop_temperature"].sel(layer=head[0], head=head[1]).item()
+            part = pk.minimise_action(
+                pk.PathKernels(xi[:, paths], y), NETWORK.keep_heads(kept), taken
+            )
+            means = {
+                "silenced": total(new, xi, weights) @ anew,
+                "restricted": total(new, xi, weights) @ alpha,
+                "re-equilibrated": part.predict_mean(new[:, paths]),
+            }
+            for way, mean in means.items():
+                lost = right.astype(float) - (mean * labels > 0)
+                found = here.sel(prediction=way, layer=head[0], head=head[1])
+                assert found["theory_drop"].item() == pytest.approx(lost.mean())
+                error = lost.std() / np.sqrt(len(lost))
+                assert found["theory_drop_error"].item() == pytest.approx(error)
+    assert len(np.unique(drops["theory_drop"].sel(test_set="near").values)) > 6
+
+
+def test_what_there_is_not_is_not_known(drops):
+    assert drops.sel(test_set="absent")["theory_drop"].isnull().all()
+    assert drops.sel(test_set="absent")["theory_accuracy"].isnull()
+    known = drops["theory_drop"].sel(test_set="near").notnull().all("prediction")
+    for layer, head in every_head(HEADS):
+        expected = (layer, head) in removable_heads(HEADS)
+        assert known.sel(layer=layer, head=head).item() == expected
+
+
+def test_the_temperature_is_chosen_as_that_of_studies(data, whole):
+    """Largest validation accuracy if there are validation examples, else smallest error."""
+    kept = kept_heads(HEADS, [(2, 3)])
+    paths = NETWORK.paths_through(kept)
+    scores = []
+    for temperature in TEMPERATURES:
+        part = pk.minimise_action(
+            pk.PathKernels(data.xi[:, paths], data.labels), NETWORK.keep_heads(kept), temperature
+        )
+        left_out = leave_one_out(part, data.xi[:, paths], data.labels)
+        score = -left_out.squared_error
+        if data.validation is not None:
+            xi, labels = data.validation
+            score = pk.accuracy(part.predict_mean(xi[:, paths]), labels)
+        scores.append((score, left_out.log_density))
+    found = equilibrated(whole.problem, NETWORK, data, [(2, 3)], TEMPERATURES)
+    assert found.temperature == TEMPERATURES[scores.index(max(scores))]
+    assert found.status.ok
+    alone = equilibrated(whole.problem, NETWORK, data, [(2, 3)], (1.0,))
+    assert alone.temperature == 1.0
