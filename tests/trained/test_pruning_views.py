@@ -15,6 +15,7 @@ from pathkernel_trained.orders import compare_orders
 from pathkernel_trained.outputs import PathOutputs
 from pathkernel_trained.pruning_layout import labelled_orders
 from pathkernel_trained.scores import ablation_scores, gradient_scores
+from pathkernel_trained.theory_drops import PREDICTIONS
 from pathkernel_views.figure_files import NothingToPlot
 
 EPISODES = 60
@@ -42,9 +43,20 @@ def comparison(heads):
     shape = NetworkShape(len(heads), heads, 6, 3)
     result = compare_orders(scores, tests, shape, 5, 4, random=3, resamples=20)
     orders = len(scores) + 1
+    drop = np.stack([result["ablation_drop"] * factor for factor in (1, -1, 0.5)])
     study = labelled_orders(
-        {"score_error": np.full(result["score"].shape, np.nan)},
-        {"order_width": np.full(orders, 10.0), "order_temperature": np.full(orders, 0.5)},
+        {
+            "score_error": np.full(result["score"].shape, np.nan),
+            "theory_accuracy": [0.81, 0.82, 0.83],
+            "theory_drop": drop,
+            "theory_drop_error": np.full_like(drop, 0.012),
+            "theory_drop_temperature": np.full(drop.shape[2:], 0.25),
+        },
+        {
+            "order_width": np.full(orders, 10.0),
+            "order_temperature": np.full(orders, 0.5),
+            "prediction": PREDICTIONS,
+        },
     )
     result = xr.merge([result, study]).assign_coords(episode=range(EPISODES))
     result.attrs = {
@@ -96,6 +108,25 @@ def test_tables_fit_and_hold_every_head(result):
     first = next(line for line in lines[4] if line.startswith(" theory N=10 "))
     assert first.count("[") == 2, "no difference from itself"
     assert next(line for line in lines[4] if line.startswith(" trained ")).count("[") == 4
+
+
+def test_losses_of_the_network_and_of_the_theory_stand_side_by_side(result):
+    lines = [line.split() for line in text(tables.single_head_table(result)).splitlines()]
+    start = next(place for place, cells in enumerate(lines) if cells[:1] == ["fashion-mnist"])
+    whole = 100 * result["accuracy"].isel(order=0, removed=0).sel(test_set="fashion-mnist").item()
+    assert lines[start][1:] == ["of", f"{whole:.1f}", *["of", "82.0"] * 3]
+    of_set = lines[start + 1 :]
+    row = next(cells for cells in of_set if cells[:1] == ["1-2"])
+    loss = result["ablation_drop"].sel(test_set="fashion-mnist", layer=1, head=2).item()
+    shown = [f"{100 * factor * loss:.1f}" for factor in (1, 1, -1, 0.5)]
+    assert row[1::3][:4] == shown
+    assert row[3::3][1:4] == ["1.2"] * 3
+    assert row[-1] == "0.25"
+    assert next(cells for cells in of_set if cells[:1] == ["ρ"]) == ["ρ", "1.00", "-1.00", "1.00"]
+    without = result.drop_vars([name for name in result if name.startswith("theory_drop")])
+    shown = text(tables.single_head_table(without))
+    assert "silenced" not in shown
+    assert "1-2" in shown
 
 
 def test_figures_show_every_head(result):
