@@ -31,6 +31,7 @@ from pathkernel_one_shot.tokens import (
     two_class_episodes,
 )
 from pathkernel_tasks.heads_file import check_suffix, heads_digest, read_heads
+from pathkernel_trained.shipped import heads_path, shipped_digests
 
 _RANDOM_HEADS_ONLY = ("layers", "heads_per_layer", "qk_width")
 
@@ -55,7 +56,9 @@ class OneShotImages(Task):
     )
 
     heads: str = option(
-        "random", "random: Gaussian heads; or a file of trained heads (.safetensors or .npz)"
+        "random",
+        "random: Gaussian heads; or a file of trained heads (.safetensors or .npz); or a trained "
+        f"network that comes along: {', '.join(shipped_digests())}",
     )
     layers: int = option(2, "attention layers, if heads are random")
     heads_per_layer: int = option(4, "heads of each layer, if heads are random")
@@ -133,7 +136,7 @@ class OneShotImages(Task):
             digests[f"{source.name} images"] = source.images_digest
             digests[f"{source.name} labels"] = source.labels_digest
         if self.heads != "random":
-            digests["heads"] = heads_digest(self.heads)
+            digests["heads"] = heads_digest(heads_path(self.heads))
         return digests
 
     def _trained_heads(self) -> tuple[Sequence[QueryKey], np.ndarray]:
@@ -141,14 +144,14 @@ class OneShotImages(Task):
         vectors = label_vectors(self.label_seed)
         if self.heads == "random":
             return (), vectors
-        trained = read_heads(self.heads, WIDTH)
+        trained = read_heads(heads_path(self.heads), WIDTH)
         return trained.layers, vectors if trained.label_vectors is None else trained.label_vectors
 
     def _check_file_options(self) -> None:
         try:
-            check_suffix(self.heads)
+            check_suffix(heads_path(self.heads))
         except ValueError as error:
-            raise ValueError(f'heads must be "random" or a file: {error}') from error
+            raise ValueError(f'heads must be "random", a file or trained:NAME: {error}') from error
         for entry in dataclasses.fields(self):
             value = getattr(self, entry.name)
             if entry.name in _RANDOM_HEADS_ONLY and value != entry.default:

@@ -34,7 +34,15 @@ from pathkernel_datasets.atomic import replacing
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
 
 FORMAT = "pathkernel network 1"
+PATHS = "pathkernel paths 1"
+"""Format of a file of :mod:`pathkernel_trained.path_network`."""
+
 _PLAIN = ("projection", "readout")
+_HEADS_ONLY = (
+    "Queries and keys only go to: pathkernel run TASK --heads; comparison and pruning take values and "
+    "readout, too. Train a network with: pathkernel train one-shot-images, or write your own with "
+    "pathkernel_trained.checkpoint.save_checkpoint"
+)
 
 
 @dataclass(frozen=True)
@@ -81,10 +89,6 @@ def save_checkpoint(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
     OSError
         If the file cannot be written; an older one is then still there.
     """
-    from safetensors.numpy import save
-
-    path = Path(path)
-    _check_suffix(path)
     arrays = dict(checkpoint.further)
     for name in _PLAIN:
         arrays[name] = np.asarray(checkpoint.weights[name])
@@ -94,8 +98,23 @@ def save_checkpoint(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
     arrays["scale"] = np.array(checkpoint.scale)
     if checkpoint.label_vectors is not None:
         arrays["labels"] = np.ascontiguousarray(checkpoint.label_vectors)
-    about = json.dumps(dict(checkpoint.about), sort_keys=True, allow_nan=False)
-    content = save(arrays, metadata={"format": FORMAT, "about": about})
+    write_network(path, arrays, FORMAT, checkpoint.about)
+
+
+def write_network(
+    path: str | os.PathLike,
+    arrays: Mapping[str, np.ndarray],
+    file_format: str,
+    about: Mapping[str, Any],
+) -> None:
+    """Write arrays of a network, and what is known about it; errors as for ``save_checkpoint``."""
+    from safetensors.numpy import save
+
+    path = Path(path)
+    if path.suffix.lower() != ".safetensors":
+        raise ValueError(f"checkpoint {str(path)!r} must end in .safetensors")
+    known = json.dumps(dict(about), sort_keys=True, allow_nan=False)
+    content = save(dict(arrays), metadata={"format": file_format, "about": known})
     with replacing(path) as partial:
         partial.write_bytes(content)
 
@@ -111,27 +130,16 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         If it is damaged or no checkpoint, or an array is missing, of a wrong shape or type, or not
         finite. The message names the file and the array.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors.numpy import load_file
 
-    path = Path(path)
-    _check_suffix(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
-    try:
-        with safe_open(path, framework="np") as file:
-            header = file.metadata() or {}
-            names = file.keys()  # the file itself is no mapping
-            arrays = {name: file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
-    if header.get("format") != FORMAT:
+    found, about = read_header(path)
+    if found != FORMAT:
         raise ValueError(
-            f"{str(path)!r} is no checkpoint of a training: its header must say {FORMAT!r}, but "
-            f"says {header.get('format')!r}. Heads of other networks go to: pathkernel run "
-            "one-shot-images --heads"
+            f"{str(path)!r} holds a network along its paths, without its weights. Train it again to "
+            "have them: pathkernel train one-shot-images"
         )
+    arrays = load_file(path)
     try:
-        about = json.loads(header["about"])
         weights = {name: arrays.pop(name) for name in _PLAIN}
         for name in LAYERED:
             layers = []
@@ -162,6 +170,31 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     return Checkpoint(weights, labels, about, arrays, float(scale))
 
 
-def _check_suffix(path: Path) -> None:
+def read_header(path: str | os.PathLike) -> tuple[str, dict[str, Any]]:
+    """Format of a network's file, ``FORMAT`` or ``PATHS``, and what is known about the network.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is damaged, or holds no network but, for example, queries and keys only.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
     if path.suffix.lower() != ".safetensors":
-        raise ValueError(f"checkpoint {str(path)!r} must end in .safetensors")
+        raise ValueError(f"checkpoint {str(path)!r} must end in .safetensors. {_HEADS_ONLY}")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
+    try:
+        with safe_open(path, framework="np") as file:
+            header = file.metadata() or {}
+        if header.get("format") in (FORMAT, PATHS):
+            return header["format"], json.loads(header["about"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
+    raise ValueError(
+        f"{str(path)!r} is no checkpoint of a training: its header must say {FORMAT!r}, but says "
+        f"{header.get('format')!r}. {_HEADS_ONLY}"
+    )

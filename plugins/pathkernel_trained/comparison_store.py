@@ -25,9 +25,8 @@ from pathkernel_datasets.selection import NOT_COMPUTED, index_of
 from pathkernel_datasets.store import check_store
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_tasks.heads_file import heads_digest
-from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.comparison import Agreement, compare_order_parameters
-from pathkernel_trained.empirical import empirical_order_parameter
+from pathkernel_trained.path_network import PathNetwork
 from pathkernel_trained.results import Comparison
 from pathkernel_trained.study_checkpoint import study_checkpoint, study_heads
 
@@ -90,9 +89,10 @@ def compare_study(
 def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dataset:
     """Compute a comparison; parameters and errors as for :func:`compare_study`."""
     file, held = study_checkpoint(study, checkpoint)
+    named = study.identity["options"]["heads"] if checkpoint is None else checkpoint
     dataset = study.dataset
-    network = Network(study_heads(dataset), widths=held.shape.width)
-    trained = empirical_order_parameter(held.weights)
+    network = Network(study_heads(dataset), widths=held.width)
+    trained = held.order_parameter
     theory = dataset["order_parameter"].where(dataset["status"] != NOT_COMPUTED)
     theory = theory.transpose(*POINT, *_MATRIX).values
     sampled = sampled_means(study.path, dataset)
@@ -108,7 +108,11 @@ def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dat
         values,
         _VARIABLES,
         _coordinates(dataset, agreement),
-        _attributes(file, held, agreement),
+        {
+            "checkpoint": str(named),
+            "checkpoint_sha256": heads_digest(file),
+            **_attributes(held, agreement),
+        },
     )
 
 
@@ -179,13 +183,11 @@ def _coordinates(study: xr.Dataset, agreement: Agreement) -> dict[str, xr.Variab
     }
 
 
-def _attributes(file: Path, held: Checkpoint, agreement: Agreement) -> dict[str, Any]:
+def _attributes(held: PathNetwork, agreement: Agreement) -> dict[str, Any]:
     every = "all" if agreement.exact else "drawn at random"
     known = {name: held.about[name] for name in _ABOUT if name in held.about}
     return {
-        "checkpoint": str(file),
-        "checkpoint_sha256": heads_digest(file),
-        "trained_width": held.shape.width,
+        "trained_width": held.width,
         "relabellings": agreement.relabellings,
         "relabellings_are": every,
         **{f"trained_{name}": value for name, value in known.items()},

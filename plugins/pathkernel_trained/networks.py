@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from pathkernel_core.network import Network
 from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.heads import Head, kept_heads
 from pathkernel_trained.network import LAYERED, NetworkShape, join_layers
+from pathkernel_trained.path_network import PathNetwork
 
 
 def pruned_checkpoint(checkpoint: Checkpoint, removed: Iterable[Head]) -> Checkpoint:
@@ -40,12 +45,33 @@ def pruned_checkpoint(checkpoint: Checkpoint, removed: Iterable[Head]) -> Checkp
     for name in LAYERED:
         layers = zip(checkpoint.weights[name], kept)
         weights[name] = join_layers([array[[head - 1 for head in left]] for array, left in layers])
-    about = {
-        "removed_heads": [list(head) for head in removed],
-        "heads_of_whole_network": list(checkpoint.shape.heads_per_layer),
-        "whole_network": dict(checkpoint.about),
-    }
+    about = _about(checkpoint, removed)
     return Checkpoint(weights, checkpoint.label_vectors, about, scale=checkpoint.scale)
+
+
+def pruned_paths(network: PathNetwork, removed: Iterable[Head]) -> PathNetwork:
+    """A trained network along its paths without some heads; as for :func:`pruned_checkpoint`."""
+    removed = tuple(removed)
+    heads = network.shape.heads_per_layer
+    kept = kept_heads(heads, removed)
+    paths = Network(heads, 1).paths_through(kept)
+    return PathNetwork(
+        network.width,
+        tuple(layer.keep_heads(left) for layer, left in zip(network.layers, kept)),
+        network.path_weights[paths],
+        network.order_parameter[np.ix_(paths, paths)],
+        tuple(norms[np.array(left) - 1] for norms, left in zip(network.value_norms, kept)),
+        network.label_vectors,
+        _about(network, removed),
+    )
+
+
+def _about(whole: Checkpoint | PathNetwork, removed: Sequence[Head]) -> Mapping[str, Any]:
+    return {
+        "removed_heads": [list(head) for head in removed],
+        "heads_of_whole_network": list(whole.shape.heads_per_layer),
+        "whole_network": dict(whole.about),
+    }
 
 
 @dataclass(frozen=True)

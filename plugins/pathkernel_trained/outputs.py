@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.attention import QueryKey, Readout, attentioned_inputs
+from pathkernel_core.attention import Readout, attentioned_inputs
 from pathkernel_core.network import Network
-from pathkernel_core.order_parameter import path_weights
 from pathkernel_core.task import Examples
-from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.heads import Head, every_head, kept_heads
-from pathkernel_trained.network import Weights, shape_of
+from pathkernel_trained.path_network import PathNetwork
 
 _SUMS = 2**22  # outputs of pruned networks that are held at once
 
@@ -104,7 +102,7 @@ class PathOutputs:
 
 
 def path_outputs(
-    network: Checkpoint,
+    network: PathNetwork,
     batches: Iterable[Examples],
     readout: Readout = "mean",
 ) -> PathOutputs:
@@ -112,8 +110,8 @@ def path_outputs(
 
     Parameters
     ----------
-    network : Checkpoint
-        From :func:`pathkernel_trained.checkpoint.read_checkpoint`.
+    network : PathNetwork
+        From :func:`pathkernel_trained.path_network.read_paths`.
     batches : iterable of Examples
         Token sequences (P, M, N_0) and labels ±1, part by part.
     readout : "first", "last", "mean" or int
@@ -129,31 +127,10 @@ def path_outputs(
     ValueError
         If the arrays do not fit together.
     """
-    weights = network.weights
-    shape = shape_of(weights)
-    layers = [
-        QueryKey(_double(queries), _double(keys), network.scale)
-        for queries, keys in zip(weights["queries"], weights["keys"])
-    ]
-    along = products_along_paths(weights)
     values, labels = [], []
     for batch in batches:
-        xi = attentioned_inputs(batch.inputs, layers, readout=readout)
-        values.append(np.einsum("pni,ni->pn", xi, along))
+        xi = attentioned_inputs(batch.inputs, network.layers, readout=readout)
+        values.append(np.einsum("pni,ni->pn", xi, network.path_weights))
         labels.append(batch.labels)
-    return PathOutputs(shape.heads_per_layer, np.concatenate(values), np.concatenate(labels))
-
-
-def products_along_paths(weights: Weights) -> np.ndarray:
-    """Products of weights along the paths, w_π = a V^{L h_L} … V^{1 h_1} V⁰, (n, N_0), float64.
-
-    Rows in path order: the first layer's head is slowest.
-    """
-    # the core divides by √N in every layer, as the theory's network does; the trained one does not
-    root = np.sqrt(shape_of(weights).width)
-    values = [root * _double(layer) for layer in weights["values"]]
-    return path_weights(values, _double(weights["readout"])) @ _double(weights["projection"])
-
-
-def _double(array: np.ndarray) -> np.ndarray:
-    return np.asarray(array, dtype=np.float64)
+    heads = network.shape.heads_per_layer
+    return PathOutputs(heads, np.concatenate(values), np.concatenate(labels))

@@ -22,18 +22,18 @@ from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import versions
 from pathkernel_tasks.heads_file import heads_digest
-from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
+from pathkernel_trained.checkpoint import FORMAT, read_checkpoint, read_header, save_checkpoint
 from pathkernel_trained.correlation import rank_correlations
 from pathkernel_trained.heads import Scores, are_removable, removable_heads, removal_order
-from pathkernel_trained.networks import pruned_checkpoint
+from pathkernel_trained.networks import pruned_checkpoint, pruned_paths
 from pathkernel_trained.orders import compare_orders, scores_of
 from pathkernel_trained.outputs import PathOutputs, path_outputs
+from pathkernel_trained.path_network import PathNetwork, save_paths
 from pathkernel_trained.pruning_layout import labelled_orders
 from pathkernel_trained.results import Pruning
 from pathkernel_trained.scores import (
     ablation_scores,
     gradient_scores,
-    magnitude_scores,
     trained_scores,
 )
 from pathkernel_trained.study_checkpoint import study_checkpoint
@@ -171,7 +171,7 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
         scores,
         {name: outputs[name] for name in test_sets},
         trained.shape,
-        trained.weights["projection"].shape[1],
+        trained.token_width,
         tokens,
         random=wanted.random,
         resamples=wanted.resamples,
@@ -236,11 +236,17 @@ def check_removal(study: StoredStudy, wanted: Pruning) -> None:
 
 
 def write_pruned(study: StoredStudy, wanted: Pruning, result: xr.Dataset) -> None:
-    """Write the network without the heads that go first by the order that is wanted."""
+    """Write the network without the heads that go first by the order that is wanted.
+
+    It is written as the whole one is there: with all its weights, or along its paths.
+    """
     name = order_named(result, wanted.order)
-    _, whole = study_checkpoint(study, wanted.checkpoint)
+    file, whole = study_checkpoint(study, wanted.checkpoint)
     removed = removal_order(scores_of(result, name)).first(wanted.remove)
-    save_checkpoint(wanted.out, pruned_checkpoint(whole, removed))
+    if read_header(file)[0] == FORMAT:
+        save_checkpoint(wanted.out, pruned_checkpoint(read_checkpoint(file), removed))
+    else:
+        save_paths(wanted.out, pruned_paths(whole, removed))
 
 
 def _first_of_kind(names: Sequence[str], kind: str) -> str:
@@ -255,13 +261,13 @@ def _first_of_kind(names: Sequence[str], kind: str) -> str:
     raise ValueError(f"there is no order {kind!r}, only {', '.join(names)}{remedy}")
 
 
-def _trained_scores(trained: Checkpoint, held_out: PathOutputs) -> dict[str, Scores]:
+def _trained_scores(trained: PathNetwork, held_out: PathOutputs) -> dict[str, Scores]:
     """Scores by the trained network itself, those of ``_TRAINED``."""
     values = (
-        trained_scores(trained.weights),
+        trained_scores(trained),
         gradient_scores(held_out),
         gradient_scores(held_out, normalised=False),
-        magnitude_scores(trained.weights),
+        trained.value_norms,
         ablation_scores(held_out),
     )
     return dict(zip(_TRAINED, values, strict=True))
@@ -270,7 +276,7 @@ def _trained_scores(trained: Checkpoint, held_out: PathOutputs) -> dict[str, Sco
 def _path_outputs(
     study: StoredStudy,
     file: Path,
-    trained: Checkpoint,
+    trained: PathNetwork,
     settings: Mapping[str, Any],
     report: Report,
 ) -> tuple[dict[str, PathOutputs], int]:

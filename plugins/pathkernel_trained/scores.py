@@ -12,37 +12,15 @@ import numpy as np
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
-from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.heads import are_removable, removable_heads
-from pathkernel_trained.network import Weights, shape_of
 from pathkernel_trained.outputs import PathOutputs
+from pathkernel_trained.path_network import PathNetwork
 
 
-def trained_scores(weights: Weights) -> list[np.ndarray]:
-    """Scores from the order parameter of the trained weights, the largest 1; one array per layer.
-
-    Parameters
-    ----------
-    weights : mapping of str to array
-        Of a checkpoint.
-    """
-    shape = shape_of(weights)
-    network = Network(shape.heads_per_layer, shape.width)
-    return head_scores(network, empirical_order_parameter(weights))
-
-
-def magnitude_scores(weights: Weights) -> list[np.ndarray]:
-    """Frobenius norm of the value weights V^{ℓh} of every head, one array per layer.
-
-    Parameters
-    ----------
-    weights : mapping of str to array
-        Of a checkpoint.
-    """
-    return [
-        np.sqrt(np.sum(np.square(layer, dtype=np.float64), axis=(1, 2)))
-        for layer in weights["values"]
-    ]
+def trained_scores(network: PathNetwork) -> list[np.ndarray]:
+    """Scores from the order parameter of the trained weights, the largest 1; one array per layer."""
+    theory = Network(network.shape.heads_per_layer, network.width)
+    return head_scores(theory, network.order_parameter)
 
 
 def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> list[np.ndarray]:

@@ -12,24 +12,20 @@ import xarray as xr
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_tasks.heads_file import heads_digest
-from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
-
-_REMEDY = (
-    "make a study of a trained network with: pathkernel run one-shot-images --heads "
-    "network.safetensors, or pathkernel run custom"
-)
+from pathkernel_trained.path_network import PathNetwork, read_paths
+from pathkernel_trained.shipped import heads_path
 
 
 def study_checkpoint(
     study: StoredStudy, given: str | os.PathLike | None = None
-) -> tuple[Path, Checkpoint]:
-    """File and content of the checkpoint that a study's heads come from.
+) -> tuple[Path, PathNetwork]:
+    """File of the trained network that a study's heads come from, and the network along its paths.
 
     Parameters
     ----------
     study : StoredStudy
     given : path, optional
-        The checkpoint. By default the file of heads that the study names; a relative path counts
+        The checkpoint, or ``trained:NAME``. By default what the study names; a relative path counts
         from the working directory or else from the store's folder.
 
     Raises
@@ -46,11 +42,11 @@ def study_checkpoint(
         kind = "random" if stored["options"].get("heads") == "random" else "made by its task"
         raise StoreError(
             f"the heads of {store} are {kind}, so that no trained network belongs to them; "
-            f"{_REMEDY}"
+            "make a study of one with: pathkernel run one-shot-images --heads trained:NAME or "
+            "network.safetensors, or pathkernel run custom"
         )
-    file = _find(store, stored) if given is None else Path(given)
-    _check_whole(file)
-    held = read_checkpoint(file)
+    file = _find(store, stored) if given is None else heads_path(given)
+    held = read_paths(file)
     _check_same(study.dataset, stored["provenance"]["heads"], file, held)
     return file, held
 
@@ -61,7 +57,7 @@ def study_heads(study: xr.Dataset) -> list[int]:
 
 
 def _find(store: Path, stored: Mapping[str, Any]) -> Path:
-    named = Path(stored["options"]["heads"])
+    named = heads_path(stored["options"]["heads"])
     places = list(dict.fromkeys([named, store.resolve().parent / named]))
     found = [place for place in places if place.is_file()]
     if not found:
@@ -73,27 +69,7 @@ def _find(store: Path, stored: Mapping[str, Any]) -> Path:
     return next((file for file in found if heads_digest(file) == expected), found[0])
 
 
-def _check_whole(file: Path) -> None:
-    """Raise a ValueError that says what to do about a file with queries and keys only."""
-    from safetensors import SafetensorError, safe_open
-
-    heads_only = file.suffix.lower() == ".npz"
-    if file.suffix.lower() == ".safetensors" and file.is_file():
-        try:
-            with safe_open(file, framework="np") as content:
-                names = set(content.keys())
-        except SafetensorError:
-            return  # which read_checkpoint explains
-        heads_only = "queries.1" in names and not {"values.1", "readout"} <= names
-    if heads_only:
-        raise ValueError(
-            f"{str(file)!r} holds queries and keys only, but the order parameter of a network "
-            "takes its values and readout; train one with: pathkernel train one-shot-images, or "
-            f"write your own with pathkernel_trained.checkpoint.save_checkpoint, and {_REMEDY}"
-        )
-
-
-def _check_same(study: xr.Dataset, expected: str, file: Path, held: Checkpoint) -> None:
+def _check_same(study: xr.Dataset, expected: str, file: Path, held: PathNetwork) -> None:
     again = f"run a study of this one: pathkernel run TASK --heads {file} --out NEW.zarr"
     heads, shape = study_heads(study), held.shape
     if list(shape.heads_per_layer) != heads or "output" in study.dims:

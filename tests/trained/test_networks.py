@@ -14,6 +14,7 @@ from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.heads import kept_heads, pruned_network
 from pathkernel_trained.network import NetworkShape, initial_weights, shape_of
 from pathkernel_trained.networks import Cost, network_cost, pruned_checkpoint
+from pathkernel_trained.path_network import along_paths
 from pathkernel_trained.scores import trained_scores
 
 pytestmark = pytest.mark.version
@@ -58,7 +59,7 @@ def test_a_pruned_network_is_written_and_read(tmp_path, whole, removed):
         empirical_order_parameter(whole.weights)[np.ix_(paths, paths)],
         rtol=1e-12,
     )
-    assert [len(layer) for layer in trained_scores(found.weights)] == [len(k) for k in kept]
+    assert [len(layer) for layer in trained_scores(along_paths(found))] == [len(k) for k in kept]
 
 
 def test_what_cannot_be_pruned(whole):

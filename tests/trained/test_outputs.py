@@ -9,6 +9,7 @@ from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.heads import every_head
 from pathkernel_trained.networks import pruned_checkpoint
 from pathkernel_trained.outputs import PathOutputs, path_outputs
+from pathkernel_trained.path_network import along_paths
 
 CASES = [
     ((4,), ((1, 2), (1, 4))),
@@ -23,7 +24,7 @@ CASES = [
 def outputs_of(weights, episodes):
     tokens, labels = episodes
     parts = [Examples(tokens[part], labels[part]) for part in (slice(0, 5), slice(5, None))]
-    return path_outputs(Checkpoint(weights), parts)
+    return path_outputs(along_paths(Checkpoint(weights)), parts)
 
 
 @pytest.mark.parametrize(("heads", "removed"), CASES)

@@ -6,9 +6,16 @@ import xarray as xr
 from made_up_networks import by_hand, made_up
 
 from pathkernel.main import main
+from pathkernel_core.progress import silent
+from pathkernel_core.task import Examples
 from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
-from pathkernel_trained.pruning import open_pruning, prune_study
+from pathkernel_trained.comparison_store import compared
+from pathkernel_trained.path_network import read_paths, save_paths
+from pathkernel_trained.outputs import path_outputs
+from pathkernel_trained.pruning import open_pruning, prune_study, pruned, write_pruned
+from pathkernel_trained.results import Pruning
 
 HEADS = (3, 2)
 SETS = {"inputs": 40, "test_inputs": 60, "test_inputs.shifted": 30}
@@ -37,10 +44,14 @@ def store(weights, tmp_path_factory):
         arrays[name.replace("inputs", "labels")] = np.sign(by_hand(weights, tokens))
     np.savez(folder / "data.npz", **arrays)
     save_checkpoint(folder / "network.safetensors", Checkpoint(weights))
-    files = ("--inputs", folder / "data.npz", "--heads", folder / "network.safetensors")
+    return make_study(folder, "network.safetensors", folder / "own.zarr")
+
+
+def make_study(folder, heads, out):
+    files = ("--inputs", folder / "data.npz", "--heads", folder / heads)
     grid = ("--widths", "10,100", "--temperature", ".1,1", "--readout", "mean")
-    assert invoke("run", "custom", *files, *grid, "--out", folder / "own.zarr", "--no-figures") == 0
-    return folder / "own.zarr"
+    assert invoke("run", "custom", *files, *grid, "--out", out, "--no-figures") == 0
+    return out
 
 
 def test_it_is_compared(store, capsys):
@@ -53,10 +64,10 @@ def test_it_is_compared(store, capsys):
 
 
 def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
-    pruned = tmp_path / "pruned.safetensors"
+    out_file = tmp_path / "pruned.safetensors"
     few = ("--random", 5, "--resamples", 20, "--no-figures")
-    assert invoke("prune", store, "--remove", 1, "--out", pruned, *few) == 0
-    assert pruned.exists()
+    assert invoke("prune", store, "--remove", 1, "--out", out_file, *few) == 0
+    assert out_file.exists()
     out, err = capsys.readouterr()
     assert err == ""
     assert "Warning" not in out
@@ -73,6 +84,29 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     right = np.sign(by_hand(weights, tokens, removed)) == labels
     lost = found["ablation_drop"].sel(test_set="shifted", layer=1, head=2)
     assert lost.item() == pytest.approx(1 - right.mean())
+
+
+def test_its_paths_serve_as_its_weights_do(store, weights, tmp_path):
+    """Theory, comparison and pruning on the network along its paths; a pruned one is such a file."""
+    save_paths(store.parent / "paths.safetensors", read_paths(store.parent / "network.safetensors"))
+    other = make_study(store.parent, "paths.safetensors", tmp_path / "paths.zarr")
+    out = tmp_path / "pruned.safetensors"
+    wanted = Pruning(order="trained", remove=2, out=out, random=5, resamples=20)
+    one, two = (
+        (study.dataset, compared(study, None), pruned(study, wanted, silent))
+        for study in map(StoredStudy, (store, other))
+    )
+    for left, right in zip(one, two):
+        xr.testing.assert_equal(left, right)
+    write_pruned(StoredStudy(other), wanted, two[2])
+    left = read_paths(out)
+    removed = [tuple(head) for head in left.about["removed_heads"]]
+    assert len(removed) == 2
+    with np.load(store.parent / "data.npz") as data:
+        examples = Examples(data["test_inputs"], data["test_labels"])
+    expected = by_hand(weights, examples.inputs, removed)
+    found = path_outputs(left, [examples]).output()
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_outputs_are_found_again(store, monkeypatch):

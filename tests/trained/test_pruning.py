@@ -122,7 +122,7 @@ def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_
 
     from pathkernel_one_shot import layer_form, path_form
 
-    _, whole = study_checkpoint(StoredStudy(study))
+    whole = read_checkpoint(study_checkpoint(StoredStudy(study))[0])
     drawn = list(episode_set(test_set, EPISODES, whole.label_vectors, 0).batches())
     tokens, labels = (
         np.concatenate([getattr(part, name) for part in drawn]) for name in ("inputs", "labels")

@@ -8,14 +8,15 @@ from made_up_networks import WIDTHS, by_hand, made_up
 from test_outputs import outputs_of
 
 from pathkernel_core import Network, head_scores
+from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.heads import every_head
 from pathkernel_trained.network import join_layers
 from pathkernel_trained.outputs import PathOutputs
+from pathkernel_trained.path_network import along_paths
 from pathkernel_trained.scores import (
     ablation_scores,
     gradient_scores,
     lost_without,
-    magnitude_scores,
     per_layer,
     trained_scores,
 )
@@ -86,7 +87,8 @@ def test_ablation_is_the_loss_of_a_network_without_the_head(heads, episodes):
 
 def test_magnitude_and_trained_scores():
     weights = made_up((2, 3))
-    for layer, found in zip(weights["values"], magnitude_scores(weights)):
+    network = along_paths(Checkpoint(weights))
+    for layer, found in zip(weights["values"], network.value_norms):
         np.testing.assert_allclose(found, [np.linalg.norm(value) for value in layer])
     # the empirical order parameter, path by path
     along = np.array(
@@ -97,7 +99,7 @@ def test_magnitude_and_trained_scores():
         ]
     )
     expected = head_scores(Network((2, 3), 1), along @ along.T)
-    for found, layer in zip(trained_scores(weights), expected):
+    for found, layer in zip(trained_scores(network), expected):
         np.testing.assert_allclose(found, layer, rtol=1e-12)
 
 
@@ -113,7 +115,8 @@ def test_scores_follow_their_heads_when_heads_are_renamed(heads, seed):
     for name in ("values", "queries", "keys"):
         moved[name] = join_layers([layer[names] for layer, names in zip(weights[name], new)])
     outputs, others = (outputs_of(held, (tokens, labels)) for held in (weights, moved))
-    pairs = [(score(weights), score(moved)) for score in (trained_scores, magnitude_scores)]
+    networks = [along_paths(Checkpoint(held)) for held in (weights, moved)]
+    pairs = [[trained_scores(held) for held in networks], [held.value_norms for held in networks]]
     pairs += [(score(outputs), score(others)) for score in (gradient_scores, ablation_scores)]
     for before, after in pairs:
         for one, other, names in zip(before, after, new):

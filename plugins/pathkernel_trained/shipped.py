@@ -1,0 +1,44 @@
+"""Trained networks that come with pathkernel, named ``trained:NAME`` where a file of heads is asked for.
+
+They lie along their paths (:mod:`pathkernel_trained.path_network`) in a folder of this package, with
+their digests in ``SHA256SUMS``, which ``sha256sum --check`` reads, too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pathkernel_core.hooks import UnknownNameError, unknown_name
+from pathkernel_tasks.heads_file import heads_digest
+
+PREFIX = "trained:"
+FOLDER = Path(__file__).with_name("shipped_networks")
+DIGESTS = "SHA256SUMS"
+
+
+def shipped_digests() -> dict[str, str]:
+    """SHA-256 of every shipped network, by ``trained:NAME``."""
+    lines = (FOLDER / DIGESTS).read_text(encoding="ascii").splitlines()
+    return {PREFIX + Path(file).stem: digest for digest, file in map(str.split, lines)}
+
+
+def heads_path(heads: str | os.PathLike) -> Path:
+    """File of heads that a path names, or ``trained:NAME``.
+
+    Raises
+    ------
+    UnknownNameError
+        If no network of that name is shipped; the message lists those that are.
+    ValueError
+        If its file is not the one that was shipped.
+    """
+    if not str(heads).startswith(PREFIX):
+        return Path(heads)
+    digests = shipped_digests()
+    if heads not in digests:
+        raise UnknownNameError(unknown_name("shipped network", str(heads), digests))
+    file = FOLDER / f"{str(heads).removeprefix(PREFIX)}.safetensors"
+    if not file.is_file() or heads_digest(file) != digests[heads]:
+        raise ValueError(f"{file} is missing or damaged; install pathkernel again")
+    return file

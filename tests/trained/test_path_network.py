@@ -1,0 +1,123 @@
+"""A network along its paths: written, read, and the same as its weights."""
+
+import numpy as np
+import pytest
+from made_up_networks import WIDTHS, made_up
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from pathkernel_tasks.heads_file import read_heads
+from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from pathkernel_trained.empirical import empirical_order_parameter
+from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.networks import pruned_checkpoint, pruned_paths
+from pathkernel_trained.path_network import along_paths, read_paths, save_paths
+
+ABOUT = {"step": 7}
+
+
+def assert_same(one, other, **tolerance):
+    assert one.shape == other.shape
+    pairs = [
+        *(
+            (getattr(one, name), getattr(other, name))
+            for name in ("path_weights", "order_parameter")
+        ),
+        *zip(one.value_norms, other.value_norms),
+    ]
+    for left, right in zip(one.layers, other.layers):
+        assert left.scale == right.scale
+        pairs += [(left.queries, right.queries), (left.keys, right.keys)]
+    for left, right in pairs:
+        assert left.dtype == right.dtype == np.float64
+        np.testing.assert_allclose(left, right, **{"rtol": 0} | tolerance)
+
+
+@pytest.fixture
+def trained():
+    """A checkpoint in single precision, as training writes it."""
+    weights = initial_weights(NetworkShape(2, 3, 6, 4), 5, 0)
+    return Checkpoint(weights, np.random.default_rng(1).normal(size=(3, 5)), ABOUT, scale=0.3)
+
+
+@pytest.fixture
+def path(tmp_path, trained):
+    save_paths(tmp_path / "paths.safetensors", along_paths(trained))
+    return tmp_path / "paths.safetensors"
+
+
+def test_paths_are_products_of_the_weights():
+    weights = made_up((2, 3))
+    network = along_paths(Checkpoint(weights))
+    expected = [
+        weights["readout"] @ second @ first @ weights["projection"]
+        for first in weights["values"][0]
+        for second in weights["values"][1]
+    ]
+    np.testing.assert_allclose(network.path_weights, expected, rtol=1e-12)
+    np.testing.assert_array_equal(network.order_parameter, empirical_order_parameter(weights))
+    assert network.shape == NetworkShape(2, (2, 3), *WIDTHS[:2])
+
+
+def test_it_is_written_and_read_to_the_last_bit(tmp_path, trained, path):
+    found = read_paths(path)
+    assert_same(found, along_paths(trained))
+    np.testing.assert_array_equal(found.label_vectors, trained.label_vectors)
+    assert found.about == ABOUT
+    with safe_open(path, framework="np") as file:
+        assert file.get_slice("queries.1").get_dtype() == "F32", "as it was trained"
+    # whatever is not exact in single precision
+    save_paths(path, along_paths(Checkpoint(made_up((3, 2)))))
+    assert_same(read_paths(path), along_paths(Checkpoint(made_up((3, 2)))))
+    # and from a file of all weights
+    save_checkpoint(tmp_path / "network.safetensors", trained)
+    assert_same(read_paths(tmp_path / "network.safetensors"), along_paths(trained))
+
+
+def test_it_is_a_file_of_heads_but_no_checkpoint(path, trained):
+    heads = read_heads(path, 5)
+    for layer, expected in zip(heads.layers, along_paths(trained).layers):
+        np.testing.assert_array_equal(layer.queries, expected.queries)
+        assert layer.scale == 0.3
+    np.testing.assert_array_equal(heads.label_vectors, trained.label_vectors)
+    with pytest.raises(ValueError, match=r"along its paths, without its weights\. Train it again"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("removed", [[(1, 2)], [(1, 1), (2, 3)], [(2, 1), (2, 2), (1, 3)]])
+def test_heads_are_removed_as_from_the_weights(tmp_path, trained, removed):
+    found, expected = (
+        pruned_paths(along_paths(trained), removed),
+        pruned_checkpoint(trained, removed),
+    )
+    assert_same(found, along_paths(expected), rtol=1e-13)
+    assert found.about == expected.about
+    save_paths(tmp_path / "pruned.safetensors", found)
+    assert_same(read_paths(tmp_path / "pruned.safetensors"), found)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        (
+            "path_weights",
+            np.ones((9, 4)),
+            r"path_weights must have shape \(9, 5\), but has \(9, 4\)",
+        ),
+        ("order_parameter", np.ones((3, 3)), r"order_parameter must have shape \(9, 9\)"),
+        ("order_parameter", np.full((9, 9), np.nan), "'order_parameter' holds NaN"),
+        ("value_norms.2", np.ones(2), "value_norms must have shape"),
+        ("value_norms.1", None, r"lacks value_norms\.1"),
+        ("width", np.array([6.0, 6.0]), "is damaged"),
+        ("width", np.array(0), "width must be a whole number of at least 1"),
+    ],
+)
+def test_damaged_files(path, name, array, message):
+    arrays = load_file(path)
+    with safe_open(path, framework="np") as file:
+        header = file.metadata()
+    del arrays[name]
+    save_file(arrays | ({} if array is None else {name: array}), path, metadata=header)
+    with pytest.raises(ValueError, match=message) as raised:
+        read_paths(path)
+    assert "paths.safetensors'" in str(raised.value)

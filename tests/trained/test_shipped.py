@@ -1,0 +1,65 @@
+"""Networks that come along: each is the one that its name says, whole, and found by a study."""
+
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from pathkernel_core.hooks import UnknownNameError
+from pathkernel_one_shot.task import OneShotImages
+from pathkernel_tasks.heads_file import heads_digest
+from pathkernel_trained import shipped
+from pathkernel_trained.outputs import path_outputs
+from pathkernel_trained.path_network import read_paths
+from pathkernel_trained.shipped import heads_path, shipped_digests
+
+NAMES = tuple(shipped_digests())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_the_network_of_its_name(name):
+    found = re.fullmatch(r"trained:(\d+)-(\d+)-(\d+)-(\d+)(?:-seed([1-9]\d*))?", name)
+    sizes = tuple(map(int, found.groups()[:4]))
+    network = read_paths(heads_path(name))
+    shape = network.shape
+    assert (shape.layers, shape.heads, shape.width, shape.qk_width) == sizes
+    assert network.about["settings"]["seed"] == int(found[5] or 0)
+    assert network.label_vectors.shape == (3, 192)
+    np.testing.assert_array_equal(network.order_parameter, network.order_parameter.T)
+    task = OneShotImages(heads=name)
+    assert task.provenance()["heads"] == shipped_digests()[name] == heads_digest(heads_path(name))
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not os.environ.get("PATHKERNEL_DATA"), reason="reads the image archives")
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_as_accurate_as_it_was_trained_to_be(name):
+    network = read_paths(heads_path(name))
+    episodes = OneShotImages(heads=name).evaluation_sets(0, 300)["omniglot"]
+    accuracy = path_outputs(network, episodes).correct([()]).mean()
+    expected = network.about["test_accuracy"]
+    assert expected > 0.75
+    assert abs(accuracy - expected) < 4 * np.sqrt(expected * (1 - expected) / 300)
+
+
+def test_an_unknown_name_is_told_those_that_there_are():
+    for use in (heads_path, lambda name: OneShotImages(heads=name)):
+        with pytest.raises(UnknownNameError, match="no shipped network .*trained:2-4-512-128"):
+            use("trained:2-4-512")
+
+
+def test_a_file_that_has_changed_is_refused(tmp_path, monkeypatch):
+    folder = shutil.copytree(shipped.FOLDER, tmp_path / "networks")
+    monkeypatch.setattr(shipped, "FOLDER", folder)
+    file = heads_path(NAMES[0])
+    assert file.parent == folder
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="missing or damaged; install pathkernel again"):
+        heads_path(NAMES[0])
+    file.unlink()
+    with pytest.raises(ValueError, match="missing or damaged"):
+        heads_path(NAMES[0])
