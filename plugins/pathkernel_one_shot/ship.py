@@ -1,4 +1,4 @@
-"""Put trained networks among those that are shipped: ``python -m pathkernel_one_shot.ship FOLDER …``.
+"""Ship trained networks with the package: ``python -m pathkernel_one_shot.ship FOLDER …``.
 
 For maintainers, in a checkout. Each folder is that of a finished training of
 ``pathkernel train one-shot-images``.
@@ -28,7 +28,7 @@ def ship(trainings: Iterable[Path], folder: Path = FOLDER) -> None:
         If a training has not come to its end.
     """
     for training in trainings:
-        curves = xr.open_zarr(training / CURVES, chunks=None)
+        curves = xr.open_zarr(training / CURVES, chunks=None, consolidated=False)
         if "test_accuracy" not in curves:
             raise ValueError(f"{training} is not finished; go on with: pathkernel train")
         network = read_paths(training / BEST)

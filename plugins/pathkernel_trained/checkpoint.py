@@ -39,9 +39,9 @@ PATHS = "pathkernel paths 1"
 
 _PLAIN = ("projection", "readout")
 _HEADS_ONLY = (
-    "Queries and keys only go to: pathkernel run TASK --heads; comparison and pruning take values and "
-    "readout, too. Train a network with: pathkernel train one-shot-images, or write your own with "
-    "pathkernel_trained.checkpoint.save_checkpoint"
+    "Queries and keys only go to: pathkernel run TASK --heads; comparison and pruning take values "
+    "and readout, too. Train a network with: pathkernel train one-shot-images, or write your own "
+    "with pathkernel_trained.checkpoint.save_checkpoint"
 )
 
 
@@ -135,8 +135,8 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
     found, about = read_header(path)
     if found != FORMAT:
         raise ValueError(
-            f"{str(path)!r} holds a network along its paths, without its weights. Train it again to "
-            "have them: pathkernel train one-shot-images"
+            f"{str(path)!r} holds a network along its paths, without its weights. Train it again "
+            "to have them: pathkernel train one-shot-images"
         )
     arrays = load_file(path)
     try:

@@ -56,7 +56,7 @@ class PathNetwork:
     layers : tuple of QueryKey
         The first layer first.
     path_weights : array, shape (n, N_0)
-        Products w_π of the weights along the paths, in path order: the first layer's head is slowest.
+        Products w_π of the weights along the paths; the first layer's head is slowest.
     order_parameter : array, shape (n, n)
         U of the weights, see :func:`pathkernel_trained.empirical.empirical_order_parameter`.
     value_norms : tuple of L arrays, shape (H_ℓ,)
@@ -115,12 +115,10 @@ def along_paths(checkpoint: Checkpoint) -> PathNetwork:
         If the arrays do not fit together.
     """
     weights = checkpoint.weights
-    pairs = zip(weights["queries"], weights["keys"])
+    pairs = zip(map(_double, weights["queries"]), map(_double, weights["keys"]))
     return PathNetwork(
         shape_of(weights).width,
-        tuple(
-            QueryKey(_double(queries), _double(keys), checkpoint.scale) for queries, keys in pairs
-        ),
+        tuple(QueryKey(queries, keys, checkpoint.scale) for queries, keys in pairs),
         products_along_paths(weights),
         empirical_order_parameter(weights),
         tuple(np.linalg.norm(_double(layer), axis=(1, 2)) for layer in weights["values"]),

@@ -18,7 +18,7 @@ from pathkernel_trained.path_network import PathNetwork
 
 
 def trained_scores(network: PathNetwork) -> list[np.ndarray]:
-    """Scores from the order parameter of the trained weights, the largest 1; one array per layer."""
+    """Scores from the trained weights' order parameter, the largest 1; one array per layer."""
     theory = Network(network.shape.heads_per_layer, network.width)
     return head_scores(theory, network.order_parameter)
 

@@ -1,7 +1,7 @@
-"""Trained networks that come with pathkernel, named ``trained:NAME`` where a file of heads is asked for.
+"""Trained networks that come with pathkernel, as ``trained:NAME`` in place of a file of heads.
 
-They lie along their paths (:mod:`pathkernel_trained.path_network`) in a folder of this package, with
-their digests in ``SHA256SUMS``, which ``sha256sum --check`` reads, too.
+They lie along their paths (:mod:`pathkernel_trained.path_network`) in a folder of this package,
+with their digests in ``SHA256SUMS``, which ``sha256sum --check`` reads, too.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.comparison_store import compared
-from pathkernel_trained.path_network import read_paths, save_paths
 from pathkernel_trained.outputs import path_outputs
+from pathkernel_trained.path_network import read_paths, save_paths
 from pathkernel_trained.pruning import open_pruning, prune_study, pruned, write_pruned
 from pathkernel_trained.results import Pruning
 
@@ -87,7 +87,7 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
 
 
 def test_its_paths_serve_as_its_weights_do(store, weights, tmp_path):
-    """Theory, comparison and pruning on the network along its paths; a pruned one is such a file."""
+    """Theory, comparison and pruning on the network along its paths, also after pruning."""
     save_paths(store.parent / "paths.safetensors", read_paths(store.parent / "network.safetensors"))
     other = make_study(store.parent, "paths.safetensors", tmp_path / "paths.zarr")
     out = tmp_path / "pruned.safetensors"

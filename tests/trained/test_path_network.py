@@ -19,10 +19,8 @@ ABOUT = {"step": 7}
 def assert_same(one, other, **tolerance):
     assert one.shape == other.shape
     pairs = [
-        *(
-            (getattr(one, name), getattr(other, name))
-            for name in ("path_weights", "order_parameter")
-        ),
+        (one.path_weights, other.path_weights),
+        (one.order_parameter, other.order_parameter),
         *zip(one.value_norms, other.value_norms),
     ]
     for left, right in zip(one.layers, other.layers):

@@ -46,7 +46,7 @@ def test_it_is_as_accurate_as_it_was_trained_to_be(name):
 
 def test_an_unknown_name_is_told_those_that_there_are():
     for use in (heads_path, lambda name: OneShotImages(heads=name)):
-        with pytest.raises(UnknownNameError, match="no shipped network .*trained:2-4-512-128"):
+        with pytest.raises(UnknownNameError, match=r"no shipped network .*trained:2-4-512-128"):
             use("trained:2-4-512")
 
 
