@@ -121,7 +121,8 @@ def wheel(session):
     session.chdir(folder)  # away from the checkout, so that only the wheel can be imported
     shipped = set(zipfile.ZipFile(built).namelist())
     for package in PACKAGES:
-        for source in (root / package).rglob("*.py"):
+        networks = (root / package).rglob("shipped_networks/*")
+        for source in (*(root / package).rglob("*.py"), *networks):
             name = source.relative_to((root / package).parent).as_posix()
             if name not in shipped:
                 session.error(f"{built.name} lacks {name}")
