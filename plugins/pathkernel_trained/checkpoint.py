@@ -39,9 +39,9 @@ PATHS = "pathkernel paths 1"
 
 _PLAIN = ("projection", "readout")
 _HEADS_ONLY = (
-    "Queries and keys only go to: pathkernel run TASK --heads; comparison and pruning take values "
-    "and readout, too. Train a network with: pathkernel train one-shot-images, or write your own "
-    "with pathkernel_trained.checkpoint.save_checkpoint"
+    "A file that holds queries and keys only goes to: pathkernel run TASK --heads; comparison and "
+    "pruning take values and readout, too. Train a network with: pathkernel train one-shot-images, "
+    "or write your own with pathkernel_trained.checkpoint.save_checkpoint"
 )
 
 

@@ -32,6 +32,7 @@ from pathkernel_trained.comparison_store import compare_study, open_comparison
 from pathkernel_trained.comparison_tables import Shown
 from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.shipped import heads_path, shipped_digests
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from without_jax import without_jax
 
@@ -59,7 +60,7 @@ class MadeUpImages(OneShotImages):
             QueryKey(*generator.standard_normal((2, 3, 4, 192)), 1 / 2) for _ in range(SHAPE.layers)
         ]
         if self.heads != "random":
-            layers = read_heads(self.heads, 192).layers
+            layers, _ = self._trained_heads()
         return Realisation(
             layers=layers,
             readout="mean",
@@ -251,6 +252,21 @@ def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
         study_checkpoint(StoredStudy(study))
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint 'none"):
         study_checkpoint(StoredStudy(study), "none.safetensors")
+
+
+def test_a_study_of_a_network_that_comes_along_finds_it(tmp_path, monkeypatch):
+    name = "trained:2-4-512-128"
+    grid = {key: values[:1] for key, values in GRID.items()}
+    study = make_study(tmp_path / "study.zarr", name, grid)
+    monkeypatch.chdir(tmp_path)
+    for given in (None, name):
+        file, network = study_checkpoint(StoredStudy(study), given)
+        assert file == heads_path(name)
+    found = compare_study(study)
+    np.testing.assert_array_equal(found["order_parameter_trained"], network.order_parameter)
+    assert found.attrs["checkpoint"] == name
+    assert found.attrs["checkpoint_sha256"] == shipped_digests()[name]
+    assert found.attrs["trained_step"] == network.about["step"]
 
 
 def test_another_network_is_refused(study, folder):
