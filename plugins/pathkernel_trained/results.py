@@ -29,7 +29,7 @@ ORDERS = (
 class Comparison(Result):
     """Compare a trained network's order parameter with the theory.
 
-    FILE.zarr is a study of that network: pathkernel run one-shot-images --heads
+    FILE.zarr is a study of that network: pathkernel run one-shot-images --heads trained:NAME or
     network.safetensors, or pathkernel run custom. At every point of the study, U of the trained
     values and readout is compared with the theory's U, and with the sampled one where draws are
     there. The result is kept in the same Zarr store.
@@ -42,7 +42,7 @@ class Comparison(Result):
 
     checkpoint: Path | None = option(
         None,
-        "The trained network.  [default: the file of heads that the study was run with]",
+        "The trained network.  [default: the one that the study was run with]",
         type=Path,
     )
     widths: tuple[float, ...] | None = option(
@@ -91,7 +91,7 @@ class Pruning(Result):
     """Find which heads of a trained network matter, and remove those that do not.
 
     FILE.zarr is a study with the network's heads: pathkernel run one-shot-images --heads
-    network.safetensors, or pathkernel run custom. Heads are removed in increasing order of several
+    trained:NAME or network.safetensors, or pathkernel run custom. Heads are removed in increasing order of several
     scores, without training again, and the networks that are left are tested on the task's test
     sets; on one-shot images those are unseen characters and images of other kinds. The outcome is
     kept in the store's group "pruning".
@@ -102,7 +102,7 @@ class Pruning(Result):
     summary = "Find which heads of a trained network matter"
 
     checkpoint: Path | None = option(
-        None, "The trained network.  [default: the study's file of heads]", type=Path
+        None, "The trained network.  [default: the one that the study was run with]", type=Path
     )
     order: str = option("theory", "What --remove goes by; the tables show all.", choices=ORDERS)
     remove: int | None = option(None, "Heads to remove for --out.", type=int, least=1)
