@@ -91,10 +91,10 @@ class Pruning(Result):
     """Find which heads of a trained network matter, and remove those that do not.
 
     FILE.zarr is a study with the network's heads: pathkernel run one-shot-images --heads
-    trained:NAME or network.safetensors, or pathkernel run custom. Heads are removed in increasing order of several
-    scores, without training again, and the networks that are left are tested on the task's test
-    sets; on one-shot images those are unseen characters and images of other kinds. The outcome is
-    kept in the store's group "pruning".
+    trained:NAME or network.safetensors, or pathkernel run custom. Heads are removed in increasing
+    order of several scores, without training again, and the networks that are left are tested on
+    the task's test sets; on one-shot images those are unseen characters and images of other kinds.
+    The outcome is kept in the store's group "pruning".
     """
 
     name = "pruning"
