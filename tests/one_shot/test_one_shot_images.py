@@ -325,7 +325,7 @@ def test_type_that_numpy_lacks(tmp_path):
         ({"heads_per_layer": 0}, "heads_per_layer must be at least 1"),
         ({"qk_width": -1}, "qk_width must be at least 1"),
         ({"label_seed": -1}, "label_seed must not be negative"),
-        ({"heads": "randon"}, 'heads must be "random" or a file: .*randon'),
+        ({"heads": "randon"}, 'heads must be "random", a file or trained:NAME: .*randon'),
         ({"heads": "x.npz", "layers": 3}, "layers=3 is an option of random heads.* 'x.npz'"),
     ],
 )
