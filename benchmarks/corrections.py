@@ -16,13 +16,13 @@ from scipy.special import gammaln
 
 import pathkernel_core as pk
 from pathkernel_sampling.chains import draw, warm_up
-from pathkernel_sampling.corrections import next_order
+from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.models import build_model
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 
 def quadrature(kernel, labels, temperature, width):
-    """ln p(Y) and ⟨U⟩ of one path and one layer, on a grid over ln χ of both factors."""
+    """ln p(Y) of one path and one layer; U on a grid over ln χ of both factors, its weights."""
     log = math.log(width) / 2 + np.linspace(-20, 14, 1201) / math.sqrt(2 * width)
     density = math.log(2) + width * log - np.exp(2 * log) / 2 + math.log(log[1] - log[0])
     density -= width / 2 * math.log(2) + gammaln(width / 2)
@@ -33,7 +33,7 @@ def quadrature(kernel, labels, temperature, width):
         variance = value * u + temperature
         log_weights -= (np.log(variance) + label**2 / variance) / 2
     weights = np.exp(log_weights - log_weights.max())
-    return log_weights.max() + math.log(weights.sum()), (weights * u).sum() / weights.sum()
+    return log_weights.max() + math.log(weights.sum()), u, weights / weights.sum()
 
 
 def one_path(proportional):
@@ -48,7 +48,8 @@ def one_path(proportional):
         problem = pk.PathKernels(xi[:, None], repeated)
         solution = pk.minimise_action(problem, pk.Network((1,), width), 0.1)
         correction = next_order(solution)
-        evidence, mean = quadrature(xi @ xi.T / xi.shape[1], repeated, 0.1, width)
+        evidence, u, weights = quadrature(xi @ xi.T / xi.shape[1], repeated, 0.1, width)
+        mean = (weights * u).sum()
         saddle, corrected = correction.order_parameter, correction.mean_order_parameter
         errors = (
             evidence - correction.log_evidence,
@@ -56,6 +57,37 @@ def one_path(proportional):
             mean - saddle[0, 0],
             mean - corrected[0, 0],
         )
+        print(f"| {width} | " + " | ".join(f"{error:.1e}" for error in errors) + " |", flush=True)
+
+
+def predictor():
+    """Errors of mean and variance, the largest of three new examples, over N, at P = 0.8 N."""
+    generator = np.random.default_rng(3)
+    base, labels = generator.standard_normal((4, 10)), 2 * generator.standard_normal(4)
+    first = base[:3] + generator.standard_normal((3, 10))
+    for width in (5, 10, 20, 40, 80):
+        subspaces = math.sqrt(width // 5) * np.eye(width // 5)
+        xi, new = np.kron(subspaces, base), np.kron(subspaces[:1], first)
+        repeated = np.tile(labels, width // 5)
+        solution = pk.minimise_action(
+            pk.PathKernels(xi[:, None], repeated), pk.Network((1,), width), 0.1
+        )
+        kernel, across = xi @ xi.T / xi.shape[1], xi @ new.T / xi.shape[1]
+        _, u, weights = quadrature(kernel, repeated, 0.1, width)
+        values, vectors = np.linalg.eigh(kernel)
+        f, v = 0, (new**2).sum(1)[:, None, None] / xi.shape[1] * u
+        for value, label, seen in zip(values, vectors.T @ repeated, vectors.T @ across):
+            gain = seen[:, None, None] * u / (value * u + 0.1)
+            f, v = f + gain * label, v - gain * seen[:, None, None] * u
+        mean = (weights * f).sum((1, 2))
+        exact = mean, (weights * (v + f**2)).sum((1, 2)) - mean**2
+        leading = solution.predict(new[:, None])
+        following = predict_next_order(solution, new[:, None])
+        errors = [
+            abs(exact[moment] - getattr(found, name)).max()
+            for moment, name in enumerate(("mean", "variance"))
+            for found in (leading, following)
+        ]
         print(f"| {width} | " + " | ".join(f"{error:.1e}" for error in errors) + " |", flush=True)
 
 
@@ -91,5 +123,7 @@ if __name__ == "__main__":
     for proportional, title in ((False, "P = 8"), (True, "P = 0.8 N")):
         print(f"{title}: N, ln p(Y) leading, ln p(Y) next, U leading, U next")
         one_path(proportional)
+    print("P = 0.8 N: N, mean leading, mean next, variance leading, variance next")
+    predictor()
     print("hidden Markov: N, saddle, next order, exact, gap closed, two loops")
     hidden_markov()

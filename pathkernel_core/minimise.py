@@ -55,7 +55,7 @@ class Prediction:
     mean : array, shape (P_new,) or (P_new, C)
         Posterior mean of the network's output (Eq. 9, 29).
     variance : array, shape (P_new,) or (P_new, C)
-        Posterior variance, without the observation noise T (Eq. 30).
+        Posterior variance given U, without the observation noise T (Eq. 30).
     """
 
     mean: Array
@@ -129,6 +129,10 @@ class Solution:
 
     def predict(self, xi: Array) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).
+
+        Both are given U at the minimum. What the fluctuations of U change is of order 1/N and left
+        out: in the mean, and in the variance, to which they also add that of the mean.
+        ``pathkernel_sampling.corrections.predict_next_order`` has them.
 
         Parameters
         ----------

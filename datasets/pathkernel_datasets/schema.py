@@ -78,7 +78,7 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
         Variable(
             "predictor_variance",
             (*POINT, *_TEST, *output),
-            "posterior variance of the network's output, without observation noise",
+            "posterior variance of the network's output given U, without observation noise",
             equation="Eq. 30",
         ),
         Variable("accuracy_gp", (*REFERENCE, "test_set"), "accuracy in the Gaussian process limit"),

@@ -1,4 +1,4 @@
-"""Next order in 1/N of ⟨U⟩ and of the log evidence, around the saddle of the exact hierarchy.
+"""Next order in 1/N of ⟨U⟩, log evidence and predictor, around the saddle of the exact hierarchy.
 
 In the coordinates x of :mod:`pathkernel_core.coordinates` (relative triangular factors X_ℓ with
 logarithmic diagonals) the exact posterior density of the Wishart hierarchy is
@@ -18,7 +18,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -26,11 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pathkernel_core.backend import to_host
+from pathkernel_core.backend import batches, to_host
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Solution, Status
+from pathkernel_core.minimise import Prediction, Solution, Status
 from pathkernel_core.network import Network
 from pathkernel_core.spaces import per_output
 
@@ -49,6 +49,9 @@ class Correction:
         U at the minimum of the action.
     order_parameter_correction : array, shape (n·C, n·C)
         To be added for ⟨U⟩, the posterior mean at finite width.
+    order_parameter_covariance : array, shape (p, p)
+        Posterior covariance, to leading order 1/N, of the p = nC(nC + 1)/2 entries of U on and
+        below the diagonal, in the order of ``numpy.tril_indices``.
     log_evidence : float
         Leading order ln p(Y), in nats: ``Solution.log_evidence``.
     log_evidence_correction : float
@@ -61,6 +64,7 @@ class Correction:
 
     order_parameter: np.ndarray
     order_parameter_correction: np.ndarray
+    order_parameter_covariance: np.ndarray
     log_evidence: float
     log_evidence_correction: float
     log_evidence_two_loops: float
@@ -124,7 +128,8 @@ def next_order(solution: Solution) -> Correction:
     second = energy.second
 
     # cubic and quartic terms of φ
-    basis = np.linalg.cholesky(jacobian @ jacobian.T)  # covariance of U at one loop
+    covariance = jacobian @ jacobian.T  # of U at one loop
+    basis = np.linalg.cholesky(covariance)
     third, fourth = energy.higher(basis)
     whitened = solve_triangular(basis, jacobian, lower=True)
     cubic = np.einsum("rst,ri,sj,tk->ijk", third, whitened, whitened, whitened, optimize=True)
@@ -152,10 +157,59 @@ def next_order(solution: Solution) -> Correction:
     return Correction(
         order_parameter=to_host(solution.order_parameter).astype(float),
         order_parameter_correction=_unpack(laplacian / 2 + jacobian @ shift, network.sizes[0]),
+        order_parameter_covariance=covariance,
         log_evidence=solution.log_evidence,
         log_evidence_correction=float(one_loop - prior_one_loop + two_loops),
         log_evidence_two_loops=float(two_loops),
     )
+
+
+def predict_next_order(
+    solution: Solution, xi: np.ndarray, correction: Correction | None = None
+) -> Prediction:
+    """Predictor's mean and variance on new examples to next order in 1/N.
+
+    ``Solution.predict`` gives them at the saddle, as if U did not fluctuate. Here the variance is
+    that of the posterior at finite width, ⟨v⟩ + ⟨(f − ⟨f⟩)²⟩, without the observation noise T.
+    Their errors fall by one power of 1/N faster than those of ``Solution.predict``. Nothing forces
+    the variance to be positive where the expansion cannot be trusted. The time goes into p² P_new R
+    multiplications, with p and R of :func:`next_order`, and p products of R × R and R × P_new.
+
+    Parameters
+    ----------
+    solution : Solution
+        As for :func:`next_order`.
+    xi : array, shape (P_new, n, N_0)
+        Attentioned inputs of the new examples, in the solution's array library.
+    correction : Correction, optional
+        Of this solution, if it is computed already.
+
+    Returns
+    -------
+    Prediction
+        NumPy arrays of shape (P_new,) or (P_new, C).
+
+    Raises
+    ------
+    ValueError, PrecisionError
+        As :func:`next_order` and ``Solution.predict`` do.
+    """
+    saddle = solution.predict(xi)
+    correction = next_order(solution) if correction is None else correction
+    energy, problem, outputs = _Energy(solution), solution.problem, solution.network.outputs
+    scale = math.sqrt(solution.network.variances[0] / (problem.n_paths * problem.input_width))
+    new = per_output(scale * to_host(xi).astype(float), outputs)
+    basis = None if problem.basis is None else to_host(problem.basis)
+    step = max(1, _BLOCK_ELEMENTS // energy.per_new_example)
+    of_order_parameter = (
+        correction.order_parameter_correction,
+        correction.order_parameter_covariance,
+    )
+    changes = [
+        energy.moments(new[rows], basis, *of_order_parameter) for rows in batches(len(new), step)
+    ]
+    mean, variance = (np.concatenate(parts).reshape(saddle.mean.shape) for parts in zip(*changes))
+    return Prediction(to_host(saddle.mean) + mean, to_host(saddle.variance) + variance)
 
 
 def _check(solution: Solution) -> None:
@@ -214,17 +268,25 @@ class _Energy:
         noisy = np.einsum("ab,pbi->pai", u, features).reshape(count, -1) @ flat.T
         noisy[np.diag_indices(count)] += solution.temperature
         lower = np.linalg.cholesky((noisy + noisy.T) / 2)
-        whitened = solve_triangular(lower, flat, lower=True).reshape(features.shape)
+        self._order_parameter = u
+        self._features = solve_triangular(lower, flat, lower=True).reshape(features.shape)  # L⁻¹ Φ
         self._labels = solve_triangular(lower, labels, lower=True)  # w = L⁻¹ Y
-        pairs = np.tril_indices(size)
-        self._kernels = np.empty((len(pairs[0]), count, count))  # A = L⁻¹ ∂K/∂U L⁻ᵀ
-        for kernel, one, two in zip(self._kernels, *pairs):
-            product = whitened[:, one] @ whitened[:, two].T
-            kernel[:] = product if one == two else product + product.T
-        seen = self._kernels @ self._labels  # A_a w, (p, R)
-        stack = self._kernels.reshape(len(seen), -1)
-        self.first = np.trace(self._kernels, axis1=1, axis2=2) - seen @ self._labels
-        self.second = 2 * seen @ seen.T - stack @ stack.T
+        self._pairs = list(zip(*np.tril_indices(size)))
+        self._kernels = np.empty((len(self._pairs), count, count))  # A = L⁻¹ ∂K/∂U L⁻ᵀ
+        for kernel, pair in zip(self._kernels, self._pairs):
+            kernel[:] = _pair_kernel(self._features, self._features, *pair)
+        self._seen = self._kernels @ self._labels  # A_a w, (p, R)
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """First derivatives, (p,)."""
+        return np.trace(self._kernels, axis1=1, axis2=2) - self._seen @ self._labels
+
+    @cached_property
+    def second(self) -> np.ndarray:
+        """Second derivatives, (p, p)."""
+        stack = self._kernels.reshape(len(self._seen), -1)
+        return 2 * self._seen @ self._seen.T - stack @ stack.T
 
     def higher(self, basis: np.ndarray) -> tuple[np.ndarray, float]:
         """Third derivatives in the directions of a basis, and Σ_rs of the fourth in r, r, s, s.
@@ -254,6 +316,53 @@ class _Energy:
         fits = mapped @ mapped + np.einsum("ri,ij,rj->", seen, square, seen, optimize=True)
         fits += np.einsum("rsi,sri->", twice, twice)
         return third, 8 * fits - 4 * (square**2).sum() - 2 * crossed
+
+    @property
+    def per_new_example(self) -> int:
+        """Numbers that :meth:`moments` holds for each row of new examples."""
+        return 2 * self._seen.size
+
+    def moments(
+        self, new: np.ndarray, basis: np.ndarray | None, moved: np.ndarray, covariance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What the next order adds to mean and variance of the predictor, (rows,) each.
+
+        With κ = L⁻¹ k(x) and ρ_a = L⁻¹ ∂k(x)/∂U_a − A_a κ: f_a = ρ_a·w, and under a sum with a
+        symmetric matrix f_ab = −2 ρ_a·A_b w, v_ab = −2 ρ_a·ρ_b.
+
+        Parameters
+        ----------
+        new : array, shape (rows, n·C, N_0)
+            Scaled features of new examples, with the factor σ_0.
+        basis : array, shape (N_0, rank) or None
+            Into which the training examples were rotated.
+        moved, covariance : arrays, shapes (n·C, n·C) and (p, p)
+            Shift of the mean of U, and covariance of its lower triangle.
+        """
+        prior = np.einsum("tai,ab,tbi->t", new, moved, new, optimize=True)
+        new = new if basis is None else new @ basis
+        flat = self._features.reshape(len(self._labels), -1)
+        kernel, kernel_moved = (  # κ, and its derivative along the shift, (R, rows)
+            flat @ np.einsum("ab,tbi->tai", matrix, new).reshape(len(new), -1).T
+            for matrix in (self._order_parameter, moved)
+        )
+        slopes = np.empty((len(self._pairs), *kernel.shape))  # ρ
+        for slope, derivative, pair in zip(slopes, self._kernels, self._pairs):
+            slope[:] = _pair_kernel(self._features, new, *pair) - derivative @ kernel
+        of_mean = self._labels @ slopes  # (p, rows)
+        along = moved[np.tril_indices(len(moved))]
+        mean = along @ of_mean - np.einsum("art,ar->t", slopes, covariance @ self._seen)
+        slope_moved = np.tensordot(along, slopes, 1)
+        variance = prior - ((kernel_moved + slope_moved) * kernel).sum(axis=0)
+        variance -= np.einsum("art,art->t", slopes, np.tensordot(covariance, slopes, 1))
+        variance += np.einsum("at,at->t", of_mean, covariance @ of_mean)
+        return mean, variance
+
+
+def _pair_kernel(one: np.ndarray, two: np.ndarray, row: int, column: int) -> np.ndarray:
+    """Derivative of the kernel with respect to U's entry at (row, column) and (column, row)."""
+    product = one[:, row] @ two[:, column].T
+    return product if row == column else product + one[:, column] @ two[:, row].T
 
 
 def _examples(problem: PathKernels) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,5 @@
 """The next order in 1/N against quadrature, brute-force derivatives and exact samples."""
 
-import dataclasses
 import itertools
 import math
 
@@ -16,7 +15,7 @@ from scipy import special  # noqa: E402
 
 import pathkernel_core as pk  # noqa: E402
 from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
-from pathkernel_sampling.corrections import next_order  # noqa: E402
+from pathkernel_sampling.corrections import next_order, predict_next_order  # noqa: E402
 from pathkernel_sampling.models import build_model  # noqa: E402
 from pathkernel_tasks.hidden_markov import HiddenMarkov  # noqa: E402
 
@@ -36,13 +35,13 @@ def solve(network, xi, labels, temperature, space="auto"):
 # One path, one output: the hierarchy is two numbers, and integrals over it are sums over a grid.
 
 
-def quadrature(kernel, labels, temperature, widths):
-    """ln p(Y) and ⟨U⟩ of U_1 = χ²_{N_0}/N_0 · χ²_{N_1}/N_1, by the trapezoidal rule."""
+def quadrature(kernel, labels, temperature, network):
+    """ln p(Y), and U_1 = χ²_{N_0}/N_0 · χ²_{N_1}/N_1 on a grid with its posterior weights."""
     axes = []
-    for width in widths:
+    for width in network.widths:
         spread = 1 / math.sqrt(2 * width)
         centre = math.log(width) / 2
-        log = np.linspace(centre - 20 * spread, centre + 14 * spread, 1201)  # ln χ
+        log = np.linspace(centre - 20 * spread, centre + 14 * spread, 401)  # ln χ
         density = math.log(2) + width * log - np.exp(2 * log) / 2
         density -= width / 2 * math.log(2) + special.gammaln(width / 2)
         axes.append((2 * log - math.log(width), density + math.log(log[1] - log[0])))
@@ -54,23 +53,37 @@ def quadrature(kernel, labels, temperature, widths):
         variance = max(value, 0.0) * u + temperature
         log_weights -= (np.log(variance) + label**2 / variance) / 2
     weights = np.exp(log_weights - log_weights.max())
-    return log_weights.max() + math.log(weights.sum()), (weights * u).sum() / weights.sum()
+    return log_weights.max() + math.log(weights.sum()), u, weights / weights.sum()
 
 
-def errors(network, xi, labels, temperature):
-    """Errors of leading and next order: of the log evidence, and of ⟨U⟩."""
-    correction = next_order(solve(network, xi, labels, temperature))
-    kernel = xi[:, 0] @ xi[:, 0].T / xi.shape[2]
-    evidence, mean = quadrature(kernel, labels[:, 0], temperature, network.widths)
-    return np.abs(
-        [
-            [evidence - correction.log_evidence, mean - correction.order_parameter[0, 0]],
-            [
-                evidence - correction.next_log_evidence,
-                mean - correction.mean_order_parameter[0, 0],
-            ],
-        ]
+def errors(network, xi, labels, new, temperature):
+    """Errors of leading and next order: log evidence, ⟨U⟩, mean and variance of the predictor.
+
+    The last two are the largest over new examples.
+    """
+    solution = solve(network, xi, labels, temperature)
+    correction = next_order(solution)
+    every = np.concatenate([xi, new])[:, 0]
+    kernel, count = every @ every.T / xi.shape[2], len(xi)
+    values, vectors = np.linalg.eigh(kernel[:count, :count])
+    evidence, u, weights = quadrature(kernel[:count, :count], labels[:, 0], temperature, network)
+    targets, across = vectors.T @ labels[:, 0], vectors.T @ kernel[:count, count:]
+    mean, variance = 0, np.diagonal(kernel)[count:, None, None] * u
+    for value, target, seen in zip(values, targets, across[..., None, None]):
+        gain = seen * u / (max(value, 0) * u + temperature)
+        mean, variance = mean + gain * target, variance - gain * seen * u
+    means = (weights * mean).sum((1, 2))
+    total = (weights * (variance + mean**2)).sum((1, 2)) - means**2
+    exact = evidence, (weights * u).sum(), means, total
+    leading, following = solution.predict(new), predict_next_order(solution, new, correction)
+    found = (
+        (correction.log_evidence, solution.order_parameter, leading.mean, leading.variance),
+        (
+            *(correction.next_log_evidence, correction.mean_order_parameter),
+            *(following.mean, following.variance),
+        ),
     )
+    return np.array([[abs(one - two).max() for one, two in zip(exact, row)] for row in found])
 
 
 def orders(coarse, fine, factor):
@@ -78,35 +91,42 @@ def orders(coarse, fine, factor):
     return np.log(coarse / fine) / math.log(factor)
 
 
+def one_path():
+    """Four examples and three new ones, of which none lies in the span of the four."""
+    xi, labels = examples(pk.Network((1,), 1), 4, 6)
+    return xi, labels, 0.7 * xi[:3] + examples(pk.Network((1,), 1), 3, 6, seed=2)[0]
+
+
 def test_errors_fall_one_order_faster_at_fixed_examples():
-    """Of the log evidence as 1/N and 1/N³, of ⟨U⟩ as 1/N² and 1/N³ once N exceeds P."""
-    small, large = (
-        errors(pk.Network((1,), width), *examples(pk.Network((1,), 1), 4, 6), 0.5)
-        for width in (160, 1280)
-    )
+    """Of the log evidence as 1/N and 1/N³, of ⟨U⟩ as 1/N² and 1/N³ once N exceeds P.
+
+    Of the predictor as 1/N, and faster than that; the next test shows with what power.
+    """
+    small, large = (errors(pk.Network((1,), width), *one_path(), 0.5) for width in (160, 1280))
     leading, following = orders(small, large, 8)
-    np.testing.assert_allclose(leading, (1, 2), atol=0.15)
-    np.testing.assert_array_less((2.6, 2.6), following)
-    np.testing.assert_array_less(large[1], (1e-6, 1e-6))
+    np.testing.assert_allclose(leading, (1, 2, 1, 1), atol=0.15)
+    np.testing.assert_array_less((2.6, 2.6, 1.3, 1.3), following)
+    np.testing.assert_array_less(large[1], (1e-6, 1e-6, 2e-5, 2e-5))
 
 
 def test_errors_fall_one_order_faster_in_proportion_to_the_examples():
-    """With P/N fixed: of the log evidence as 1 and 1/N², of ⟨U⟩ as 1/N and 1/N².
+    """With P/N fixed: of the log evidence as 1 and 1/N², of all others as 1/N and 1/N².
 
     The examples are those of N = 5 in N/5 orthogonal subspaces, so that the action per N does not
     change, and the expansion is one in powers of 1/N exactly.
     """
-    xi, labels = examples(pk.Network((1,), 1), 4, 6)
+    xi, labels, new = one_path()
     found = []
     for copies in (1, 4, 16):
-        repeated = math.sqrt(copies) * np.kron(np.eye(copies), xi[:, 0])[:, None]
-        network = pk.Network((1,), 5 * copies)
-        found.append(errors(network, repeated, np.tile(labels, (copies, 1)), 0.5))
+        subspaces = math.sqrt(copies) * np.eye(copies)
+        repeated, within = np.kron(subspaces, xi[:, 0]), np.kron(subspaces[:1], new[:, 0])
+        data = repeated[:, None], np.tile(labels, (copies, 1)), within[:, None]
+        found.append(errors(pk.Network((1,), 5 * copies), *data, 0.5))
     leading, following = orders(found[1], found[2], 4)
-    np.testing.assert_allclose(leading, (0, 1), atol=0.1)
-    np.testing.assert_allclose(following, (2, 2), atol=0.35)
+    np.testing.assert_allclose(leading, (0, 1, 1, 1), atol=0.1)
+    np.testing.assert_allclose(following, (2, 2, 2, 2), atol=0.35)
     for error in found:  # an improvement even at N = 5
-        np.testing.assert_array_less(error[1], 0.1 * error[0])
+        np.testing.assert_array_less(error[1], 0.15 * error[0])
 
 
 # Any network
@@ -116,9 +136,26 @@ def test_without_data_the_prior_is_exact():
     """⟨U⟩ of the prior is the Gaussian process limit at every width, to all orders."""
     network = pk.Network((2, 2), (6, 5, 4), (1.3, 0.7, 1.2, 0.9))
     xi, labels = examples(network, 5, 3, scale=1e-3)
-    correction = next_order(solve(network, 1e-6 * xi, labels, 1.0))
+    solution = solve(network, 1e-6 * xi, labels, 1.0)
+    correction = next_order(solution)
     np.testing.assert_allclose(correction.order_parameter_correction, 0, atol=1e-10)
     assert abs(correction.log_evidence_correction) < 1e-10
+    found = predict_next_order(solution, xi, correction)
+    np.testing.assert_allclose(found.mean, 0, atol=1e-7)
+    np.testing.assert_allclose(found.variance, solution.predict(xi).variance, rtol=1e-7)
+
+
+def test_scaling_the_projection_is_scaling_the_inputs():
+    """σ²_0 multiplies the kernel, as a factor of the inputs does: nothing else may change."""
+    xi, labels = examples(pk.Network((2,), 9), 6, 3)
+    new, found = examples(pk.Network((2,), 9), 4, 3, seed=2)[0], []
+    for variance, scale in ((1.0, math.sqrt(2.5)), (2.5, 1.0)):
+        network = pk.Network((2,), 9, (variance, 0.8, 1.3))
+        solution = solve(network, scale * xi, labels, 0.3)
+        found.append((next_order(solution), predict_next_order(solution, scale * new)))
+    one, two = ({**vars(order), **vars(moments)} for order, moments in found)
+    for name, value in one.items():
+        np.testing.assert_allclose(value, two[name], rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 def whole_tensors(action, remainder, observable, x):
@@ -176,20 +213,34 @@ def test_whole_tensors_in_other_coordinates():
         """−ln of the invariant measure dU_1/|U_1|^{3/2} du/u over dx."""
         return (jnp.array([1.0, 2.0]) * jnp.log(jnp.diagonal(split(x)[1]))).sum()
 
-    def packed(x):
-        return order_parameter(x)[rows, columns]
+    new = examples(network, 3, 3, seed=2)[0]
+
+    def observables(x):
+        """Entries of U, then f, f² and v of new examples."""
+        u, at = order_parameter(x), new / math.sqrt(2 * new.shape[2])
+        kernel = jnp.einsum("pai,ab,qbi->pq", features, u, features) + 0.3 * jnp.eye(12)
+        across = jnp.einsum("pai,ab,qbi->pq", features, u, at)
+        weights = jnp.linalg.solve(kernel, across)
+        variance = jnp.einsum("pai,ab,pbi->p", at, u, at) - (across * weights).sum(0)
+        mean = label @ weights
+        return jnp.concatenate([u[rows, columns], mean, mean**2, variance])
 
     u_1, u_a = (np.asarray(matrix) for matrix in solution.order_parameters)
     factor = np.linalg.cholesky(u_1 / u_a) - np.eye(2)
     x = jnp.asarray(np.concatenate([np.log(u_a[0]), factor[rows, columns]]))
     np.testing.assert_allclose(jax.grad(action)(x), 0, atol=1e-6)
-    posterior, change = whole_tensors(action, remainder, packed, x)
-    prior, none = whole_tensors(entropy, remainder, packed, jnp.zeros(4))
-    correction = next_order(solution)
+    posterior, change = whole_tensors(action, remainder, observables, x)
+    prior, none = whole_tensors(entropy, remainder, observables, jnp.zeros(4))
+    correction, saddle = next_order(solution), solution.predict(new)
     np.testing.assert_allclose(correction.log_evidence_correction, posterior - prior, rtol=1e-7)
     found = correction.order_parameter_correction[rows, columns]
-    np.testing.assert_allclose(found, change, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(none, 0, atol=1e-12)
+    np.testing.assert_allclose(found, change[:3], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(none[:3], 0, atol=1e-12)
+    mean, square, variance = change[3:].reshape(3, -1)
+    following = predict_next_order(solution, new, correction)
+    np.testing.assert_allclose(following.mean - saddle.mean, mean, rtol=1e-5, atol=1e-8)
+    total = variance + square - 2 * saddle.mean * mean
+    np.testing.assert_allclose(following.variance - saddle.variance, total, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -197,18 +248,22 @@ def test_all_spaces_agree(outputs):
     network = pk.Network((2,), (9, 7), (1.1, 0.8, 1.3), outputs)
     for count in (4, 20):  # fewer and more examples than features
         xi, labels = examples(network, count, 3)
-        one, *others = (
-            next_order(solve(network, xi, labels, 0.2, space))
-            for space in ("examples", "features", "kernels")
-        )
-        for field, two in itertools.product(dataclasses.fields(one), others):
-            np.testing.assert_allclose(
-                getattr(one, field.name), getattr(two, field.name), rtol=1e-6, atol=1e-8
-            )
+        new = examples(network, 4, 3, seed=2)[0]
+        found = []
+        for space in ("examples", "features", "kernels"):
+            solution = solve(network, xi, labels, 0.2, space)
+            correction = next_order(solution)
+            found.append(vars(correction) | vars(predict_next_order(solution, new, correction)))
+        one, *others = found
+        for name, two in itertools.product(one, others):
+            np.testing.assert_allclose(one[name], two[name], rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 def importance_samples(model, draws, seed=0, freedom=12, spread=1.1):
-    """ln p(Y) and ⟨U⟩ with their errors, from a Student distribution around the mode."""
+    """ln p(Y) with its error, draws of U in antithetic pairs (2, draws, …), and their weights.
+
+    From a Student distribution around the mode.
+    """
     value = jax.jit(model.log_density)
     gradient = jax.jit(jax.grad(model.log_density))
     hessian = jax.jit(jax.jacfwd(jax.grad(model.log_density)))
@@ -232,7 +287,7 @@ def importance_samples(model, draws, seed=0, freedom=12, spread=1.1):
     log_proposal = log_proposal - (freedom + dimension) / 2 * np.log1p((z**2).sum(1) / freedom)
     evaluate = jax.jit(jax.vmap(lambda x: (model.log_density(x), model.order_parameter(x))))
     signs = []
-    for steps in (z @ root.T, -z @ root.T):  # antithetic pairs
+    for steps in (z @ root.T, -z @ root.T):
         blocks = [evaluate(x + block) for block in np.array_split(steps, 20)]
         signs.append([np.concatenate(parts) for parts in zip(*blocks)])
     log_density, u = (np.stack(parts) for parts in zip(*signs))
@@ -240,9 +295,31 @@ def importance_samples(model, draws, seed=0, freedom=12, spread=1.1):
     weights = np.exp(log_weights - log_weights.max())
     weights /= (scale := weights.mean())
     evidence = log_weights.max() + math.log(scale)
-    mean = np.einsum("sk,skab->ab", weights, u) / (2 * draws)
-    error = (weights[..., None, None] * (u - mean)).mean(0).std(0) / math.sqrt(draws)
-    return evidence, weights.mean(0).std() / math.sqrt(draws), mean, error
+    return evidence, weights.mean(0).std() / math.sqrt(draws), u, weights
+
+
+def weighted(weights, values):
+    """Mean of values of importance samples (2, draws, …), and its error."""
+    mean = np.einsum("sk,sk...->...", weights, values) / weights.size
+    weights = weights.reshape(*weights.shape, *[1] * mean.ndim)
+    error = (weights * (values - mean)).mean(0).std(0) / math.sqrt(values.shape[1])
+    return mean, error
+
+
+def predictor_given(u, network, xi, labels, new, temperature):
+    """Mean and variance of new outputs given each of some U, (…, P_new·C) each, by Eq. 29, 30."""
+    every, count = np.concatenate([xi, new]), labels.size
+    pairs = np.einsum("pai,qbi->abpq", every, every) * network.variances[0] / xi[0].size
+    found = []
+    for part in np.array_split(u.reshape(-1, *(network.n_paths, network.outputs) * 2), 20):
+        kernel = np.einsum("sacbd,abpq->spcqd", part, pairs, optimize=True)
+        kernel = kernel.reshape(len(part), len(every) * network.outputs, -1)
+        across = kernel[:, :count, count:]
+        noisy = kernel[:, :count, :count] + temperature * np.eye(count)
+        weights = np.linalg.solve(noisy, across)
+        prior = np.diagonal(kernel, axis1=1, axis2=2)[:, count:]
+        found.append((labels.reshape(-1) @ weights, prior - (across * weights).sum(1)))
+    return [np.concatenate(parts).reshape(*u.shape[:2], -1) for parts in zip(*found)]
 
 
 @pytest.mark.parametrize(
@@ -250,23 +327,33 @@ def importance_samples(model, draws, seed=0, freedom=12, spread=1.1):
     [
         (pk.Network((2, 2), 20), 0.01, 0.1),
         (pk.Network((2, 2), 80), 0.001, 0.03),
-        (pk.Network((2,), (30, 20), (1.1, 0.8, 1.3), outputs=2), 0.01, 0.1),
+        (pk.Network((2,), (60, 40), (1.1, 0.8, 1.3), outputs=2), 0.01, 0.1),
     ],
     ids=["N=20", "N=80", "two outputs"],
 )
 def test_the_exact_hierarchy(network, evidence_bound, fraction):
     """Within Monte-Carlo error of a small fraction of the leading order's error."""
     xi, labels = examples(network, 12, 4)
-    correction = next_order(solve(network, xi, labels, 0.2))
+    new = examples(network, 3, 4, seed=2)[0]
+    solution = solve(network, xi, labels, 0.2)
+    correction = next_order(solution)
     model = build_model("order-parameter", xi, labels, network, 0.2)
-    evidence, evidence_error, mean, mean_error = importance_samples(model, 20_000)
+    evidence, evidence_error, u, weights = importance_samples(model, 20_000)
     assert evidence_error < 0.01
     assert abs(evidence - correction.log_evidence) > 0.2
     assert abs(evidence - correction.next_log_evidence) < 4 * evidence_error + evidence_bound
-    leading = np.abs(mean - correction.order_parameter).max()
-    allowed = 4 * mean_error + fraction * leading
-    assert mean_error.max() < 0.2 * leading
-    np.testing.assert_array_less(np.abs(mean - correction.mean_order_parameter), allowed)
+    leading, following = solution.predict(new), predict_next_order(solution, new, correction)
+    f, v = predictor_given(u, network, xi, labels, new, 0.2)
+    mean, _ = weighted(weights, f)
+    for name, values, before, after in (
+        ("U", u, correction.order_parameter, correction.mean_order_parameter),
+        ("mean", f, leading.mean, following.mean),
+        ("variance", v + (f - mean) ** 2, leading.variance, following.variance),
+    ):
+        exact, error = weighted(weights, values)
+        gap, left = (abs(exact - given.reshape(exact.shape)) for given in (before, after))
+        assert error.max() < 0.2 * gap.max(), name
+        np.testing.assert_array_less(left, 4 * error + fraction * gap.max(), err_msg=name)
 
 
 @pytest.mark.slow
