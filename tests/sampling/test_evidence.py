@@ -13,6 +13,7 @@ from scipy.special import logsumexp  # noqa: E402
 from pathkernel_core import Network  # noqa: E402
 from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
 from pathkernel_sampling.evidence import log_evidence  # noqa: E402
+from pathkernel_sampling.likelihood import pytree  # noqa: E402
 from pathkernel_sampling.models import build_model  # noqa: E402
 
 
@@ -63,6 +64,27 @@ def test_it_is_the_mean_likelihood_of_the_prior(network):
     estimate = log_evidence(model, *sampled(model, 1000))
     assert np.hypot(error, estimate.error) < 0.05
     assert abs(estimate.log_evidence - exact) < 4 * np.hypot(error, estimate.error)
+
+
+@pytree(())
+class StandardNormal:
+    """A density that the bridge knows: exp(−x²/2), whose integral is √2π."""
+
+    def log_density(self, x):
+        return -0.5 * (x @ x)
+
+
+def test_the_error_is_the_spread_over_draws_and_proposals():
+    """With a fit three times too wide, most of the error is that of the proposals."""
+    found = []
+    for seed in range(100):
+        positions = np.random.default_rng([7, seed]).standard_normal((2, 400, 1))
+        positions[:, :200] *= 3  # what the Gaussian is fitted to
+        found.append(log_evidence(StandardNormal(), positions, -0.5 * positions[..., 0] ** 2, seed))
+    values, errors = np.array(found).T
+    exact = 0.5 * np.log(2 * np.pi)
+    assert abs(values.mean() - exact) < 4 * values.std() / 10
+    np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.25)
 
 
 def test_too_few_draws_give_no_estimate():
