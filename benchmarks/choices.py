@@ -1,7 +1,8 @@
 """Accuracy by every choice of the temperature beside the best there is: ``choices FILE.zarr``.
 
 Every choice is made over all seeds, for each width and for the Gaussian process limit; the best is
-the temperature with the largest mean accuracy on the test set itself. Means over the seeds.
+the temperature with the largest mean accuracy on the test set itself. Means over the seeds. The log
+evidence to next order is there once ``pathkernel correct FILE.zarr --grid --widths N,N`` was run.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import xarray as xr
 
 from pathkernel_datasets.choice import choose
 from pathkernel_datasets.choices import CHOICES
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.stored import StoredStudy
 
-CHOSEN = ("test", "validation", "leave-one-out", "evidence")
+CHOSEN = ("test", "validation", "leave-one-out", "evidence", "next-evidence")
 
 
 def main() -> None:
     """Print one table per test set, and what every choice loses on the mean."""
-    dataset = open_store(sys.argv[1]).load()
+    dataset = StoredStudy(sys.argv[1]).dataset.load()
     choices = [name for name in CHOSEN if CHOICES[name].score in dataset]
     found = {name: choose(dataset, name) for name in choices}
     names = [f"N = {width:g}" for width in dataset["width"].values] + ["GP limit"]

@@ -45,6 +45,11 @@ def check_choice(dataset: xr.Dataset, choice: str, among: Collection[str] = WORD
     if choice not in among:
         raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
     if CHOICES[choice].score not in dataset:
+        if choice == "next-evidence":
+            raise ValueError(
+                "the store holds the log evidence to next order at all temperatures and seeds "
+                "of no width; compute it with: pathkernel correct FILE.zarr --grid --widths N,N"
+            )
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
         raise ValueError(
             "the store has no validation accuracy, because its task gives no validation examples; "

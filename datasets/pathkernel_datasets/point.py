@@ -61,15 +61,17 @@ class Point:
 
     def __str__(self) -> str:
         """Name of the point as a group of a store."""
-        numbers = (
-            np.format_float_positional(value, trim="-") for value in (self.temperature, self.width)
-        )
-        return "seed-{}_T-{}_N-{}".format(self.seed, *numbers)
+        return f"seed-{self.seed}_T-{decimal(self.temperature)}_N-{decimal(self.width)}"
 
     @property
     def words(self) -> str:
         """The point as a reader would write it."""
         return f"N = {number(self.width)}, T = {self.temperature:g}, seed {self.seed}"
+
+
+def decimal(value: float) -> str:
+    """A number in decimals, as names of groups have it: 1000 and 0.0001."""
+    return np.format_float_positional(value, trim="-")
 
 
 @dataclass(frozen=True)

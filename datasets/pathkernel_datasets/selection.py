@@ -175,11 +175,15 @@ def _listed(dataset: xr.Dataset, name: str) -> str:
 
 
 def _check_defined(dataset: xr.Dataset, choice: str, missing: np.ndarray) -> None:
-    if choice == "evidence" and missing.any():
-        widths = ", ".join(number(width) for width in dataset["width"].values[missing])
+    if choice in ("evidence", "next-evidence") and missing.any():
+        undefined = missing & dataset["log_evidence"].isnull().all(("seed", "temperature")).values
+        why = "is not defined at N = {}, below the sizes of the order parameters"
+        if not undefined.any():
+            why, undefined = "to next order is not computed on the grid of N = {}", missing
+        widths = ", ".join(number(width) for width in dataset["width"].values[undefined])
         raise ValueError(
-            f"the log evidence is not defined at N = {widths}, below the sizes of the order "
-            f'parameters; choose the temperature by "{default_choice(dataset)}"'
+            f"the log evidence {why.format(widths)}; choose the temperature by "
+            f'"{default_choice(dataset)}"'
         )
 
 

@@ -19,6 +19,7 @@ from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.groups import add_group, sole_writer
+from pathkernel_datasets.next_evidence import with_next_evidence
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.store import check_store, open_store
@@ -58,8 +59,8 @@ class StoredStudy:
 
     @cached_property
     def dataset(self) -> xr.Dataset:
-        """The study itself, lazily."""
-        return open_store(self.path)
+        """The study itself, lazily, with the log evidence to next order where it is known."""
+        return with_next_evidence(self.path, open_store(self.path))
 
     def task(self, **replaced: Any) -> Task:
         """Task with the study's options, some of them replaced, such as a file that was moved.

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Variable
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import minimise_action
-from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
-from pathkernel_datasets.point import Point
+from pathkernel_core.minimise import Prediction, Solution, minimise_action
+from pathkernel_core.predictor import accuracy
+from pathkernel_core.progress import Progress, Report
+from pathkernel_datasets.labelling import coordinates_along, labelled, padded_rows, path_dims
+from pathkernel_datasets.next_evidence import grid_corrections, grid_group
+from pathkernel_datasets.point import Point, PointData
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.selection import number
 from pathkernel_datasets.store import check_store
 from pathkernel_datasets.stored import StoredStudy, compute_result
-from pathkernel_sampling.corrections import next_order
+from pathkernel_sampling.corrections import Correction, next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
 
 _NEXT = "next order in 1/N, to be added"
+_EVIDENCE = (
+    Variable("log_evidence", (), "log evidence ln p(Y) at leading order", "nat"),
+    Variable("log_evidence_correction", (), f"log evidence ln p(Y), {_NEXT}", "nat"),
+    Variable(
+        "log_evidence_two_loops",
+        (),
+        "part of the correction of the log evidence from cubic and quartic terms",
+        "nat",
+    ),
+)
+_OUTPUT = "the network's output at the saddle point"
 
 
 def correct_study(
@@ -71,7 +90,9 @@ def open_correction(store: str | os.PathLike, at: Point) -> xr.Dataset | None:
     xarray.Dataset
         ``order_parameter`` at the saddle point and ``order_parameter_correction``, dims (path,
         [output,] path_dual, [output_dual]); ``log_evidence``, ``log_evidence_correction`` and its
-        part ``log_evidence_two_loops``, in nats.
+        part ``log_evidence_two_loops``, in nats; ``predictor_mean``, ``predictor_variance``, dims
+        (test_set, example[, output]), and ``accuracy``, dims (test_set,), each with its
+        ``…_correction``.
     """
     group = f"{NextOrder.name}/{at}"
     check_store(Path(store))
@@ -84,28 +105,89 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
     """Compute the next order at a point, see :func:`open_correction`."""
     point = study.rebuild(at)
     network = point.network
-    problem = PathKernels(point.data.xi, point.data.labels)
-    correction = next_order(minimise_action(problem, network, at.temperature))
-    dims = path_dims(network.outputs)
-    shape = (
-        (network.n_paths, network.outputs) * 2 if network.outputs > 1 else (network.n_paths,) * 2
+    solution, correction = _next_order(point, at.temperature)
+    matrix = path_dims(network.outputs)
+    shape = [study.dataset.sizes[dim.removesuffix("_dual")] for dim in matrix]
+    example = ("test_set", "example", *(["output"] if network.outputs > 1 else []))
+    described = (
+        Variable("order_parameter", matrix, "order parameter U at the saddle point"),
+        Variable("predictor_mean", example, f"posterior mean of {_OUTPUT}"),
+        Variable("predictor_variance", example, f"posterior variance of {_OUTPUT}, without noise"),
+        Variable("accuracy", ("test_set",), "fraction of test examples classified correctly"),
     )
     variables = (
-        Variable("order_parameter", dims, "order parameter U at the saddle point"),
-        Variable("order_parameter_correction", dims, f"order parameter U, {_NEXT}"),
-        Variable("log_evidence", (), "log evidence ln p(Y) at leading order", "nat"),
-        Variable("log_evidence_correction", (), f"log evidence ln p(Y), {_NEXT}", "nat"),
-        Variable(
-            "log_evidence_two_loops",
-            (),
-            "part of the correction of the log evidence from cubic and quartic terms",
-            "nat",
+        *described,
+        *(
+            replace(one, name=f"{one.name}_correction", long_name=f"{one.long_name}; {_NEXT}")
+            for one in described
         ),
+        *_EVIDENCE,
     )
+    tests = [xi for xi, _ in point.data.test_sets.values()]
+    saddle = [solution.predict(xi) for xi in tests]
+    following = [predict_next_order(solution, xi, correction) for xi in tests]
+    before, after = _predictions(point, saddle), _predictions(point, following)
     values = {
-        variable.name: getattr(correction, variable.name).reshape(shape)
-        if variable.dims
-        else getattr(correction, variable.name)
-        for variable in variables
+        "order_parameter": correction.order_parameter.reshape(shape),
+        "order_parameter_correction": correction.order_parameter_correction.reshape(shape),
+        **{one.name: getattr(correction, one.name) for one in _EVIDENCE},
+        **before,
+        **{f"{name}_correction": after[name] - before[name] for name in before},
     }
-    return labelled(values, variables, coordinates_along(study.dataset, dims))
+    coordinates = coordinates_along(study.dataset, {*matrix, *example})
+    return labelled(values, variables, coordinates)
+
+
+def grid_evidence(
+    study: StoredStudy, widths: Sequence[float], report: Report
+) -> Iterator[tuple[str, xr.Dataset]]:
+    """Next order of the log evidence over the grid, where the store lacks it.
+
+    A part for every seed and width, dims (temperature,): ``log_evidence_correction`` and its part
+    ``log_evidence_two_loops``, in nats; NaN where the study's minimisation did not converge.
+    """
+    for width in widths:
+        if study.dataset["log_evidence"].sel(width=width).isnull().all():
+            raise ValueError(
+                f"the study has no log evidence at N = {number(width)}: not computed, or the width "
+                "is smaller than its order parameter; leave it out of widths"
+            )
+    _, lacking = grid_corrections(study.path, study.dataset)
+    _, *described = _EVIDENCE
+    variables = [replace(one, dims=("temperature",)) for one in described]
+    temperatures, done = study.dataset["temperature"].values, 0
+    total = int(lacking.sel(width=widths).sum())
+    for seed in study.dataset["seed"].values:
+        for width in widths:
+            here = {"seed": seed, "width": width}
+            if not lacking.sel(here).any():
+                continue
+            point = study.rebuild(Point(float(width), float(temperatures[0]), int(seed)))
+            converged = study.dataset["status"].sel(here).values == STATUS_CODES["converged"]
+            values = np.full((2, len(temperatures)), np.nan)
+            for t in np.flatnonzero(converged):
+                report(Progress(done, total, replace(point.at, temperature=temperatures[t]).words))
+                _, correction = _next_order(point, temperatures[t])
+                values[:, t] = [getattr(correction, one.name) for one in variables]
+                done += 1
+            named = dict(zip((one.name for one in variables), values))
+            coordinates = coordinates_along(study.dataset, ("temperature",))
+            place = grid_group(seed, width).removeprefix(f"{NextOrder.name}/")
+            yield place, labelled(named, variables, coordinates)
+
+
+def _next_order(point: PointData, temperature: float) -> tuple[Solution, Correction]:
+    problem = PathKernels(point.data.xi, point.data.labels)
+    solution = minimise_action(problem, point.network, float(temperature))
+    return solution, next_order(solution)
+
+
+def _predictions(point: PointData, moments: list[Prediction]) -> dict[str, np.ndarray]:
+    """Moments on the test sets, shorter ones filled up with NaN, and accuracies of the means."""
+    labels = [labels for _, labels in point.data.test_sets.values()]
+    means = [found.mean for found in moments]
+    return {
+        "predictor_mean": padded_rows(means),
+        "predictor_variance": padded_rows([found.variance for found in moments]),
+        "accuracy": np.array([accuracy(*pair) for pair in zip(means, labels)]),
+    }

@@ -153,7 +153,7 @@ class Samples(_AtPoints):
 
 @dataclass(frozen=True)
 class NextOrder(_AtPoints):
-    """Correct the order parameter and the log evidence of the saddle point, without sampling.
+    """Correct order parameter, log evidence and predictor of the saddle point, without sampling.
 
     The result is kept in the same Zarr store. Widths must be at least as large as the order
     parameter. The time grows at least with the fourth power of the number of paths.
@@ -163,27 +163,47 @@ class NextOrder(_AtPoints):
     command = "correct"
     summary = "Compute the next order in 1/N at points of a study"
 
+    grid: bool = option(
+        False,
+        "Instead, the log evidence alone, at all temperatures and seeds: what --temperature "
+        "next-evidence goes by.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that options do not contradict each other."""
+        if self.grid and (self.temperature is not None or self.seed is not None):
+            raise ValueError(
+                "grid takes all temperatures and seeds; leave temperature and seed out"
+            )
+
     def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         """Next order at the points that are asked for and that the store lacks."""
         correct = needs_sampling("pathkernel_sampling.correct")
         points = self.wanted(study)
+        if self.grid:
+            yield from correct.grid_evidence(study, [at.width for at in points], report)
+            return
         for done, at in enumerate(points):
             if not study.holds(f"{self.name}/{at}"):
                 report(Progress(done, len(points), at.words))
                 yield str(at), correct.corrected(study, at)
 
     def tables(self, study: StoredStudy) -> list[Any]:
-        """Log evidence, and entries of U, at the saddle and to next order."""
+        """Log evidence, entries of U, and the predictor, at the saddle and to next order."""
         tables = needs_sampling("pathkernel_sampling.sample_tables")
         points = [at for at in _held_points(study, self.name) if self.is_shown(study, at)]
         if self.widths:
             points = [at for at in self.wanted(study) if at in points]
-        if not points:
-            return []
-        return [
-            tables.correction_table(study.path, points),
-            tables.corrected_entries_table(study.path, points),
-        ]
+        found = []
+        if points:
+            found += [
+                tables.correction_table(study.path, points),
+                tables.corrected_entries_table(study.path, points),
+                tables.corrected_predictor_table(study.path, points),
+            ]
+        if "log_evidence_next" in study.dataset:
+            found.append(tables.evidence_table(study.dataset))
+        return found
 
 
 def _held_points(study: StoredStudy, name: str) -> list[Point]:

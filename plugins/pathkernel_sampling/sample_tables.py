@@ -27,6 +27,7 @@ from pathkernel_sampling.diagnostics import (
 from pathkernel_views.tables import Column, shown, value_table
 
 _ROWS = 15  # entries of U that a table shows
+_KEPT = ("point", "test_set")  # dimensions that have rows of their own
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,8 @@ def accuracy_table(run: xr.DataTree, theory: Theory) -> Table:
         columns,
         "Accuracy of the mean predictor, ± its Monte-Carlo error; GP: Gaussian process limit.\n"
         "sd: root mean square over the examples of the output's standard deviation, without "
-        "observation noise.\nf theory - f sampled: root mean square difference of the mean "
+        "observation noise; that of the theory is given U, which varies in the posterior.\n"
+        "f theory - f sampled: root mean square difference of the mean "
         "outputs, ± their Monte-Carlo error.",
     )
 
@@ -262,6 +264,51 @@ def corrected_entries_table(
     return value_table("Order parameter U, saddle → next order", columns, caption)
 
 
+def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point]) -> Table:
+    """Predictor on the test sets at the saddle and to next order, a row per point and test set."""
+    found = xr.concat([open_correction(store, at) for at in points], "point").load()
+    names = list(map(str, found["test_set"].values))
+    shift = np.abs(found["predictor_mean_correction"])
+    beyond = [dim for dim in shift.dims if dim not in _KEPT]
+    values = {
+        "accuracy": (found["accuracy"], ".3f"),
+        "next ": (_to_next_order(found, "accuracy"), ".3f"),
+        "shift of f": (_root_mean(shift**2), ".2g"),
+        "largest": (shift.max(beyond), ".2g"),
+        "sd": (_root_mean(found["predictor_variance"]), ".4g"),
+        "next": (_root_mean(_to_next_order(found, "predictor_variance")), ".4g"),
+    }
+    rows = [(at, name) for at in points for name in names]
+    columns = [
+        Column("N", [number(at.width) for at, _ in rows]),
+        Column("T", [at.temperature for at, _ in rows], "g"),
+        Column("seed", [str(at.seed) for at, _ in rows]),
+        Column("test set", [name for _, name in rows]),
+    ]
+    for heading, (array, form) in values.items():
+        cells = array.transpose("point", "test_set").values.ravel()
+        columns.append(Column(heading.strip(), cells, form))
+    return value_table(
+        "Predictor on the test sets, saddle and next order",
+        columns,
+        "shift of f: what the next order adds to the mean outputs, root mean square over the "
+        "examples, and largest.\nsd: root mean square of the output's standard deviation, without "
+        "observation noise; at the saddle U does not fluctuate.",
+        names=(),
+    )
+
+
+def evidence_table(dataset: xr.Dataset) -> Table:
+    """Log evidence to next order of every temperature, at the widths where it is known."""
+    values = dataset["log_evidence_next"].mean("seed")
+    columns = [Column("T", [f"{value:g}" for value in dataset["temperature"].values])]
+    for width in dataset["width"].values[values.notnull().any("temperature").values]:
+        columns.append(Column(f"N = {number(width)}", values.sel(width=width), ".2f"))
+    caption = "In nats, means over the seeds; --temperature next-evidence goes by it."
+    return value_table("Log evidence ln p(Y) to next order", columns, caption)
+
+
 def _root_mean(values: xr.DataArray) -> xr.DataArray:
-    """Root of the mean over all but the test sets, NaN left out."""
-    return np.sqrt(values.mean([dim for dim in values.dims if dim != "test_set"]))
+    """Root of the mean over all but points and test sets, NaN left out; NaN if it is negative."""
+    mean = values.mean([dim for dim in values.dims if dim not in _KEPT])
+    return np.sqrt(mean.where(mean >= 0))

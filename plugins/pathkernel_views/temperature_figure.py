@@ -15,6 +15,7 @@ from pathkernel_views.drawing import (
     GREY,
     ORANGE,
     PURPLE,
+    SKY,
     Look,
     across,
     aside,
@@ -30,6 +31,7 @@ _CURVES = {  # choice: (label, colour, marker, shift along the axis of widths)
     "validation": ("T of largest validation accuracy", PURPLE, "s", -1.5),
     "leave-one-out": ("T of smallest leave-one-out error", GREEN, "D", -0.5),
     "evidence": ("T of largest log evidence, where defined", BLUE, "o", 0.5),
+    "next-evidence": ("T of largest log evidence to next order", SKY, "v", 1.0),
     "test": ("T best on this very test set (optimistic)", ORANGE, "^", 1.5),
 }
 _DASH = 3.0  # dashes of one line fall into the gaps of the others, should they coincide

@@ -1,6 +1,7 @@
 """Next orders of a study: kept in its store, and compared with samples over the width."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,22 +11,38 @@ pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
 from pathkernel.main import main
-from pathkernel_core import Network, PathKernels, attentioned_inputs, minimise_action
+from pathkernel_core import (
+    Network,
+    PathKernels,
+    accuracy,
+    attentioned_inputs,
+    minimise_action,
+)
+from pathkernel_datasets.choice import choose
 from pathkernel_datasets.point import Point
+from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import correct_study, open_correction
-from pathkernel_sampling.corrections import next_order
+from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.figures import save_sample_figures
 from pathkernel_sampling.finite_width import WidthComparison
+from pathkernel_sampling.results import NextOrder
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import open_samples
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 TASK = HiddenMarkov(examples=10, test_examples=20)
 WIDTHS = (3, 20, 100)
+
+
+def train(seed):
+    """Attentioned inputs and labels of the training examples."""
+    data = TASK.realise(seed)
+    return attentioned_inputs(data.train.inputs, data.layers, data.readout), data.train.labels
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +59,9 @@ def corrected(study):
 
 def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     data = TASK.realise(0)
-    xi = attentioned_inputs(data.train.inputs, data.layers, data.readout)
-    problem = PathKernels(xi, data.train.labels)
-    expected = next_order(minimise_action(problem, Network(data.heads, 20), 0.01))
+    problem = PathKernels(*train(0))
+    solution = minimise_action(problem, Network(data.heads, 20), 0.01)
+    expected = next_order(solution)
     assert corrected == Point(width=20, temperature=0.01, seed=0)
     found = open_correction(study, corrected)
     for name in (
@@ -54,6 +71,18 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
         np.testing.assert_allclose(found[name], getattr(expected, name), rtol=1e-10)
         assert found[name].attrs["long_name"]
         assert found[name].attrs["units"] in ("1", "nat")
+    test = data.test_sets["test"]
+    new = attentioned_inputs(test.inputs, data.layers, data.readout)
+    following = predict_next_order(solution, new, expected)
+    for name in ("predictor_mean", "predictor_variance"):
+        before = getattr(solution.predict(new), name.removeprefix("predictor_"))
+        after = getattr(following, name.removeprefix("predictor_"))
+        np.testing.assert_allclose(found[name].sel(test_set="test"), before, rtol=1e-10)
+        both = (found[name] + found[f"{name}_correction"]).sel(test_set="test")
+        np.testing.assert_allclose(both, after, rtol=1e-10)
+        assert abs(after / before - 1).max() > 1e-3
+    right = accuracy(following.mean, test.labels)
+    assert float((found.accuracy + found.accuracy_correction).sel(test_set="test")) == right
     assert found["path"].values.tolist() == ["1-1", "1-2", "2-1", "2-2"]
     # the saddle is the study's own
     saddle = open_store(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
@@ -91,6 +120,8 @@ def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
         correct_study(study, width=3)
     with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
         correct_study(study, width=7)
+    with pytest.raises(ValueError, match="no log evidence at N = 3"):
+        compute_result(NextOrder(widths=(3,), grid=True), study)
     assert open_correction(study, Point(3, 0.01, 0)) is None
     visible = [file.name for file in study.parent.iterdir() if not file.name.endswith(".lock")]
     assert visible == [study.name]
@@ -103,12 +134,55 @@ def test_the_command_prints_what_it_keeps(study, corrected, capsys):
     assert exit_.value.code == 0, err
     assert err == ""
     found = open_correction(study, corrected)
-    (line,) = (line for line in out.splitlines() if line.split()[:1] == ["20"])
+    line, of_predictor = (line for line in out.splitlines() if line.split()[:1] == ["20"])
     assert line.split()[3:5] == [
         format(float(found["log_evidence"]), ".3f"),
         format(float(found["log_evidence_correction"]), "+.3f"),
     ]
+    variance = found["predictor_variance"], found["predictor_variance_correction"]
+    spreads = np.sqrt(variance[0].mean()), np.sqrt(sum(variance).mean())
+    assert of_predictor.split()[-2:] == [format(float(spread), ".4g") for spread in spreads]
     assert open_correction(study, Point(100, 0.01, 0)) is not None
+
+
+def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path):
+    path = tmp_path / "study.zarr"
+    run_study(Study(TASK, (20, 100), (0.01, 0.3), (0, 1)), path)
+    seen = []
+    with pytest.raises(ValueError, match=r"of no width; compute it with: pathkernel correct"):
+        Selection(StoredStudy(path).dataset, "next-evidence")
+    study = compute_result(NextOrder(widths=(20,), grid=True), path)
+    dataset, (xi, labels) = study.dataset.load(), train(1)
+    solution = minimise_action(PathKernels(xi, labels), Network((2, 2), 20), 0.3)
+    at = dataset.log_evidence_next.sel(seed=1, temperature=0.3)
+    np.testing.assert_allclose(at.sel(width=20), next_order(solution).next_log_evidence, rtol=1e-8)
+    assert dataset.log_evidence_next.sel(width=20).notnull().all()
+    assert dataset.log_evidence_next.sel(width=100).isnull().all()
+    np.testing.assert_array_equal(dataset.log_evidence_next_gp, dataset.log_evidence_gp)
+    found = choose(dataset, "next-evidence")
+    best = dataset.log_evidence_next.sel(width=20).sum("seed").argmax("temperature")
+    assert (found["index"].sel(width=20) == best).all()
+    assert (found["index"].sel(width=100) == -1).all()
+    gp = dataset.log_evidence_gp.sum("seed").argmax("temperature")
+    assert (found["index_gp"] == gp).all()
+    with pytest.raises(ValueError, match="not computed on the grid of N = 100; choose"):
+        Selection(dataset, "next-evidence")
+    (table,) = NextOrder().tables(study)
+    assert len(table.columns) == 2
+    assert table.row_count == 2
+
+    study = compute_result(NextOrder(widths=(20, 100), grid=True), path, report=seen.append)
+    assert len(seen) == 4, "what is held is not computed again"
+    assert study.results == ["corrections"]
+    assert np.isin(Selection(study.dataset, "next-evidence").temperatures, (0.01, 0.3)).all()
+    shutil.rmtree(path / "corrections" / "seed-1_N-20")
+    known = StoredStudy(path).dataset.log_evidence_next.notnull().all(("seed", "temperature"))
+    assert known.values.tolist() == [False, True], "one seed is no choice for all"
+
+
+def test_a_grid_takes_no_single_temperature():
+    with pytest.raises(ValueError, match="leave temperature and seed out"):
+        NextOrder(widths=(20,), temperature=0.1, grid=True)
 
 
 def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):

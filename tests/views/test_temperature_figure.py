@@ -88,6 +88,19 @@ def test_one_column_per_test_set_shows_every_choice(study):
     assert "median and range of 3 seeds" in heading(figure)
 
 
+def test_the_evidence_to_next_order_is_shown_where_it_is_known(study):
+    """Here with a temperature of its own: the choices of the limits are those of the evidence."""
+    next_ = study.log_evidence + 1e3 * (study.temperature == 0.3)
+    parts = {f"log_evidence_next{suffix}": study[f"log_evidence{suffix}"] for suffix in ("_gp",)}
+    study = study.assign(log_evidence_next=next_, **parts)
+    figure = temperature_choice(study)
+    assert "T of largest log evidence to next order" in legend(figure)
+    drawn = [c.lines[0] for c in figure.axes[2].containers if c.lines[0].get_marker() == "v"]
+    (line,) = (line for line in drawn if len(line.get_ydata()))
+    assert set(line.get_ydata()) == {0.3}
+    np.testing.assert_allclose(line.get_xdata(), study.width[1:], rtol=0.15)
+
+
 def test_one_seed_has_the_binomial_error(study):
     study = study.isel(seed=[1])
     figure = temperature_choice(study)
