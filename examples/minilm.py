@@ -61,7 +61,7 @@ def prepare(path: Path, seed: int) -> None:
     trained = tokens[:TRAIN][own[:TRAIN]]
     tokens = SCALE * (tokens - trained.mean(axis=0)) / trained.std() * own[..., None]
     tokens *= (longest / own.sum(axis=1))[:, None, None]
-    arrays = {"inputs": tokens, "labels": labels}
+    arrays = {"inputs": tokens, "labels": labels.astype(int)}
     arrays |= {f"attention.{layer + 1}": attention[layer] for layer in range(LAYERS)}
     parts = {"": slice(TRAIN), "test_": slice(TRAIN, None)}
     np.savez(

@@ -22,7 +22,13 @@ from pathkernel_core.order_parameter import (
     order_parameter_from_weights,
     path_weights,
 )
-from pathkernel_core.predictor import Alignment, accuracy, kernel_task_alignment
+from pathkernel_core.predictor import (
+    Alignment,
+    Regression,
+    accuracy,
+    kernel_task_alignment,
+    regression,
+)
 from pathkernel_core.task import Examples, Realisation, Task, option
 
 __all__ = [
@@ -40,6 +46,7 @@ __all__ = [
     "Prediction",
     "QueryKey",
     "Realisation",
+    "Regression",
     "Solution",
     "Status",
     "SufficientStatistics",
@@ -59,6 +66,7 @@ __all__ = [
     "order_parameter_from_weights",
     "path_kernel",
     "path_weights",
+    "regression",
     "same_path_kernels",
     "total_kernel",
 ]

@@ -1,7 +1,8 @@
-"""What is read off a predictor: accuracy, and how a kernel is aligned with the task."""
+"""What is read off a predictor: how well it does, and how a kernel is aligned with the task."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,63 @@ def accuracy(mean: Array, labels: Array) -> float:
     classes = [xp.argmax(values, axis=1) for values in (mean, labels)] if several else None
     right = classes[0] == classes[1] if several else mean * labels > 0
     return float(xp.mean(xp.astype(right, xp.float64)))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """How well real targets are predicted.
+
+    Attributes
+    ----------
+    mean_squared_error : float
+        Mean over examples and outputs of (y − f)².
+    r_squared : float
+        1 − mean squared error / variance of the targets, both means over examples and outputs; NaN
+        where the targets do not vary.
+    log_predictive_density : float
+        Mean over examples and outputs of ln N(y | f, v + T), in nats: each target under a Gaussian
+        of the predictor's mean f and variance v, with the temperature T as observation noise.
+    """
+
+    mean_squared_error: float
+    r_squared: float
+    log_predictive_density: float
+
+
+def regression(mean: Array, variance: Array, labels: Array, temperature: float) -> Regression:
+    """Mean squared error, R² and log predictive density of real targets.
+
+    Parameters
+    ----------
+    mean, variance : array, shape (P,) or (P, C)
+        Moments of the predictor (Eq. 29, 30).
+    labels : array of the same shape
+        Targets.
+    temperature : float
+        Variance T of the observation noise.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or there are no examples.
+    """
+    mean, variance, labels = (
+        to_host(real_floating(name, array)).astype(np.float64)
+        for name, array in (("mean", mean), ("variance", variance), ("labels", labels))
+    )
+    if not mean.shape == variance.shape == labels.shape or not mean.size:
+        raise ValueError(
+            "mean, variance and labels must have one shape and at least one example, but have "
+            f"{mean.shape}, {variance.shape} and {labels.shape}"
+        )
+    squared, noisy = (labels - mean) ** 2, variance + temperature
+    error, spread = float(np.mean(squared)), float(np.mean(np.var(labels, axis=0)))
+    density = -0.5 * (squared / noisy + np.log(2 * math.pi * noisy))
+    return Regression(
+        mean_squared_error=error,
+        r_squared=1 - error / spread if spread > 0 else math.nan,
+        log_predictive_density=float(np.mean(density)),
+    )
 
 
 @dataclass(frozen=True, eq=False)

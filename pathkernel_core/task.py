@@ -8,9 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pathkernel_core.attention import Layer, Readout
-from pathkernel_core.backend import Array
+from pathkernel_core.backend import Array, to_host
 from pathkernel_core.options import option as option
+
+KINDS = ("classes", "targets")
+"""What labels are: classes, scored by accuracy, or real targets, scored by squared error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +27,8 @@ class Examples:
     inputs : array, shape (P, M, N_0)
         Token sequences.
     labels : array, shape (P,) or (P, C)
-        Targets; ±1 for a classification with one output.
+        Of classes ±1: one output for two of them, else one for each, +1 for the example's class.
+        Real targets as they are.
     layers : sequence of Layer, optional
         Attention on these examples, if it is another than the realisation's: attention matrices
         belong to the examples that they were taken from.
@@ -62,6 +68,14 @@ class Realisation:
     notes : mapping of str to str
         Sentences that belong to every result, by a short name: ``approximation`` says in what the
         network that the heads come from departs from the theory's.
+    kind : "classes", "targets" or None
+        What the labels are. None stands for classes where the training labels are ±1, or with
+        several outputs a single 1 in every row beside −1 or 0; else for targets.
+    centred : bool
+        Whether the mean of the training targets is taken off before anything is computed, and added
+        to predictions again.
+    output_names : sequence of str, optional
+        What the outputs stand for, such as the names of classes.
     """
 
     layers: Sequence[Layer]
@@ -71,10 +85,24 @@ class Realisation:
     sub_networks: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     validation: Examples | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
+    kind: str | None = None
+    centred: bool = False
+    output_names: Sequence[str] | None = None
 
     def __post_init__(self):
         if not self.test_sets:
             raise ValueError("test_sets must hold at least one test set")
+        if self.kind is None:
+            kind = "classes" if _are_classes(to_host(self.train.labels)) else "targets"
+            object.__setattr__(self, "kind", kind)
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if self.centred and self.kind != "targets":
+            raise ValueError("classes are ±1 and not centred; leave centred out, or take targets")
+        if self.output_names is not None and len(self.output_names) != self.outputs:
+            raise ValueError(
+                f"output_names must name {self.outputs} outputs, but names {len(self.output_names)}"
+            )
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -89,6 +117,13 @@ class Realisation:
     def outputs(self) -> int:
         """Number C of outputs."""
         return self.train.labels.shape[1] if self.train.labels.ndim == 2 else 1
+
+
+def _are_classes(labels: np.ndarray) -> bool:
+    if labels.ndim == 1 or labels.shape[1] == 1:
+        return bool(np.isin(labels, (-1, 1)).all())
+    coded = any(np.isin(labels, (other, 1)).all() for other in (-1, 0))
+    return coded and bool(((labels == 1).sum(axis=1) == 1).all())
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,9 @@ class TaskContract:
             assert heads == realisation.heads, f"{name}: its layers have other heads than the rest"
             assert np.isfinite(inputs).all(), f"{name}: inputs hold NaN or infinity"
             assert np.isfinite(labels).all(), f"{name}: labels hold NaN or infinity"
-            if labels.ndim == 1:
+            if realisation.kind == "targets":
+                assert np.ptp(labels, axis=0).any(), f"{name}: all its targets are the same"
+            elif labels.ndim == 1:
                 assert set(np.sign(labels).tolist()) == {-1.0, 1.0}, (
                     f"{name}: labels must hold both signs and no zero, or accuracy means nothing"
                 )
@@ -112,6 +114,7 @@ class TaskContract:
         first, second = (self._realise(seed) for seed in self.seeds[:2])
         assert first.heads == second.heads, "the numbers of heads differ between seeds"
         assert first.readout == second.readout, "the readout differs between seeds"
+        assert first.kind == second.kind, "the labels are of another kind with another seed"
         assert list(first.test_sets) == list(second.test_sets), "test sets differ between seeds"
         assert first.sub_networks == second.sub_networks, "sub-networks differ between seeds"
         assert (first.validation is None) == (second.validation is None), (
@@ -127,7 +130,8 @@ class TaskContract:
         train = realisation.train
         layers = realisation.layers_of(train)
         xi = attentioned_inputs(train.inputs, layers, realisation.readout)
-        problem = PathKernels(xi, train.labels)
+        labels = train.labels - train.labels.mean(axis=0) if realisation.centred else train.labels
+        problem = PathKernels(xi, labels)
         solution = gp_limit(problem, network, task.temperatures[0])
         for name, examples in _examples(realisation)[1:]:
             layers = realisation.layers_of(examples)

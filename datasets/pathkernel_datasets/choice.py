@@ -14,7 +14,7 @@ from collections.abc import Collection
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choices import CHOICES, WORDS
+from pathkernel_datasets.choices import CHOICES, WORDS, choices_of
 from pathkernel_datasets.schema import STATUS_CODES
 
 NOT_COMPUTED = STATUS_CODES["not computed"]
@@ -30,8 +30,8 @@ def complete_seeds(dataset: xr.Dataset) -> np.ndarray:
 
 
 def default_choice(dataset: xr.Dataset) -> str:
-    """The choice that comes nearest to the best test accuracy: the first that the store has."""
-    return next(name for name, choice in CHOICES.items() if choice.score in dataset)
+    """The choice that comes nearest to the best on the test sets: the first that the store has."""
+    return next(name for name, choice in choices_of(dataset).items() if choice.score in dataset)
 
 
 def check_choice(dataset: xr.Dataset, choice: str, among: Collection[str] = WORDS) -> None:
@@ -44,7 +44,7 @@ def check_choice(dataset: xr.Dataset, choice: str, among: Collection[str] = WORD
     """
     if choice not in among:
         raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
-    if CHOICES[choice].score not in dataset:
+    if choices_of(dataset)[choice].score not in dataset:
         if choice == "next-evidence":
             raise ValueError(
                 "the store holds the log evidence to next order at all temperatures and seeds "
@@ -52,7 +52,7 @@ def check_choice(dataset: xr.Dataset, choice: str, among: Collection[str] = WORD
             )
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
         raise ValueError(
-            "the store has no validation accuracy, because its task gives no validation examples; "
+            "the store has no validation scores, because its task gives no validation examples; "
             f'choose the temperature by "{default_choice(dataset)}", or name one of {listed}'
         )
 
@@ -73,14 +73,15 @@ def choose(dataset: xr.Dataset, choice: str) -> xr.Dataset:
     limits = dataset["reference_done"] != 0
     found = {"index": _indices(dataset, choice, "", tried)}
     for suffix in ("_gp", "_sub_network"):
-        if CHOICES[choice].score + suffix in dataset:
+        if choices_of(dataset)[choice].score + suffix in dataset:
             found[f"index{suffix}"] = _indices(dataset, choice, suffix, limits)
     return xr.Dataset(found).transpose("width", "sub_network", "test_set", missing_dims="ignore")
 
 
 def _indices(dataset: xr.Dataset, choice: str, suffix: str, tried: xr.DataArray) -> xr.DataArray:
-    score, ties = (dataset[name + suffix].load() for name in (CHOICES[choice].score, _TIES))
-    score = CHOICES[choice].sign * score
+    taken = choices_of(dataset)[choice]
+    score, ties = (dataset[name + suffix].load() for name in (taken.score, _TIES))
+    score = taken.sign * score
     if choice == "paper":
         score = score.isel(test_set=0, drop=True)
     if "test_set" not in score.dims:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
+
+from pathkernel_datasets.measures import kind_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,24 @@ CHOICES = {
 }
 """Ways to choose a temperature; the first two that a store has need no look at its test sets, and
 the first is the default (docs/temperature.md)."""
+
+_OF_TARGETS = {
+    "validation": Choice("smallest validation error", "mean_squared_error_validation", sign=-1),
+    "paper": Choice(
+        "smallest mean squared error on the first test set", "mean_squared_error", sign=-1
+    ),
+    "test": Choice(
+        "smallest mean squared error on each test set itself, which is optimistically biased",
+        "mean_squared_error",
+        sign=-1,
+    ),
+}
+
+
+def choices_of(store: Container[str]) -> dict[str, Choice]:
+    """Ways to choose a temperature of a store, by the names of its variables."""
+    return CHOICES if kind_of(store) == "classes" else CHOICES | _OF_TARGETS
+
 
 WORDS = tuple(name for name in CHOICES if name != "test")
 """Choices that give one temperature for all test sets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from pathkernel_core.errors import NotPositiveDefiniteError, PathkernelError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, gp_limit
 from pathkernel_core.network import Network
-from pathkernel_core.predictor import accuracy
+from pathkernel_core.predictor import accuracy, regression
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.prepared import PreparedData
 
@@ -83,15 +84,16 @@ def _of_sub_network(
     paths = data.network.paths_through(kept)
     part = gp_limit(problem.keep_paths(paths), data.network.keep_heads(kept), temperature)
 
-    def right(xi: Array, labels: Array) -> float:
-        return accuracy(part.predict_mean(_take_paths(xi, paths)), labels)
+    def kept_paths(examples: tuple[Array, Array]) -> tuple[Array, Array]:
+        return _take_paths(examples[0], paths), examples[1]
 
-    return {
-        "log_evidence": part.log_evidence,
-        **_left_out(part, _take_paths(data.xi, paths), data.labels),
-        "accuracy": [right(*test) for test in data.test_sets.values()],
-        **({} if data.validation is None else {"accuracy_validation": right(*data.validation)}),
-    }
+    xi, labels = kept_paths((data.xi, data.labels))
+    tests = {name: kept_paths(test) for name, test in data.test_sets.items()}
+    validation = None if data.validation is None else kept_paths(data.validation)
+    seen = dataclasses.replace(data, xi=xi, test_sets=tests, validation=validation)
+    found = _predictions(seen, part, variance=False)
+    del found["predictor_mean"]
+    return {"log_evidence": part.log_evidence, **_left_out(part, xi, labels), **found}
 
 
 def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:
@@ -103,21 +105,32 @@ def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:
 
 
 def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict[str, Any]:
-    tests = data.test_sets.values()
-    values: dict[str, Any] = {}
+    """Moments on the test examples, with or without the variance, and how well they do."""
+    regress = data.realisation.kind == "targets"
+    means, variances, scores = [], [], []
+    for xi, labels in data.test_sets.values():
+        if variance or regress:
+            moments = solution.predict(xi)
+            variances.append(to_host(moments.variance))
+        mean = moments.mean if variance or regress else solution.predict_mean(xi)
+        means.append(to_host(mean) + data.offset)
+        if regress:
+            found = regression(means[-1], variances[-1], to_host(labels), solution.temperature)
+            scores.append(dataclasses.asdict(found))
+        else:
+            scores.append({"accuracy": accuracy(mean, labels)})
+    values = {name: [found[name] for found in scores] for name in scores[0]}
+    values["predictor_mean"] = padded_rows(means)
     if variance:
-        predictions = [solution.predict(xi) for xi, _ in tests]
-        means = [entry.mean for entry in predictions]
-        values["predictor_variance"] = padded_rows(
-            [to_host(entry.variance) for entry in predictions]
-        )
-    else:
-        means = [solution.predict_mean(xi) for xi, _ in tests]
-    values["predictor_mean"] = padded_rows([to_host(mean) for mean in means])
-    values["accuracy"] = [accuracy(mean, labels) for mean, (_, labels) in zip(means, tests)]
+        values["predictor_variance"] = padded_rows(variances)
     if data.validation is not None:
         xi, labels = data.validation
-        values["accuracy_validation"] = accuracy(solution.predict_mean(xi), labels)
+        mean = solution.predict_mean(xi)
+        if regress:
+            error = to_host(mean) + data.offset - to_host(labels)
+            values["mean_squared_error_validation"] = float(np.mean(error**2))
+        else:
+            values["accuracy_validation"] = accuracy(mean, labels)
     return values
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.choice import check_choice, choose, complete_seeds, default_choice
+from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import index_of
 
 
 def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dataset:
-    """Accuracy at every width, what it gains over the Gaussian process limit, and errors.
+    """Accuracy or R² at every width, what it gains over the Gaussian process limit, and errors.
 
-    Both classify the same test examples, so that most of the error of either cancels in the gain:
-    its error is that of a paired difference.
+    Both predict the same test examples, so that most of the error of either cancels in the gain:
+    its error is that of a paired difference. In that of R² the variance of the targets counts as
+    known.
 
     Parameters
     ----------
@@ -27,11 +31,12 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     Returns
     -------
     xarray.Dataset
-        Fractions of test examples, means over the seeds, dims (width, test_set): ``accuracy``,
-        ``gain``, ``example_error``, the standard error of the gain over test examples, and
-        ``seed_error``, over the seeds (NaN for a single one); dims (test_set,): ``accuracy_gp``.
-        ``temperature`` (width,) and ``temperature_gp``: where both sides are taken. Attribute
-        ``seeds``: those that are complete. NaN where a point of any seed failed.
+        Means over the seeds, dims (width, test_set): ``accuracy`` of classes, as a fraction, or
+        ``r_squared`` of targets; ``gain``; ``example_error``, the standard error of the gain over
+        test examples, and ``seed_error``, over the seeds (NaN for a single one). Dims (test_set,):
+        ``accuracy_gp`` or ``r_squared_gp``. ``temperature`` (width,) and ``temperature_gp``: where
+        both sides are taken. Attribute ``seeds``: those that are complete. NaN where a point of any
+        seed failed.
 
     Raises
     ------
@@ -64,8 +69,10 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
         limit_chosen = at["temperature"].isel(temperature=0, drop=True)
         chosen = limit_chosen.expand_dims(width=at["width"].values)
     labels = at["test_label"].load()
-    finite = _right(at["predictor_mean"], chosen, labels)
-    limit = _right(at["predictor_mean_gp"], limit_chosen, labels)
+    measure = measures_of(dataset)[0]
+    score = _right if measure.name == "accuracy" else _explained
+    finite = _of_examples(score, at["predictor_mean"], chosen, labels)
+    limit = _of_examples(score, at["predictor_mean_gp"], limit_chosen, labels)
     gain = finite - limit
     # first over the seeds, which may share their test examples or not
     of_examples = gain.mean("seed", skipna=False)
@@ -76,14 +83,17 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
         else xr.full_like(of_seeds.isel(seed=0, drop=True), np.nan)
     )
     found = {
-        "accuracy": (_mean(finite), "fraction of test examples classified correctly"),
-        "gain": (_mean(gain), "accuracy less that of the Gaussian process limit"),
+        measure.name: (_mean(finite), measure.long_name),
+        "gain": (_mean(gain), f"{measure.heading} less that of the Gaussian process limit"),
         "example_error": (
             of_examples.std("example", ddof=1) / np.sqrt(of_examples.count("example")),
             "standard error of the gain over test examples",
         ),
         "seed_error": (over_seeds, "standard error of the gain over seeds"),
-        "accuracy_gp": (_mean(limit), "accuracy in the Gaussian process limit"),
+        f"{measure.name}_gp": (
+            _mean(limit),
+            f"{measure.heading} in the Gaussian process limit",
+        ),
         "temperature": (chosen, "temperature T of the width"),
         "temperature_gp": (limit_chosen, "temperature T of the Gaussian process limit"),
     }
@@ -100,16 +110,34 @@ def _mean(values: xr.DataArray) -> xr.DataArray:
     return values.mean("seed", skipna=False).mean("example")
 
 
-def _right(mean: xr.DataArray, chosen: xr.DataArray, labels: xr.DataArray) -> xr.DataArray:
-    """Whether examples are classified correctly; NaN where there is none or nothing computed."""
+def _of_examples(
+    score: Callable[[xr.DataArray, xr.DataArray], xr.DataArray],
+    mean: xr.DataArray,
+    chosen: xr.DataArray,
+    labels: xr.DataArray,
+) -> xr.DataArray:
+    """Every example's part of a score; NaN where there is none or nothing computed."""
     known = chosen.notnull()
     some = chosen.where(known, mean["temperature"].values[0])
     mean = mean.load().sel(temperature=some, method="nearest", tolerance=1e-9).where(known)
-    several = labels.sizes.get("output", 1) > 1
-    if several:
-        best, wanted = (values.fillna(0).argmax("output") for values in (mean, labels))
-        right, there = best == wanted, (mean.notnull() & labels.notnull()).all("output")
-    else:
-        right, there = mean * labels > 0, mean.notnull() & labels.notnull()
-    right = right.where(there).drop_vars(["temperature", "choice"], errors="ignore")
-    return right.drop_attrs()
+    there = mean.notnull() & labels.notnull()
+    if "output" in there.dims:
+        there = there.all("output")
+    found = score(mean, labels).where(there)
+    return found.drop_vars(["temperature", "choice"], errors="ignore").drop_attrs()
+
+
+def _right(mean: xr.DataArray, labels: xr.DataArray) -> xr.DataArray:
+    """Whether examples are classified correctly."""
+    if "output" not in labels.dims:
+        return mean * labels > 0
+    best, wanted = (values.fillna(0).argmax("output") for values in (mean, labels))
+    return best == wanted
+
+
+def _explained(mean: xr.DataArray, labels: xr.DataArray) -> xr.DataArray:
+    """1 − squared error / variance of the targets, whose mean is R²."""
+    squared, spread = (labels - mean) ** 2, labels.var("example")
+    if "output" in labels.dims:
+        squared, spread = squared.mean("output"), spread.mean("output")
+    return 1 - squared / spread.where(spread > 0)

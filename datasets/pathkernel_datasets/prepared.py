@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from pathkernel_core.attention import attentioned_inputs
-from pathkernel_core.backend import Array
+from pathkernel_core.backend import Array, to_host
 from pathkernel_core.network import Network
 from pathkernel_core.task import Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary
@@ -25,10 +27,14 @@ class PreparedData:
     xi : array, shape (P, n, N_0)
         Attentioned inputs of the training examples (Eq. 7), unscaled.
     labels : array, shape (P,) or (P, C)
-        With one output a vector.
+        With one output a vector; less the offset.
     test_sets : mapping of str to (xi, labels)
+        Labels as the task gives them.
     validation : (xi, labels) or None
         Of the validation examples, if the task has any.
+    offset : array, shape () or (C,)
+        Mean of the training targets, which every prediction takes on top, if they are centred; else
+        0.
     """
 
     realisation: Realisation
@@ -37,6 +43,7 @@ class PreparedData:
     labels: Array
     test_sets: Mapping[str, tuple[Array, Array]]
     validation: tuple[Array, Array] | None = None
+    offset: np.ndarray | float = 0.0
 
 
 def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData:
@@ -52,20 +59,27 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
     """
     realisation = study.task.realise(seed)
 
-    def along_paths(examples: Examples) -> tuple[Array, Array]:
+    def along_paths(examples: Examples, centred: bool = False) -> tuple[Array, Array]:
         inputs = library.asarray(examples.inputs)
         layers = [layer.convert(library.asarray) for layer in realisation.layers_of(examples)]
         xi = attentioned_inputs(inputs, layers, realisation.readout)
         labels = examples.labels
         if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
             labels = labels[:, 0]
+        if centred:
+            labels = to_host(labels) - offset
         return xi, library.asarray(labels)
 
-    xi, labels = along_paths(realisation.train)
+    offset = 0.0
+    if realisation.centred:
+        offset = to_host(realisation.train.labels).astype(float).mean(axis=0)
+        if realisation.outputs == 1:
+            offset = offset.reshape(())
+    xi, labels = along_paths(realisation.train, realisation.centred)
     network = Network(
         realisation.heads, max(study.widths), study.task.variances, realisation.outputs
     )
     tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
     held_out = realisation.validation
     validation = None if held_out is None else along_paths(held_out)
-    return PreparedData(realisation, network, xi, labels, tests, validation)
+    return PreparedData(realisation, network, xi, labels, tests, validation, offset)

@@ -15,6 +15,7 @@ from pathkernel_core.analysis import Analysis, Variable
 from pathkernel_core.minimise import Status
 from pathkernel_core.network import Network
 from pathkernel_datasets.labelling import coordinate
+from pathkernel_datasets.measures import MEASURES
 
 POINT = ("seed", "temperature", "width")
 REFERENCE = ("seed", "temperature")
@@ -47,8 +48,8 @@ def _leave_one_out(suffix: str, dims: tuple[str, ...], words: str) -> tuple[Vari
     )
 
 
-def core_variables(outputs: int) -> tuple[Variable, ...]:
-    """Variables that every store has, for a network with that many outputs."""
+def core_variables(outputs: int, kind: str) -> tuple[Variable, ...]:
+    """Variables that every store has, for that many outputs and that kind of examples."""
     output = ("output",) if outputs > 1 else ()
     dual = ("output_dual",) if outputs > 1 else ()
     per_path = ("path", *output, "path_dual", *dual)
@@ -66,9 +67,7 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
         *_leave_one_out("", POINT, "at fixed U"),
         Variable("gradient_norm", POINT, "largest entry of the gradients of S/N at the minimum"),
         Variable("evaluations", POINT, "evaluations of the energy during the minimisation"),
-        Variable(
-            "accuracy", (*POINT, "test_set"), "fraction of test examples classified correctly"
-        ),
+        *_measured("", POINT, "", kind),
         Variable(
             "predictor_mean",
             (*POINT, *_TEST, *output),
@@ -81,7 +80,7 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
             "posterior variance of the network's output given U, without observation noise",
             equation="Eq. 30",
         ),
-        Variable("accuracy_gp", (*REFERENCE, "test_set"), "accuracy in the Gaussian process limit"),
+        *_measured("_gp", REFERENCE, ", in the Gaussian process limit", kind),
         Variable(
             "predictor_mean_gp",
             (*REFERENCE, *_TEST, *output),
@@ -106,24 +105,40 @@ def core_variables(outputs: int) -> tuple[Variable, ...]:
             "log evidence ln p(Y) of a sub-network in the Gaussian process limit",
             units="nat",
         ),
-        Variable(
-            "accuracy_sub_network",
-            (*REFERENCE, "sub_network", "test_set"),
-            "accuracy of a sub-network in the Gaussian process limit",
+        *_measured(
+            "_sub_network",
+            (*REFERENCE, "sub_network"),
+            ", of a sub-network in the Gaussian process limit",
+            kind,
         ),
         Variable("test_label", ("seed", *_TEST, *output), "label of the test example"),
     )
 
 
-VALIDATION_VARIABLES = tuple(
-    Variable(f"accuracy_validation{suffix}", dims, f"fraction of validation examples {words}")
-    for suffix, dims, words in (
-        ("", POINT, "classified correctly"),
-        ("_gp", REFERENCE, "classified correctly, in the Gaussian process limit"),
-        ("_sub_network", (*REFERENCE, "sub_network"), "classified correctly by a sub-network"),
+def _measured(suffix: str, dims: tuple[str, ...], words: str, kind: str) -> tuple[Variable, ...]:
+    """How well the test examples are predicted."""
+    return tuple(
+        Variable(
+            measure.name + suffix, (*dims, "test_set"), measure.long_name + words, measure.units
+        )
+        for measure in MEASURES[kind]
     )
-)
-"""Of a task that has validation examples."""
+
+
+def validation_variables(kind: str) -> tuple[Variable, ...]:
+    """Variables of a task that has validation examples."""
+    name, what = {
+        "classes": ("accuracy", "fraction of validation examples classified correctly"),
+        "targets": ("mean_squared_error", "mean squared error on validation examples"),
+    }[kind]
+    return tuple(
+        Variable(f"{name}_validation{suffix}", dims, what + words)
+        for suffix, dims, words in (
+            ("", POINT, ""),
+            ("_gp", REFERENCE, ", in the Gaussian process limit"),
+            ("_sub_network", (*REFERENCE, "sub_network"), ", by a sub-network"),
+        )
+    )
 
 
 def analysis_variables(analysis: Analysis) -> tuple[Variable, ...]:
@@ -189,6 +204,7 @@ def coordinates(
     sub_networks: Iterable[str],
     extra: Mapping[str, Sequence[Any]],
     meanings: Mapping[str, str],
+    output_names: Sequence[str] | None = None,
 ) -> dict[str, xr.Variable]:
     """Coordinates of a store, by name.
 
@@ -206,6 +222,8 @@ def coordinates(
         Coordinates of the analyses' own dimensions.
     meanings : mapping
         What those count, in words.
+    output_names : sequence of str, optional
+        What several outputs stand for; by default they are numbered from 0.
     """
     values: dict[str, Sequence[Any]] = {
         **{name: grid[name] for name in POINT},
@@ -218,7 +236,8 @@ def coordinates(
         "head": range(1, max(network.heads) + 1),
     }
     if network.outputs > 1:
-        values |= {name: range(network.outputs) for name in ("output", "output_dual")}
+        names = range(network.outputs) if output_names is None else output_names
+        values |= dict.fromkeys(("output", "output_dual"), names)
     result = {
         name: coordinate(name, entries, _COORDINATES[name], _UNITS.get(name, ""))
         for name, entries in values.items()

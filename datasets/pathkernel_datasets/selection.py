@@ -14,7 +14,7 @@ from pathkernel_datasets.choice import (
     choose,
     default_choice,
 )
-from pathkernel_datasets.choices import CHOICES
+from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.schema import STATUS_CODES
 
@@ -59,7 +59,7 @@ class Selection:
         From :func:`pathkernel_datasets.store.open_store`.
     temperature : float or str, optional
         Temperature of the store; or, for each width and for the limits, the one of a choice, pooled
-        over the seeds: see :data:`pathkernel_datasets.choice.CHOICES`. By default that of
+        over the seeds: see :data:`pathkernel_datasets.choices.CHOICES`. By default that of
         :func:`pathkernel_datasets.choice.default_choice`.
 
     Attributes
@@ -79,7 +79,7 @@ class Selection:
     ------
     ValueError
         If the store does not have the temperature asked for, or what the choice goes by: a
-        validation accuracy, or a log evidence at all of its widths.
+        score of validation examples, or a log evidence at all of its widths.
     """
 
     def __init__(self, dataset: xr.Dataset, temperature: float | str | None = None):
@@ -139,7 +139,7 @@ class Selection:
         """The choice of temperatures in words, with or without their values."""
         if not self.chosen:
             return f"T = {self.temperature_gp:g}"
-        words = f"T of {CHOICES[self.chosen].words}"
+        words = f"T of {choices_of(self._dataset)[self.chosen].words}"
         if not values:
             return words
         lowest, highest = min(self.temperatures), max(self.temperatures)

@@ -99,7 +99,7 @@ class Study:
 
 
 def fingerprint(realisation: Realisation) -> dict[str, str]:
-    """One number for each array of a realisation, which another draw does not have.
+    """One number for each array of a realisation, which another draw does not have; and its kind.
 
     Sums over all entries with weights of their own, relative to the array's norm: to six digits
     they are the same on every machine.
@@ -115,7 +115,10 @@ def fingerprint(realisation: Realisation) -> dict[str, str]:
     for number, layer in enumerate(realisation.layers, start=1):
         held = arrays[f"heads of layer {number}"] = []
         layer.convert(lambda array, held=held: held.append(array) or array)
-    return {name: " ".join(map(_weighted_sum, held)) for name, held in arrays.items()}
+    found = {name: " ".join(map(_weighted_sum, held)) for name, held in arrays.items()}
+    if realisation.kind != "classes":
+        found["kind"] = f"{realisation.kind}{', centred' if realisation.centred else ''}"
+    return found
 
 
 def _weighted_sum(array: Any) -> str:

@@ -37,10 +37,10 @@ from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
     KNOWN_DIMENSIONS,
     STATUS_CODES,
-    VALIDATION_VARIABLES,
     analysis_variables,
     coordinates,
     core_variables,
+    validation_variables,
 )
 from pathkernel_datasets.store import Store
 from pathkernel_datasets.study import Study, versions
@@ -133,9 +133,10 @@ def _create(
         meanings |= analysis.dimensions
         extra |= analysis.coordinates(situation)
         _check_dimensions(analysis, extra)
+    kind = data.realisation.kind
     variables = [
-        *core_variables(network.outputs),
-        *(VALIDATION_VARIABLES if data.validation is not None else ()),
+        *core_variables(network.outputs, kind),
+        *(validation_variables(kind) if data.validation is not None else ()),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
     ]
     return Store.create(
@@ -148,6 +149,7 @@ def _create(
             data.realisation.sub_networks,
             extra,
             meanings,
+            data.realisation.output_names,
         ),
         {
             "title": f"Attention-path theory of {study.task.label}: {study.task.summary}",
@@ -164,6 +166,8 @@ def _create(
             "heads_per_layer": list(network.heads),
             "variances": list(network.variances),
             "readout": str(data.realisation.readout),
+            "kind": kind,
+            "centred": data.realisation.centred,
             "notes": dict(data.realisation.notes),
             "training_examples": data.xi.shape[0],
             "dtype": study.dtype,

@@ -69,9 +69,9 @@ temperature_option = click.option(
     "--temperature",
     type=NumberOrWord(WORDS),
     help="Temperature T to report; or how it is chosen at each width, over all seeds: largest "
-    "validation accuracy, smallest leave-one-out error, largest log evidence, at the saddle or to "
-    "next order, or on the first test set, as in the paper.  [default: validation, or "
-    "leave-one-out where the task has no validation examples]",
+    "validation accuracy (of targets: smallest error), smallest leave-one-out error, largest log "
+    "evidence, at the saddle or to next order, or on the first test set, as in the paper.  "
+    "[default: validation, or leave-one-out where the task has no validation examples]",
 )
 """Option of commands that report a study."""
 

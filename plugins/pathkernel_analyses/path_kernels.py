@@ -80,7 +80,8 @@ class TotalKernels(SamePathKernels):
 
 def _kept(situation: Situation) -> tuple[np.ndarray, np.ndarray]:
     """Attentioned inputs and labels of the examples that are kept."""
-    labels = to_host(situation.labels).reshape(situation.xi.shape[0], -1)[:, 0]
+    labels = to_host(situation.realisation.train.labels)  # not centred
+    labels = labels.reshape(len(labels), -1)[:, 0]
     order = np.argsort(-labels, kind="stable")
     count = min(EXAMPLES, len(order))
     kept = order[np.linspace(0, len(order) - 1, count).round().astype(int)]

@@ -5,17 +5,21 @@ R-hat, effective sample sizes, Monte-Carlo errors and BFMI are ArviZ's.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import arviz_stats
 import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
+from scipy.special import logsumexp
 
-from pathkernel_core.predictor import accuracy
+from pathkernel_core.predictor import Regression, accuracy, regression
+from pathkernel_datasets.draws import settings_of
 
 R_HAT = 1.01
 ESS = 400.0
@@ -214,8 +218,11 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
     )
 
 
-def sampled_accuracy(run: xr.DataTree, labels: xr.DataArray) -> xr.Dataset:
-    """Accuracy of the posterior-mean predictor on each test set.
+def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Dataset:
+    """How well the sampled predictor does on each test set.
+
+    The mean predictor is that over the draws. The log predictive density of targets is that of
+    their mixture, with the temperature T as noise: ln of the mean over draws of N(y | f, v + T).
 
     Parameters
     ----------
@@ -223,47 +230,74 @@ def sampled_accuracy(run: xr.DataTree, labels: xr.DataArray) -> xr.Dataset:
         From :func:`pathkernel_sampling.sample_store.open_samples`.
     labels : DataArray, dims (test_set, example) and output where there are several
         NaN beyond the end of a test set.
+    kind : "classes" or "targets"
+        What the labels are.
 
     Returns
     -------
     xarray.Dataset, dims (test_set,)
-        ``accuracy``, and its Monte-Carlo error ``mcse`` from a jackknife that leaves out half a
-        chain at a time; that the test set is finite does not enter. ``mean_mcse`` is the error of
-        the average over the test sets, which are evaluated on the same draws.
+        Every measure of that kind under its name, and with ``_mcse`` its Monte-Carlo error from a
+        jackknife that leaves out half a chain at a time; that the test set is finite does not
+        enter. ``mean_mcse`` is the error of the first measure's average over the test sets, which
+        are evaluated on the same draws.
     """
-    means = run["predictions"]["predictor_mean"].load()
-    rounds = means.sizes["draw"]
-    batches = [
-        (chain, part)
-        for chain in range(means.sizes["chain"])
-        for part in (slice(None, rounds // 2), slice(rounds // 2, None))
-    ]
-    sums = [means.isel(chain=chain, draw=part).sum("draw") for chain, part in batches]
-    total = sum(sums[1:], sums[0])
-    whole = _accuracies(total, labels)
-    left_out = np.array([_accuracies(total - part, labels) for part in sums])
-    count = len(batches)
-
-    def jackknife(values: np.ndarray) -> np.ndarray:
-        return np.sqrt((count - 1) * ((values - values.mean(0)) ** 2).mean(0))
-
-    return xr.Dataset(
-        {
-            "accuracy": ("test_set", whole),
-            "mcse": ("test_set", jackknife(left_out)),
-            "mean_mcse": ((), jackknife(left_out.mean(1))),
-        },
-        coords={"test_set": means["test_set"].values},
-    )
+    predictions = run["predictions"].to_dataset()
+    predictions = predictions.transpose("chain", "draw", "test_set", "example", ...).load()
+    wanted = labels.transpose("test_set", "example", ...).values
+    score = _accuracies
+    if kind == "targets":
+        score = partial(_regressions, settings_of(run)["temperature"])
+    chains, rounds = predictions.sizes["chain"], predictions.sizes["draw"]
+    every = np.ones((chains, rounds), dtype=bool)
+    left_out = []
+    for chain in range(chains):
+        for part in (slice(None, rounds // 2), slice(rounds // 2, None)):
+            kept = every.copy()
+            kept[chain, part] = False
+            left_out.append(score(predictions, wanted, kept))
+    found: dict[str, Any] = {}
+    for name, values in score(predictions, wanted, every).items():
+        others = np.array([each[name] for each in left_out])
+        found.setdefault("mean_mcse", ((), _jackknife(others.mean(1))))
+        found[name], found[f"{name}_mcse"] = ("test_set", values), ("test_set", _jackknife(others))
+    return xr.Dataset(found, coords={"test_set": predictions["test_set"].values})
 
 
-def _accuracies(mean: xr.DataArray, labels: xr.DataArray) -> np.ndarray:
-    values = []
-    for index in range(mean.sizes["test_set"]):
-        label = labels.isel(test_set=index).values
-        known = ~np.isnan(label.reshape(len(label), -1)).any(axis=1)
-        values.append(accuracy(mean.isel(test_set=index).values[known], label[known]))
-    return np.array(values)
+def _jackknife(values: np.ndarray) -> np.ndarray:
+    """Standard error from what is found with each of the batches left out."""
+    return np.sqrt((len(values) - 1) * ((values - values.mean(0)) ** 2).mean(0))
+
+
+def _known(labels: np.ndarray) -> np.ndarray:
+    return ~np.isnan(labels.reshape(len(labels), -1)).any(axis=1)
+
+
+def _accuracies(
+    predictions: xr.Dataset, labels: np.ndarray, kept: np.ndarray
+) -> dict[str, list[float]]:
+    """Accuracy of the mean over some draws, on each test set."""
+    sums = predictions["predictor_mean"].values[kept].sum(0)
+    return {"accuracy": [accuracy(mean[_known(y)], y[_known(y)]) for mean, y in zip(sums, labels)]}
+
+
+def _regressions(
+    temperature: float, predictions: xr.Dataset, labels: np.ndarray, kept: np.ndarray
+) -> dict[str, list[float]]:
+    """Measures of targets by some draws, on each test set."""
+    names = [field.name for field in dataclasses.fields(Regression)]
+    found: dict[str, list[float]] = {name: [] for name in names}
+    draws = (predictions[name].values[kept] for name in ("predictor_mean", "predictor_variance"))
+    for mean, variance, y in zip(*(np.moveaxis(values, 1, 0) for values in draws), labels):
+        known = _known(y)
+        mean, variance, y = mean[:, known], variance[:, known], y[known]
+        noisy = variance + temperature
+        density = logsumexp(-0.5 * ((y - mean) ** 2 / noisy + np.log(2 * np.pi * noisy)), axis=0)
+        scores = regression(mean.mean(0), variance.mean(0), y, temperature)
+        mixed = float((density - np.log(len(mean))).mean())
+        scores = dataclasses.replace(scores, log_predictive_density=mixed)
+        for name in names:
+            found[name].append(getattr(scores, name))
+    return found
 
 
 def _worst(

@@ -128,16 +128,15 @@ class Ensemble:
 
         With one output the output's axis is left out, as in the study.
         """
-        tests = self.point.data.test_sets.values()
-        outputs = self.point.network.outputs
+        data, outputs = self.point.data, self.point.network.outputs
         tail = (outputs,) if outputs > 1 else ()
-        predicted = [
-            [
+        predicted = []
+        for xi, _ in data.test_sets.values():
+            mean, variance = (
                 np.asarray(values).reshape(len(xi), *tail)
                 for values in _predict(self.model, position, xi)
-            ]
-            for xi, _ in tests
-        ]
+            )
+            predicted.append((mean + data.offset, variance))
         return np.stack([padded_rows(moment) for moment in zip(*predicted)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pathkernel_datasets.draws import runs, settings_of
+from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.store import open_store
-from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_accuracy
+from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_scores
 from pathkernel_sampling.finite_width import finite_width
 from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import Theory, describe_run
@@ -47,8 +49,10 @@ _LOOKS = {
 }
 
 
-def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) -> Figure:
-    """Accuracy against width: theory, Gaussian process limit, and every run of the same seed and T.
+def measured(
+    dataset: xr.Dataset, name: str, sampled: list[xr.DataTree], run: xr.DataTree
+) -> Figure:
+    """A measure of the predictor against width: theory, limit, every run of the same seed and T.
 
     Error bars of samples are two Monte-Carlo standard errors (MCSE). Samples and theory are tested
     on the same examples, so that the test set's binomial error, which the theory's band shows, is
@@ -58,6 +62,8 @@ def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) 
     ----------
     dataset : xarray.Dataset
         The study.
+    name : str
+        Measure that the study has, see :func:`pathkernel_datasets.measures.measures_of`.
     sampled : list of DataTree
         Runs; those of another seed or temperature than ``run`` are left out.
     run : DataTree
@@ -71,15 +77,16 @@ def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) 
             all(theirs[name] == settings[name] for name in ("seed", "temperature"))
             and tree["predictions"].sizes["draw"] > 1
         ):
-            scores = sampled_accuracy(tree, Theory.of(dataset, tree).labels)
+            theory = Theory.of(dataset, tree)
+            scores = sampled_scores(tree, theory.labels, theory.kind)
             found.setdefault(theirs["sampler"], []).append((theirs["width"], scores))
 
     def add(axis: Axes, test_set: int) -> None:
         for place, sampler in enumerate(sorted(found)):
             widths = np.array([width for width, _ in found[sampler]])
             mean, error = (
-                np.array([float(scores[name][test_set]) for _, scores in found[sampler]])
-                for name in ("accuracy", "mcse")
+                np.array([float(scores[each][test_set]) for _, scores in found[sampler]])
+                for each in (name, f"{name}_mcse")
             )
             # samplers beside one another where they share a width
             moved = aside(widths, dataset["width"].values, place - (len(found) - 1) / 2)
@@ -89,7 +96,7 @@ def accuracy(dataset: xr.Dataset, sampled: list[xr.DataTree], run: xr.DataTree) 
             curve(axis, moved, mean, look, label, 2 * error, **style)
 
     of_seed = dataset.sel(seed=[settings["seed"]])
-    return study_figures.accuracy(of_seed, settings["temperature"], add)
+    return study_figures.measured(of_seed, name, settings["temperature"], add)
 
 
 def order_parameters(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
@@ -150,10 +157,10 @@ def predictors(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
             margin = 0.05 * (high - low)
             ends = low - margin, high + margin
             axis.plot(ends, ends, "-", color=GREY, linewidth=0.8, zorder=1)
-            for chosen, colour, words in (
-                (label > 0, BLUE, "label > 0"),
-                (label <= 0, ORANGE, "label ≤ 0"),
-            ):
+            groups = [(label > 0, BLUE, "label > 0"), (label <= 0, ORANGE, "label ≤ 0")]
+            if theory.kind == "targets":
+                groups = [(~np.isnan(label), BLUE, "test example")]
+            for chosen, colour, words in groups:
                 look = Look(colour, line="")
                 curve(axis, x[chosen], y[chosen], look, words, error[chosen], **style)
             axis.set(xlim=ends, ylim=ends, aspect="equal")
@@ -232,7 +239,7 @@ def save_sample_figures(
     Returns
     -------
     list of pathlib.Path
-        Files written: ``accuracy.png``, ``accuracy.svg``, …
+        Files written: ``predictors.png``, ``predictors.svg``, …
 
     Raises
     ------
@@ -252,7 +259,10 @@ def sample_figures(
     every = [open_samples(store, name) for name in runs(store)]
     same = [tree for tree in every if _without_width(tree) == _without_width(run)]
     figures: dict[str, Callable[[], Figure]] = {
-        "accuracy": lambda: accuracy(dataset, every, run),
+        measure.name: partial(measured, dataset, measure.name, every, run)
+        for measure in measures_of(dataset)
+    }
+    figures |= {
         "order_parameters": lambda: order_parameters(dataset, run),
         "predictors": lambda: predictors(dataset, run),
     }

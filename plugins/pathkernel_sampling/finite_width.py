@@ -11,12 +11,13 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from pathkernel_datasets.draws import point_of, settings_of
+from pathkernel_datasets.measures import measures_of
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import (
     diagnose,
     distinct_entries,
-    sampled_accuracy,
     sampled_log_evidence,
+    sampled_scores,
 )
 from pathkernel_sampling.sample_tables import Theory
 from pathkernel_views.drawing import (
@@ -49,9 +50,9 @@ class WidthComparison:
         Entries of U, the last with its Monte-Carlo error.
     evidence : array, shape (w, 4)
         Log evidence of the saddle, to next order, sampled, and its standard error.
-    accuracy : array, shape (w, 2)
-        Sampled accuracy minus that of the theory, averaged over the test sets, and its Monte-Carlo
-        error.
+    gain : array, shape (w, 2)
+        Sampled accuracy, or R² of targets, minus that of the theory, averaged over the test sets,
+        and its Monte-Carlo error.
     """
 
     widths: np.ndarray
@@ -61,7 +62,7 @@ class WidthComparison:
     sampled: np.ndarray
     error: np.ndarray
     evidence: np.ndarray
-    accuracy: np.ndarray
+    gain: np.ndarray
 
     @classmethod
     def collect(
@@ -82,8 +83,9 @@ def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> tup
     corrected = saddle * np.nan
     if theory.next_order is not None:
         corrected = distinct_entries(theory.next_order)
-    scores = sampled_accuracy(run, theory.labels)
-    gain = scores["accuracy"].values - theory.accuracy.values
+    name = measures_of(dataset)[0].name
+    scores = sampled_scores(run, theory.labels, theory.kind)
+    gain = scores[name].values - theory.scores[name].values
     return (
         [str(name) for name in saddle["entry"].values],
         *(saddle.values, corrected.values, diagnostics["mean"].values, diagnostics["mcse"].values),
@@ -95,7 +97,7 @@ def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> tup
 def finite_width(
     store: str | os.PathLike, dataset: xr.Dataset, runs: Sequence[xr.DataTree], words: str
 ) -> Figure:
-    """Exact U, log evidence and accuracy against the saddle point's, over the width.
+    """Exact U, log evidence and accuracy, or R², against the saddle point's, over the width.
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ def finite_width(
     }
     errors = {"label": "sampled ± 2 MCSE", "capsize": 2, "zorder": 4}
     with sheet(dataset, f"samples against the theory, {words}", rows, (3.0, 2.5)) as (figure, axes):
-        distance, evidence, accuracy = axes[-3:]
+        distance, evidence, score = axes[-3:]
         for axis, entry in zip(axes, largest):
             axis.set_title(f"U [{found.entries[entry]}]")
             for label, (look, values, _) in theories.items():
@@ -145,10 +147,10 @@ def finite_width(
         for look, values, log_evidence in theories.values():
             curve(distance, widths, np.linalg.norm(values - found.sampled, axis=1) / size, look)
             curve(evidence, widths, log_evidence - bridge, look, error=2 * error)
-        accuracy.set_title("accuracy, sampled − theory")
-        across(accuracy, 0, RANDOM, linewidth=0.7)
-        gain, error = found.accuracy.T
-        curve(accuracy, widths, gain, sampled, error=2 * error, **errors)
+        score.set_title(f"{measures_of(dataset)[0].heading}, sampled − theory")
+        across(score, 0, RANDOM, linewidth=0.7)
+        gain, error = found.gain.T
+        curve(score, widths, gain, sampled, error=2 * error, **errors)
         for axis in axes:
             width_axis(axis, widths)
     return figure

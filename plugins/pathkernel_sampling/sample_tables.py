@@ -11,6 +11,7 @@ import xarray as xr
 from rich.table import Table
 
 from pathkernel_datasets.draws import point_of, settings_of
+from pathkernel_datasets.measures import MEASURES, kind_of, measures_of
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import NOT_COMPUTED, number
@@ -21,8 +22,8 @@ from pathkernel_sampling.diagnostics import (
     diagnose,
     distinct_entries,
     predictor,
-    sampled_accuracy,
     sampled_log_evidence,
+    sampled_scores,
 )
 from pathkernel_views.tables import Column, shown, value_table
 
@@ -38,11 +39,14 @@ class Theory:
     ----------
     order_parameter : DataArray, dims (path, [output,] path_dual, [output_dual])
         U at the saddle point.
-    accuracy, accuracy_gp : DataArray, dims (test_set,)
+    scores, scores_gp : Dataset, dims (test_set,)
+        How well the test examples are predicted, by the names of the study's measures.
     predictor_mean, predictor_variance : DataArray, dims (test_set, example, [output])
     log_evidence : float
         ln p(Y) at leading order, in nats.
     labels : DataArray of the same dims
+    kind : "classes" or "targets"
+        What they are.
     converged : bool
         Whether the minimisation of the action converged.
     next_order : DataArray or None
@@ -52,12 +56,13 @@ class Theory:
     """
 
     order_parameter: xr.DataArray
-    accuracy: xr.DataArray
-    accuracy_gp: xr.DataArray
+    scores: xr.Dataset
+    scores_gp: xr.Dataset
     predictor_mean: xr.DataArray
     predictor_variance: xr.DataArray
     log_evidence: float
     labels: xr.DataArray
+    kind: str
     converged: bool
     next_order: xr.DataArray | None
     next_log_evidence: float
@@ -81,11 +86,14 @@ class Theory:
         reference = {name: settings[name] for name in ("seed", "temperature")}
         status = int(dataset["status"].sel(point))
         reference_done = bool(dataset["reference_done"].sel(reference) != 0)
-        names = ("order_parameter", "accuracy", "predictor_mean", "predictor_variance")
+        measures = [measure.name for measure in measures_of(dataset)]
+        names = ("order_parameter", "predictor_mean", "predictor_variance")
         at = {name: dataset[name].sel(point).load() for name in names}
+        at["scores"] = dataset[measures].sel(point).load()
         if status == NOT_COMPUTED:
             at = {name: values * np.nan for name, values in at.items()}
-        gp = dataset["accuracy_gp"].sel(reference).load()
+        gp = dataset[[f"{name}_gp" for name in measures]].sel(reference).load()
+        gp = gp.rename({f"{name}_gp": name for name in measures})
         further = {"next_order": None, "next_log_evidence": np.nan}
         if correction is not None:
             further = {
@@ -95,8 +103,9 @@ class Theory:
         return cls(
             **at,
             log_evidence=float(dataset["log_evidence"].sel(point)),
-            accuracy_gp=gp if reference_done else gp * np.nan,
+            scores_gp=gp if reference_done else gp * np.nan,
             labels=dataset["test_label"].sel(seed=settings["seed"]).load(),
+            kind=kind_of(dataset),
             converged=status == STATUS_CODES["converged"],
             **further,
         )
@@ -112,7 +121,7 @@ def run_tables(study: StoredStudy, group: str) -> Iterator[Table | str]:
     correction = open_correction(study.path, point_of(run))
     theory, diagnostics = Theory.of(study.dataset, run, correction), diagnose(run)
     yield order_parameter_table(run, theory, diagnostics)
-    yield accuracy_table(run, theory)
+    yield predictor_table(run, theory)
     yield describe_evidence(run, theory)
     for line in diagnostics.warnings():
         yield f"Warning: {line}."
@@ -180,25 +189,40 @@ def order_parameter_table(
     return value_table(f"Order parameter U: {describe_run(run)}", columns, caption)
 
 
-def accuracy_table(run: xr.DataTree, theory: Theory) -> Table:
-    """Accuracy of the posterior-mean predictor against theory and Gaussian process limit."""
-    sampled, moments = sampled_accuracy(run, theory.labels), predictor(run)
+def predictor_table(run: xr.DataTree, theory: Theory) -> Table:
+    """How well the sampled predictor does, against theory and Gaussian process limit."""
+    sampled, moments = sampled_scores(run, theory.labels, theory.kind), predictor(run)
+    measures = MEASURES[theory.kind]
+
+    def cells(values: xr.Dataset, suffix: str = "") -> list[str]:
+        """Measures below one another, for every test set."""
+        found = [[shown(x, each.form) for x in values[each.name + suffix]] for each in measures]
+        return ["\n".join(lines) for lines in zip(*found)]
+
+    columns = [Column("test set", map(str, sampled["test_set"].values))]
+    if len(measures) > 1:
+        headings = "\n".join(measure.heading for measure in measures)
+        columns.append(Column("", [headings] * sampled.sizes["test_set"]))
     difference = theory.predictor_mean - moments["mean"]
-    columns = [
-        Column("test set", map(str, sampled["test_set"].values)),
-        Column("sampled", sampled["accuracy"], ".3f"),
-        Column("±", sampled["mcse"], ".3f"),
-        Column("theory", theory.accuracy, ".3f"),
-        Column("GP", theory.accuracy_gp, ".3f"),
+    columns += [
+        Column("sampled", cells(sampled)),
+        Column("±", cells(sampled, "_mcse")),
+        Column("theory", cells(theory.scores)),
+        Column("GP", cells(theory.scores_gp)),
         Column("sd", _root_mean(moments["variance"]), ".3g"),
         Column("sd theory", _root_mean(theory.predictor_variance), ".3g"),
         Column("f theory - f sampled", _root_mean(difference**2), ".2g"),
         Column("±", _root_mean(moments["mcse"] ** 2), ".2g"),
     ]
+    what = {
+        "classes": "Accuracy of the mean predictor",
+        "targets": "R² and MSE of the mean predictor, mean log predictive density in nats (of the "
+        "mixture of draws)",
+    }[theory.kind]
     return value_table(
         "Predictor on the test sets",
         columns,
-        "Accuracy of the mean predictor, ± its Monte-Carlo error; GP: Gaussian process limit.\n"
+        f"{what}, ± its Monte-Carlo error; GP: Gaussian process limit.\n"
         "sd: root mean square over the examples of the output's standard deviation, without "
         "observation noise; that of the theory is given U, which varies in the posterior.\n"
         "f theory - f sampled: root mean square difference of the mean "

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from pathkernel_core.attention import Layer, Readout
-from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_core.task import KINDS, Examples, Realisation, Task, option
 from pathkernel_tasks import heads_file
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
@@ -41,6 +41,15 @@ class Custom(Task):
         None, "file of queries and keys, unless the data file holds attention matrices"
     )
     labels: str = option(None, "file of labels, if they are not in the data file")
+    kind: str = option(
+        None,
+        "what labels are: classes or real targets; by default floating-point numbers are targets, "
+        "and whole numbers and text are classes",
+        choices=KINDS,
+    )
+    centred: bool = option(
+        False, "take the mean of training targets off first, and add it to predictions again"
+    )
     test_fraction: float = option(
         0.0, "fraction of the examples to test on, drawn by the seed, if there are no test sets"
     )
@@ -67,6 +76,8 @@ class Custom(Task):
             heads_file.check_suffix(self.heads)
         if not 0 <= self.test_fraction < 1:
             raise ValueError(f"test_fraction must be from 0 to below 1, not {self.test_fraction}")
+        if self.kind not in (None, *KINDS):
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
         if self.key_axis not in ("first", "last"):
             raise ValueError(f"key_axis must be first or last, not {self.key_axis!r}")
         if self.heads is not None and self.key_axis != "first":
@@ -82,7 +93,12 @@ class Custom(Task):
             If a file is missing, damaged or does not fit, or a seed other than 0 has nothing to
             draw.
         """
-        data = read_data(self.inputs, self.labels, self.key_axis)
+        data = read_data(self.inputs, self.labels, self.key_axis, self.kind)
+        if self.centred and data.labels.kind != "targets":
+            raise ValueError(
+                f"centred is an option of targets, but the labels of {self.inputs!r} are classes; "
+                "leave it out, or take numbers as targets with kind='targets' (--kind targets)"
+            )
         if self.test_fraction:
             data = split(data, self.test_fraction, seed)
         elif not data.test_sets:
@@ -98,7 +114,7 @@ class Custom(Task):
         layers, approximation, ignored = self._layers(data)
         notes = {
             "approximation": approximation if self.approximation is None else self.approximation,
-            "labels": data.note,
+            "labels": data.labels.note + "; centred, and predictions moved back" * self.centred,
             "files": "; ".join(filter(None, (data.files, ignored))),
         }
         return Realisation(
@@ -107,6 +123,9 @@ class Custom(Task):
             train=self._widened(data.train),
             test_sets={name: self._widened(part) for name, part in data.test_sets.items()},
             notes={name: sentence for name, sentence in notes.items() if sentence},
+            kind=data.labels.kind,
+            centred=self.centred,
+            output_names=data.labels.names,
         )
 
     @property

@@ -28,7 +28,7 @@ from pathkernel_core.attention import Attention, Layer
 from pathkernel_core.task import Examples
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.array_guards import real_numbers, too_large
-from pathkernel_tasks.labels import targets
+from pathkernel_tasks.labels import Labels, read_labels
 
 SUFFIXES = (".npz", ".safetensors", ".zarr")
 _NAME = re.compile(r"(test_)?(inputs|labels|attention)((?:\.[^.]+)*)")
@@ -58,19 +58,21 @@ class CustomData:
         With layers of attention matrices if the file holds them.
     test_sets : dict of str to Examples
         By name; ``"test"`` if it has none. Empty if the file has no test set.
-    note : str
-        What became of the labels; empty if they are as they were.
+    labels : Labels
+        Of all sets: their kind, and what became of them.
     files : str
         Which arrays were not read, or lack chunks; empty if there are none.
     """
 
     train: Examples
     test_sets: dict[str, Examples]
-    note: str
+    labels: Labels
     files: str = ""
 
 
-def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> CustomData:
+def read_data(
+    path: str | Path, labels: str | Path | None, key_axis: str, kind: str | None = None
+) -> CustomData:
     """Read and check a data file.
 
     Parameters
@@ -81,6 +83,8 @@ def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> Cus
         File of labels, if the data file has none.
     key_axis : "first" or "last"
         Which of the last two axes of attention matrices counts key tokens.
+    kind : "classes", "targets" or None
+        What the labels are; None if their type is to tell.
 
     Raises
     ------
@@ -106,7 +110,7 @@ def read_data(path: str | Path, labels: str | Path | None, key_axis: str) -> Cus
             raise ValueError(f"{where} and {own} both hold {twice[0]!r}")
         arrays |= found
     try:
-        data = _assemble(arrays, key_axis)
+        data = _assemble(arrays, key_axis, kind)
     except MemoryError as error:
         raise ValueError(too_large(path, "data file")) from error
     except ValueError as error:  # a misspelt name or lost chunks may be the reason
@@ -171,7 +175,7 @@ def _spelt(array: _Array) -> str:
     return ".".join(parts)
 
 
-def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str) -> CustomData:
+def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str, kind: str | None) -> CustomData:
     held: dict[_Array, tuple[str, np.ndarray]] = {}
     for name, array in arrays.items():
         what = _parse(name)
@@ -184,7 +188,7 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str) -> CustomData:
     for what, (name, _) in held.items():
         if what.examples not in names:
             raise ValueError(f"{name!r} belongs to no test_inputs of that name")
-    mapped, note = targets(dict(held[_Array(name, "labels")] for name in names))
+    labels = read_labels(dict(held[_Array(name, "labels")] for name in names), kind)
     layers = _layer_numbers(held)
     sets: dict[str, Examples] = {}
     for name in names:
@@ -201,19 +205,19 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str) -> CustomData:
                 f"{sets[''].inputs.shape[2]}"
             )
         own = held[_Array(name, "labels")][0]
-        if len(inputs) != len(mapped[own]):
+        if len(inputs) != len(labels.values[own]):
             raise ValueError(
-                f"{own!r} holds {len(mapped[own])} labels for the {len(inputs)} examples of "
+                f"{own!r} holds {len(labels.values[own])} labels for the {len(inputs)} examples of "
                 f"{title!r}"
             )
         given = [_Array(name, "attention", number) for number in layers]
         _check_present(held, given)
         matrices = [_attention(*held[what], inputs, key_axis) for what in given]
-        sets[name] = Examples(inputs, mapped[own], matrices or None)
+        sets[name] = Examples(inputs, labels.values[own], matrices or None)
     train = sets.pop("")
     for name, examples in sets.items():
         _check_same_heads(name, examples, train)
-    return CustomData(train, sets, note)
+    return CustomData(train, sets, labels)
 
 
 def _attention(name: str, omega: np.ndarray, inputs: np.ndarray, key_axis: str) -> Layer:

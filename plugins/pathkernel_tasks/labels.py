@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 
-def targets(labels: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
-    """Targets of the training and test examples, and a sentence that says what became of labels.
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels as the theory takes them.
 
-    The training labels decide: whole numbers, booleans and text are classes, and so are real
-    numbers that are all 0 or 1, or all ±1. Two classes become −1 and +1 in sorted order; C > 2
-    classes become C outputs, +1 for the class and −1 for the others. Other real numbers are targets
-    as they stand.
+    Attributes
+    ----------
+    values : dict of str to array, shape (P,) or (P, C)
+        float64, under the names of their arrays.
+    kind : "classes" or "targets"
+    note : str
+        What became of them; empty if nothing was changed.
+    names : tuple of str or None
+        Class that each of several outputs stands for, if they have names.
+    """
+
+    values: dict[str, np.ndarray]
+    kind: str
+    note: str = ""
+    names: tuple[str, ...] | None = None
+
+
+def read_labels(labels: Mapping[str, np.ndarray], kind: str | None = None) -> Labels:
+    """Labels of the training and test examples as the theory takes them, and their kind.
+
+    Their type decides unless a kind is asked for: whole numbers, booleans and text are classes,
+    floating-point numbers are targets, whatever they are. Whole numbers of several outputs are
+    classes if every row holds a single 1, among 0 or −1.
+
+    Two classes become −1 and +1 in sorted order; C > 2 classes become C outputs, +1 for the class
+    and −1 for the others. Targets stay as they are.
 
     Parameters
     ----------
     labels : mapping of str to array, shape (P,) or (P, C)
         By the name of their array, the training labels first.
-
-    Returns
-    -------
-    targets : dict of str to array, shape (P,) or (P, C)
-        float64, under the same names.
-    note : str
-        Empty if nothing was changed.
+    kind : "classes", "targets" or None
 
     Raises
     ------
     ValueError
-        If labels are NaN, of another type or shape, do not differ, or are of classes that the
-        training labels lack. The message names the array.
+        If labels are NaN, of another type or shape, do not differ, are of classes that the
+        training labels lack, or not of the kind that is asked for. The message names the array.
     """
     arrays = {name: _vector(name, array) for name, array in labels.items()}
     first = next(iter(arrays))
@@ -43,11 +61,13 @@ def targets(labels: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], st
             )
         if (array.dtype.kind == "U") != (arrays[first].dtype.kind == "U"):
             raise ValueError(f"{name} and {first} must both be text, or both be numbers")
+    typed = all(array.dtype.kind != "f" for array in arrays.values())
     if arrays[first].ndim == 2:
-        return _several(arrays)
-    if _are_classes(arrays[first]):
+        if kind == "classes" or (kind is None and typed and _coding(arrays) is not None):
+            return _of_outputs(arrays)
+    elif kind == "classes" or (kind is None and arrays[first].dtype.kind != "f"):
         return _of_classes(arrays, first)
-    return _real(arrays, first)
+    return _real(arrays, first, asked=kind is not None)
 
 
 def _vector(name: str, array: np.ndarray) -> np.ndarray:
@@ -66,61 +86,77 @@ def _vector(name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _are_classes(array: np.ndarray) -> bool:
-    if array.dtype.kind != "f":
-        return True
-    return bool(np.isin(array, (0, 1)).all() or np.isin(array, (-1, 1)).all())
-
-
-def _of_classes(arrays: dict[str, np.ndarray], first: str) -> tuple[dict[str, np.ndarray], str]:
+def _of_classes(arrays: dict[str, np.ndarray], first: str) -> Labels:
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and (array != array.round()).any():
+            strange = array[array != array.round()][0]
+            raise ValueError(f"{name} holds {strange:g}, which is no whole number, hence no class")
     classes = np.unique(arrays[first])
     if len(classes) < 2:
         raise ValueError(f"{first} holds a single class, {classes[0]}; there is nothing to tell")
     if len(classes) > max(2, len(arrays[first]) // 2):
         raise ValueError(
             f"{first} holds {len(classes)} different values among {len(arrays[first])}, too many "
-            "for classes; write real-valued targets as floating-point numbers"
+            "for classes; take numbers as targets with kind='targets' (--kind targets)"
         )
     for name, array in arrays.items():
         strange = np.setdiff1d(array, classes)
         if strange.size:
             raise ValueError(f"{name} holds the class {strange[0]}, which {first} lacks")
     places = {name: np.searchsorted(classes, array) for name, array in arrays.items()}
+    names = tuple(f"{name:g}" if classes.dtype.kind == "f" else str(name) for name in classes)
     if len(classes) == 2:
         mapped = {name: 2.0 * place - 1 for name, place in places.items()}
-        plain = classes.dtype.kind != "U" and np.array_equal(classes, (-1, 1))
-        note = "" if plain else f"classes {classes[0]} and {classes[1]} became −1 and +1"
-        return mapped, note
-    numbers = np.arange(len(classes))
+        plain = names == ("-1", "1") and classes.dtype.kind != "U"
+        note = "" if plain else f"classes {names[0]} and {names[1]} became −1 and +1"
+        return Labels(mapped, "classes", note)
     mapped = {
-        name: np.where(place[:, None] == numbers, 1.0, -1.0) for name, place in places.items()
+        name: np.where(place[:, None] == np.arange(len(classes)), 1.0, -1.0)
+        for name, place in places.items()
     }
-    listed = ", ".join(str(name) for name in classes[:10]) + (", …" if len(classes) > 10 else "")
-    return mapped, (
+    listed = ", ".join(names[:10]) + (", …" if len(classes) > 10 else "")
+    note = (
         f"{len(classes)} classes ({listed}) became as many outputs, +1 for the class and −1 for "
         "the others"
     )
+    return Labels(mapped, "classes", note, names)
 
 
-def _several(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
-    values = {name: array.astype(np.float64) for name, array in arrays.items()}
-    if all(
-        np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all() for array in values.values()
-    ):
-        mapped = {name: 2 * array - 1 for name, array in values.items()}
-        return mapped, "one-hot classes of 0 and 1 became −1 and +1"
-    return values, ""
+def _coding(arrays: dict[str, np.ndarray]) -> int | None:
+    """Number that stands beside the single 1 of every row, 0 or −1; None if there is none."""
+    for other in (0, -1):
+        if all(
+            np.isin(array, (other, 1)).all() and ((array == 1).sum(axis=1) == 1).all()
+            for array in arrays.values()
+        ):
+            return other
+    return None
 
 
-def _real(arrays: dict[str, np.ndarray], first: str) -> tuple[dict[str, np.ndarray], str]:
+def _of_outputs(arrays: dict[str, np.ndarray]) -> Labels:
+    other = _coding(arrays)
+    if other is None:
+        raise ValueError(
+            f"classes of several outputs must hold a single 1 in every row, among 0 or −1, but "
+            f"{', '.join(arrays)} hold others; take them as targets with kind='targets' "
+            "(--kind targets)"
+        )
+    mapped = {name: np.where(array == 1, 1.0, -1.0) for name, array in arrays.items()}
+    note = "" if other else "one-hot classes of 0 and 1 became −1 and +1"
+    return Labels(mapped, "classes", note)
+
+
+def _real(arrays: dict[str, np.ndarray], first: str, asked: bool) -> Labels:
     for name, array in arrays.items():
-        if array.dtype.kind == "U" or not (array != 0).all():
-            raise ValueError(
-                f"{name} holds real-valued targets of which some are exactly 0: they have no "
-                "sign, by which accuracy is counted; shift them a little, or label classes by "
-                "whole numbers"
-            )
-    if not (arrays[first] != arrays[first][0]).any():
-        raise ValueError(f"{first} holds the same number everywhere; there is nothing to learn")
+        if array.dtype.kind == "U":
+            raise ValueError(f"{name} holds text, which is no target; leave kind='targets' out")
     values = {name: array.astype(np.float64) for name, array in arrays.items()}
-    return values, "real-valued targets; accuracy is the fraction of predictions of the right sign"
+    if not np.ptp(values[first], axis=0).any():
+        raise ValueError(f"{first} holds the same number everywhere; there is nothing to learn")
+    note = "real targets, scored by squared error" + (" as asked for" if asked else "")
+    if not asked and all((array == array.round()).all() for array in values.values()):
+        note += (
+            "; they are whole numbers, but stored as floating-point ones: if they are classes, say "
+            "so with kind='classes' (--kind classes)"
+        )
+    return Labels(values, "targets", note)

@@ -17,6 +17,7 @@ from pathkernel_core.task import Examples
 from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.labelling import padded_rows
+from pathkernel_datasets.measures import kind_of
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored import StoredStudy, compute_result
@@ -343,10 +344,11 @@ def _held(study: StoredStudy, name: str, settings: str) -> xr.Dataset | None:
 
 
 def _check_labels(study: StoredStudy, name: str, labels: np.ndarray) -> None:
-    if labels.ndim != 1 or not np.isin(labels, (-1.0, 1.0)).all():
+    targets = kind_of(study.dataset) == "targets"
+    if targets or labels.ndim != 1 or not np.isin(labels, (-1.0, 1.0)).all():
         raise StoreError(
             f"heads are removed by the accuracy that is lost, which takes labels ±1, but {name} of "
-            f"{study.dataset.attrs['task']} has others"
+            f"{study.dataset.attrs['task']} has {'targets' if targets else 'others'}"
         )
 
 

@@ -10,7 +10,7 @@ import xarray as xr
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
 from pathkernel_datasets.choice import default_choice
-from pathkernel_datasets.choices import CHOICES
+from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import NOT_COMPUTED, number
@@ -156,7 +156,7 @@ def _by_score(
         name: xr.DataArray([getattr(at, name) for at in points], dims="point")
         for name in ("temperature", "width")
     }
-    choice = CHOICES[default_choice(dataset)]
+    choice = choices_of(dataset)[default_choice(dataset)]
     at_points = dataset[[choice.score, "status"]].sel(wanted)
     score = choice.sign * at_points[choice.score].where(at_points["status"] != NOT_COMPUTED)
     known = score.notnull()

@@ -12,6 +12,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection, count_test_examples
 from pathkernel_views.drawing import (
@@ -43,21 +44,24 @@ from pathkernel_views.temperature_figure import temperature_choice
 _PARTS = (PURPLE, GREY, SKY)  # of sub-networks
 
 
-def accuracy(
+def measured(
     dataset: xr.Dataset,
+    name: str,
     temperature: float | str | None = None,
     add: Callable[[Axes, int], None] = lambda axis, test_set: None,
 ) -> Figure:
-    """Accuracy against width, one panel per test set.
+    """Accuracy, or a measure of how well targets are predicted, against width, by test set.
 
     Points are medians over the seeds with their range, or, where a single seed is computed, its
-    accuracy with the binomial standard error of the test set. Lines across are Gaussian process
-    (GP) limits of the network and of its sub-networks.
+    value, an accuracy with the binomial standard error of the test set. Lines across are Gaussian
+    process (GP) limits of the network and of its sub-networks.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    name : str
+        Measure that the store has, see :func:`pathkernel_datasets.measures.measures_of`.
     temperature : float or str, optional
         Temperature of the store, or how it is chosen at each width and for the limits, as for
         :class:`pathkernel_datasets.selection.Selection`.
@@ -71,23 +75,26 @@ def accuracy(
     Raises
     ------
     NothingToPlot
-        If no accuracy is computed yet.
+        If it is not computed anywhere yet.
     ValueError
         If the store does not have that temperature, or what the choice goes by.
     """
     selection = Selection(dataset, temperature)
-    theory, limit = selection.point("accuracy"), selection.reference("accuracy_gp")
+    measure = next(found for found in measures_of(dataset) if found.name == name)
+    heading = measure.axis.partition(" (")[0]
+    theory, limit = selection.point(name), selection.reference(f"{name}_gp")
     if not theory.notnull().any() and not limit.notnull().any():
-        raise NothingToPlot("no accuracy is computed yet")
+        raise NothingToPlot(f"no {heading} is computed yet")
     counts = theory.notnull().all("test_set").sum("seed").values
     seeds = int(max(counts.max(), limit.notnull().any("test_set").sum()))
     some = "" if (counts == seeds).all() else "up to "
     label = f"theory, median and range of {some}{seeds} seeds"
-    words = f"accuracy, {selection.describe()}"
+    words = f"{heading}, {selection.describe()}"
+    binomial = seeds == 1 and name == "accuracy"
     if seeds == 1:
-        label = "theory ± binomial standard error"
+        label = "theory ± binomial standard error" if binomial else "theory"
         index = int(limit.notnull().any("test_set").values.argmax())
-        words = f"accuracy, {at_seed(dataset, selection, index, values=True)}"
+        words = f"{heading}, {at_seed(dataset, selection, index, values=True)}"
     stopped = selection.status.isin([STATUS_CODES["max_evaluations"], STATUS_CODES["stalled"]])
     stopped = stopped.any("seed").values
     widths = dataset["width"].values
@@ -95,7 +102,7 @@ def accuracy(
     panel = (5.0 if rows == [1] else 3.1, 3.1)
     with sheet(dataset, words, rows, panel, legend=3, sharey=True) as (figure, axes):
         for t, axis in enumerate(axes):
-            examples = count_test_examples(dataset, t) if seeds == 1 else None
+            examples = count_test_examples(dataset, t) if binomial else None
             axis.set_title(str(dataset["test_set"].values[t]))
             middle, reach = spread_over_seeds(theory.isel(test_set=t).values, examples)
             curve(axis, widths, middle, THEORY, label, reach, band=True)
@@ -106,14 +113,14 @@ def accuracy(
             middle, reach = spread_over_seeds(limit.isel(test_set=t).values[:, None], examples)
             across(axis, middle[0], LIMIT, "GP limit", reach[:, 0])
             for index in range(dataset.sizes.get("sub_network", 0)):
-                part = selection.sub_networks("accuracy_sub_network").isel(sub_network=index)
+                part = selection.sub_networks(f"{name}_sub_network").isel(sub_network=index)
                 middle, _ = spread_over_seeds(part.isel(test_set=t).values[:, None])
                 look = Look(_PARTS[index % 3], line=(0, (1, 1 + index // 3)))
                 across(axis, middle[0], look, f"{part['sub_network'].item()} (GP limit)")
             add(axis, t)
             width_axis(axis, widths)
         for first in np.cumsum([0, *rows[:-1]]):
-            axes[first].set_ylabel("accuracy (fraction correct)")
+            axes[first].set_ylabel(measure.axis)
     return figure
 
 
@@ -125,7 +132,7 @@ def alignment(
 ) -> Figure:
     """Overlap of the kernel's principal components with the labels, smallest width against GP.
 
-    Parameters and errors as for :func:`accuracy`, and ``seed``: by default the first that is
+    Parameters and errors as for :func:`measured`, and ``seed``: by default the first that is
     computed; ``components``: how many to show, by default 30 per 100 training examples, and at
     most the 50 that a store holds.
     """
@@ -180,7 +187,7 @@ def save_figures(
     Returns
     -------
     list of pathlib.Path
-        Files written: ``accuracy.png``, ``accuracy.svg``, …
+        Files written: ``order_parameters.png``, ``order_parameters.svg``, …
 
     Raises
     ------
@@ -197,7 +204,10 @@ def study_figures(
 ) -> dict[str, Callable[[], Figure]]:
     """Functions that draw the figures of a study, by name; parameters as for the single ones."""
     figures = {
-        "accuracy": partial(accuracy, dataset, temperature),
+        measure.name: partial(measured, dataset, measure.name, temperature)
+        for measure in measures_of(dataset)
+    }
+    figures |= {
         "order_parameters": partial(order_parameters, dataset, temperature, seed),
         "alignment": partial(alignment, dataset, temperature, seed),
         "kernels": partial(kernels, dataset, temperature, seed),

@@ -26,7 +26,7 @@ def order_parameters(
 
     With C outputs every path is a block of C rows and columns.
 
-    Parameters and errors as for :func:`pathkernel_views.figures.accuracy`, and ``seed``: by default
+    Parameters and errors as for :func:`pathkernel_views.figures.measured`, and ``seed``: by default
     the first that is computed.
     """
     selection = Selection(dataset, temperature)
@@ -95,7 +95,7 @@ def head_scores(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     """Score of every head, one panel per layer, from the smallest to the largest width.
 
     Of many widths a few are shown. Bars are medians over the seeds; whiskers span the seeds.
-    Parameters and errors as for :func:`pathkernel_views.figures.accuracy`.
+    Parameters and errors as for :func:`pathkernel_views.figures.measured`.
     """
     require(dataset, "head_score")
     selection = Selection(dataset, temperature)

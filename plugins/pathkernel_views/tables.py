@@ -10,8 +10,9 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.choice import default_choice
-from pathkernel_datasets.choices import CHOICES
+from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.gains import gains
+from pathkernel_datasets.measures import Measure, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
 
@@ -34,8 +35,9 @@ class Row:
         Gibbs temperature T that the row is taken at.
     action : Spread or None
         Action per width S/N; None for limits.
-    accuracy : dict of str to Spread
-        Fraction of test examples classified correctly, by test set.
+    scores : dict of str to dict of str to Spread
+        How well the test examples are predicted, by measure and test set: ``accuracy`` of classes,
+        ``r_squared``, ``mean_squared_error`` and ``log_predictive_density`` of targets.
     evaluations : float or None
         Median over seeds of the evaluations of the energy; None for limits.
     status : str
@@ -46,7 +48,7 @@ class Row:
     width: float | None
     temperature: float
     action: Spread | None
-    accuracy: dict[str, Spread]
+    scores: dict[str, dict[str, Spread]]
     evaluations: float | None
     status: str
 
@@ -79,7 +81,8 @@ def _rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
 
 def _width_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
     names = {code: name.replace("_", " ") for name, code in STATUS_CODES.items()}
-    action, accuracy = selection.point("action"), selection.point("accuracy")
+    action = selection.point("action")
+    scores = {measure.name: selection.point(measure.name) for measure in measures_of(dataset)}
     evaluations = selection.point("evaluations").where(action.notnull())
     rows = []
     for w, width in enumerate(dataset["width"].values):
@@ -91,7 +94,7 @@ def _width_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
                 width=float(width),
                 temperature=float(selection.temperatures[w]),
                 action=Spread.of(action.isel(width=w).values),
-                accuracy=_accuracies(accuracy.isel(width=w)),
+                scores={name: _by_set(found.isel(width=w)) for name, found in scores.items()},
                 evaluations=Spread.of(evaluations.isel(width=w).values).median,
                 status=_status(problems, len(codes)),
             )
@@ -100,24 +103,28 @@ def _width_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
 
 
 def _limit_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
-    limits = [("GP limit", selection.temperature_gp, selection.reference("accuracy_gp"))]
+    names = [measure.name for measure in measures_of(dataset)]
+    whole = {name: selection.reference(f"{name}_gp") for name in names}
+    limits = [("GP limit", selection.temperature_gp, whole)]
     if dataset.sizes.get("sub_network", 0):
-        parts = selection.sub_networks("accuracy_sub_network").transpose("sub_network", ...)
-        for temperature, part in zip(selection.temperatures_sub_network, parts):
-            limits.append((part["sub_network"].item(), float(temperature), part))
+        parts = {name: selection.sub_networks(f"{name}_sub_network") for name in names}
+        for place, temperature in enumerate(selection.temperatures_sub_network):
+            part = {name: found.isel(sub_network=place) for name, found in parts.items()}
+            limits.append((dataset["sub_network"].values[place], float(temperature), part))
     done = selection.references_done.values
     rows = []
-    for name, temperature, accuracy in limits:
-        failed = int((accuracy.isnull().all("test_set").values & done).sum())
+    for name, temperature, found in limits:
+        failed = int((found[names[-1]].isnull().all("test_set").values & done).sum())
         problems = {"not computed": int((~done).sum()), "not positive definite": failed}
         status = _status(problems, done.size)
-        rows.append(Row(str(name), None, temperature, None, _accuracies(accuracy), None, status))
+        scores = {measure: _by_set(values) for measure, values in found.items()}
+        rows.append(Row(str(name), None, temperature, None, scores, None, status))
     return rows
 
 
-def _accuracies(accuracy: xr.DataArray) -> dict[str, Spread]:
+def _by_set(values: xr.DataArray) -> dict[str, Spread]:
     """Spread over the seeds, by test set."""
-    by_set = accuracy.transpose("test_set", "seed")
+    by_set = values.transpose("test_set", "seed")
     return {str(each["test_set"].item()): Spread.of(each.values) for each in by_set}
 
 
@@ -222,8 +229,9 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     Returns
     -------
     rich.table.Table
-        Ranges over the seeds stand beside the medians, below them if there are several test sets;
-        none are shown for a single seed.
+        Ranges over the seeds stand beside the medians, below them if there are several test sets
+        or measures; none are shown for a single seed. Classes have a column for every test set,
+        targets one for every measure.
 
     Raises
     ------
@@ -232,16 +240,13 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     """
     selection = Selection(dataset, temperature)
     rows = _rows(dataset, selection)
-    stacked = dataset.sizes["test_set"] > 1  # three test sets then fit a terminal of 80 columns
-    accuracies = [
-        Column(name, [_cell(row.accuracy[name], stacked) for row in rows])
-        for name in rows[0].accuracy
-    ]
+    measures = measures_of(dataset)
+    scores = _by_measure(rows, measures) if len(measures) > 1 else _by_test_set(rows, measures[0])
     columns = [
         Column("network", [row.name for row in rows]),
         Column("T", [row.temperature for row in rows], "g"),
         Column("S/N", [row.action and row.action.median for row in rows], ".4f"),
-        *accuracies,
+        *scores,
         Column("evals", [row.evaluations for row in rows], ".0f"),
         Column("status", [row.status for row in rows], wraps=True),
     ]
@@ -249,13 +254,39 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     return value_table(title, columns, _caption(dataset, selection), {dataset.sizes["width"] - 1})
 
 
-def _cell(spread: Spread, stacked: bool) -> str:
-    median = shown(spread.median, ".3f")
+def _by_test_set(rows: Sequence[Row], measure: Measure) -> list[Column]:
+    found = [row.scores[measure.name] for row in rows]
+    stacked = len(found[0]) > 1  # three test sets then fit a terminal of 80 columns
+    return [
+        Column(name, [_cell(spreads[name], measure, stacked) for spreads in found])
+        for name in found[0]
+    ]
+
+
+def _by_measure(rows: Sequence[Row], measures: Sequence[Measure]) -> list[Column]:
+    """Cells hold the test sets below one another; their names stand first if there are several."""
+    names = list(rows[0].scores[measures[0].name])
+    columns = []
+    for measure in measures:
+        found = [row.scores[measure.name] for row in rows]
+        cells = [[_cell(spreads[name], measure, True) for name in names] for spreads in found]
+        columns.append(Column(measure.heading, ["\n".join(lines) for lines in cells]))
+    if len(names) > 1:
+        ranges = any(found[names[0]].seeds > 1 for row in rows for found in row.scores.values())
+        lines = [name + "\n" * ranges for name in names]  # the range stands below
+        columns.insert(0, Column("test set", ["\n".join(lines)] * len(rows)))
+    return columns
+
+
+def _cell(spread: Spread, measure: Measure, stacked: bool) -> str:
+    median, lowest, highest = (
+        shown(value, measure.form) for value in (spread.median, spread.lowest, spread.highest)
+    )
     if spread.seeds < 2:
         return median
     if stacked:
-        return f"{median}\n{spread.lowest:.3f}-{spread.highest:.3f}"
-    return f"{median} [{spread.lowest:.3f}, {spread.highest:.3f}]"
+        return f"{median}\n{lowest}{'..' if lowest.startswith('-') else '-'}{highest}"
+    return f"{median} [{lowest}, {highest}]"
 
 
 def _caption(dataset: xr.Dataset, selection: Selection) -> str:
@@ -264,7 +295,7 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
     values = [str(value) for value in dataset["seed"].values]
     listed = ", ".join(values) if seeds <= 10 else f"{values[0]} to {values[-1]} ({seeds})"
     lines = [
-        f"Accuracy (fraction correct): {shown}. T: temperature; S/N: action per width; "
+        f"{_measured(dataset)}: {shown}. T: temperature; S/N: action per width; "
         "evals: energy evaluations.",
         f"{'Seeds' if seeds > 1 else 'Seed'} {listed}; "
         f"backend {dataset.attrs.get('backend', 'unknown')}, "
@@ -280,15 +311,28 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
     return "\n".join(lines)
 
 
+def _measured(dataset: xr.Dataset) -> str:
+    if measures_of(dataset)[0].name == "accuracy":
+        return "Accuracy (fraction correct)"
+    return (
+        "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean log\n"
+        "density of a test target in nats, of the predictor's variance plus T as noise.\nAll three"
+    )
+
+
 def gain_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
     """What finite width gains over the limit; as for :func:`pathkernel_datasets.gains.gains`."""
     found = gains(dataset, temperature)
     seeds = found.attrs["seeds"]
     several = len(seeds) > 1
     spread = "; in brackets that over the seeds" if several else ""
+    measure = measures_of(dataset)[0]
+    fraction = measure.name == "accuracy"
     caption = (
-        "Accuracy (fraction correct), and its gain over the GP limit in points ± standard error "
-        f"over the test examples, which both classify{spread}. Means over "
+        f"{'Accuracy (fraction correct)' if fraction else measure.long_name}, and its gain over "
+        f"the GP limit {'in points ' * fraction}± standard error "
+        f"over the test examples, which both {'classify' if fraction else 'predict'}{spread}. "
+        "Means over "
         f"{'seeds' if several else 'seed'} {', '.join(map(str, seeds))}. T: temperature of "
         "the width and, behind it, of the limit that it is compared with"
         f"{_chosen(dataset, temperature)}."
@@ -302,8 +346,8 @@ def gain_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     ]
     for name in found["test_set"].values:
         here = found.sel(test_set=name)
-        cells = [_gain_cell(here.isel(width=w), several) for w in range(len(widths))]
-        columns.append(Column(str(name), [*cells, here["accuracy_gp"]], ".3f"))
+        cells = [_gain_cell(here.isel(width=w), measure, several) for w in range(len(widths))]
+        columns.append(Column(str(name), [*cells, here[f"{measure.name}_gp"]], ".3f"))
     title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
     return value_table(title, columns, caption, {len(widths) - 1})
 
@@ -313,14 +357,16 @@ def _chosen(dataset: xr.Dataset, temperature: float | str | None) -> str:
     choice = default_choice(dataset) if temperature is None else temperature
     if not isinstance(choice, str) or dataset.sizes["temperature"] == 1:
         return ""
-    return f", both of {CHOICES[choice].words} over the seeds"
+    return f", both of {choices_of(dataset)[choice].words} over the seeds"
 
 
-def _gain_cell(point: xr.Dataset, several: bool) -> str:
+def _gain_cell(point: xr.Dataset, measure: Measure, several: bool) -> str:
     if point["gain"].isnull():
         return "-"
+    scale, digits = (100, 1) if measure.name == "accuracy" else (1, 3)
     gain, error, of_seeds = (
-        100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
+        scale * float(point[name]) for name in ("gain", "example_error", "seed_error")
     )
-    brackets = f" ({of_seeds:.1f})" if several else ""
-    return f"{shown(point['accuracy'], '.3f')}\n{gain:+.1f} ± {error:.1f}{brackets}"
+    brackets = f" ({of_seeds:.{digits}f})" if several else ""
+    value = shown(point[measure.name], ".3f")
+    return f"{value}\n{gain:+.{digits}f} ± {error:.{digits}f}{brackets}"

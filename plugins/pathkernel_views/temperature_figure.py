@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pathkernel_datasets.choice import choose, complete_seeds
-from pathkernel_datasets.choices import CHOICES
+from pathkernel_datasets.choices import choices_of
+from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import count_test_examples
 from pathkernel_views.drawing import (
     BLUE,
@@ -28,7 +29,7 @@ from pathkernel_views.drawing import (
 from pathkernel_views.figure_files import NothingToPlot
 
 _CURVES = {  # choice: (label, colour, marker, shift along the axis of widths)
-    "validation": ("T of largest validation accuracy", PURPLE, "s", -1.5),
+    "validation": ("T by validation", PURPLE, "s", -1.5),
     "leave-one-out": ("T of smallest leave-one-out error", GREEN, "D", -0.5),
     "evidence": ("T of largest log evidence, where defined", BLUE, "o", 0.5),
     "next-evidence": ("T of largest log evidence to next order", SKY, "v", 1.0),
@@ -38,7 +39,7 @@ _DASH = 3.0  # dashes of one line fall into the gaps of the others, should they 
 
 
 def temperature_choice(dataset: xr.Dataset) -> Figure:
-    """Accuracy against width by each choice of the temperature, and the temperatures chosen.
+    """Accuracy or R² against width by each choice of the temperature, and the temperatures chosen.
 
     Each choice is made over all seeds together. One column per test set. Points are medians over
     the seeds with their range, or, where a single seed is computed, its values, the accuracy with
@@ -65,10 +66,18 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
     if not seeds.size:
         raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
     dataset = dataset.sel(seed=seeds)
-    chosen = {name: _at_chosen(dataset, name) for name in _CURVES if CHOICES[name].score in dataset}
+    measure, choices = measures_of(dataset)[0], choices_of(dataset)
+    fraction = measure.name == "accuracy"
+    curves = dict(_CURVES)
+    curves["validation"] = f"T of {choices['validation'].words}", *_CURVES["validation"][1:]
+    chosen = {
+        name: _at_chosen(dataset, name, measure.name)
+        for name in curves
+        if choices[name].score in dataset
+    }
     spread = f"median and range of {len(seeds)} seeds"
     if len(seeds) == 1:
-        spread = f"seed {seeds[0]}, accuracy ± binomial standard error"
+        spread = f"seed {seeds[0]}{', accuracy ± binomial standard error' * fraction}"
     names = [str(name) for name in dataset["test_set"].values]
     columns = len(names)
     panel = (max(3.1, 5.0 / columns), 2.4)
@@ -77,35 +86,35 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
     with sheet(dataset, words, [columns] * 2, panel, legend=2, **grid) as (figure, axes):
         for t, (above, below) in enumerate(zip(axes[:columns], axes[columns:])):
             above.set_title(names[t])
-            examples = count_test_examples(dataset, t) if len(seeds) == 1 else None
-            rows = ((above, "accuracy", examples), (below, "temperature", None))
+            examples = count_test_examples(dataset, t) if fraction and len(seeds) == 1 else None
+            rows = ((above, "score", examples), (below, "temperature", None))
             for axis, name, count in rows:
                 if t:
                     axis.sharey(axes[0] if axis is above else axes[columns])
                     axis.tick_params(labelleft=False)
                 for choice, values in chosen.items():
                     drawn = values.sel(test_set=names[t])
-                    _draw_choice(axis, drawn, name, count, _CURVES[choice])
+                    _draw_choice(axis, drawn, name, count, curves[choice])
                 width_axis(axis, dataset["width"].values)
             above.set_xlabel("")
         temperatures = dataset["temperature"].values
         log_axis(axes[columns], "y", temperatures, [f"{value:g}" for value in temperatures])
         dashes = (0, (_DASH, 3 * _DASH))
         axes[0].errorbar([], [], color=GREY, linestyle=dashes, label="GP limit, T chosen likewise")
-        axes[0].set_ylabel("accuracy (fraction correct)")
+        axes[0].set_ylabel(measure.axis)
         axes[columns].set_ylabel("temperature T chosen")
     return figure
 
 
-def _at_chosen(dataset: xr.Dataset, choice: str) -> xr.Dataset:
-    """Temperature chosen and accuracy there, at every width and, with _gp, in the limit."""
+def _at_chosen(dataset: xr.Dataset, choice: str, measure: str) -> xr.Dataset:
+    """Temperature chosen and score there, at every width and, with _gp, in the limit."""
     found, values = choose(dataset, choice), {}
     for suffix in ("", "_gp"):
         index = found[f"index{suffix}"]
-        accuracy = dataset[f"accuracy{suffix}"].load().isel(temperature=index)
-        accuracy = accuracy.where(index >= 0)
-        values[f"temperature{suffix}"] = accuracy["temperature"].where(index >= 0)
-        values[f"accuracy{suffix}"] = accuracy.drop_vars("temperature")
+        score = dataset[f"{measure}{suffix}"].load().isel(temperature=index)
+        score = score.where(index >= 0)
+        values[f"temperature{suffix}"] = score["temperature"].where(index >= 0)
+        values[f"score{suffix}"] = score.drop_vars("temperature")
     values = {
         name: array.drop_vars("temperature", errors="ignore") for name, array in values.items()
     }
@@ -121,7 +130,7 @@ def _draw_choice(
 ) -> None:
     """One choice against the width, moved aside a little, and its limit across the panel."""
     label, colour, marker, place = drawn
-    seeds = chosen["accuracy"]["seed"]
+    seeds = chosen["score"]["seed"]
     chosen = chosen.broadcast_like(seeds)
     values = chosen[name].transpose("seed", "width")
     middle, reach = spread_over_seeds(values.values, examples)

@@ -106,7 +106,7 @@ def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
     ):
         status, _, err = invoke(*command_, "--temperature", "validation")
         assert status == 1
-        assert "no validation accuracy" in err
+        assert "no validation scores" in err
         status, _, err = invoke(*command_, "--temperature", "best")
         assert status == 2
         assert "'best' is neither a temperature nor one of validation, leave-one-out" in err

@@ -164,7 +164,7 @@ def test_defaults(complete, tmp_path):
     bare = open_store(tmp_path / "bare.zarr")
     assert "accuracy_validation" not in bare
     assert Selection(bare).chosen == "leave-one-out"
-    with pytest.raises(ValueError, match="no validation accuracy"):
+    with pytest.raises(ValueError, match="no validation scores"):
         choose(bare, "validation")
 
 

@@ -156,7 +156,7 @@ def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
         gains(validated, 0.2)
     for number, temperatures in enumerate([(0.1,), (0.1, 1.0)]):
         plain = store(tmp_path / f"{number}.zarr", Small(), temperatures=temperatures)
-        with pytest.raises(ValueError, match="no validation accuracy"):
+        with pytest.raises(ValueError, match="no validation scores"):
             gains(plain, "validation")
 
 

@@ -404,7 +404,7 @@ def test_too_little_memory_for_the_arrays(data, arrays, heads, monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(custom_data, "targets", fail)
+    monkeypatch.setattr(custom_data, "read_labels", fail)
     with pytest.raises(ValueError, match=r"data\.npz' does not fit into the memory that is free"):
         Custom(inputs=data(arrays), heads=heads).realise(0)
 

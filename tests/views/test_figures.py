@@ -142,7 +142,7 @@ def drawn(figure):
 
 
 def test_accuracy_shows_median_and_range(plain):
-    figure = figures.accuracy(plain)
+    figure = figures.measured(plain, "accuracy")
     at = plain.squeeze("temperature")
     assert [axis.get_title() for axis in figure.axes] == ["near", "far"]
     for axis, name in zip(figure.axes, ("near", "far")):
@@ -176,7 +176,7 @@ def test_accuracy_shows_median_and_range(plain):
 
 
 def test_accuracy_of_one_seed_has_the_binomial_error(plain):
-    figure = figures.accuracy(plain.isel(seed=[1]))
+    figure = figures.measured(plain.isel(seed=[1]), "accuracy")
     assert legend(figure)[0] == "theory ± binomial standard error"
     assert heading(figure) == "toy: accuracy, seed 1, T = 0.1"
     for axis, name, count in zip(figure.axes, ("near", "far"), (20, 8)):
@@ -193,36 +193,38 @@ def test_accuracy_at_the_temperature_of_largest_evidence(several):
     several.log_evidence[:] = -1.0
     for width, best in enumerate((2, 0, 1)):
         several.log_evidence[:, best, width] = 0.0
-    figure = figures.accuracy(several, "evidence")
+    figure = figures.measured(several, "accuracy", "evidence")
     chosen = [
         float(several.accuracy[:, best, width, 0].median()) for width, best in enumerate((2, 0, 1))
     ]
     np.testing.assert_array_equal(theory(figure.axes[0]).get_ydata(), chosen)
     assert "T of largest log evidence at each width (0.01 to 3)" in heading(figure)
 
-    figure = figures.accuracy(several, temperature=0.3)
+    figure = figures.measured(several, "accuracy", temperature=0.3)
     expected = several.accuracy.sel(temperature=0.3, test_set="near").median("seed")
     np.testing.assert_array_equal(theory(figure.axes[0]).get_ydata(), expected)
     assert heading(figure) == "toy: accuracy, T = 0.3"
     with pytest.raises(ValueError, match="no temperature 7"):
-        figures.accuracy(several, temperature=7)
+        figures.measured(several, "accuracy", temperature=7)
 
 
 def test_accuracy_of_a_stopped_run(stopped):
-    figure = figures.accuracy(stopped)
+    figure = figures.measured(stopped, "accuracy")
     line = theory(figure.axes[0])
     np.testing.assert_array_equal(line.get_xdata(), [5, 50, 500])
     assert line.get_ydata()[1] == float(stopped.accuracy[0, 0, 1, 0])
     assert legend(figure)[0] == "theory, median and range of up to 2 seeds"
     stopped = stopped.load().copy(deep=True)
     stopped.status[:, :, 1] = 0
-    np.testing.assert_array_equal(theory(figures.accuracy(stopped).axes[0]).get_xdata(), [5, 500])
+    np.testing.assert_array_equal(
+        theory(figures.measured(stopped, "accuracy").axes[0]).get_xdata(), [5, 500]
+    )
 
 
 def test_points_that_did_not_converge_are_hollow(plain):
     plain = plain.load().copy(deep=True)
     plain.status[1, 0, 2] = STATUS_CODES["stalled"]
-    figure = figures.accuracy(plain)
+    figure = figures.measured(plain, "accuracy")
     marks = lines(figure.axes[0])["not converged in some seed"]
     np.testing.assert_array_equal(marks.get_xdata(), [500])
     assert to_rgba(marks.get_markerfacecolor()) == to_rgba("white")
@@ -231,7 +233,7 @@ def test_points_that_did_not_converge_are_hollow(plain):
 def test_widths_may_come_in_any_order(plain):
     shuffled = plain.isel(width=[2, 0, 1])
     np.testing.assert_array_equal(
-        theory(figures.accuracy(shuffled).axes[0]).get_xdata(), [5, 50, 500]
+        theory(figures.measured(shuffled, "accuracy").axes[0]).get_xdata(), [5, 50, 500]
     )
     titles = [axis.get_title() for axis in drawn(figures.order_parameters(shuffled))]
     assert titles == ["N = 5", "N = 50", "N = 500"]
@@ -526,7 +528,7 @@ def test_store_without_any_point(folder, tmp_path):
     nothing = nothing.load().copy(deep=True)
     nothing.reference_done[:] = 0
     with pytest.raises(NothingToPlot, match="no accuracy"):
-        figures.accuracy(nothing)
+        figures.measured(nothing, "accuracy")
 
 
 def test_failed_write_leaves_nothing_behind(plain, tmp_path, monkeypatch):

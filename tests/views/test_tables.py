@@ -113,8 +113,8 @@ def test_rows_hold_the_stores_numbers(plain):
             3,
         )
         assert row.evaluations == float(point.evaluations.median("seed"))
-        assert list(row.accuracy) == ["near", "far"]
-        for name, spread in row.accuracy.items():
+        assert list(row.scores["accuracy"]) == ["near", "far"]
+        for name, spread in row.scores["accuracy"].items():
             values = point.accuracy.sel(test_set=name)
             assert spread.median == float(values.median("seed"))
             assert spread.lowest == float(values.min("seed"))
@@ -123,7 +123,7 @@ def test_rows_hold_the_stores_numbers(plain):
     for row, values in zip(rows[3:], limits):
         assert row.action is None
         assert row.evaluations is None
-        for name, spread in row.accuracy.items():
+        for name, spread in row.scores["accuracy"].items():
             assert spread.median == float(values.sel(test_set=name).median("seed"))
 
 
@@ -150,9 +150,9 @@ def test_temperature_with_the_largest_evidence_is_chosen_per_width(several):
         point = several.sel(width=row.width, temperature=row.temperature)
         assert row.action.median == float(point.action.median("seed"))
     expected = several.accuracy_gp.sel(temperature=0.3, test_set="near").median("seed")
-    assert rows[3].accuracy["near"].median == float(expected)
+    assert rows[3].scores["accuracy"]["near"].median == float(expected)
     part = several.accuracy_sub_network.sel(temperature=3.0, test_set="near").median("seed")
-    assert rows[4].accuracy["near"].median == float(part[0])
+    assert rows[4].scores["accuracy"]["near"].median == float(part[0])
     assert Selection(several).chosen == "leave-one-out"
     words = "T of largest log evidence at each width (0.01 to 3) and in the GP limit (0.3)"
     assert Selection(several, "evidence").describe() == words
@@ -214,7 +214,7 @@ def test_failed_temperatures_are_not_chosen_by_validation(validated):
 
 
 def test_choices_that_a_store_does_not_have(several):
-    with pytest.raises(ValueError, match=r"no validation accuracy.*name one of 0\.01, 0\.3, 3"):
+    with pytest.raises(ValueError, match=r"no validation scores.*name one of 0\.01, 0\.3, 3"):
         Selection(several, "validation")
     with pytest.raises(ValueError, match=r"a number or one of validation, .* paper, not test"):
         summary(several, "test")
@@ -307,10 +307,10 @@ def test_printed_table_fits_a_terminal(plain):
     assert cells[3:6] == [
         "0.1",
         f"{rows[1].action.median:.4f}",
-        f"{rows[1].accuracy['near'].median:.3f}",
+        f"{rows[1].scores['accuracy']['near'].median:.3f}",
     ]
     assert cells[-2:] == [f"{rows[1].evaluations:.0f}", "ok"]
-    spread = rows[1].accuracy["near"]
+    spread = rows[1].scores["accuracy"]["near"]
     assert f"{spread.lowest:.3f}-{spread.highest:.3f}" in text
 
 
@@ -324,7 +324,7 @@ def test_numbers_are_aligned_to_the_right(plain):
 
 def test_single_test_set_has_its_range_beside_the_median(plain):
     one = plain.isel(test_set=[0])
-    spread = summary(one)[0].accuracy["near"]
+    spread = summary(one)[0].scores["accuracy"]["near"]
     expected = f"{spread.median:.3f} [{spread.lowest:.3f}, {spread.highest:.3f}]"
     assert expected in printed(one)
 
