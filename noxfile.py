@@ -25,7 +25,8 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "",  # uv leaves it to the first import to compile a module
 }
-LIBRARIES = ("array-api-strict>=2.3", "torch==2.13.0")  # beside those of the extras
+# beside those of the extras; scikit-learn is a reference to test against
+LIBRARIES = ("array-api-strict>=2.3", "torch==2.13.0", "scikit-learn>=1.5")
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]

@@ -70,7 +70,8 @@ class Realisation:
         network that the heads come from departs from the theory's.
     kind : "classes", "targets" or None
         What the labels are. None stands for classes where the training labels are ±1, or with
-        several outputs a single 1 in every row beside −1 or 0; else for targets.
+        several outputs a single 1 in every row beside −1 or 0; else for targets. It is refused
+        where one output has 0 and 1, which may be meant as either.
     centred : bool
         Whether the mean of the training targets is taken off before anything is computed, and added
         to predictions again.
@@ -93,8 +94,7 @@ class Realisation:
         if not self.test_sets:
             raise ValueError("test_sets must hold at least one test set")
         if self.kind is None:
-            kind = "classes" if _are_classes(to_host(self.train.labels)) else "targets"
-            object.__setattr__(self, "kind", kind)
+            object.__setattr__(self, "kind", _kind(to_host(self.train.labels)))
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
         if self.centred and self.kind != "targets":
@@ -119,11 +119,16 @@ class Realisation:
         return self.train.labels.shape[1] if self.train.labels.ndim == 2 else 1
 
 
-def _are_classes(labels: np.ndarray) -> bool:
+def _kind(labels: np.ndarray) -> str:
+    """What labels are by their values."""
     if labels.ndim == 1 or labels.shape[1] == 1:
-        return bool(np.isin(labels, (-1, 1)).all())
+        if np.isin(labels, (0, 1)).all() and not (labels == 1).all():
+            raise ValueError(
+                "labels are 0 and 1: draw −1 and +1 for two classes, or say kind='targets'"
+            )
+        return "classes" if np.isin(labels, (-1, 1)).all() else "targets"
     coded = any(np.isin(labels, (other, 1)).all() for other in (-1, 0))
-    return coded and bool(((labels == 1).sum(axis=1) == 1).all())
+    return "classes" if coded and ((labels == 1).sum(axis=1) == 1).all() else "targets"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import xarray as xr
 from pathkernel_datasets.choice import default_choice
 from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.gains import gains
-from pathkernel_datasets.measures import Measure, measures_of
+from pathkernel_datasets.measures import Measure, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
 
@@ -241,13 +241,16 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     selection = Selection(dataset, temperature)
     rows = _rows(dataset, selection)
     measures = measures_of(dataset)
-    scores = _by_measure(rows, measures) if len(measures) > 1 else _by_test_set(rows, measures[0])
+    evaluations = Column("evals", [row.evaluations for row in rows], ".0f")
+    if len(measures) > 1:  # no room is left for the evaluations
+        own = _by_measure(rows, measures)
+    else:
+        own = [*_by_test_set(rows, measures[0]), evaluations]
     columns = [
         Column("network", [row.name for row in rows]),
         Column("T", [row.temperature for row in rows], "g"),
         Column("S/N", [row.action and row.action.median for row in rows], ".4f"),
-        *scores,
-        Column("evals", [row.evaluations for row in rows], ".0f"),
+        *own,
         Column("status", [row.status for row in rows], wraps=True),
     ]
     title = str(dataset.attrs.get("title", "pathkernel study"))
@@ -295,8 +298,7 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
     values = [str(value) for value in dataset["seed"].values]
     listed = ", ".join(values) if seeds <= 10 else f"{values[0]} to {values[-1]} ({seeds})"
     lines = [
-        f"{_measured(dataset)}: {shown}. T: temperature; S/N: action per width; "
-        "evals: energy evaluations.",
+        _measured(dataset, shown),
         f"{'Seeds' if seeds > 1 else 'Seed'} {listed}; "
         f"backend {dataset.attrs.get('backend', 'unknown')}, "
         f"{dataset.attrs.get('dtype', 'unknown')}; {selection.describe()}.",
@@ -311,12 +313,17 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
     return "\n".join(lines)
 
 
-def _measured(dataset: xr.Dataset) -> str:
-    if measures_of(dataset)[0].name == "accuracy":
-        return "Accuracy (fraction correct)"
+def _measured(dataset: xr.Dataset, shown: str) -> str:
+    """What the numbers of the table are."""
+    if kind_of(dataset) == "classes":
+        return (
+            f"Accuracy (fraction correct): {shown}. T: temperature; S/N: action per width; "
+            "evals: energy evaluations."
+        )
     return (
-        "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean log\n"
-        "density of a test target in nats, of the predictor's variance plus T as noise.\nAll three"
+        "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean log "
+        "density of a test target in nats, of the predictor's variance plus T as noise; each: "
+        f"{shown}. T: temperature; S/N: action per width."
     )
 
 

@@ -1,6 +1,7 @@
 import formulas
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,3 +172,29 @@ def test_predictions_that_overflow_are_refused(library, generator):
         solution.predict(library.array(1e200 * xi))
     with pytest.raises(ValueError, match=r"the predictor's mean of shape .* overflows"):
         solution.predict_mean(library.array(np.full_like(xi, 1.7e308)))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_regression_is_what_others_compute(library, generator, outputs):
+    metrics = pytest.importorskip("sklearn.metrics")
+    shape = (9,) if outputs == 1 else (9, outputs)
+    mean, labels = generator.standard_normal((2, *shape))
+    labels[0] = 0.0
+    variance = generator.uniform(0.1, 2.0, shape)
+    found = pk.regression(library.array(mean), library.array(variance), library.array(labels), 0.3)
+    assert found.mean_squared_error == pytest.approx(metrics.mean_squared_error(labels, mean))
+    expected = metrics.r2_score(labels, mean, multioutput="variance_weighted")
+    assert found.r_squared == pytest.approx(expected)
+    density = scipy.stats.norm.logpdf(labels, mean, np.sqrt(variance + 0.3))
+    assert found.log_predictive_density == pytest.approx(density.mean())
+
+
+def test_regression_of_constant_or_mismatched_targets():
+    one = np.ones(4)
+    found = pk.regression(0 * one, one, one, 1.0)
+    assert found.mean_squared_error == 1
+    assert np.isnan(found.r_squared)
+    with pytest.raises(
+        ValueError, match=r"must have one shape .* have \(4,\), \(4,\) and \(4, 1\)"
+    ):
+        pk.regression(one, one, one[:, None], 1.0)

@@ -176,12 +176,22 @@ BROKEN = {
     "labels 0 and 1": (
         {"realise": train(lambda x, y: (x, np.where(y > 0, 1.0, 0.0)))},
         "test_shapes_agree",
-        "no zero",
+        "labels are 0 and 1: draw",
     ),
     "labels of one sign": (
         {"realise": train(lambda x, y: (x, np.abs(y)))},
         "test_shapes_agree",
         "both signs",
+    ),
+    "targets that are all the same": (
+        {"realise": train(lambda x, y: (x, 0 * y + 2.5))},
+        "test_shapes_agree",
+        "train: all its targets are the same",
+    ),
+    "labels that are classes with one seed only": (
+        {"realise": replaced(kind=lambda good, seed: "targets" if seed else "classes")},
+        "test_heads_do_not_depend_on_seed_in_number",
+        "of another kind",
     ),
     "flat validation inputs": (
         {"realise": replaced(validation=validation(lambda x, y: (x[:, 0], y)))},
@@ -310,6 +320,53 @@ def test_a_realisation_knows_its_network():
     assert realisation.outputs == 1
     several = Examples(realisation.train.inputs, np.ones((8, 3)))
     assert dataclasses.replace(realisation, train=several).outputs == 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        ([-1, 1, 1.0], "classes"),
+        ([-1, 0, 1.0], "targets"),
+        ([2.0, -3.0, 2.0], "targets"),
+        ([[1, -1, -1], [-1, -1, 1], [-1, 1, -1]], "classes"),
+        ([[1, 0], [0, 1], [0, 1]], "classes"),
+        ([[1, 1], [0, 1], [0, 1]], "targets"),
+        ([[0.5, 0.1], [0.2, 1], [0.3, 3]], "targets"),
+    ],
+)
+def test_the_kind_of_labels_is_told_by_their_values(labels, kind):
+    good = Parity(examples=3).realise(0)
+    drawn = Examples(good.train.inputs, np.array(labels))
+    assert dataclasses.replace(good, train=drawn, kind=None).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "numbers"}, "kind must be one of classes, targets, not 'numbers'"),
+        ({"kind": "classes", "centred": True}, "classes are ±1 and not centred"),
+        ({"output_names": ("a", "b")}, "must name 1 outputs, but names 2"),
+    ],
+)
+def test_a_realisation_that_contradicts_itself(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(Parity().realise(0), **changes)
+
+
+def test_a_task_of_targets_keeps_the_contract():
+    class Distance(Parity):
+        def realise(self, seed):
+            good = super().realise(seed)
+            changed = {
+                name: Examples(part.inputs, np.abs(part.inputs[:, 0, 1]))
+                for name, part in {"train": good.train, **good.test_sets}.items()
+            }
+            train = changed.pop("train")
+            return dataclasses.replace(
+                good, train=train, test_sets=changed, kind="targets", centred=True
+            )
+
+    check_task(Distance())
 
 
 def test_a_task_must_implement_realise():

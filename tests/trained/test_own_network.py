@@ -41,7 +41,7 @@ def store(weights, tmp_path_factory):
     for name, count in SETS.items():
         tokens = generator.normal(size=(count, 4, 5))
         arrays[name] = tokens
-        arrays[name.replace("inputs", "labels")] = np.sign(by_hand(weights, tokens))
+        arrays[name.replace("inputs", "labels")] = np.sign(by_hand(weights, tokens)).astype(int)
     np.savez(folder / "data.npz", **arrays)
     save_checkpoint(folder / "network.safetensors", Checkpoint(weights))
     return make_study(folder, "network.safetensors", folder / "own.zarr")
@@ -116,16 +116,18 @@ def test_outputs_are_found_again(store, monkeypatch):
     xr.testing.assert_identical(first, again)
 
 
-def test_targets_that_are_no_classes_are_refused(store, tmp_path):
+@pytest.mark.parametrize("least", [0.5, 1.0])
+def test_targets_are_refused(store, tmp_path, least):
+    """Also if they are ±1 as classes are."""
     with np.load(store.parent / "data.npz") as data:
         arrays = dict(data)
     for name in arrays:
         if "labels" in name:
-            arrays[name] = arrays[name] * np.linspace(0.5, 1.5, len(arrays[name]))
+            arrays[name] = arrays[name] * np.linspace(least, 1.0, len(arrays[name]))
     np.savez(tmp_path / "data.npz", **arrays)
     network = store.parent / "network.safetensors"
     files = ("--inputs", tmp_path / "data.npz", "--heads", network, "--readout", "mean")
     out = tmp_path / "targets.zarr"
     assert invoke("run", "custom", *files, "--widths", "10", "--no-figures", "--out", out) == 0
-    with pytest.raises(StoreError, match="takes labels ±1, but training of custom has others"):
+    with pytest.raises(StoreError, match="takes labels ±1, but training of custom has targets"):
         prune_study(out)
