@@ -59,7 +59,8 @@ MEASURES = {
             "mean log density of a test target, of the predictor's variance plus T",
             "ln p(y)",
             "log predictive density (nats)",
-            units="nat",
+            ".2f",
+            "nat",
         ),
     ),
 }

@@ -249,14 +249,15 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
         score = partial(_regressions, settings_of(run)["temperature"])
     chains, rounds = predictions.sizes["chain"], predictions.sizes["draw"]
     every = np.ones((chains, rounds), dtype=bool)
-    left_out = []
+    whole, left_out = score(predictions, wanted, every), []
     for chain in range(chains):
         for part in (slice(None, rounds // 2), slice(rounds // 2, None)):
             kept = every.copy()
             kept[chain, part] = False
-            left_out.append(score(predictions, wanted, kept))
+            unknown = {name: [np.nan] * len(values) for name, values in whole.items()}
+            left_out.append(score(predictions, wanted, kept) if kept.any() else unknown)
     found: dict[str, Any] = {}
-    for name, values in score(predictions, wanted, every).items():
+    for name, values in whole.items():
         others = np.array([each[name] for each in left_out])
         found.setdefault("mean_mcse", ((), _jackknife(others.mean(1))))
         found[name], found[f"{name}_mcse"] = ("test_set", values), ("test_set", _jackknife(others))

@@ -269,15 +269,18 @@ def _by_test_set(rows: Sequence[Row], measure: Measure) -> list[Column]:
 def _by_measure(rows: Sequence[Row], measures: Sequence[Measure]) -> list[Column]:
     """Cells hold the test sets below one another; their names stand first if there are several."""
     names = list(rows[0].scores[measures[0].name])
-    columns = []
+    spreads = [spread for row in rows for held in row.scores.values() for spread in held.values()]
+    ranges = any(spread.seeds > 1 for spread in spreads)
+
+    def cell(lines: Iterable[str]) -> str:
+        """Test sets below one another, each with room for its range."""
+        return "\n".join(line + "\n" * (ranges and "\n" not in line) for line in lines)
+
+    columns = [Column("test set", [cell(names)] * len(rows))] if len(names) > 1 else []
     for measure in measures:
-        found = [row.scores[measure.name] for row in rows]
-        cells = [[_cell(spreads[name], measure, True) for name in names] for spreads in found]
-        columns.append(Column(measure.heading, ["\n".join(lines) for lines in cells]))
-    if len(names) > 1:
-        ranges = any(found[names[0]].seeds > 1 for row in rows for found in row.scores.values())
-        lines = [name + "\n" * ranges for name in names]  # the range stands below
-        columns.insert(0, Column("test set", ["\n".join(lines)] * len(rows)))
+        held = [row.scores[measure.name] for row in rows]
+        cells = [cell(_cell(found[name], measure, True) for name in names) for found in held]
+        columns.append(Column(measure.heading, cells))
     return columns
 
 

@@ -77,7 +77,7 @@ def train(change):
     def realise(self, seed):
         good = Parity.realise(self, seed)
         inputs, labels = change(good.train.inputs.copy(), good.train.labels.copy())
-        return dataclasses.replace(good, train=Examples(inputs, labels))
+        return dataclasses.replace(good, train=Examples(inputs, labels), kind=None)
 
     return realise
 

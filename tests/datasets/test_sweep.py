@@ -42,8 +42,11 @@ class Small(Task):
 
         def examples(count):
             inputs = generator.standard_normal((count, 4, 3))
-            labels = np.sign(inputs.sum(axis=1) @ teacher)
-            return Examples(inputs, labels[:, 0] if self.outputs == 1 else labels)
+            scores = inputs.sum(axis=1) @ teacher
+            if self.outputs == 1:
+                return Examples(inputs, np.sign(scores[:, 0]))
+            largest = scores == scores.max(axis=1, keepdims=True)
+            return Examples(inputs, np.where(largest, 1.0, -1.0))
 
         teacher = generator.standard_normal((3, self.outputs))
         layers = [

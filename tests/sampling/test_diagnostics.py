@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 import xarray as xr
 
 pytest.importorskip("arviz_stats")
@@ -13,7 +14,7 @@ from pathkernel_sampling.diagnostics import (
     distinct_entries,
     minimum_bulk_ess,
     predictor,
-    sampled_accuracy,
+    sampled_scores,
 )
 
 CHAINS, DRAWS = 4, 1000
@@ -140,9 +141,9 @@ def test_accuracy_is_that_of_the_mean_and_leaves_padding_out():
     labels = np.ones((1, 30))
     labels[0, :5] = -1
     labels[0, 28:] = np.nan
-    found = sampled_accuracy(run, xr.DataArray(labels, dims=("test_set", "example")))
+    found = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "classes")
     assert float(found["accuracy"][0]) == 23 / 28
-    assert float(found["mcse"][0]) == 0, "every half chain has the same signs"
+    assert float(found["accuracy_mcse"][0]) == 0, "every half chain has the same signs"
 
 
 def test_accuracy_error_covers_the_truth():
@@ -161,10 +162,55 @@ def test_accuracy_error_covers_the_truth():
                 )
             }
         )
-        found = sampled_accuracy(run, labels)
+        found = sampled_scores(run, labels, "classes")
         values.append(float(found["accuracy"][0]))
-        errors.append(float(found["mcse"][0]))
+        errors.append(float(found["accuracy_mcse"][0]))
     assert 0.6 < np.mean(errors) / np.std(values) < 1.7
+
+
+def targets_run(means, variances):
+    """Run of predictions at T = 0.3."""
+    dims = ("chain", "draw", "test_set", "example")
+    held = {"predictor_mean": (dims, means), "predictor_variance": (dims, variances)}
+    predictions = xr.Dataset(held, coords={"test_set": ["test"]})
+    run = xr.DataTree.from_dict({"predictions": predictions})
+    run.attrs["settings"] = json.dumps({"temperature": 0.3})
+    return run
+
+
+def test_scores_of_targets_are_those_of_the_mixture_of_draws():
+    generator = np.random.default_rng(4)
+    means = generator.normal(size=(2, 6, 1, 20)) + 5
+    variances = generator.uniform(0.5, 1.5, means.shape)
+    labels = generator.normal(size=(1, 20)) + 5
+    labels[0, 17:] = np.nan
+    run = targets_run(means, variances)
+    found = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "targets")
+    y, drawn = labels[0, :17], means[:, :, 0, :17].reshape(12, 17)
+    squared = ((y - drawn.mean(0)) ** 2).mean()
+    assert float(found["mean_squared_error"][0]) == pytest.approx(squared)
+    assert float(found["r_squared"][0]) == pytest.approx(1 - squared / y.var())
+    noisy = variances[:, :, 0, :17].reshape(12, 17) + 0.3
+    density = scipy.stats.norm.pdf(y, drawn, np.sqrt(noisy)).mean(0)
+    assert float(found["log_predictive_density"][0]) == pytest.approx(np.log(density).mean())
+
+
+def test_error_of_targets_covers_the_truth():
+    """Jackknife error of every measure against the spread over repetitions."""
+    generator = np.random.default_rng(3)
+    y = generator.normal(size=50)
+    labels = xr.DataArray(y[None], dims=("test_set", "example"))
+    truth = y + generator.normal(size=50)
+    names = ("mean_squared_error", "r_squared", "log_predictive_density")
+    values, errors = {name: [] for name in names}, {name: [] for name in names}
+    for _ in range(40):
+        means = truth + generator.normal(size=(4, 20, 1, 50))
+        found = sampled_scores(targets_run(means, 0 * means + 0.5), labels, "targets")
+        for name in names:
+            values[name].append(float(found[name][0]))
+            errors[name].append(float(found[f"{name}_mcse"][0]))
+    for name in names:
+        assert 0.6 < np.mean(errors[name]) / np.std(values[name]) < 1.7, name
 
 
 def test_table_shows_the_worst_entries_of_many():
@@ -175,7 +221,7 @@ def test_table_shows_the_worst_entries_of_many():
     run.attrs["settings"] = json.dumps(settings)
     run["adaptation"] = xr.DataTree(xr.Dataset({"seconds": ("slot", [1.0, 2.0])}))
     nothing = run["posterior"]["order_parameter"].mean(("chain", "draw")) * np.nan
-    theory = Theory(nothing, *[None] * 6, False, None, np.nan)
+    theory = Theory(nothing, *[None] * 7, False, None, np.nan)
     table = order_parameter_table(run, theory, diagnose(run), rows=1)
     assert table.row_count == 1
     assert "did not converge" in str(table.caption)

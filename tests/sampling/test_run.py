@@ -1,5 +1,6 @@
 """Sampling a study: interrupted or not the same draws, goals, refusals, and the command."""
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -28,7 +29,7 @@ from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
 from pathkernel_sampling.figures import save_sample_figures
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import SampleStore, open_samples, runs
-from pathkernel_sampling.sample_tables import Theory, accuracy_table, order_parameter_table
+from pathkernel_sampling.sample_tables import Theory, order_parameter_table, predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 POINT = {"width": 10, "chains": 2, "warm_up": 30}
@@ -353,11 +354,21 @@ class Cycle(Task):
         return Realisation(layers, "mean", examples(12), tests)
 
 
-@pytest.mark.parametrize("sampler", ["order-parameter", "weights"])
-def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler):
+class Shifted(Cycle):
+    """The same inputs, with centred targets far from 0."""
+
+    def realise(self, seed):
+        drawn = super().realise(seed)
+        for part in (drawn.train, *drawn.test_sets.values()):
+            part.labels[:] += 50
+        return dataclasses.replace(drawn, kind="targets", centred=True)
+
+
+@pytest.mark.parametrize(("sampler", "task"), [("order-parameter", Cycle), ("weights", Shifted)])
+def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler, task):
     path = tmp_path / "study.zarr"
-    run_study(Study(Cycle(), [4, 7], [0.1]), path)
-    plugins = Plugins(tasks={"cycle": Cycle}, samplers=load_plugins().samplers)
+    run_study(Study(task(), [4, 7], [0.1]), path)
+    plugins = Plugins(tasks={"cycle": task}, samplers=load_plugins().samplers)
     group = sample_study(path, sampler, draws=40, plugins=plugins, **POINT | {"width": 7})
     run = open_samples(path, group)
     assert run["posterior"]["order_parameter"].dims[2:] == (
@@ -368,7 +379,11 @@ def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler):
     assert mean.isnull().any(("chain", "draw", "output")).sum("example").values.tolist() == [0, 3]
     assert run["observed_data"]["label"].shape == (12, 3)
     written = save_sample_figures(path, group, tmp_path / "figures", trace=True)
-    assert len(written) == 8
+    assert len(written) == (8 if task is Cycle else 12)  # one measure, or three
     theory = Theory.of(open_store(path), run)
-    assert accuracy_table(run, theory).row_count == 2
+    table = predictor_table(run, theory)
+    assert table.row_count == 2
+    if task is Shifted:
+        assert abs(mean.mean() - 50) < 1, "what was centred is moved back"
+        assert list(table.columns[1].cells) == ["R²\nMSE\nln p(y)"] * 2
     assert order_parameter_table(run, theory, diagnose(run)).row_count == 15

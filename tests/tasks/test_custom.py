@@ -125,6 +125,29 @@ def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, di
     assert "Labels: classes 0 and 1" in caption
 
 
+def test_class_names_label_the_outputs(tmp_path, data, arrays, heads):
+    for name in ("labels", "test_labels"):
+        arrays[name] = np.resize(["plum", "apple", "fig"], len(arrays[name]))
+    task = Custom(inputs=data(arrays), heads=heads)
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr")
+    study = open_store(tmp_path / "study.zarr")
+    assert study["output"].values.tolist() == ["apple", "fig", "plum"]
+    wanted = study["test_label"].isel(seed=0, test_set=0).sel(output="plum")
+    assert np.array_equal(wanted > 0, arrays["test_labels"] == "plum")
+
+
+def test_the_kind_is_an_option(data, arrays, heads):
+    as_targets = Custom(inputs=data(arrays), heads=heads, kind="targets", centred=True).realise(0)
+    assert (as_targets.kind, as_targets.centred) == ("targets", True)
+    assert np.array_equal(as_targets.train.labels, arrays["labels"]), "0 is allowed"
+    note = "real targets, scored by squared error as asked for; centred, and predictions moved back"
+    assert as_targets.notes["labels"] == note
+    with pytest.raises(ValueError, match="centred is an option of targets, but"):
+        Custom(inputs=data(arrays), heads=heads, centred=True).realise(0)
+    with pytest.raises(ValueError, match="kind must be one of classes, targets, not 'numbers'"):
+        Custom(inputs="data.npz", kind="numbers")
+
+
 MODEL = "where the model that they are of attends to hidden states"
 
 

@@ -32,10 +32,10 @@ def test_classes_can_be_read_back(classes, data):
     assert np.array_equal(same, (rows[:, None] == rows).all(axis=-1))
     if len(classes) > 2:
         assert (rows.sum(axis=1) == 2 - len(classes)).all(), "one +1, the others −1"
-    else:
-        assert rows[both == max(classes)].min() == 1.0, "sorted order"
         assert found.names == tuple(map(str, sorted(classes)))
         assert np.array_equal(np.array(found.names)[rows.argmax(axis=1)], both.astype(str))
+    else:
+        assert rows[both == max(classes)].min() == 1.0, "sorted order"
     assert bool(found.note) == (sorted(map(str, classes)) != ["-1", "1"])
 
 
@@ -106,7 +106,7 @@ def test_several_outputs():
         ([0, 0, 0], [0], "labels holds a single class, 0"),
         (["a", "a"], ["a"], "single class"),
         ([0, 1, 0, 1], [2], r"test_labels holds the class 2, which labels lacks"),
-        ([0, 1, 0, 1], [0.5], "test_labels holds the class 0.5"),
+        ([0, 1, 0, 1], [0.5], "test_labels holds 0.5, which is no whole number"),
         (["a", "b"], [0], "both be text, or both be numbers"),
         ([0, 1, 2, 3, 4, 5], [0], "6 different values among 6, too many"),
         ([0.5, np.nan], [0.5], "labels holds NaN"),
