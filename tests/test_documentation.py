@@ -135,10 +135,13 @@ def names_of(node):
 
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
-    from pathkernel_datasets.schema import VALIDATION_VARIABLES, core_variables
+    from pathkernel_core.task import KINDS
+    from pathkernel_datasets.schema import core_variables, validation_variables
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     analysed = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
-    optional = VALIDATION_VARIABLES
-    for variable in (*core_variables(1), *optional, *analysed):
+    of_kinds = [
+        each for kind in KINDS for each in (*core_variables(1, kind), *validation_variables(kind))
+    ]
+    for variable in (*of_kinds, *analysed):
         assert f"`{variable.name}`" in text, variable.name

@@ -241,15 +241,17 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     selection = Selection(dataset, temperature)
     rows = _rows(dataset, selection)
     measures = measures_of(dataset)
-    evaluations = Column("evals", [row.evaluations for row in rows], ".0f")
-    if len(measures) > 1:  # no room is left for the evaluations
+    if len(measures) > 1:  # which leaves no room for more
         own = _by_measure(rows, measures)
     else:
-        own = [*_by_test_set(rows, measures[0]), evaluations]
+        own = [
+            Column("S/N", [row.action and row.action.median for row in rows], ".4f"),
+            *_by_test_set(rows, measures[0]),
+            Column("evals", [row.evaluations for row in rows], ".0f"),
+        ]
     columns = [
         Column("network", [row.name for row in rows]),
         Column("T", [row.temperature for row in rows], "g"),
-        Column("S/N", [row.action and row.action.median for row in rows], ".4f"),
         *own,
         Column("status", [row.status for row in rows], wraps=True),
     ]
@@ -326,7 +328,7 @@ def _measured(dataset: xr.Dataset, shown: str) -> str:
     return (
         "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean log "
         "density of a test target in nats, of the predictor's variance plus T as noise; each: "
-        f"{shown}. T: temperature; S/N: action per width."
+        f"{shown}. T: temperature."
     )
 
 

@@ -385,5 +385,5 @@ def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler, task
     assert table.row_count == 2
     if task is Shifted:
         assert abs(mean.mean() - 50) < 1, "what was centred is moved back"
-        assert list(table.columns[1].cells) == ["R²\nMSE\nln p(y)"] * 2
+        assert list(map(str, table.columns[1].cells)) == ["R²\nMSE\nln p(y)"] * 2
     assert order_parameter_table(run, theory, diagnose(run)).row_count == 15

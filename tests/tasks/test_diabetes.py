@@ -67,7 +67,7 @@ def examples(folder):
 def test_the_limit_is_the_gaussian_process_of_scikit_learn(study, examples):
     """Mean, deviation and log marginal likelihood to 1e-8, with the same kernel and noise."""
     (train, y), (test, wanted) = ((xi.reshape(len(xi), -1), labels) for xi, labels in examples)
-    kernel = ConstantKernel(1 / train.shape[1]) * DotProduct(sigma_0=0)
+    kernel = ConstantKernel(1 / train.shape[1]) * DotProduct(0, sigma_0_bounds="fixed")
     theirs = GaussianProcessRegressor(kernel, alpha=0.3, optimizer=None).fit(train, y - y.mean())
     mean, deviation = theirs.predict(test, return_std=True)
     mean += y.mean()
@@ -89,7 +89,7 @@ def test_the_theory_is_a_gaussian_process_with_the_renormalised_kernel(study, ex
     root = np.linalg.cholesky(point.order_parameter.values)
     renormalised = [np.einsum("pns,nm->pms", xi, root).reshape(len(xi), -1) for xi, _ in examples]
     (_, y), (_, wanted) = examples
-    kernel = ConstantKernel(1 / renormalised[0].shape[1]) * DotProduct(sigma_0=0)
+    kernel = ConstantKernel(1 / renormalised[0].shape[1]) * DotProduct(0, sigma_0_bounds="fixed")
     theirs = GaussianProcessRegressor(kernel, alpha=0.3, optimizer=None)
     theirs.fit(renormalised[0], y - y.mean())
     mean, deviation = theirs.predict(renormalised[1], return_std=True)
