@@ -194,9 +194,11 @@ def predictor_table(run: xr.DataTree, theory: Theory) -> Table:
     sampled, moments = sampled_scores(run, theory.labels, theory.kind), predictor(run)
     measures = MEASURES[theory.kind]
 
-    def cells(values: xr.Dataset, suffix: str = "") -> list[str]:
+    def cells(values: xr.Dataset, suffix: str = "", form: str = "") -> list[str]:
         """Measures below one another, for every test set."""
-        found = [[shown(x, each.form) for x in values[each.name + suffix]] for each in measures]
+        found = [
+            [shown(x, form or each.form) for x in values[each.name + suffix]] for each in measures
+        ]
         return ["\n".join(lines) for lines in zip(*found)]
 
     columns = [Column("test set", map(str, sampled["test_set"].values))]
@@ -206,7 +208,7 @@ def predictor_table(run: xr.DataTree, theory: Theory) -> Table:
     difference = theory.predictor_mean - moments["mean"]
     columns += [
         Column("sampled", cells(sampled)),
-        Column("±", cells(sampled, "_mcse")),
+        Column("±", cells(sampled, "_mcse", ".3f" if theory.kind == "classes" else ".2g")),
         Column("theory", cells(theory.scores)),
         Column("GP", cells(theory.scores_gp)),
         Column("sd", _root_mean(moments["variance"]), ".3g"),
