@@ -104,6 +104,24 @@ def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:
     }
 
 
+def measured(
+    mean: np.ndarray, variance: np.ndarray | None, labels: np.ndarray, temperature: float
+) -> dict[str, float]:
+    """Measures of predictions (:data:`pathkernel_datasets.measures.MEASURES`).
+
+    Parameters
+    ----------
+    mean, labels : array, shape (P,) or (P, C)
+    variance : array of that shape, or None
+        Of the output, without observation noise; None if the examples are classes.
+    temperature : float
+        Variance T of that noise.
+    """
+    if variance is None:
+        return {"accuracy": accuracy(mean, labels)}
+    return dataclasses.asdict(regression(mean, variance, labels, temperature))
+
+
 def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict[str, Any]:
     """Moments on the test examples, with or without the variance, and how well they do."""
     regress = data.realisation.kind == "targets"
@@ -114,11 +132,8 @@ def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict
             variances.append(to_host(moments.variance))
         mean = moments.mean if variance or regress else solution.predict_mean(xi)
         means.append(to_host(mean) + data.offset)
-        if regress:
-            found = regression(means[-1], variances[-1], to_host(labels), solution.temperature)
-            scores.append(dataclasses.asdict(found))
-        else:
-            scores.append({"accuracy": accuracy(mean, labels)})
+        spread = variances[-1] if regress else None
+        scores.append(measured(means[-1], spread, to_host(labels), solution.temperature))
     values = {name: [found[name] for found in scores] for name in scores[0]}
     values["predictor_mean"] = padded_rows(means)
     if variance:

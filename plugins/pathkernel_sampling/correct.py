@@ -14,9 +14,10 @@ from pathkernel_core.analysis import Variable
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Prediction, Solution, minimise_action
-from pathkernel_core.predictor import accuracy
 from pathkernel_core.progress import Progress, Report
+from pathkernel_datasets.evaluation import measured
 from pathkernel_datasets.labelling import coordinates_along, labelled, padded_rows, path_dims
+from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.next_evidence import grid_corrections, grid_group
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.schema import STATUS_CODES
@@ -91,8 +92,8 @@ def open_correction(store: str | os.PathLike, at: Point) -> xr.Dataset | None:
         ``order_parameter`` at the saddle point and ``order_parameter_correction``, dims (path,
         [output,] path_dual, [output_dual]); ``log_evidence``, ``log_evidence_correction`` and its
         part ``log_evidence_two_loops``, in nats; ``predictor_mean``, ``predictor_variance``, dims
-        (test_set, example[, output]), and ``accuracy``, dims (test_set,), each with its
-        ``…_correction``.
+        (test_set, example[, output]), and ``accuracy`` or the measures of targets, dims
+        (test_set,), each with its ``…_correction``.
     """
     group = f"{NextOrder.name}/{at}"
     check_store(Path(store))
@@ -113,7 +114,10 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
         Variable("order_parameter", matrix, "order parameter U at the saddle point"),
         Variable("predictor_mean", example, f"posterior mean of {_OUTPUT}"),
         Variable("predictor_variance", example, f"posterior variance of {_OUTPUT}, without noise"),
-        Variable("accuracy", ("test_set",), "fraction of test examples classified correctly"),
+        *(
+            Variable(measure.name, ("test_set",), measure.long_name, measure.units)
+            for measure in measures_of(study.dataset)
+        ),
     )
     variables = (
         *described,
@@ -126,7 +130,9 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
     tests = [xi for xi, _ in point.data.test_sets.values()]
     saddle = [solution.predict(xi) for xi in tests]
     following = [predict_next_order(solution, xi, correction) for xi in tests]
-    before, after = _predictions(point, saddle), _predictions(point, following)
+    before, after = (
+        _predictions(point, moments, at.temperature) for moments in (saddle, following)
+    )
     values = {
         "order_parameter": correction.order_parameter.reshape(shape),
         "order_parameter_correction": correction.order_parameter_correction.reshape(shape),
@@ -182,12 +188,20 @@ def _next_order(point: PointData, temperature: float) -> tuple[Solution, Correct
     return solution, next_order(solution)
 
 
-def _predictions(point: PointData, moments: list[Prediction]) -> dict[str, np.ndarray]:
-    """Moments on the test sets, shorter ones filled up with NaN, and accuracies of the means."""
+def _predictions(
+    point: PointData, moments: Sequence[Prediction], temperature: float
+) -> dict[str, np.ndarray]:
+    """Moments on the test sets, shorter ones filled up with NaN, and measures of them."""
+    regress = point.data.realisation.kind == "targets"
     labels = [labels for _, labels in point.data.test_sets.values()]
-    means = [found.mean for found in moments]
+    means = [found.mean + point.data.offset for found in moments]
+    variances = [found.variance for found in moments]
+    scores = [
+        measured(mean, variance if regress else None, wanted, temperature)
+        for mean, variance, wanted in zip(means, variances, labels)
+    ]
     return {
         "predictor_mean": padded_rows(means),
-        "predictor_variance": padded_rows([found.variance for found in moments]),
-        "accuracy": np.array([accuracy(*pair) for pair in zip(means, labels)]),
+        "predictor_variance": padded_rows(variances),
+        **{name: np.array([found[name] for found in scores]) for name in scores[0]},
     }

@@ -296,9 +296,10 @@ def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point])
     names = list(map(str, found["test_set"].values))
     shift = np.abs(found["predictor_mean_correction"])
     beyond = [dim for dim in shift.dims if dim not in _KEPT]
+    measure = measures_of(found)[0]
     values = {
-        "accuracy": (found["accuracy"], ".3f"),
-        "next ": (_to_next_order(found, "accuracy"), ".3f"),
+        measure.heading: (found[measure.name], measure.form),
+        "next ": (_to_next_order(found, measure.name), measure.form),
         "shift of f": (_root_mean(shift**2), ".2g"),
         "largest": (shift.max(beyond), ".2g"),
         "sd": (_root_mean(found["predictor_variance"]), ".4g"),

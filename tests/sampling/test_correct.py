@@ -10,6 +10,8 @@ import xarray as xr
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
+from test_targets import Noisy
+
 from pathkernel.main import main
 from pathkernel_core import (
     Network,
@@ -18,6 +20,7 @@ from pathkernel_core import (
     attentioned_inputs,
     minimise_action,
 )
+from pathkernel_core.hooks import load_plugins
 from pathkernel_datasets.choice import choose
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import Selection
@@ -33,6 +36,7 @@ from pathkernel_sampling.finite_width import WidthComparison
 from pathkernel_sampling.results import NextOrder
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import open_samples
+from pathkernel_sampling.sample_tables import corrected_predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 TASK = HiddenMarkov(examples=10, test_examples=20)
@@ -87,6 +91,25 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     # the saddle is the study's own
     saddle = open_store(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
     np.testing.assert_allclose(found["order_parameter"], saddle, rtol=1e-6, atol=1e-8)
+
+
+def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path):
+    path = tmp_path / "noisy.zarr"
+    run_study(Study(Noisy(), seeds=(1,)), path)
+    plugins = load_plugins()
+    plugins.tasks[Noisy.name] = Noisy
+    at = correct_study(path, width=50, temperature=1.0, plugins=plugins)
+    kept, dataset = open_correction(path, at).load(), open_store(path)
+    theory = dataset.sel(width=50, temperature=1.0, seed=1).load()
+    for name in ("predictor_mean", "predictor_variance", "r_squared", "mean_squared_error"):
+        assert np.allclose(kept[name], theory[name], rtol=1e-8, equal_nan=True)
+        assert np.any(kept[f"{name}_correction"] != 0)
+    mean = kept["predictor_mean"] + kept["predictor_mean_correction"]
+    error = ((mean - theory["test_label"]) ** 2).mean("example")
+    found = kept["mean_squared_error"] + kept["mean_squared_error_correction"]
+    assert np.allclose(found, error.transpose("test_set"))
+    assert "accuracy" not in kept
+    assert "R²" in str(corrected_predictor_table(path, [at]).columns[4].header)
 
 
 def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkeypatch):
