@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 
 from pathkernel_core import QueryKey, attentioned_inputs
 from pathkernel_core.testing import TaskContract
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, read_idx
+from pathkernel_one_shot.image_sources import locate
 from pathkernel_one_shot.omniglot import (
     ARCHIVE_DIGESTS,
     SPLIT_DIGESTS,
@@ -495,6 +496,22 @@ def test_out_of_distribution_episodes_of_the_real_sets(source, generator):
     episodes = two_class_episodes(classes, 1000, generator)
     assert not np.intersect1d(episodes.images[:, :2], episodes.images[:, 2]).size
     check_labels(episodes, lambda numbers: np.isin(numbers, classes[1]).astype(int))
+
+
+@needs_data
+@pytest.mark.parametrize("source", [FASHION_MNIST, MNIST])
+def test_out_of_distribution_classes_are_0_and_1(source, generator, monkeypatch):
+    offered = []
+
+    def offering(classes, *arguments):
+        offered.extend(classes)
+        return two_class_episodes(classes, *arguments)
+
+    monkeypatch.setattr("pathkernel_one_shot.task.two_class_episodes", offering)
+    two_class_examples(source, 2, label_vectors(), generator)
+    labels = read_idx(locate(source.labels))
+    for label, images in zip((0, 1), offered, strict=True):
+        assert np.array_equal(images, np.flatnonzero(labels == label))
 
 
 @needs_data
