@@ -5,18 +5,18 @@ import pytest
 
 from pathkernel_core import Network
 
-NETWORKS = {
-    "one layer": Network((3,), (7, 5), (0.5, 1.5, 0.8)),
-    "one path": Network((1,), (7, 5)),
-    "two layers": Network((2, 3), (9, 14, 11), (0.7, 1.3, 0.6, 1.9)),
-    "three layers, two outputs": Network((2, 1, 2), (8, 12, 10, 15), (1.1, 0.8, 1.2, 0.9, 1.4), 2),
-    "one layer, three outputs": Network((2,), (6, 9), (0.5, 1.5, 0.8), 3),
+NETWORKS = {  # heads, widths, variances, outputs
+    "one layer": ((3,), (7, 5), (0.5, 1.5, 0.8)),
+    "one path": ((1,), (7, 5)),
+    "two layers": ((2, 3), (9, 14, 11), (0.7, 1.3, 0.6, 1.9)),
+    "three layers, two outputs": ((2, 1, 2), (8, 12, 10, 15), (1.1, 0.8, 1.2, 0.9, 1.4), 2),
+    "one layer, three outputs": ((2,), (6, 9), (0.5, 1.5, 0.8), 3),
 }
 
 
 @pytest.fixture(params=list(NETWORKS))
 def network(request):
-    return NETWORKS[request.param]
+    return Network(*NETWORKS[request.param])
 
 
 @pytest.fixture
