@@ -1,0 +1,323 @@
+"""Makes the documentation's figures and numbers again, and says which of them moved.
+
+    python docs/remake.py                  # all of them: hours, most for studies of one-shot images
+    python docs/remake.py markov temper    # those whose names begin so
+    python docs/remake.py --folder DIR     # where studies are kept, to go on with another time
+
+A page holds what is made between two comments, `<!-- made: NAME -->` and `<!-- end -->`: a number,
+or a table. It is replaced there, and what moved is printed. Pictures go to `docs/images`. Nothing
+is trained: heads are those of the trained networks that the project ships. Not made here are times,
+which `benchmarks/` measures, and what `examples/minilm.py` finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_datasets.gains import gains
+from pathkernel_datasets.selection import Selection, Spread, number
+from pathkernel_datasets.store import open_store
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MADE = re.compile(r"(<!-- made: ([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
+
+MARKOV = "hidden-markov.zarr"
+VARIANTS = {  # store: options
+    MARKOV: (),
+    "first-token.zarr": ("--readout", "first"),
+    "strong-noise.zarr": ("--variant", "strong-noise"),
+    "strong-noise-uniform.zarr": ("--variant", "strong-noise-uniform"),
+}
+PUBLISHED = {  # by the published code on its own draw of the data, at the widths and in the limit
+    "accuracy": (".964", ".961", ".945", ".911", ".855", ".840", ".834", ".826"),
+    "action S/N": ("8.420", "8.599", "8.294", "7.853", "7.373", "7.244", "7.133", ""),
+    "strong noise, random head": (".945", "", "", "", "", "", ".774", ".764"),
+    "strong noise, uniform head": (".957", ".955", ".954", ".925", ".881", ".862", ".857", ".843"),
+}
+NETWORKS = {  # shipped network: options of its study
+    "2-4-512-128": ("--seed", "0-4"),
+    "2-4-512-128-seed1": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
+    "2-4-512-128-seed2": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
+    "3-3-512-170": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
+    "2-8-512-64": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
+}
+
+
+def run(*command: str) -> str:
+    """What a command prints; progress and errors go where ours go."""
+    print("$", *command, flush=True)
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+@functools.cache
+def pathkernel(*arguments: str) -> str:
+    """Run a command of the project, once."""
+    return run(sys.executable, "-m", "pathkernel", *arguments)
+
+
+def markov(store: str = MARKOV) -> xr.Dataset:
+    """Five draws of hidden Markov chains."""
+    pathkernel("run", "hidden-markov", "--seed", "0-4", *VARIANTS[store], "--out", store)
+    return open_store(store).load()
+
+
+def images(network: str) -> str:
+    """Store of one-shot images with the heads of a shipped network."""
+    store = f"{network}.zarr"
+    options = ("--heads", f"trained:{network}", *NETWORKS[network], "--out", store)
+    pathkernel("run", "one-shot-images", *options)
+    return store
+
+
+def fraction(value: float, digits: int = 3) -> str:
+    """.958 for 0.958, as accuracies and correlations are written."""
+    return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of Markdown, the first of them the heading."""
+    heading, *others = (f"| {' | '.join(row)} |" for row in rows)
+    line = "|" + " --- |" * (heading.count(" | ") + 1)
+    return "\n" + "\n".join((heading, line, *others)) + "\n"
+
+
+def _accuracies(dataset: xr.Dataset) -> list[Spread]:
+    """Accuracy at every width and in the limit, over the seeds."""
+    selection = Selection(dataset)
+    finite = selection.point("accuracy").isel(test_set=0).transpose("width", "seed")
+    limit = selection.reference("accuracy_gp").isel(test_set=0)
+    return [Spread.of(values) for values in (*finite.values, limit.values)]
+
+
+def _spread_rows(name: str, spreads: Sequence[Spread]) -> list[list[str]]:
+    names = (name, "ours, lowest", "ours, highest")
+    values = [(spread.median, spread.lowest, spread.highest) for spread in spreads]
+    return [[name, *map(fraction, row)] for name, row in zip(names, zip(*values))]
+
+
+def markov_accuracies() -> str:
+    """Accuracy of every variant against the width, beside the published code's."""
+    datasets = {store: markov(store) for store in VARIANTS}
+    dataset = datasets[MARKOV]
+    median = Selection(dataset).point("action").median("seed").values
+    ours = "ours, median of 5 draws"
+    first = "first token, ours, median of 5 draws"
+    published = [[f"{name}, published code", *values] for name, values in PUBLISHED.items()]
+    spreads = [_accuracies(datasets[store]) for store in VARIANTS]
+    return table(
+        [
+            ["N", *map(number, dataset["width"].values), "GP"],
+            published[0],
+            *_spread_rows(ours, spreads[0]),
+            published[1],
+            ["ours, median", *(f"{value:.3f}" for value in median), ""],
+            *_spread_rows(first, spreads[1]),
+            published[2],
+            *_spread_rows(ours, spreads[2]),
+            published[3],
+            *_spread_rows(ours, spreads[3]),
+        ]
+    )
+
+
+def markov_part(name: str) -> str:
+    """Accuracy of a sub-network in the Gaussian process limit."""
+    selection = Selection(markov())
+    part = selection.sub_networks("accuracy_sub_network").sel(sub_network=name)
+    found = Spread.of(part.values.ravel())
+    return f"{fraction(found.median)} [{fraction(found.lowest)}, {fraction(found.highest)}]"
+
+
+def image_gains(network: str) -> str:
+    """Accuracy and gain of every width on every test set, with both errors."""
+    found = gains(open_store(images(network)).load())
+    sets = [str(name) for name in found["test_set"].values]
+    rows = [["N", "T", *(word for name in sets for word in (name, "gain"))]]
+    for width in found["width"].values:
+        at = found.sel(width=width)
+        row = [number(width), f"{float(at['temperature']):g}"]
+        for name in sets:
+            row += _gain(at.sel(test_set=name))
+        rows.append(row)
+    last = ["GP", f"{float(found['temperature_gp']):g}"]
+    for name in sets:
+        last += [fraction(float(found["accuracy_gp"].sel(test_set=name))), ""]
+    rows.append(last)
+    return table(rows)
+
+
+def _gain(point: xr.Dataset) -> list[str]:
+    names = ("gain", "example_error", "seed_error")
+    gain, error, of_seeds = (100 * float(point[name]) for name in names)
+    return [fraction(float(point["accuracy"])), f"{gain:+.1f} ± {error:.1f} ({of_seeds:.1f})"]
+
+
+def aligned(network: str, where: str) -> str:
+    """Per cent of the labels in the ten largest principal components, range over the seeds."""
+    dataset = open_store(images(network)).load()
+    overlap = dataset[where].sel(temperature=0.5)
+    if "width" in overlap.dims:
+        overlap = overlap.sel(width=10)
+    (component,) = set(overlap.dims) - {"seed", "output"}
+    held = 100 * (overlap.isel({component: slice(10)}) ** 2).sum(component).values
+    return f"{held.min():.2g} to {held.max():.2g} %"
+
+
+def comparison(network: str) -> xr.Dataset:
+    """How the theory's U agrees with that of the trained network."""
+    store = images(network)
+    pathkernel("compare", store, "--temperature", "0.5")
+    return xr.open_zarr(store, group="comparison", chunks=None, consolidated=False).load()
+
+
+COMPARED = {  # heading: statistic
+    "all of U": "correlation",
+    "off diag.": "correlation_off_diagonal",
+    "off d. ranks": "rank_correlation_off_diagonal",
+    "signs by U": "equal_signs_weighted",
+    "head scores": "head_scores",
+}
+
+
+def compared(network: str, widths: Sequence[float]) -> str:
+    """Agreement of U with that of the trained network at T = 0.5, with p-values."""
+    found = comparison(network).sel(source="theory", temperature=0.5).isel(seed=0)
+    rows = [["N", *COMPARED]]
+    for width in widths:
+        at = found.sel(width=width)
+        rows.append([number(width), *(_agreement(at, name) for name in COMPARED.values())])
+    return table(rows)
+
+
+def _agreement(at: xr.Dataset, statistic: str) -> str:
+    at = at.sel(statistic=statistic)
+    return f"{fraction(float(at['agreement']), 2)} ({fraction(float(at['p_value']))})"
+
+
+def pruning(network: str, widths: str = "10,100") -> xr.Dataset:
+    """Heads of a shipped network removed in every order."""
+    store = images(network)
+    pathkernel("prune", store, "--temperature", "0.5", "--widths", widths)
+    return xr.open_zarr(store, group="pruning", chunks=None, consolidated=False).load()
+
+
+def pruned(network: str) -> str:
+    """Per cent of unseen characters classified correctly as heads are removed in every order."""
+    found = pruning(network).isel(test_set=0)
+    rows = [["heads removed", *map(str, found["removed"].values)]]
+    curves = [(str(at["order"].item()), at.values) for at in found["accuracy"]]
+    for name, values in (*curves, ("best", found["best_accuracy"].values)):
+        rows.append([name, *("" if np.isnan(v) else f"{100 * v:.1f}" for v in values)])
+    return table(rows)
+
+
+def networks() -> str:
+    """What holds for every trained network that is shipped."""
+    heading = ["network", "paths", "test accuracy", "gain at N = 10: Omniglot", "Fashion-MNIST"]
+    heading += ["MNIST", "correlation of U with the trained one", "off the diagonal"]
+    rows = [[*heading, "head scores", "rank correlation of scores with the accuracy lost"]]
+    for name in NETWORKS:
+        found = gains(open_store(images(name)).load()).sel(width=10)
+        at = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
+        removed = pruning(name, "10").isel(test_set=0)
+        order = removed["rank_correlation"].isel(order=0).sel(coefficient="spearman")
+        cells = [_gain(found.sel(test_set=which))[1] for which in found["test_set"].values]
+        statistics = (COMPARED[key] for key in ("all of U", "off diag.", "head scores"))
+        rows.append(
+            [
+                name,
+                str(at.sizes["path"]),
+                fraction(float(removed["accuracy"].isel(order=0).sel(removed=0))),
+                *cells,
+                *(_agreement(at, statistic) for statistic in statistics),
+                fraction(float(order), 2),
+            ]
+        )
+    return table(rows)
+
+
+def drawn(store: str, figure: str, *options: str) -> Path:
+    """A figure of a store, drawn by the command ``plot``."""
+    target = Path(store).stem + "-drawn" + "".join(options).replace(",", "-")
+    pathkernel("plot", store, "--out", target, *options)
+    return Path(target, figure)
+
+
+MAIN = "2-4-512-128"
+PICTURES: dict[str, Callable[[], Path]] = {}
+TEXTS: dict[str, Callable[[], str]] = {
+    "markov-accuracies": markov_accuracies,
+    "markov-good": lambda: markov_part("good"),
+    "markov-good-denoising": lambda: markov_part("good + denoising"),
+    "one-shot-gains": lambda: image_gains(MAIN),
+    "one-shot-aligned": lambda: aligned(MAIN, "alignment"),
+    "one-shot-aligned-gp": lambda: aligned(MAIN, "alignment_gp"),
+    "one-shot-compared": lambda: compared(MAIN, (10, 20, 50, 100, 500)),
+    "one-shot-pruned": lambda: pruned(MAIN),
+    "one-shot-networks": networks,
+}
+
+
+def main() -> int:
+    """Make what was asked for; 1 if anything moved."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("names", nargs="*", help="beginnings of names; all by default")
+    parser.add_argument("--folder", type=Path, default="remade", help="of studies (%(default)s)")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(options.folder)
+    wanted = tuple(options.names) or ("",)
+    moved = [name for name in PICTURES if name.startswith(wanted) and _copied(name)]
+    moved += [name for name in TEXTS if name.startswith(wanted) and _replaced(name)]
+    print(f"{len(moved)} moved:", *moved)
+    return bool(moved)
+
+
+def _copied(name: str) -> bool:
+    """Put a picture into its place; whether it differs from the one that was there."""
+    made, place = PICTURES[name](), IMAGES / f"{name}.png"
+    same = place.exists() and place.read_bytes() == made.read_bytes()
+    shutil.copyfile(made, place)
+    return not same
+
+
+def _replaced(name: str) -> bool:
+    """Put a text into its places; whether it differs from what was there."""
+    text, moved = TEXTS[name](), False
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = MADE.sub(lambda m: m[1] + text + m[4] if m[2] == name else m[0], before)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            moved = True
+            _tell(page.name, name, before, text)
+    return moved
+
+
+def _tell(page: str, name: str, before: str, text: str) -> None:
+    for match in MADE.finditer(before):
+        if match[2] == name and match[3] != text:
+            stood, stands = match[3].splitlines(), text.splitlines()
+            print(f"{page}, {name}:")
+            for line in [line for line in stood if line not in stands]:
+                print(f"  was {line}")
+            for line in [line for line in stands if line not in stood]:
+                print(f"  is  {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
