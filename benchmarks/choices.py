@@ -20,22 +20,28 @@ CHOSEN = ("test", "validation", "leave-one-out", "evidence", "next-evidence")
 
 
 def main() -> None:
-    """Print one table per test set, and what every choice loses on the mean."""
+    """Print one table per test set in Markdown, with what every choice loses on the mean."""
     dataset = StoredStudy(sys.argv[1]).dataset.load()
+    for test_set in map(str, dataset["test_set"].values):
+        print(f"{dataset.attrs['label']}, {test_set}, {dataset.sizes['seed']} seeds: accuracy (T)")
+        for row in choice_rows(dataset, test_set):
+            print(f"| {' | '.join(row)} |")
+
+
+def choice_rows(dataset: xr.Dataset, test_set: str) -> list[list[str]]:
+    """Accuracy and temperature by every choice that a store allows, the heading first."""
     choices = [name for name in CHOSEN if CHOICES[name].score in dataset]
-    found = {name: choose(dataset, name) for name in choices}
-    names = [f"N = {width:g}" for width in dataset["width"].values] + ["GP limit"]
-    seeds = dataset.sizes["seed"]
-    for test_set in dataset["test_set"].values:
-        print(f"{dataset.attrs['label']}, {test_set}, {seeds} seeds: accuracy (T)")
-        table = {name: _taken(dataset, found[name], test_set) for name in choices}
-        print(f"{'':>10}", *(f"{name:>15}" for name in choices))
-        for row, label in enumerate(names):
-            cells = (f"{table[name][0][row]:.3f} ({table[name][1][row]:g})" for name in choices)
-            print(f"{label:>10}", *(f"{cell:>15}" for cell in cells))
-        best = table["test"][0]
-        losses = (np.nanmean(best - table[name][0]) for name in choices)
-        print(f"{'mean loss':>10}", *(f"{100 * loss:>14.1f}%" for loss in losses), "\n")
+    taken = {name: _taken(dataset, choose(dataset, name), test_set) for name in choices}
+    labels = [f"{width:g}" for width in dataset["width"].values] + ["GP limit"]
+    rows = [["N", "best", *choices[1:]]]
+    for row, label in enumerate(labels):
+        pairs = [
+            (accuracies[row], temperatures[row]) for accuracies, temperatures in taken.values()
+        ]
+        cells = ("not defined" if np.isnan(a) else f"{a:.3f} ({t:g})" for a, t in pairs)
+        rows.append([label, *cells])
+    losses = (np.nanmean(taken["test"][0] - taken[name][0]) for name in choices[1:])
+    return [*rows, ["mean loss", "", *(f"{100 * loss:.1f} %" for loss in losses)]]
 
 
 def _taken(dataset: xr.Dataset, found: xr.Dataset, test_set: str) -> tuple[np.ndarray, np.ndarray]:

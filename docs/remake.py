@@ -25,9 +25,13 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are no package of ours
+
+from benchmarks.choices import choice_rows
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.selection import Selection, Spread, number
 from pathkernel_datasets.store import open_store
+from pathkernel_datasets.stored import StoredStudy
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -56,10 +60,11 @@ NETWORKS = {  # shipped network: options of its study
 }
 
 
-def run(*command: str) -> str:
+def run(*command: str, cwd: Path | None = None) -> str:
     """What a command prints; progress and errors go where ours go."""
     print("$", *command, flush=True)
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, cwd=cwd)
+    return done.stdout
 
 
 @functools.cache
@@ -68,10 +73,15 @@ def pathkernel(*arguments: str) -> str:
     return run(sys.executable, "-m", "pathkernel", *arguments)
 
 
-def markov(store: str = MARKOV) -> xr.Dataset:
-    """Five draws of hidden Markov chains."""
+def markov_store(store: str = MARKOV) -> str:
+    """Store of five draws of hidden Markov chains."""
     pathkernel("run", "hidden-markov", "--seed", "0-4", *VARIANTS[store], "--out", store)
-    return open_store(store).load()
+    return store
+
+
+def markov(store: str = MARKOV) -> xr.Dataset:
+    """The same, read."""
+    return open_store(markov_store(store)).load()
 
 
 def images(network: str) -> str:
@@ -224,6 +234,64 @@ def pruned(network: str) -> str:
     return table(rows)
 
 
+def choices(store: str) -> str:
+    """Accuracy by every choice of the temperature, and what each loses on the other test sets."""
+    dataset = StoredStudy(store).dataset.load()
+    first, *others = map(str, dataset["test_set"].values)
+    rows = choice_rows(dataset, first)
+    for name in others:
+        _, best, *losses = choice_rows(dataset, name)[-1]
+        rows.append([f"on {name}", best, *losses])
+    return table(rows).replace(" 0.", " .")
+
+
+def markov_choices() -> str:
+    """The same of the hidden Markov task, with the evidence to next order."""
+    store = "markov-choices.zarr"
+    temperatures = ("--temperature", "0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1")
+    pathkernel("run", "hidden-markov", "--seed", "0-9", *temperatures, "--out", store)
+    pathkernel("correct", store, "--grid", "--widths", "10,30,50,100,300,500,1000")
+    return choices(store)
+
+
+def single_heads(network: str) -> str:
+    """Per cent left without each head, in ascending order of the theory's score at N = 10."""
+    found = pruning(network).isel(test_set=0)
+    scores, drops = (
+        found["score"].isel(order=0).values.ravel(),
+        found["ablation_drop"].values.ravel(),
+    )
+    whole = float(found["accuracy"].isel(order=0).sel(removed=0))
+    left = [f"{100 * (whole - drop):.1f}" for drop in drops[np.argsort(scores)]]
+    return f"{', '.join(left[:-1])} and {left[-1]} % of {100 * whole:.1f} %"
+
+
+def correlations(network: str, width: float) -> str:
+    """Correlations of U with that of the trained network."""
+    at = comparison(network).sel(source="theory", temperature=0.5, width=width).isel(seed=0)
+    values = (float(at["agreement"].sel(statistic=COMPARED[key])) for key in list(COMPARED)[:2])
+    return " and ".join(fraction(value, 2) for value in values)
+
+
+@functools.cache
+def _next_orders() -> dict[str, list[list[str]]]:
+    """Rows that the benchmark of the next order prints, by the title above them."""
+    title, found = "", {}
+    for line in run(sys.executable, "-m", "benchmarks.corrections", cwd=ROOT).splitlines():
+        if line.startswith("|"):
+            found[title].append([cell.strip() for cell in line.strip("|").split("|")])
+        else:
+            title = line
+            found[title] = []
+    return found
+
+
+def next_order_table(title: str, *heading: str) -> str:
+    """Table of the benchmark of the next order, under the title that begins so."""
+    (rows,) = (rows for name, rows in _next_orders().items() if name.startswith(title))
+    return table([heading, *rows])
+
+
 def networks() -> str:
     """What holds for every trained network that is shipped."""
     heading = ["network", "paths", "test accuracy", "gain at N = 10: Omniglot", "Fashion-MNIST"]
@@ -250,14 +318,56 @@ def networks() -> str:
 
 
 def drawn(store: str, figure: str, *options: str) -> Path:
-    """A figure of a store, drawn by the command ``plot``."""
-    target = Path(store).stem + "-drawn" + "".join(options).replace(",", "-")
-    pathkernel("plot", store, "--out", target, *options)
-    return Path(target, figure)
+    """A figure of a study, drawn by the command ``plot``."""
+    folder = Path("-".join(["drawn", Path(store).stem, *options]).replace(",", "-"))
+    pathkernel("plot", store, "--only", "study", "--out", str(folder), *options)
+    return folder / f"{figure}.png"
+
+
+def beside(store: str, figure: str) -> Path:
+    """A figure that the command of a result has left beside the store."""
+    return Path(f"{Path(store).stem}-figures", f"{figure}.png")
+
+
+def sampled(figure: str) -> Path:
+    """A figure of the exact posterior of the hidden Markov task, at all of the paper's widths."""
+    store, widths = "sampled.zarr", "10,30,50,100,300,500,1000"
+    pathkernel("run", "hidden-markov", "--out", store)
+    pathkernel("correct", store, "--widths", widths)
+    pathkernel("sample", store, "--widths", widths, "--draws", "4000")
+    return beside(store, f"samples/order-parameter/seed-0_T-0.01_N-10/{figure}")
+
+
+def of_weights(figure: str) -> Path:
+    """A figure of U by theory at two widths, of the trained network, and sampled at N = 10."""
+    store, few = images(MAIN), ("--chains", "2", "--warm-up", "300", "--draws", "400")
+    pathkernel("sample", store, "--widths", "10", "--temperature", "0.5", *few)
+    pathkernel("compare", store, "--temperature", "0.5", "--widths", "10,100")
+    return beside(store, f"comparison/{figure}")
+
+
+def of_pruning(network: str, figure: str) -> Path:
+    """A figure of heads removed."""
+    pruning(network)
+    return beside(images(network), f"pruning/{figure}")
 
 
 MAIN = "2-4-512-128"
-PICTURES: dict[str, Callable[[], Path]] = {}
+_OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "⟨U⟩, next")
+_OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "variance, next")
+_OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
+PICTURES: dict[str, Callable[[], Path]] = {
+    "hidden-markov-accuracy": lambda: drawn(markov_store(), "accuracy"),
+    "hidden-markov-kernels": lambda: drawn(markov_store(), "kernels"),
+    "hidden-markov-sampled-accuracy": lambda: sampled("accuracy"),
+    "hidden-markov-finite-width": lambda: sampled("finite_width"),
+    "one-shot-temperature-choice": lambda: drawn(images(MAIN), "temperature_choice"),
+    "one-shot-alignment": lambda: drawn(images(MAIN), "alignment", "--temperature", "0.5"),
+    "one-shot-order-parameters": lambda: of_weights("order_parameters"),
+    "pruning-accuracy": lambda: of_pruning(MAIN, "accuracy"),
+    "pruning-heads": lambda: of_pruning(MAIN, "heads"),
+    "pruning-scores": lambda: of_pruning(MAIN, "scores"),
+}
 TEXTS: dict[str, Callable[[], str]] = {
     "markov-accuracies": markov_accuracies,
     "markov-good": lambda: markov_part("good"),
@@ -266,8 +376,17 @@ TEXTS: dict[str, Callable[[], str]] = {
     "one-shot-aligned": lambda: aligned(MAIN, "alignment"),
     "one-shot-aligned-gp": lambda: aligned(MAIN, "alignment_gp"),
     "one-shot-compared": lambda: compared(MAIN, (10, 20, 50, 100, 500)),
+    "one-shot-choices": lambda: choices(images(MAIN)),
+    "one-shot-correlations-10": lambda: correlations(MAIN, 10),
+    "one-shot-correlations-100": lambda: correlations(MAIN, 100),
+    "one-shot-correlations-500": lambda: correlations(MAIN, 500),
+    "one-shot-single-heads": lambda: single_heads(MAIN),
+    "temperature-choices": markov_choices,
+    "next-order-fixed": lambda: next_order_table("P = 8: N, ln p(Y)", *_OF_ONE_PATH),
+    "next-order-proportional": lambda: next_order_table("P = 0.8 N: N, ln p(Y)", *_OF_ONE_PATH),
+    "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
+    "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
     "one-shot-pruned": lambda: pruned(MAIN),
-    "one-shot-networks": networks,
 }
 
 
