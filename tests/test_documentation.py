@@ -16,7 +16,8 @@ from pathkernel_core.testing import check_task
 pytestmark = pytest.mark.version
 
 ROOT = Path(__file__).parents[1]
-MADE_ELSEWHERE = {  # by docs/draw_rooms.py, examples/minilm.py, and of networks that do not come along
+# by docs/draw_rooms.py, by examples/minilm.py, and of networks that do not come along
+MADE_ELSEWHERE = {
     "rooms",
     "minilm-heads",
     "one-shot-order-parameters-3-layers",
