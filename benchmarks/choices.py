@@ -13,7 +13,8 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.choice import choose
-from pathkernel_datasets.choices import CHOICES
+from pathkernel_datasets.choices import choices_of
+from pathkernel_datasets.measures import Measure, measures_of
 from pathkernel_datasets.stored import StoredStudy
 
 CHOSEN = ("test", "validation", "leave-one-out", "evidence", "next-evidence")
@@ -23,15 +24,17 @@ def main() -> None:
     """Print one table per test set in Markdown, with what every choice loses on the mean."""
     dataset = StoredStudy(sys.argv[1]).dataset.load()
     for test_set in map(str, dataset["test_set"].values):
-        print(f"{dataset.attrs['label']}, {test_set}, {dataset.sizes['seed']} seeds: accuracy (T)")
+        where = f"{dataset.attrs['label']}, {test_set}, {dataset.sizes['seed']} seeds"
+        print(f"{where}: {measures_of(dataset)[0].heading} (T)")
         for row in choice_rows(dataset, test_set):
             print(f"| {' | '.join(row)} |")
 
 
 def choice_rows(dataset: xr.Dataset, test_set: str) -> list[list[str]]:
-    """Accuracy and temperature by every choice that a store allows, the heading first."""
-    choices = [name for name in CHOSEN if CHOICES[name].score in dataset]
-    taken = {name: _taken(dataset, choose(dataset, name), test_set) for name in choices}
+    """Accuracy, or R², and temperature by every choice that a store allows, the heading first."""
+    measure = measures_of(dataset)[0]
+    choices = [name for name in CHOSEN if choices_of(dataset)[name].score in dataset]
+    taken = {name: _taken(dataset, measure, choose(dataset, name), test_set) for name in choices}
     labels = [f"{width:g}" for width in dataset["width"].values] + ["GP limit"]
     rows = [["N", "best", *choices[1:]]]
     for row, label in enumerate(labels):
@@ -44,12 +47,14 @@ def choice_rows(dataset: xr.Dataset, test_set: str) -> list[list[str]]:
     return [*rows, ["mean loss", "", *(f"{100 * loss:.1f} %" for loss in losses)]]
 
 
-def _taken(dataset: xr.Dataset, found: xr.Dataset, test_set: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mean accuracies over the seeds and temperatures, of every width and of the limit."""
+def _taken(
+    dataset: xr.Dataset, measure: Measure, found: xr.Dataset, test_set: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means of a measure over the seeds, and temperatures, of every width and of the limit."""
     accuracies, temperatures = [], []
     for suffix in ("", "_gp"):
         index = found[f"index{suffix}"].sel(test_set=test_set, drop=True)
-        accuracy = dataset[f"accuracy{suffix}"].sel(test_set=test_set, drop=True).mean("seed")
+        accuracy = dataset[measure.name + suffix].sel(test_set=test_set, drop=True).mean("seed")
         taken = accuracy.isel(temperature=index).where(index >= 0)
         accuracies.append(np.atleast_1d(taken.values))
         temperatures.append(np.where(index < 0, np.nan, dataset["temperature"].values[index]))

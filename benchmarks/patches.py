@@ -1,4 +1,4 @@
-"""What the scale of the pixels changes: ``python -m benchmarks.patches NETWORK.safetensors``.
+"""What the scale of the pixels changes: ``python -m benchmarks.patches trained:2-4-512-128``.
 
 The published code divides pixels by the standard deviation of their data set before it standardises
 patches, so that the floor of 1e-5 under a patch's variance weighs less than on grey values. The
@@ -17,9 +17,9 @@ import pathkernel_core as pk
 from pathkernel_core.task import Examples
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.tokens import WIDTH, patches
-from pathkernel_tasks.heads_file import read_heads
-from pathkernel_trained.checkpoint import read_checkpoint
 from pathkernel_trained.outputs import path_outputs
+from pathkernel_trained.path_network import read_paths
+from pathkernel_trained.shipped import heads_path
 
 DEVIATIONS = dict(zip((VALIDATION, *TEST_SETS), (0.084, 0.084, 0.353, 0.308)))
 POINTS = ((10, 0.75), (100, 0.25), (None, 0.05))  # width, none in the limit, and temperature
@@ -27,18 +27,17 @@ POINTS = ((10, 0.75), (100, 0.25), (None, 0.05))  # width, none in the limit, an
 
 def main() -> None:
     """Print how patches and kernels differ, and a table of accuracies on grey and scaled pixels."""
-    heads = read_heads(sys.argv[1], WIDTH)
-    network = read_checkpoint(sys.argv[1])
+    network = read_paths(heads_path(sys.argv[1]))
     sets: dict[str, list[Examples]] = {}
     for name, deviation in DEVIATIONS.items():
         count = 600 if name == VALIDATION else 1000
-        grey = episode_set(name, count, heads.label_vectors)
+        grey = episode_set(name, count, network.label_vectors)
         scaled = dataclasses.replace(grey, images=grey.images / deviation)
         norms = [np.linalg.norm(patches(drawn.images), axis=-1) for drawn in (grey, scaled)]
         moved = np.mean(abs(norms[0] - norms[1]) > 0.05 * WIDTH**0.5)
         print(f"{name}: {moved:.1%} of the patches differ in norm by more than .05")
         sets[name] = [_joined(drawn.batches()) for drawn in (grey, scaled)]
-    theories = [_predictors(heads.layers, drawn) for drawn in sets.pop(VALIDATION)]
+    theories = [_predictors(network.layers, drawn) for drawn in sets.pop(VALIDATION)]
     correlation = np.corrcoef(*(kernel.ravel() for _, kernel in theories))[0, 1]
     print(f"Entries of the limit's kernel correlate at {correlation:.5f}")
     names = ["trained", *("GP limit" if width is None else f"N = {width}" for width, _ in POINTS)]
@@ -46,7 +45,7 @@ def main() -> None:
     for test_set, both in sets.items():
         right = []
         for examples, (solutions, _) in zip(both, theories):
-            xi = pk.attentioned_inputs(examples.inputs, heads.layers, readout="mean")
+            xi = pk.attentioned_inputs(examples.inputs, network.layers, readout="mean")
             means = [path_outputs(network, [examples], "mean").output()]
             means += [solution.predict_mean(xi) for solution in solutions]
             right.append([np.mean(mean * examples.labels > 0) for mean in means])

@@ -90,10 +90,12 @@ def regression(mean: Array, variance: Array, labels: Array, temperature: float) 
         )
     squared, noisy = (labels - mean) ** 2, variance + temperature
     error, spread = float(np.mean(squared)), float(np.mean(np.var(labels, axis=0)))
-    density = -0.5 * (squared / noisy + np.log(2 * math.pi * noisy))
+    varied = np.ptp(labels, axis=0).any()  # the variance of equal numbers may not round to 0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        density = -0.5 * (squared / noisy + np.log(2 * math.pi * noisy))
     return Regression(
         mean_squared_error=error,
-        r_squared=1 - error / spread if spread > 0 else math.nan,
+        r_squared=1 - error / spread if varied else math.nan,
         log_predictive_density=float(np.mean(density)),
     )
 

@@ -97,12 +97,27 @@ class Realisation:
             object.__setattr__(self, "kind", _kind(to_host(self.train.labels)))
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if self.kind == "classes":
+            self._check_classes()
         if self.centred and self.kind != "targets":
             raise ValueError("classes are ±1 and not centred; leave centred out, or take targets")
         if self.output_names is not None and len(self.output_names) != self.outputs:
             raise ValueError(
                 f"output_names must name {self.outputs} outputs, but names {len(self.output_names)}"
             )
+        if self.output_names is not None and len(set(self.output_names)) < self.outputs:
+            raise ValueError(f"output_names must differ, but are {', '.join(self.output_names)}")
+
+    def _check_classes(self) -> None:
+        examples = {"training": self.train, **self.test_sets}
+        if self.validation is not None:
+            examples["validation"] = self.validation
+        for name, held in examples.items():
+            if not _are_classes(to_host(held.labels)):
+                raise ValueError(
+                    f"labels of {name} examples must be ±1 to be classes, or with several outputs "
+                    "a single 1 in every row beside −1 or 0; draw such, or say kind='targets'"
+                )
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -121,14 +136,20 @@ class Realisation:
 
 def _kind(labels: np.ndarray) -> str:
     """What labels are by their values."""
+    single = labels.ndim == 1 or labels.shape[1] == 1
+    if single and np.isin(labels, (0, 1)).all() and not (labels == 1).all():
+        raise ValueError(
+            "labels are 0 and 1: draw −1 and +1 for two classes, or say kind='targets'"
+        )
+    return "classes" if _are_classes(labels) else "targets"
+
+
+def _are_classes(labels: np.ndarray) -> bool:
+    """Whether labels are ±1, or a single 1 in every row beside −1 or 0."""
     if labels.ndim == 1 or labels.shape[1] == 1:
-        if np.isin(labels, (0, 1)).all() and not (labels == 1).all():
-            raise ValueError(
-                "labels are 0 and 1: draw −1 and +1 for two classes, or say kind='targets'"
-            )
-        return "classes" if np.isin(labels, (-1, 1)).all() else "targets"
+        return bool(np.isin(labels, (-1, 1)).all())
     coded = any(np.isin(labels, (other, 1)).all() for other in (-1, 0))
-    return "classes" if coded and ((labels == 1).sum(axis=1) == 1).all() else "targets"
+    return coded and bool(((labels == 1).sum(axis=1) == 1).all())
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class TaskContract:
                 assert np.ptp(labels, axis=0).any(), f"{name}: all its targets are the same"
             elif labels.ndim == 1:
                 assert set(np.sign(labels).tolist()) == {-1.0, 1.0}, (
-                    f"{name}: labels must hold both signs and no zero, or accuracy means nothing"
+                    f"{name}: labels must hold both signs, or accuracy means nothing"
                 )
 
     def test_heads_do_not_depend_on_seed_in_number(self) -> None:

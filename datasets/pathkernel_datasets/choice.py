@@ -48,7 +48,8 @@ def check_choice(dataset: xr.Dataset, choice: str, among: Collection[str] = WORD
         if choice == "next-evidence":
             raise ValueError(
                 "the store holds the log evidence to next order at all temperatures and seeds "
-                "of no width; compute it with: pathkernel correct FILE.zarr --grid --widths N,N"
+                "of no width; compute it with: pathkernel correct FILE.zarr --grid --widths N,N, "
+                "and in Python take StoredStudy(path).dataset (pathkernel_datasets.stored)"
             )
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
         raise ValueError(

@@ -138,6 +138,8 @@ def _right(mean: xr.DataArray, labels: xr.DataArray) -> xr.DataArray:
 def _explained(mean: xr.DataArray, labels: xr.DataArray) -> xr.DataArray:
     """1 − squared error / variance of the targets, whose mean is R²."""
     squared, spread = (labels - mean) ** 2, labels.var("example")
+    varied = labels.max("example") > labels.min("example")
     if "output" in labels.dims:
         squared, spread = squared.mean("output"), spread.mean("output")
-    return 1 - squared / spread.where(spread > 0)
+        varied = varied.any("output")
+    return 1 - squared / spread.where(varied)

@@ -42,7 +42,7 @@ class Point:
             The study, from :func:`pathkernel_datasets.store.open_store`.
         width : float
         temperature : float, optional
-            By default that of largest log evidence at this width.
+            By default the one that is chosen at this width, as for :class:`Selection`.
         seed : int, optional
             By default the study's first.
 

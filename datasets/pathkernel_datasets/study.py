@@ -118,6 +118,8 @@ def fingerprint(realisation: Realisation) -> dict[str, str]:
     found = {name: " ".join(map(_weighted_sum, held)) for name, held in arrays.items()}
     if realisation.kind != "classes":
         found["kind"] = f"{realisation.kind}{', centred' if realisation.centred else ''}"
+    if realisation.output_names is not None:
+        found["output names"] = ", ".join(map(str, realisation.output_names))
     return found
 
 

@@ -24,6 +24,7 @@ from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.store import check_store
 from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.sweep import minimise_from
 from pathkernel_sampling.corrections import Correction, next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
 
@@ -39,6 +40,7 @@ _EVIDENCE = (
     ),
 )
 _OUTPUT = "the network's output at the saddle point"
+_OF_A_DISTRIBUTION = "log_predictive_density"  # to next order it takes more than mean and variance
 
 
 def correct_study(
@@ -117,6 +119,7 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
         *(
             Variable(measure.name, ("test_set",), measure.long_name, measure.units)
             for measure in measures_of(study.dataset)
+            if measure.name != _OF_A_DISTRIBUTION
         ),
     )
     variables = (
@@ -170,10 +173,11 @@ def grid_evidence(
                 continue
             point = study.rebuild(Point(float(width), float(temperatures[0]), int(seed)))
             converged = study.dataset["status"].sel(here).values == STATUS_CODES["converged"]
-            values = np.full((2, len(temperatures)), np.nan)
-            for t in np.flatnonzero(converged):
+            values, solution = np.full((2, len(temperatures)), np.nan), None
+            order = np.argsort(-temperatures)  # as the study was computed: from one to the next
+            for t in order[converged[order]]:
                 report(Progress(done, total, replace(point.at, temperature=temperatures[t]).words))
-                _, correction = _next_order(point, temperatures[t])
+                solution, correction = _next_order(point, temperatures[t], solution)
                 values[:, t] = [getattr(correction, one.name) for one in variables]
                 done += 1
             named = dict(zip((one.name for one in variables), values))
@@ -182,9 +186,13 @@ def grid_evidence(
             yield place, labelled(named, variables, coordinates)
 
 
-def _next_order(point: PointData, temperature: float) -> tuple[Solution, Correction]:
+def _next_order(
+    point: PointData, temperature: float, start: Solution | None = None
+) -> tuple[Solution, Correction]:
     problem = PathKernels(point.data.xi, point.data.labels)
-    solution = minimise_action(problem, point.network, float(temperature))
+    solution = minimise_from(problem, point.network, float(temperature), start)
+    if solution is None or not solution.status.ok:  # raises, with its reason
+        solution = minimise_action(problem, point.network, float(temperature))
     return solution, next_order(solution)
 
 
@@ -203,5 +211,9 @@ def _predictions(
     return {
         "predictor_mean": padded_rows(means),
         "predictor_variance": padded_rows(variances),
-        **{name: np.array([found[name] for found in scores]) for name in scores[0]},
+        **{
+            name: np.array([found[name] for found in scores])
+            for name in scores[0]
+            if name != _OF_A_DISTRIBUTION
+        },
     }

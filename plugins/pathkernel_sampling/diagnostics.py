@@ -20,6 +20,7 @@ from scipy.special import logsumexp
 
 from pathkernel_core.predictor import Regression, accuracy, regression
 from pathkernel_datasets.draws import settings_of
+from pathkernel_datasets.measures import MEASURES
 
 R_HAT = 1.01
 ESS = 400.0
@@ -238,8 +239,8 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     xarray.Dataset, dims (test_set,)
         Every measure of that kind under its name, and with ``_mcse`` its Monte-Carlo error from a
         jackknife that leaves out half a chain at a time; that the test set is finite does not
-        enter. ``mean_mcse`` is the error of the first measure's average over the test sets, which
-        are evaluated on the same draws.
+        enter. ``mean_mcse`` is the error of the average of the kind's first measure over the test
+        sets, which are evaluated on the same draws.
     """
     predictions = run["predictions"].to_dataset()
     predictions = predictions.transpose("chain", "draw", "test_set", "example", ...).load()
@@ -259,7 +260,8 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     found: dict[str, Any] = {}
     for name, values in whole.items():
         others = np.array([each[name] for each in left_out])
-        found.setdefault("mean_mcse", ((), _jackknife(others.mean(1))))
+        if name == MEASURES[kind][0].name:
+            found["mean_mcse"] = ((), _jackknife(others.mean(1)))
         found[name], found[f"{name}_mcse"] = ("test_set", values), ("test_set", _jackknife(others))
     return xr.Dataset(found, coords={"test_set": predictions["test_set"].values})
 

@@ -297,14 +297,14 @@ def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point])
     shift = np.abs(found["predictor_mean_correction"])
     beyond = [dim for dim in shift.dims if dim not in _KEPT]
     measure = measures_of(found)[0]
-    values = {
-        measure.heading: (found[measure.name], measure.form),
-        "next ": (_to_next_order(found, measure.name), measure.form),
-        "shift of f": (_root_mean(shift**2), ".2g"),
-        "largest": (shift.max(beyond), ".2g"),
-        "sd": (_root_mean(found["predictor_variance"]), ".4g"),
-        "next": (_root_mean(_to_next_order(found, "predictor_variance")), ".4g"),
-    }
+    values = [
+        (measure.heading, found[measure.name], measure.form),
+        ("next", _to_next_order(found, measure.name), measure.form),
+        ("shift of f", _root_mean(shift**2), ".2g"),
+        ("largest", shift.max(beyond), ".2g"),
+        ("sd", _root_mean(found["predictor_variance"]), ".4g"),
+        ("next", _root_mean(_to_next_order(found, "predictor_variance")), ".4g"),
+    ]
     rows = [(at, name) for at in points for name in names]
     columns = [
         Column("N", [number(at.width) for at, _ in rows]),
@@ -312,9 +312,9 @@ def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point])
         Column("seed", [str(at.seed) for at, _ in rows]),
         Column("test set", [name for _, name in rows]),
     ]
-    for heading, (array, form) in values.items():
+    for heading, array, form in values:
         cells = array.transpose("point", "test_set").values.ravel()
-        columns.append(Column(heading.strip(), cells, form))
+        columns.append(Column(heading, cells, form))
     return value_table(
         "Predictor on the test sets, saddle and next order",
         columns,

@@ -154,7 +154,8 @@ def _real(arrays: dict[str, np.ndarray], first: str, asked: bool) -> Labels:
     if not np.ptp(values[first], axis=0).any():
         raise ValueError(f"{first} holds the same number everywhere; there is nothing to learn")
     note = "real targets, scored by squared error" + (" as asked for" if asked else "")
-    if not asked and all((array == array.round()).all() for array in values.values()):
+    whole = all(array.ndim == 1 and (array == array.round()).all() for array in values.values())
+    if not asked and whole:
         note += (
             "; they are whole numbers, but stored as floating-point ones: if they are classes, say "
             "so with kind='classes' (--kind classes)"

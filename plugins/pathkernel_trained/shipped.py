@@ -33,12 +33,13 @@ def heads_path(heads: str | os.PathLike) -> Path:
     ValueError
         If its file is not the one that was shipped.
     """
-    if not str(heads).startswith(PREFIX):
+    name = str(heads)
+    if not name.startswith(PREFIX):
         return Path(heads)
     digests = shipped_digests()
-    if heads not in digests:
-        raise UnknownNameError(unknown_name("shipped network", str(heads), digests))
-    file = FOLDER / f"{str(heads).removeprefix(PREFIX)}.safetensors"
-    if not file.is_file() or heads_digest(file) != digests[heads]:
+    if name not in digests:
+        raise UnknownNameError(unknown_name("shipped network", name, digests))
+    file = FOLDER / f"{name.removeprefix(PREFIX)}.safetensors"
+    if not file.is_file() or heads_digest(file) != digests[name]:
         raise ValueError(f"{file} is missing or damaged; install pathkernel again")
     return file

@@ -84,8 +84,10 @@ def measured(
     heading = measure.axis.partition(" (")[0]
     theory, limit = selection.point(name), selection.reference(f"{name}_gp")
     if not theory.notnull().any() and not limit.notnull().any():
-        raise NothingToPlot(f"no {heading} is computed yet")
-    counts = theory.notnull().all("test_set").sum("seed").values
+        raise NothingToPlot(
+            f"there is no {heading}: it is not computed yet, or not defined for these examples"
+        )
+    counts = theory.notnull().any("test_set").sum("seed").values
     seeds = int(max(counts.max(), limit.notnull().any("test_set").sum()))
     some = "" if (counts == seeds).all() else "up to "
     label = f"theory, median and range of {some}{seeds} seeds"

@@ -194,6 +194,9 @@ def test_regression_of_constant_or_mismatched_targets():
     found = pk.regression(0 * one, one, one, 1.0)
     assert found.mean_squared_error == 1
     assert np.isnan(found.r_squared)
+    tenths = np.full(7, 0.1)  # whose mean rounds
+    assert np.isnan(pk.regression(tenths, tenths, tenths, 1.0).r_squared)
+    assert np.isnan(pk.regression(one, -2 * one, one, 1.0).log_predictive_density)
     with pytest.raises(
         ValueError, match=r"must have one shape .* have \(4,\), \(4,\) and \(4, 1\)"
     ):

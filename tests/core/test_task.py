@@ -177,7 +177,7 @@ BROKEN = {
             )
         },
         "test_shapes_agree",
-        "no zero",
+        "must be ±1",
     ),
     "labels 0 and 1": (
         {"realise": train(lambda x, y: (x, np.where(y > 0, 1.0, 0.0)))},
@@ -325,7 +325,7 @@ def test_a_realisation_knows_its_network():
     assert realisation.heads == (2, 1)
     assert realisation.outputs == 1
     several = Examples(realisation.train.inputs, np.ones((8, 3)))
-    assert dataclasses.replace(realisation, train=several).outputs == 3
+    assert dataclasses.replace(realisation, train=several, kind="targets").outputs == 3
 
 
 @pytest.mark.parametrize(
@@ -352,11 +352,23 @@ def test_the_kind_of_labels_is_told_by_their_values(labels, kind):
         ({"kind": "numbers"}, "kind must be one of classes, targets, not 'numbers'"),
         ({"kind": "classes", "centred": True}, "classes are ±1 and not centred"),
         ({"output_names": ("a", "b")}, "must name 1 outputs, but names 2"),
+        (
+            {"train": Examples(np.ones((2, 3, 1)), np.array([0, 1]))},
+            "of training examples must be ±1",
+        ),
+        ({"validation": Examples(np.ones((2, 3, 1)), np.array([1, 2]))}, "of validation examples"),
     ],
 )
 def test_a_realisation_that_contradicts_itself(changes, message):
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(Parity().realise(0), **changes)
+
+
+def test_names_of_outputs_differ():
+    good = Parity(examples=3).realise(0)
+    train = Examples(good.train.inputs, 2 * np.eye(3)[:, :2] - 1)
+    with pytest.raises(ValueError, match="output_names must differ, but are a, a"):
+        dataclasses.replace(good, train=train, kind="targets", output_names=("a", "a"))
 
 
 def test_a_task_of_targets_keeps_the_contract():

@@ -209,6 +209,7 @@ def test_error_of_targets_covers_the_truth():
         for name in names:
             values[name].append(float(found[name][0]))
             errors[name].append(float(found[f"{name}_mcse"][0]))
+    assert float(found["mean_mcse"]) == float(found["r_squared_mcse"][0]), "the first measure's"
     for name in names:
         assert 0.6 < np.mean(errors[name]) / np.std(values[name]) < 1.7, name
 

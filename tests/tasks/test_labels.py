@@ -77,6 +77,11 @@ def test_whole_numbers_as_floats_are_classes_on_request():
     assert found.values["labels"].argmax(axis=1).tolist() == [2, 0, 1, 0, 1, 2]
 
 
+def test_whole_numbers_of_several_outputs_are_targets_without_advice():
+    found = read_labels({"labels": np.array([[3, 5], [1, 2], [4, 4]])})
+    assert (found.kind, found.note) == ("targets", "real targets, scored by squared error")
+
+
 def test_plus_and_minus_one_need_no_note():
     for dtype, kind in ((int, None), (float, "classes")):
         found = read_labels({"labels": np.array([-1, 1, 1], dtype=dtype)}, kind)

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,6 +43,10 @@ def test_it_is_as_accurate_as_it_was_trained_to_be(name):
     expected = network.about["test_accuracy"]
     assert expected > 0.75
     assert abs(accuracy - expected) < 4 * np.sqrt(expected * (1 - expected) / 300)
+
+
+def test_a_name_may_come_as_a_path():
+    assert heads_path(Path(NAMES[0])) == heads_path(NAMES[0])
 
 
 def test_an_unknown_name_is_told_those_that_there_are():
