@@ -49,14 +49,14 @@ def _group(name):
     return nox.project.dependency_groups(PROJECT, name)
 
 
-def _test(session, *options):
+def _test(session, *options, **environment):
     folder = Path(session.create_tmp()).resolve()  # goes with the environment
     compiled = {  # by JAX, for all processes of the session
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     options = ("-W", "error", *WORKERS, *options, *session.posargs)
-    session.run("pytest", *options, env=ENVIRONMENT | compiled)
+    session.run("pytest", *options, env=ENVIRONMENT | compiled | environment)
 
 
 @nox.session(python=PYTHON)
@@ -88,7 +88,8 @@ def tests_versions(session):
 def tests_slow(session):
     """Calibrate the samplers over many draws, train at full size; minutes, so run by name."""
     session.install(".[sampling,training]", *_group("test"))
-    _test(session, "-m", "slow")
+    # compiled as the commands do, not in haste as tests/conftest.py sets it: these compute
+    _test(session, "-m", "slow", XLA_FLAGS="--xla_cpu_multi_thread_eigen=false")
 
 
 @nox.session(python=PYTHON, default=False)
