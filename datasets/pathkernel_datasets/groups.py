@@ -123,7 +123,7 @@ def _index(path: str | os.PathLike, group: str, files: Iterable[Path]) -> None:
     root["consolidated_metadata"]["metadata"] = dict(ordered)
     # beside the store: inside it, readers would wonder what it is
     with replacing(path / "zarr.json", beside=path.resolve()) as partial:
-        partial.write_text(json.dumps(root, indent=2))
+        partial.write_text(json.dumps(root))  # indented it takes five times as long
 
 
 def _prefix(path: Path) -> str:
