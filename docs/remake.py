@@ -6,8 +6,9 @@
 
 A page holds what is made between two comments, `<!-- made: NAME -->` and `<!-- end -->`: a number,
 or a table. It is replaced there, and what moved is printed. Pictures go to `docs/images`. Nothing
-is trained: heads are those of the trained networks that the project ships. Not made here are times,
-which `benchmarks/` measures, and what `examples/minilm.py` finds.
+is trained: heads are those of the trained networks that the project ships. Not made here are times
+and what else `benchmarks/` measures, what `examples/minilm.py` finds, and numbers within sentences
+that stand between no such comments.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from pathkernel_datasets.gains import gains
 from pathkernel_datasets.selection import Selection, Spread, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored import StoredStudy
+from pathkernel_trained.path_network import read_paths
+from pathkernel_trained.shipped import heads_path, shipped_digests
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -53,10 +56,7 @@ PUBLISHED = {  # by the published code on its own draw of the data, at the width
 }
 NETWORKS = {  # shipped network: options of its study
     "2-4-512-128": ("--seed", "0-4"),
-    "2-4-512-128-seed1": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
-    "2-4-512-128-seed2": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
-    "3-3-512-170": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
-    "2-8-512-64": ("--seed", "0-2", "--widths", "10,50,100,500,10000"),
+    "3-3-512-170": ("--seed", "0-2", "--widths", "10,100,10000"),
 }
 
 
@@ -151,6 +151,16 @@ def markov_part(name: str) -> str:
     return f"{fraction(found.median)} [{fraction(found.lowest)}, {fraction(found.highest)}]"
 
 
+def shipped() -> str:
+    """How well the networks that come along were trained."""
+    rows = [["network", "best step", "validation", "test"]]
+    for name in shipped_digests():
+        about = read_paths(heads_path(name)).about
+        right = (f"{100 * about[f'{which}_accuracy']:.1f} %" for which in ("validation", "test"))
+        rows.append([f"`{name}`", f"{about['step']:,}", *right])
+    return table(rows)
+
+
 def image_gains(network: str) -> str:
     """Accuracy and gain of every width on every test set, with both errors."""
     found = gains(open_store(images(network)).load())
@@ -217,10 +227,12 @@ def _agreement(at: xr.Dataset, statistic: str) -> str:
     return f"{fraction(float(at['agreement']), 2)} ({fraction(float(at['p_value']))})"
 
 
-def pruning(network: str, widths: str = "10,100") -> xr.Dataset:
+def pruning(network: str) -> xr.Dataset:
     """Heads of a shipped network removed in every order."""
     store = images(network)
-    pathkernel("prune", store, "--temperature", "0.5", "--widths", widths)
+    if network == MAIN:
+        _draw(store)
+    pathkernel("prune", store, "--temperature", "0.5", "--widths", "10,100")
     return xr.open_zarr(store, group="pruning", chunks=None, consolidated=False).load()
 
 
@@ -300,7 +312,7 @@ def networks() -> str:
     for name in NETWORKS:
         found = gains(open_store(images(name)).load()).sel(width=10)
         at = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
-        removed = pruning(name, "10").isel(test_set=0)
+        removed = pruning(name).isel(test_set=0)
         order = removed["rank_correlation"].isel(order=0).sel(coefficient="spearman")
         cells = [_gain(found.sel(test_set=which))[1] for which in found["test_set"].values]
         statistics = (COMPARED[key] for key in ("all of U", "off diag.", "head scores"))
@@ -340,10 +352,16 @@ def sampled(figure: str) -> Path:
 
 def of_weights(figure: str) -> Path:
     """A figure of U by theory at two widths, of the trained network, and sampled at N = 10."""
-    store, few = images(MAIN), ("--chains", "2", "--warm-up", "300", "--draws", "400")
-    pathkernel("sample", store, "--widths", "10", "--temperature", "0.5", *few)
+    store = images(MAIN)
+    _draw(store)
     pathkernel("compare", store, "--temperature", "0.5", "--widths", "10,100")
     return beside(store, f"comparison/{figure}")
+
+
+def _draw(store: str) -> None:
+    """Draw U from the exact posterior at N = 10."""
+    few = ("--chains", "2", "--warm-up", "300", "--draws", "400")
+    pathkernel("sample", store, "--widths", "10", "--temperature", "0.5", *few)
 
 
 def of_pruning(network: str, figure: str) -> Path:
@@ -386,6 +404,8 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-proportional": lambda: next_order_table("P = 0.8 N: N, ln p(Y)", *_OF_ONE_PATH),
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
+    "one-shot-networks": networks,
+    "shipped-networks": shipped,
     "one-shot-pruned": lambda: pruned(MAIN),
 }
 
