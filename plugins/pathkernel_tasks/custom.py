@@ -84,6 +84,17 @@ class Custom(Task):
             raise ValueError("key_axis is an option of attention matrices; leave it out with heads")
         self._token()
 
+    def _about_mean(self, labels: np.ndarray, kind: str) -> str:
+        """What is done with the mean of the targets, or should be."""
+        if self.centred:
+            return "; centred, and predictions moved back"
+        if kind == "targets" and (abs(labels.mean(axis=0)) > labels.std(axis=0)).any():
+            return (
+                "; their mean is further from 0 than they are from it, and the theory's prior has "
+                "mean 0: take it off with centred (--centred)"
+            )
+        return ""
+
     def realise(self, seed: int) -> Realisation:
         """Read the files; the seed draws nothing but the split of the examples.
 
@@ -114,7 +125,7 @@ class Custom(Task):
         layers, approximation, ignored = self._layers(data)
         notes = {
             "approximation": approximation if self.approximation is None else self.approximation,
-            "labels": data.labels.note + "; centred, and predictions moved back" * self.centred,
+            "labels": data.labels.note + self._about_mean(data.train.labels, data.labels.kind),
             "files": "; ".join(filter(None, (data.files, ignored))),
         }
         return Realisation(

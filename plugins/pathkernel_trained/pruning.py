@@ -138,6 +138,12 @@ def open_pruning(store: str | os.PathLike) -> xr.Dataset | None:
 
 def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
     """Compare orders of removal; parameters and errors as for :func:`prune_study`."""
+    if kind_of(study.dataset) == "targets":
+        raise StoreError(
+            f"{study.path} is a study of real targets, and heads are removed by the accuracy that "
+            "is lost, which takes classes ±1; the theory's score of every head is in the store, as "
+            "head_score"
+        )
     file, trained = study_checkpoint(study, wanted.checkpoint)
     heads = trained.shape.heads_per_layer
     if not removable_heads(heads):
@@ -344,11 +350,10 @@ def _held(study: StoredStudy, name: str, settings: str) -> xr.Dataset | None:
 
 
 def _check_labels(study: StoredStudy, name: str, labels: np.ndarray) -> None:
-    targets = kind_of(study.dataset) == "targets"
-    if targets or labels.ndim != 1 or not np.isin(labels, (-1.0, 1.0)).all():
+    if labels.ndim != 1 or not np.isin(labels, (-1.0, 1.0)).all():
         raise StoreError(
             f"heads are removed by the accuracy that is lost, which takes labels ±1, but {name} of "
-            f"{study.dataset.attrs['task']} has {'targets' if targets else 'others'}"
+            f"{study.dataset.attrs['task']} has others"
         )
 
 

@@ -34,9 +34,13 @@ def heads_path(heads: str | os.PathLike) -> Path:
         If its file is not the one that was shipped.
     """
     name = str(heads)
-    if not name.startswith(PREFIX):
-        return Path(heads)
     digests = shipped_digests()
+    if not name.startswith(PREFIX):
+        if PREFIX + name in digests and not Path(name).exists():
+            raise ValueError(
+                f"there is no file {name!r}; {PREFIX}{name} is a network that comes along"
+            )
+        return Path(heads)
     if name not in digests:
         raise UnknownNameError(unknown_name("shipped network", name, digests))
     file = FOLDER / f"{name.removeprefix(PREFIX)}.safetensors"

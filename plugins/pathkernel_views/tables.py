@@ -359,7 +359,8 @@ def gain_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     for name in found["test_set"].values:
         here = found.sel(test_set=name)
         cells = [_gain_cell(here.isel(width=w), measure, several) for w in range(len(widths))]
-        columns.append(Column(str(name), [*cells, here[f"{measure.name}_gp"]], ".3f"))
+        heading = str(name) if fraction else f"{name}\n{measure.heading}"
+        columns.append(Column(heading, [*cells, here[f"{measure.name}_gp"]], ".3f"))
     title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
     return value_table(title, columns, caption, {len(widths) - 1})
 

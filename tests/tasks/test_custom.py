@@ -142,6 +142,10 @@ def test_the_kind_is_an_option(data, arrays, heads):
     assert np.array_equal(as_targets.train.labels, arrays["labels"]), "0 is allowed"
     note = "real targets, scored by squared error as asked for; centred, and predictions moved back"
     assert as_targets.notes["labels"] == note
+    arrays = {name: array + 50 * ("labels" in name) for name, array in arrays.items()}
+    far = Custom(inputs=data(arrays), heads=heads, kind="targets").realise(0)
+    assert "mean is further from 0 than they are from it" in far.notes["labels"]
+    arrays = {name: array - 50 * ("labels" in name) for name, array in arrays.items()}
     with pytest.raises(ValueError, match="centred is an option of targets, but"):
         Custom(inputs=data(arrays), heads=heads, centred=True).realise(0)
     with pytest.raises(ValueError, match="kind must be one of classes, targets, not 'numbers'"):

@@ -55,6 +55,11 @@ def test_an_unknown_name_is_told_those_that_there_are():
             use("trained:2-4-512")
 
 
+def test_a_name_without_its_prefix_is_told_it():
+    with pytest.raises(ValueError, match="no file '2-4-512-128'; trained:2-4-512-128 is a network"):
+        OneShotImages(heads="2-4-512-128")
+
+
 def test_a_file_that_has_changed_is_refused(tmp_path, monkeypatch):
     folder = shutil.copytree(shipped.FOLDER, tmp_path / "networks")
     monkeypatch.setattr(shipped, "FOLDER", folder)
