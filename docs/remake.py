@@ -358,9 +358,15 @@ def of_weights(figure: str) -> Path:
     return beside(store, f"comparison/{figure}")
 
 
+def of_deeper(figure: str) -> Path:
+    """A figure of U of the deeper network by theory and of the trained weights."""
+    comparison(DEEPER)
+    return beside(images(DEEPER), f"comparison/{figure}")
+
+
 def _draw(store: str) -> None:
     """Draw U from the exact posterior at N = 10."""
-    few = ("--chains", "2", "--warm-up", "300", "--draws", "400")
+    few = ("--chains", "2", "--warm-up", "300", "--draws", "200")
     pathkernel("sample", store, "--widths", "10", "--temperature", "0.5", *few)
 
 
@@ -370,7 +376,7 @@ def of_pruning(network: str, figure: str) -> Path:
     return beside(images(network), f"pruning/{figure}")
 
 
-MAIN = "2-4-512-128"
+MAIN, DEEPER = NETWORKS
 _OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "⟨U⟩, next")
 _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "variance, next")
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
@@ -382,6 +388,7 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "one-shot-temperature-choice": lambda: drawn(images(MAIN), "temperature_choice"),
     "one-shot-alignment": lambda: drawn(images(MAIN), "alignment", "--temperature", "0.5"),
     "one-shot-order-parameters": lambda: of_weights("order_parameters"),
+    "one-shot-order-parameters-3-layers": lambda: of_deeper("order_parameters"),
     "pruning-accuracy": lambda: of_pruning(MAIN, "accuracy"),
     "pruning-heads": lambda: of_pruning(MAIN, "heads"),
     "pruning-scores": lambda: of_pruning(MAIN, "scores"),
@@ -404,6 +411,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-proportional": lambda: next_order_table("P = 0.8 N: N, ln p(Y)", *_OF_ONE_PATH),
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
+    "deeper-gains": lambda: image_gains(DEEPER),
     "one-shot-networks": networks,
     "shipped-networks": shipped,
     "one-shot-pruned": lambda: pruned(MAIN),

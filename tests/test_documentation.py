@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[1]
 MADE_ELSEWHERE = {
     "rooms",
     "minilm-heads",
-    "one-shot-order-parameters-3-layers",
     "pruning-accuracy-16-heads",
 }
 GUIDES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
