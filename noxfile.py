@@ -28,6 +28,13 @@ ENVIRONMENT = {
 # beside those of the extras; scikit-learn is a reference to test against
 LIBRARIES = ("array-api-strict>=2.3", "torch==2.13.0", "scikit-learn>=1.5")
 
+MUTATION = """
+[tool.mutmut]
+source_paths = ["pathkernel_core"]
+pytest_add_cli_args_test_selection = ["tests/core"]
+pytest_add_cli_args = ["-m", "not slow"]
+"""
+
 PROJECT = nox.project.load_toml("pyproject.toml")
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
@@ -97,6 +104,24 @@ def coverage(session):
     """Run the suite on NumPy, and say which lines it leaves out."""
     session.install(".", *_group("test"), *_group("coverage"))
     _test(session, "--cov", "--cov-report=term")
+
+
+@nox.session(python=PYTHON, default=False)
+def mutation(session):
+    """Change the core in one place after another; list the changes that no test notices. Hours.
+
+    ``nox -s mutation -- "*__mutmut_3"`` tries the third change of every function, in minutes.
+    """
+    session.install(".", *_group("test"), "mutmut==3.8.1")
+    folder = Path(session.create_tmp()).resolve() / "mutation"  # mutmut works on copies beside it
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("pathkernel_core", "tests"):
+        shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = Path("pyproject.toml").read_text(encoding="utf-8")
+    (folder / "pyproject.toml").write_text(settings + MUTATION, encoding="utf-8")
+    session.chdir(folder)
+    session.run("mutmut", "run", *session.posargs, env=ENVIRONMENT)
+    session.run("mutmut", "results")
 
 
 @nox.session(python=PYTHON, default=GPU)
