@@ -269,10 +269,8 @@ def markov_choices() -> str:
 def single_heads(network: str) -> str:
     """Per cent left without each head, in ascending order of the theory's score at N = 10."""
     found = pruning(network).isel(test_set=0)
-    scores, drops = (
-        found["score"].isel(order=0).values.ravel(),
-        found["ablation_drop"].values.ravel(),
-    )
+    scores = found["score"].isel(order=0).values.ravel()
+    drops = found["ablation_drop"].values.ravel()
     whole = float(found["accuracy"].isel(order=0).sel(removed=0))
     left = [f"{100 * (whole - drop):.1f}" for drop in drops[np.argsort(scores)]]
     return f"{', '.join(left[:-1])} and {left[-1]} % of {100 * whole:.1f} %"

@@ -104,40 +104,49 @@ def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:
     }
 
 
-def measured(
-    mean: np.ndarray, variance: np.ndarray | None, labels: np.ndarray, temperature: float
-) -> dict[str, float]:
-    """Measures of predictions (:data:`pathkernel_datasets.measures.MEASURES`).
+def predicted_values(
+    data: PreparedData, means: Sequence[Array], variances: Sequence[Array], temperature: float
+) -> dict[str, Any]:
+    """Variables of predictions on the test examples, by name: moments and how well they do.
 
     Parameters
     ----------
-    mean, labels : array, shape (P,) or (P, C)
-    variance : array of that shape, or None
-        Of the output, without observation noise; None if the examples are classes.
+    data : PreparedData
+    means, variances : sequences of array, shape (P,) or (P, C)
+        Moments of the output on each test set, without offset and noise. There may be no variances
+        if the examples are classes.
     temperature : float
-        Variance T of that noise.
+        Variance T of the observation noise.
     """
-    if variance is None:
-        return {"accuracy": accuracy(mean, labels)}
-    return dataclasses.asdict(regression(mean, variance, labels, temperature))
+    means = [to_host(mean) + data.offset for mean in means]
+    variances = [to_host(variance) for variance in variances]
+    labels = [to_host(labels) for _, labels in data.test_sets.values()]
+    if data.realisation.kind == "targets":
+        scores = [
+            dataclasses.asdict(regression(*moments, wanted, temperature))
+            for *moments, wanted in zip(means, variances, labels)
+        ]
+    else:
+        scores = [{"accuracy": accuracy(*pair)} for pair in zip(means, labels)]
+    values = {name: np.array([found[name] for found in scores]) for name in scores[0]}
+    values["predictor_mean"] = padded_rows(means)
+    if variances:
+        values["predictor_variance"] = padded_rows(variances)
+    return values
 
 
 def _predictions(data: PreparedData, solution: Solution, variance: bool) -> dict[str, Any]:
     """Moments on the test examples, with or without the variance, and how well they do."""
     regress = data.realisation.kind == "targets"
-    means, variances, scores = [], [], []
-    for xi, labels in data.test_sets.values():
-        if variance or regress:
-            moments = solution.predict(xi)
-            variances.append(to_host(moments.variance))
-        mean = moments.mean if variance or regress else solution.predict_mean(xi)
-        means.append(to_host(mean) + data.offset)
-        spread = variances[-1] if regress else None
-        scores.append(measured(means[-1], spread, to_host(labels), solution.temperature))
-    values = {name: [found[name] for found in scores] for name in scores[0]}
-    values["predictor_mean"] = padded_rows(means)
-    if variance:
-        values["predictor_variance"] = padded_rows(variances)
+    tests, variances = [xi for xi, _ in data.test_sets.values()], []
+    if variance or regress:
+        moments = [solution.predict(xi) for xi in tests]
+        means, variances = ([getattr(m, name) for m in moments] for name in ("mean", "variance"))
+    else:
+        means = [solution.predict_mean(xi) for xi in tests]
+    values = predicted_values(data, means, variances, solution.temperature)
+    if not variance:
+        values.pop("predictor_variance", None)
     if data.validation is not None:
         xi, labels = data.validation
         mean = solution.predict_mean(xi)

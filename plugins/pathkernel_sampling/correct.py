@@ -13,13 +13,14 @@ import xarray as xr
 from pathkernel_core.analysis import Variable
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Prediction, Solution, minimise_action
+from pathkernel_core.minimise import Solution, minimise_action
+from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
-from pathkernel_datasets.evaluation import measured
-from pathkernel_datasets.labelling import coordinates_along, labelled, padded_rows, path_dims
+from pathkernel_datasets.evaluation import predicted_values
+from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.next_evidence import grid_corrections, grid_group
-from pathkernel_datasets.point import Point, PointData
+from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.store import check_store
@@ -108,7 +109,8 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
     """Compute the next order at a point, see :func:`open_correction`."""
     point = study.rebuild(at)
     network = point.network
-    solution, correction = _next_order(point, at.temperature)
+    problem = PathKernels(point.data.xi, point.data.labels)
+    solution, correction = _next_order(problem, network, at.temperature)
     matrix = path_dims(network.outputs)
     shape = [study.dataset.sizes[dim.removesuffix("_dual")] for dim in matrix]
     example = ("test_set", "example", *(["output"] if network.outputs > 1 else []))
@@ -134,14 +136,21 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
     saddle = [solution.predict(xi) for xi in tests]
     following = [predict_next_order(solution, xi, correction) for xi in tests]
     before, after = (
-        _predictions(point, moments, at.temperature) for moments in (saddle, following)
+        predicted_values(
+            point.data,
+            [found.mean for found in moments],
+            [found.variance for found in moments],
+            at.temperature,
+        )
+        for moments in (saddle, following)
     )
+    names = [one.name for one in described if one.name in before]
     values = {
         "order_parameter": correction.order_parameter.reshape(shape),
         "order_parameter_correction": correction.order_parameter_correction.reshape(shape),
         **{one.name: getattr(correction, one.name) for one in _EVIDENCE},
-        **before,
-        **{f"{name}_correction": after[name] - before[name] for name in before},
+        **{name: before[name] for name in names},
+        **{f"{name}_correction": after[name] - before[name] for name in names},
     }
     coordinates = coordinates_along(study.dataset, {*matrix, *example})
     return labelled(values, variables, coordinates)
@@ -172,12 +181,15 @@ def grid_evidence(
             if not lacking.sel(here).any():
                 continue
             point = study.rebuild(Point(float(width), float(temperatures[0]), int(seed)))
+            problem = PathKernels(point.data.xi, point.data.labels)
             converged = study.dataset["status"].sel(here).values == STATUS_CODES["converged"]
             values, solution = np.full((2, len(temperatures)), np.nan), None
             order = np.argsort(-temperatures)  # as the study was computed: from one to the next
             for t in order[converged[order]]:
                 report(Progress(done, total, replace(point.at, temperature=temperatures[t]).words))
-                solution, correction = _next_order(point, temperatures[t], solution)
+                solution, correction = _next_order(
+                    problem, point.network, temperatures[t], solution
+                )
                 values[:, t] = [getattr(correction, one.name) for one in variables]
                 done += 1
             named = dict(zip((one.name for one in variables), values))
@@ -187,33 +199,9 @@ def grid_evidence(
 
 
 def _next_order(
-    point: PointData, temperature: float, start: Solution | None = None
+    problem: PathKernels, network: Network, temperature: float, start: Solution | None = None
 ) -> tuple[Solution, Correction]:
-    problem = PathKernels(point.data.xi, point.data.labels)
-    solution = minimise_from(problem, point.network, float(temperature), start)
+    solution = minimise_from(problem, network, float(temperature), start)
     if solution is None or not solution.status.ok:  # raises, with its reason
-        solution = minimise_action(problem, point.network, float(temperature))
+        solution = minimise_action(problem, network, float(temperature))
     return solution, next_order(solution)
-
-
-def _predictions(
-    point: PointData, moments: Sequence[Prediction], temperature: float
-) -> dict[str, np.ndarray]:
-    """Moments on the test sets, shorter ones filled up with NaN, and measures of them."""
-    regress = point.data.realisation.kind == "targets"
-    labels = [labels for _, labels in point.data.test_sets.values()]
-    means = [found.mean + point.data.offset for found in moments]
-    variances = [found.variance for found in moments]
-    scores = [
-        measured(mean, variance if regress else None, wanted, temperature)
-        for mean, variance, wanted in zip(means, variances, labels)
-    ]
-    return {
-        "predictor_mean": padded_rows(means),
-        "predictor_variance": padded_rows(variances),
-        **{
-            name: np.array([found[name] for found in scores])
-            for name in scores[0]
-            if name != _OF_A_DISTRIBUTION
-        },
-    }
