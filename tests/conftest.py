@@ -1,5 +1,6 @@
 """Array libraries to test on, data to test with, and one thread for everything."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -21,6 +22,8 @@ import pytest
 import threadpoolctl
 
 collect_ignore = ["third_party"]  # a distribution of its own, see test_third_party_plugin.py
+
+gc.set_threshold(200_000, 20, 50)  # what JAX traces is many small objects, seldom garbage
 
 hypothesis.settings.register_profile(
     "pathkernel",

@@ -142,7 +142,6 @@ def _run_task(
 
 def _finish(out: Path, computed: int, figures: bool) -> None:
     from pathkernel_datasets.store import open_store
-    from pathkernel_views.figures import study_figures
     from pathkernel_views.tables import rich_table
 
     dataset = open_store(out)
@@ -157,5 +156,7 @@ def _finish(out: Path, computed: int, figures: bool) -> None:
             err=True,
         )
     if figures:
+        from pathkernel_views.figures import study_figures  # Matplotlib takes a second to import
+
         write_figures(study_figures(dataset), figure_folder(out))
     click.echo(f"Results: {out.resolve()}")

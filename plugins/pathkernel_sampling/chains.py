@@ -176,6 +176,7 @@ def _advance(
 ) -> tuple[ChainState, _Adaptation, dict[str, jax.Array]]:
     """Up to a block of steps; rows of the draws beyond the plan's steps stay zero."""
     kernel = nuts.build_kernel()
+    log_density = jax.jit(model.log_density)  # traced once, not at each of its places in a step
     _, update_matrix, end_window = mass_matrix_adaptation(state.inverse_mass_matrix.ndim == 1)
     restart, update_averaging, average = dual_averaging_adaptation(_ACCEPTANCE)
 
@@ -183,7 +184,7 @@ def _advance(
         moved, info = kernel(
             jax.random.fold_in(key, first + index),
             hmc.HMCState(*state[:3]),
-            model.log_density,
+            log_density,
             state.step_size,
             state.inverse_mass_matrix,
             MAX_TREE_DEPTH,

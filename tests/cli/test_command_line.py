@@ -196,7 +196,7 @@ def wait_for_points(path, count, process):
     raise AssertionError("the run computed nothing in time")
 
 
-STUDY = ["run", "hidden-markov", "--examples", "60", "--test-examples", "40", "--seed", "0-3"]
+STUDY = ["run", "hidden-markov", "--examples", "30", "--test-examples", "20", "--seed", "0-3"]
 CHOOSING = [*STUDY[:-1], "0", "--temperature", "0.01,0.03,0.1", "--widths", "10,30,100"]
 
 

@@ -13,8 +13,6 @@ from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import AnalysisError, run_study
 
-pytestmark = pytest.mark.version
-
 
 class Trace(Analysis):
     name = "trace"

@@ -14,8 +14,6 @@ from pathkernel_trained.network import NetworkShape
 from pathkernel_views.console import ProgressBar, describe
 from without_jax import without_jax
 
-pytestmark = pytest.mark.version
-
 FIGURES = {"loss": 0.5, "accuracy": 0.75, "steps/s": 12.34}
 DESCRIBED = "training, loss 0.5, accuracy 0.75, steps/s 12.3"
 NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"

@@ -18,8 +18,6 @@ from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import save_heads
 from pathkernel_views.tables import rich_table
 
-pytestmark = pytest.mark.version
-
 P, TESTS, M, WIDTH = 20, 12, 5, 4
 
 

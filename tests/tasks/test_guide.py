@@ -14,8 +14,6 @@ from pathkernel.main import main
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_tasks.layouts import LAYOUTS
 
-pytestmark = pytest.mark.version
-
 GUIDE = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text(encoding="utf-8")
 
 

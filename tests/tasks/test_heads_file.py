@@ -6,8 +6,6 @@ import pytest
 import pathkernel_core as pk
 from pathkernel_tasks.heads_file import read_heads, save_heads
 
-pytestmark = pytest.mark.version
-
 WIDTH = 4
 
 

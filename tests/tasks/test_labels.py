@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from pathkernel_tasks.labels import read_labels
 
-pytestmark = pytest.mark.version
-
 CLASSES = st.one_of(
     st.lists(st.integers(-5, 300), min_size=2, max_size=6, unique=True),
     st.lists(st.text("abcxyz", min_size=1, max_size=4), min_size=2, max_size=6, unique=True),

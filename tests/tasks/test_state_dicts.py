@@ -13,8 +13,6 @@ from pathkernel_tasks.layouts import LAYOUTS, find_modules
 from pathkernel_tasks.state_dict_files import read_state_dict, state_dict_shapes
 from pathkernel_tasks.state_dicts import extract_heads
 
-pytestmark = pytest.mark.version
-
 WIDTH, HEADS = 12, 3
 G = WIDTH // HEADS
 

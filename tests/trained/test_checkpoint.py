@@ -24,8 +24,6 @@ from pathkernel_trained.checkpoint import (
 from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.network import NetworkShape, initial_weights
 
-pytestmark = pytest.mark.version
-
 SHAPE = NetworkShape(2, 3, 10, 4)
 ABOUT = {"step": 7, "validation_accuracy": 0.75, "settings": {"seed": 0}}
 

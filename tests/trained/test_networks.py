@@ -17,8 +17,6 @@ from pathkernel_trained.networks import Cost, network_cost, pruned_checkpoint
 from pathkernel_trained.path_network import along_paths
 from pathkernel_trained.scores import trained_scores
 
-pytestmark = pytest.mark.version
-
 ABOUT = {"step": 7, "validation_accuracy": 0.75}
 
 
