@@ -1,5 +1,6 @@
 """The command ``pathkernel train``, its presets, and one training on real images."""
 
+import functools
 import os
 
 import numpy as np
@@ -152,11 +153,13 @@ def test_the_command_trains_and_goes_on(capsys, monkeypatch, tmp_path):
     pytest.importorskip("optax", reason=NEEDS_EXTRA)
     import xarray as xr
 
-    from pathkernel_one_shot.training import one_shot_accuracy
+    from pathkernel_one_shot import training
     from pathkernel_tasks.heads_file import read_heads
     from pathkernel_trained.checkpoint import read_checkpoint
 
     monkeypatch.chdir(tmp_path)
+    read_once = functools.cache(training.omniglot_data)  # 24,000 drawings take seconds
+    monkeypatch.setattr(training, "omniglot_data", read_once)
     folder = tmp_path / "one-shot-images-1-2-8-4"
     for again in (False, True):
         code, out, err = outcome(capsys, *TINY, "--test-episodes", "200")
@@ -168,12 +171,12 @@ def test_the_command_trains_and_goes_on(capsys, monkeypatch, tmp_path):
         assert "Test accuracy: " in out
     checkpoint = read_checkpoint(folder / "network.safetensors")
     accuracy = float(xr.open_zarr(folder / "curves.zarr")["test_accuracy"])
-    assert one_shot_accuracy(checkpoint, "test", 200, seed=0) == accuracy
+    assert training.one_shot_accuracy(checkpoint, "test", 200, seed=0) == accuracy
     assert 0.3 < accuracy < 0.7, "eight steps teach nothing"
     assert len(read_heads(folder / "network.safetensors", 192).layers) == 1
     for wrong in ({"split": "tset"}, {"episodes": 3}):
         with pytest.raises(ValueError, match=r"split must be one of|episodes must be even"):
-            one_shot_accuracy(checkpoint, **wrong)
+            training.one_shot_accuracy(checkpoint, **wrong)
 
 
 @pytest.mark.slow
