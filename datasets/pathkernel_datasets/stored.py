@@ -13,7 +13,7 @@ import zarr
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.network import Network
-from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
@@ -24,6 +24,7 @@ from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.store import check_store, open_store
 from pathkernel_datasets.study import Study
+from pathkernel_datasets.watching import supervised
 
 
 class StoredStudy:
@@ -139,7 +140,8 @@ def compute_result(
     store: str | os.PathLike,
     *,
     plugins: Plugins | None = None,
-    report: Report = silent,
+    threads: int | None = 1,
+    report: Report | None = None,
 ) -> StoredStudy:
     """Compute a result of a study, and keep it in the study's store.
 
@@ -151,8 +153,11 @@ def compute_result(
         Result store of the study.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
-    report : callable
-        Called with a Progress as work goes on; not called if nothing was left to do.
+    threads : int, optional
+        Threads of the linear algebra on the CPU; None leaves their number as it is.
+    report : callable, optional
+        Called with a Progress as work goes on; not called if nothing was left to do. By default
+        a bar shows it, as for :func:`pathkernel_datasets.sweep.run_study`.
 
     Returns
     -------
@@ -178,9 +183,9 @@ def compute_result(
     def tell(progress: Progress) -> None:
         nonlocal told
         told = True
-        report(progress)
+        shown(progress)
 
-    with sole_writer(study.path):
+    with supervised(report, threads) as shown, sole_writer(study.path):
         computed = result.compute(study, tell)
         for place, part in _parts(result, computed):
             if not told:  # by which callers know that there was something to do

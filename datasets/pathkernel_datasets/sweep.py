@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.errors import NotPositiveDefiniteError
@@ -42,8 +43,9 @@ from pathkernel_datasets.schema import (
     core_variables,
     validation_variables,
 )
-from pathkernel_datasets.store import Store
+from pathkernel_datasets.store import Store, open_store
 from pathkernel_datasets.study import Study, versions
+from pathkernel_datasets.watching import supervised
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 
@@ -53,8 +55,9 @@ def run_study(
     path: str | os.PathLike,
     *,
     analyses: Iterable[Analysis] | None = None,
-    report: Report = silent,
-) -> int:
+    threads: int | None = 1,
+    report: Report | None = None,
+) -> xr.Dataset:
     """Compute a study into a Zarr store, or go on where an earlier run stopped.
 
     Parameters
@@ -65,19 +68,36 @@ def run_study(
     analyses : iterable of Analysis, optional
         Analyses whose variables the store also holds; by default all that are registered, as on
         the command line. A store that was begun with others goes on with those.
-    report : callable
-        Called with a Progress before every step.
+    threads : int, optional
+        Threads of the linear algebra on the CPU; None leaves their number as it is.
+    report : callable, optional
+        Called with a Progress before every step, not at all if nothing was left to do. By default
+        a bar shows it, on a terminal and in a notebook; elsewhere a line on stderr every minute.
 
     Returns
     -------
-    int
-        Number of grid points that were computed; 0 if the store was complete.
+    xarray.Dataset
+        All that the store holds, lazily.
 
     Raises
     ------
     StoreError
         If the store is damaged, holds another study, or cannot be written.
     """
+    array_library(study.backend, study.dtype)  # loaded before its threads are limited
+    with supervised(report, threads) as tell:
+        compute_study(study, path, analyses=analyses, report=tell)
+    return open_store(path)
+
+
+def compute_study(
+    study: Study,
+    path: str | os.PathLike,
+    *,
+    analyses: Iterable[Analysis] | None = None,
+    report: Report = silent,
+) -> int:
+    """Compute a study as :func:`run_study` does; the number of grid points that were computed."""
     path = Path(path)
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
     identity = study.identity()
@@ -88,16 +108,19 @@ def run_study(
         analyses = _stored_analyses(store, analyses)
     computed = 0
     total = len(study.seeds) * len(study.temperatures) * len(study.widths)
-    for index, seed in enumerate(study.seeds):
-        if store is not None and _complete(store, index):
-            continue
+    missing = [
+        index for index in range(len(study.seeds)) if store is None or not _complete(store, index)
+    ]
+    for index in missing:
+        seed = study.seeds[index]
         done = 0 if store is None else int((store.marker("status") != 0).sum())
         report(Progress(done, total, f"seed {seed}: data and attention"))
         data = prepare_data(study, seed, library)
         if store is None:
             store = _create(path, study, identity, data, analyses, library)
         computed += _fill_seed(store, study, index, data, analyses, report, total)
-    report(Progress(total, total, "complete"))
+    if missing:
+        report(Progress(total, total, "complete"))
     return computed
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import help_of, options_of
 from pathkernel.output import figure_folder, leave_interrupted, print_views, write_figures
 from pathkernel_core.hooks import PluginError, Plugins
@@ -58,25 +58,14 @@ def result_command(result: type[Result]) -> click.Command:
     )
 
 
-def prepare_jax() -> None:
-    """Make JAX compute in float64 and on one core; it must not be imported yet."""
-    os.environ.setdefault("JAX_ENABLE_X64", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault(
-        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    )
-
-
 def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> None:
     prepare_jax()
-    from threadpoolctl import threadpool_limits
-
     from pathkernel_datasets.stored import compute_result
-    from pathkernel_views.console import showing_progress
+    from pathkernel_datasets.watching import showing_progress
 
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with threadpool_limits(limits=1), showing_progress() as report:
+        with showing_progress() as report:
             study = compute_result(wanted, store, plugins=plugins, report=report)
     except KeyboardInterrupt:
         leave_interrupted(f"What is computed is in {store}; run the same command again to go on.")

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pathkernel.groups import SuggestingGroup
+from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import Numbers, help_of, options_of
 from pathkernel.output import figure_folder, leave_interrupted, print_views, write_figures
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Task
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 class TaskGroup(SuggestingGroup):
@@ -115,21 +119,20 @@ def _run_task(
     figures: bool,
     threads: int,
 ) -> None:
-    # before the library is imported: JAX computes in float32 otherwise, OpenMP takes all cores
-    os.environ.setdefault("JAX_ENABLE_X64", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    from threadpoolctl import threadpool_limits
-
+    if backend == "jax":
+        prepare_jax(threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
     from pathkernel_datasets.study import Study
     from pathkernel_datasets.sweep import run_study
-    from pathkernel_views.console import showing_progress
+    from pathkernel_datasets.watching import showing_progress
 
     study = Study(task, widths, temperatures, seeds, backend, dtype)
     out = Path(f"{task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with threadpool_limits(limits=threads), showing_progress() as report:
-            computed = run_study(study, out, analyses=plugins.analyses.values(), report=report)
+        with showing_progress() as report:
+            analyses = plugins.analyses.values()
+            dataset = run_study(study, out, analyses=analyses, threads=threads, report=report)
     except KeyboardInterrupt:
         kept = (
             f"What is computed is in {out}; run"
@@ -137,14 +140,12 @@ def _run_task(
             else "Nothing was computed yet; run"
         )
         leave_interrupted(f"{kept} the same command again to go on.")
-    _finish(out, computed, figures)
+    _finish(out, dataset, report.called, figures)
 
 
-def _finish(out: Path, computed: int, figures: bool) -> None:
-    from pathkernel_datasets.store import open_store
+def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> None:
     from pathkernel_views.tables import rich_table
 
-    dataset = open_store(out)
     print_views([rich_table(dataset)])
     if not computed:
         click.echo("Nothing was left to compute: the store was complete.")

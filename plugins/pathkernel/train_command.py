@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pathkernel.groups import SuggestingGroup
+from pathkernel.jax_settings import prepare_jax
 from pathkernel.output import INTERRUPTED
-from pathkernel.result_command import prepare_jax
 from pathkernel_core.extras import import_extra
 from pathkernel_one_shot.presets import DEFAULT, PRESETS, default_folder, preset
 
@@ -107,8 +107,8 @@ def one_shot_images(
     )
     folder = Path(default_folder(shape)) if out is None else out
     training = import_extra("pathkernel_one_shot.training", "training", "training", _EXTRA)
+    from pathkernel_datasets.watching import showing_progress
     from pathkernel_one_shot.training_run import TrainingSettings
-    from pathkernel_views.console import showing_progress
 
     decay = chosen.weight_decay if weight_decay is None else weight_decay
     try:

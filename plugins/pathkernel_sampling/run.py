@@ -14,7 +14,7 @@ import blackjax
 import numpy as np
 
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
-from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.progress import Progress, Report
 from pathkernel_core.sampler import Model
 from pathkernel_datasets.labelling import path_dims
 from pathkernel_datasets.point import Point
@@ -48,7 +48,7 @@ def sample_study(
     target_ess: float | None = None,
     jobs: int = 1,
     plugins: Plugins | None = None,
-    report: Report = silent,
+    report: Report | None = None,
 ) -> str:
     """Sample the posterior at a point of a study, or go on where an earlier run stopped.
 
@@ -84,8 +84,9 @@ def sample_study(
         Chains that are drawn at the same time, in threads.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
-    report : callable
-        Called with a Progress before every step.
+    report : callable, optional
+        Called with a Progress before every step; by default as for
+        :func:`pathkernel_datasets.stored.compute_result`.
 
     Returns
     -------

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.network import Network
-from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.progress import Progress, Report
 from pathkernel_core.task import Examples
 from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.errors import StoreError
@@ -61,7 +61,7 @@ def prune_study(
     episodes: int = Pruning.episodes,
     random: int = Pruning.random,
     resamples: int = Pruning.resamples,
-    report: Report = silent,
+    report: Report | None = None,
 ) -> xr.Dataset:
     """Compare orders in which the heads of a study's trained network can be removed.
 
@@ -94,7 +94,7 @@ def prune_study(
         Orders drawn at random.
     resamples : int
         Resamples of the bootstrap.
-    report : callable
+    report : callable, optional
         Called with a Progress after every batch of examples.
 
     Returns

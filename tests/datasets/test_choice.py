@@ -23,7 +23,7 @@ from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.sweep import compute_study
 
 TEMPERATURES = (1.0, 0.02, 0.3)  # in no order
 
@@ -70,7 +70,7 @@ class Validated(Small):
 
 def run(path, task=None, **settings):
     settings = {"temperatures": TEMPERATURES, "seeds": (3, 4), **settings}
-    return run_study(Study(task or Validated(), **settings), path)
+    return compute_study(Study(task or Validated(), **settings), path)
 
 
 @pytest.fixture(scope="module")

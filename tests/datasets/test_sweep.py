@@ -21,7 +21,7 @@ from pathkernel_datasets import store as store_module
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.sweep import compute_study
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Small(Task):
 
 def run(path, task=None, **settings):
     study = Study(task or Small(), seeds=(3, 4), **settings)
-    return run_study(study, path, analyses=pathkernel_analyses())
+    return compute_study(study, path, analyses=pathkernel_analyses())
 
 
 @pytest.fixture(scope="module")

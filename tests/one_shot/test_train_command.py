@@ -5,18 +5,13 @@ import os
 
 import numpy as np
 import pytest
-from rich.progress import Progress as Bar
 
 from pathkernel.main import main
 from pathkernel_core.hooks import UnknownNameError
-from pathkernel_core.progress import Progress
 from pathkernel_one_shot.presets import PRESETS, default_folder, preset
 from pathkernel_trained.network import NetworkShape
-from pathkernel_views.console import ProgressBar, describe
 from without_jax import without_jax
 
-FIGURES = {"loss": 0.5, "accuracy": 0.75, "steps/s": 12.34}
-DESCRIBED = "training, loss 0.5, accuracy 0.75, steps/s 12.3"
 NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"
 TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.002")
 needs_data = pytest.mark.skipif(
@@ -60,30 +55,6 @@ def test_without_jax_the_command_says_what_to_install(tmp_path):
     assert 'pip install "pathkernel[training]"' in found.stderr
     assert "training needs jax" in found.stderr
     assert not (tmp_path / "run").exists()
-
-
-def test_progress_in_words():
-    pytest.importorskip("optax", reason=NEEDS_EXTRA)
-    unknown = dict.fromkeys(FIGURES, float("nan"))
-    assert describe(Progress(0, 10, "starting", unknown)) == "starting"
-    assert describe(Progress(5, 10, "training", FIGURES)) == DESCRIBED
-
-
-def test_progress_on_the_shared_bar():
-    pytest.importorskip("optax", reason=NEEDS_EXTRA)
-    with Bar(disable=True) as bar:
-        report = ProgressBar(bar)
-        (line,) = bar.tasks
-        assert (line.description, line.total) == ("starting", None)
-        started = line.start_time
-        report(Progress(4, 10, "starting"))
-        assert (line.completed, line.total) == (4, 10), "of a training that goes on"
-        assert line.start_time > started, "reading images does not count for the time left"
-        started = line.start_time
-        report(Progress(5, 10, "training", FIGURES))
-        assert (line.completed, line.total) == (5, 10)
-        assert line.start_time == started
-        assert line.description == DESCRIBED
 
 
 @pytest.mark.parametrize(
