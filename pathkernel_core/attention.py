@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import array_api_compat
 import numpy as np
@@ -14,6 +14,7 @@ from pathkernel_core.backend import (
     Array,
     array_namespace,
     batches,
+    compiled,
     holds,
     not_overflown,
     real_floating,
@@ -48,7 +49,27 @@ class Layer(Protocol):
         """Layer with each of its arrays replaced by ``function(array)``."""
 
 
-def _softmax_over_keys(scores: Array, xp: object) -> Array:
+def _attention_of_heads(
+    inputs: Array, queries: Array, keys: Array, scale: float, query: int | None
+) -> Array:
+    xp = array_api_compat.array_namespace(inputs)
+    asking = inputs if query is None else inputs[:, query : query + 1, :]
+    keys = xp.matmul(inputs[:, None, :, :], xp.matrix_transpose(keys))
+    queries = xp.matmul(asking[:, None, :, :], xp.matrix_transpose(queries))
+    return _softmax_over_keys(scale * xp.matmul(keys, xp.matrix_transpose(queries)), xp)
+
+
+def _attention_of_products(
+    inputs: Array, products: Array, scale: float, query: int | None
+) -> Array:
+    xp = array_api_compat.array_namespace(inputs)
+    inputs = inputs[:, None, :, :]
+    asking = inputs if query is None else inputs[:, :, query : query + 1, :]
+    directions = xp.matmul(asking, xp.matrix_transpose(products))
+    return _softmax_over_keys(scale * xp.matmul(inputs, xp.matrix_transpose(directions)), xp)
+
+
+def _softmax_over_keys(scores: Array, xp: Any) -> Array:
     weights = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
     return weights / xp.sum(weights, axis=-2, keepdims=True)
 
@@ -88,10 +109,8 @@ class QueryKey:
         scale = self.scale
         if scale is None:
             scale = 1 / (self.queries.shape[2] * math.sqrt(self.queries.shape[1]))
-        asking = inputs if query is None else inputs[:, query : query + 1, :]
-        keys = xp.matmul(inputs[:, None, :, :], xp.matrix_transpose(self.keys))
-        queries = xp.matmul(asking[:, None, :, :], xp.matrix_transpose(self.queries))
-        return _softmax_over_keys(scale * xp.matmul(keys, xp.matrix_transpose(queries)), xp)
+        evaluate = compiled(_attention_of_heads, xp, static=("query",))
+        return evaluate(inputs, self.queries, self.keys, scale, query=query)
 
     def select(self, examples: slice) -> QueryKey:
         """The layer itself: queries and keys do not depend on the example."""
@@ -135,11 +154,8 @@ class AttentionProduct:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, products=self.products)
         _check_width(inputs, self.products.shape[-1], "products")
-        inputs = inputs[:, None, :, :]
-        asking = inputs if query is None else inputs[:, :, query : query + 1, :]
-        directions = xp.matmul(asking, xp.matrix_transpose(self.products))
-        scores = self.scale * xp.matmul(inputs, xp.matrix_transpose(directions))
-        return _softmax_over_keys(scores, xp)
+        evaluate = compiled(_attention_of_products, xp, static=("query",))
+        return evaluate(inputs, self.products, self.scale, query=query)
 
     def select(self, examples: slice) -> AttentionProduct:
         """The layer itself: the products do not depend on the example."""
@@ -283,14 +299,26 @@ def _attentioned_batch(
     inputs: Array, layers: Sequence[Layer], token: int | None, batch: slice, xp: object
 ) -> Array:
     inputs = inputs[batch, ...]
-    weights = layers[-1].select(batch).attention(inputs, query=token)
-    weights = xp.mean(weights, axis=-1)  # (batch, H_L, M); one column unless the mean is read out
+    omega = layers[-1].select(batch).attention(inputs, query=token)
+    weights = compiled(_over_queries, xp)(omega)
     for layer in reversed(layers[:-1]):
-        omega = layer.select(batch).attention(inputs)
-        # v_{h, rest}(s) = sum over t of Omega_{h, s, t} v_rest(t): no M x M product is formed
-        weights = xp.matmul(weights[:, None, :, :], xp.matrix_transpose(omega))
-        weights = xp.reshape(weights, (inputs.shape[0], -1, inputs.shape[1]))
+        weights = compiled(_continued, xp)(layer.select(batch).attention(inputs), weights)
     return xp.matmul(weights, inputs)
+
+
+def _over_queries(omega: Array) -> Array:
+    """Mean over query tokens, of which there is one unless the mean is read out: (batch, H, M)."""
+    return array_api_compat.array_namespace(omega).mean(omega, axis=-1)
+
+
+def _continued(omega: Array, weights: Array) -> Array:
+    """Weights of tokens along paths, (batch, paths, M), with a layer below: (batch, H·paths, M).
+
+    v_{h, rest}(s) = sum over t of Omega_{h, s, t} v_rest(t): no M x M product is formed.
+    """
+    xp = array_api_compat.array_namespace(omega)
+    weights = xp.matmul(weights[:, None, :, :], xp.matrix_transpose(omega))
+    return xp.reshape(weights, (omega.shape[0], -1, omega.shape[2]))
 
 
 def _readout_token(readout: Readout, tokens: int) -> int | None:

@@ -8,7 +8,10 @@ import re
 import sys
 from pathlib import Path
 
+import matplotlib
+import matplotlib.pyplot as plt
 import pytest
+import xarray as xr
 
 from pathkernel_core import hooks
 from pathkernel_core.testing import check_task
@@ -32,7 +35,7 @@ def code_blocks(document, language):
 
 def test_readme_examples_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    example, sub_network, gradients, study, dataset = code_blocks("README.md", "python")
+    example, sub_network, gradients, study, dataset, drawing = code_blocks("README.md", "python")
     namespace = {}
     exec(example + sub_network, namespace)
     assert "CONVERGED" in capsys.readouterr().out
@@ -41,7 +44,14 @@ def test_readme_examples_run(capsys, tmp_path, monkeypatch):
         exec(gradients, namespace)
         assert "torch.Size([3, 4, 16])" in capsys.readouterr().out
     exec(study, {})
-    exec(dataset.replace("hidden-markov.zarr", "small.zarr"), {})
+    exec(dataset.replace("hidden-markov.zarr", "small.zarr"), namespace)
+    with xr.open_dataset("hidden-markov.nc") as kept:
+        assert kept.equals(namespace["dataset"])
+    with matplotlib.rc_context({"backend": "agg"}):
+        exec(drawing.replace("hidden-markov.zarr", "small.zarr"), {})
+        labels = [label.get_text() for label in plt.gca().get_xticklabels()]
+        plt.close()
+    assert labels == ["1-1", "1-2", "2-1", "2-2"]
 
 
 def test_readme_example_is_short():

@@ -15,6 +15,7 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.atomic import remove_left_over, replacing
+from pathkernel_datasets.labelling import storable
 from pathkernel_datasets.lock import exclusive
 
 _OLD, _NAME = "old", "name"  # a group that is being replaced, and which it is
@@ -57,7 +58,7 @@ def add_group(path: str | os.PathLike, group: str, dataset: xr.Dataset) -> None:
     """
     partial = folder_beside(path)
     try:
-        dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+        storable(dataset).to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
         _index(path, group, ())  # killed on the way, it is missing rather than half of each
         move_into(partial, path, group)
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +63,44 @@ def coordinate_values(values: Iterable[Any]) -> np.ndarray:
     if values and isinstance(values[0], str):
         return np.array(values, dtype=np.dtypes.StringDType())
     return np.asarray(values)
+
+
+def storable(dataset: xr.Dataset) -> xr.Dataset:
+    """Dataset as stores hold it: what Zarr specifies, and NetCDF can hold too.
+
+    Text is of any length, an attribute a text, a number or a list of numbers; others become JSON.
+    """
+    attributes = {name: _plain(value) for name, value in dataset.attrs.items()}
+    return _with_text(dataset, np.dtypes.StringDType()).assign_attrs(attributes)
+
+
+def drawable(dataset: xr.Dataset) -> xr.Dataset:
+    """Dataset of a store with text of fixed length, which xarray's figures take."""
+    return _with_text(dataset, np.dtype("U"))
+
+
+def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
+    return dataset.assign_coords(
+        {
+            name: (held.dims, np.array(held.values.tolist(), dtype=dtype), held.attrs)
+            for name, held in dataset.coords.items()
+            if held.dtype.kind in "TU" and held.dtype.kind != dtype.kind
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, list) and value and isinstance(value[0], numbers.Real):
+        return value
+    return json.dumps(value) if isinstance(value, (Mapping, list)) else value
+
+
+def json_attribute(attributes: Mapping[str, Any], name: str) -> Any:
+    """Attribute that is a mapping or a list of text, which older stores hold as such."""
+    value = attributes.get(name, "{}")
+    return json.loads(value) if isinstance(value, str) else value
 
 
 def coordinates_along(dataset: xr.Dataset, dims: Iterable[str]) -> dict[str, xr.Variable]:

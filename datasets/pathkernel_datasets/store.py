@@ -17,7 +17,7 @@ import zarr
 from pathkernel_core.analysis import Variable
 from pathkernel_datasets.atomic import replacing_folder
 from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.labelling import variable_attributes
+from pathkernel_datasets.labelling import drawable, json_attribute, storable, variable_attributes
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
 from pathkernel_datasets.study import SCHEMA_VERSION
 
@@ -64,13 +64,14 @@ class Store:
                 **attributes,
                 "schema_version": SCHEMA_VERSION,
                 "references": _REFERENCE,
-                "variables": [variable.name for variable in variables],
+                # "variables" is a name of NetCDF's own
+                "variable_names": [variable.name for variable in variables],
                 "study": json.dumps(study, sort_keys=True),
             },
         )
         try:
             with replacing_folder(path, overwrite=False) as partial:
-                dataset.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+                storable(dataset).to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
                 group = zarr.open_group(partial, mode="r+")
                 for variable in variables:
                     _create_array(group, variable, sizes)
@@ -103,7 +104,7 @@ class Store:
     @property
     def analyses(self) -> list[str]:
         """Names of the analyses whose variables the store holds."""
-        return list(self._group.attrs["analyses"])
+        return list(json_attribute(self._group.attrs, "analyses"))
 
     @property
     def markers(self) -> list[str]:
@@ -173,15 +174,16 @@ def check_store(path: Path) -> dict[str, Any]:
             f"{path} has schema version {attributes['schema_version']}, this pathkernel reads "
             f"version {SCHEMA_VERSION}; install the version of pathkernel that wrote it"
         )
-    missing = set(attributes.get("variables", ())) - present
-    if missing:
-        raise StoreError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}; {remedy}")
+    listed = "variables" if "variables" in attributes else "variable_names"  # older, newer
     try:
         study = json.loads(attributes["study"])
+        missing = set(json_attribute(attributes, listed)) - present
     except (TypeError, json.JSONDecodeError) as error:
         raise StoreError(
             f"{path} is damaged: its study is unreadable ({error}); {remedy}"
         ) from None
+    if missing:
+        raise StoreError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}; {remedy}")
     for name in POINT:
         try:
             intact = np.array_equal(group[name][...], study[f"{name}s"])
@@ -193,7 +195,7 @@ def check_store(path: Path) -> dict[str, Any]:
 
 
 def open_store(path: str | os.PathLike) -> xr.Dataset:
-    """Open a result store as a lazy dataset.
+    """Open a result store as a lazy dataset, its text of fixed length so that xarray draws it.
 
     Raises
     ------
@@ -203,7 +205,7 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     path = Path(path)
     check_store(path)
     try:
-        return xr.open_zarr(path, chunks=None)
+        return drawable(xr.open_zarr(path, chunks=None))
     except Exception as error:
         raise StoreError(f"{path} is damaged ({error}); run the study again elsewhere") from None
 

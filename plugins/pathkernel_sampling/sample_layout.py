@@ -12,7 +12,12 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.analysis import Variable
-from pathkernel_datasets.labelling import coordinates_along, labelled, variable_attributes
+from pathkernel_datasets.labelling import (
+    coordinates_along,
+    labelled,
+    storable,
+    variable_attributes,
+)
 
 STATE = "state_"
 """Prefix of the arrays that hold the chains' states."""
@@ -131,7 +136,7 @@ def create_adaptation(
 
 
 def _write_dataset(folder: Path, group: str, dataset: xr.Dataset) -> None:
-    dataset.to_zarr(folder, group=group, mode="w", zarr_format=3, consolidated=False)
+    storable(dataset).to_zarr(folder, group=group, mode="w", zarr_format=3, consolidated=False)
 
 
 def _attributes(name: str) -> dict[str, str]:

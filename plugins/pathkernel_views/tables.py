@@ -12,6 +12,7 @@ import xarray as xr
 from pathkernel_datasets.choice import default_choice
 from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.gains import gains
+from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
@@ -309,7 +310,8 @@ def _caption(dataset: xr.Dataset, selection: Selection) -> str:
         f"{dataset.attrs.get('dtype', 'unknown')}; {selection.describe()}.",
     ]
     lines += [
-        f"{name.capitalize()}: {note}" for name, note in dataset.attrs.get("notes", {}).items()
+        f"{name.capitalize()}: {note}"
+        for name, note in json_attribute(dataset.attrs, "notes").items()
     ]
     status = dataset["status"].values
     missing = int((status == NOT_COMPUTED).sum())

@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 import pathkernel_core as pk
 from pathkernel_core.testing import TaskContract
+from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
@@ -108,7 +109,7 @@ def check_study(task, path, direct):
 def test_a_study_is_what_the_core_computes(tmp_path, data, arrays, heads, direct, name):
     task = Custom(inputs=data(arrays, name), heads=heads, readout="mean")
     study = check_study(task, tmp_path / "study.zarr", direct)
-    assert study.attrs["notes"] == {"labels": "classes 0 and 1 became −1 and +1"}
+    assert json_attribute(study.attrs, "notes") == {"labels": "classes 0 and 1 became −1 and +1"}
     assert f"custom, {name}, heads.safetensors" in study.attrs["title"]
 
 
@@ -117,7 +118,7 @@ def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, di
     path = data(matrices(arrays, layers, last=key_axis == "last"))
     task = Custom(inputs=path, readout="mean", key_axis=key_axis, approximation="of an encoder")
     study = check_study(task, tmp_path / "study.zarr", direct)
-    assert study.attrs["notes"]["approximation"] == "of an encoder"
+    assert json_attribute(study.attrs, "notes")["approximation"] == "of an encoder"
     caption = str(rich_table(open_store(tmp_path / "study.zarr")).caption)
     assert "Approximation: of an encoder" in caption
     assert "Labels: classes 0 and 1" in caption
@@ -161,7 +162,7 @@ def test_attention_matrices_depart_from_the_theory(tmp_path, data, arrays, layer
         Study(Custom(inputs=path, approximation=given), widths=(10,), temperatures=(0.1,)),
         tmp_path / "study.zarr",
     )
-    notes = open_store(tmp_path / "study.zarr").attrs["notes"]
+    notes = json_attribute(open_store(tmp_path / "study.zarr").attrs, "notes")
     assert ("approximation" in notes) == bool(expected)
     assert expected in notes.get("approximation", "")
 
