@@ -15,6 +15,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.choices import CHOICES, WORDS, choices_of
+from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.schema import STATUS_CODES
 
 NOT_COMPUTED = STATUS_CODES["not computed"]
@@ -46,13 +47,13 @@ def check_choice(dataset: xr.Dataset, choice: str, among: Collection[str] = WORD
         raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
     if choices_of(dataset)[choice].score not in dataset:
         if choice == "next-evidence":
-            raise ValueError(
+            raise NotInStoreError(
                 "the store holds the log evidence to next order at all temperatures and seeds "
                 "of no width; compute it with: pathkernel correct FILE.zarr --grid --widths N,N, "
                 "and in Python take StoredStudy(path).dataset (pathkernel_datasets.stored)"
             )
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
-        raise ValueError(
+        raise NotInStoreError(
             "the store has no validation scores, because its task gives no validation examples; "
             f'choose the temperature by "{default_choice(dataset)}", or name one of {listed}'
         )

@@ -10,4 +10,4 @@ class StoreError(PathkernelError, RuntimeError):
 
 
 class NotInStoreError(StoreError, ValueError):
-    """A store lacks the seed, temperature or width that is asked for."""
+    """A store lacks the seed, temperature or width, or the choice, that is asked for."""

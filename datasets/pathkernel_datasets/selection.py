@@ -181,7 +181,7 @@ def _check_defined(dataset: xr.Dataset, choice: str, missing: np.ndarray) -> Non
         if not undefined.any():
             why, undefined = "to next order is not computed on the grid of N = {}", missing
         widths = ", ".join(number(width) for width in dataset["width"].values[undefined])
-        raise ValueError(
+        raise NotInStoreError(
             f"the log evidence {why.format(widths)}; choose the temperature by "
             f'"{default_choice(dataset)}"'
         )

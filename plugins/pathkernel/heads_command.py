@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from pathkernel.options import Numbers
+from pathkernel.output import say
 
 _LAYOUTS = ("auto", "multihead", "fused", "bert", "gpt2", "llama")
 
@@ -57,10 +58,10 @@ def heads(
 
     if out is None:
         found, modules = find_modules(list(state_dict_shapes(state_dict)), layout)
-        click.echo(f"Layout: {found.name} ({found.origin})")
+        say(f"Layout: {found.name} ({found.origin})")
         for number, prefix in enumerate(modules, start=1):
-            click.echo(f"{number:>4}  {prefix or '(the whole file)'}")
-        click.echo("Write them with --heads-per-layer H --out heads.safetensors")
+            say(f"{number:>4}  {prefix or '(the whole file)'}")
+        say("Write them with --heads-per-layer H --out heads.safetensors")
         return
     if heads_per_layer is None:
         raise click.UsageError("--heads-per-layer is needed: a state dict does not tell it")
@@ -68,12 +69,12 @@ def heads(
     save_heads(out, extracted.layers, approximation=extracted.approximation)
     for number, (prefix, layer) in enumerate(zip(extracted.modules, extracted.layers), start=1):
         count, qk_width, width = layer.queries.shape
-        click.echo(
+        say(
             f"Layer {number}: {prefix or '(the whole file)'}  {count} heads, width of queries and "
             f"keys {qk_width}, tokens {width}, scale {layer.scale:.6g}"
         )
     if extracted.constant:
-        click.echo("With biases: tokens need a constant 1 appended (run custom --constant).")
+        say("With biases: tokens need a constant 1 appended (run custom --constant).")
     if extracted.approximation:
-        click.echo(f"Approximation: {extracted.approximation}")
-    click.echo(f"Heads: {out.resolve()}")
+        say(f"Approximation: {extracted.approximation}")
+    say(f"Heads: {out.resolve()}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from pathkernel.groups import SuggestingGroup
-from pathkernel.output import INTERRUPTED
+from pathkernel.output import INTERRUPTED, say
 from pathkernel.result_command import result_command
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
@@ -45,21 +45,21 @@ def _run(arguments: list[str]) -> int:
         for entry in plugins.loaded:
             if entry.error:
                 source = f"{entry.name} of {entry.distribution}"
-                click.echo(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
+                say(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
         group = _with_commands(plugins)
         group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
     except click.exceptions.Abort:
         return INTERRUPTED
     except KeyboardInterrupt:
-        click.echo("Interrupted.", err=True)
+        say("Interrupted.", err=True)
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except Exception as error:
         if "--traceback" in arguments:
-            traceback.print_exc()
-        click.echo(f"Error: {_message(error)}", err=True)
+            say(traceback.format_exc(), err=True)
+        say(f"Error: {_message(error)}", err=True)
         return 1
     return 0
 
@@ -97,5 +97,5 @@ def _with_commands(plugins: Plugins) -> click.Group:
         try:
             group.add_command(result_command(result))
         except PluginError as error:
-            click.echo(f"Warning: the result {result.name} has no command: {error}", err=True)
+            say(f"Warning: the result {result.name} has no command: {error}", err=True)
     return group

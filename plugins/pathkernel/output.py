@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
+from pathkernel_core.text import printable
+
 INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
 
 
@@ -20,9 +22,14 @@ def print_views(views: Iterable[Any]) -> None:
     console = stdout_console()
     for view in views:
         if isinstance(view, str):
-            click.echo(view)
+            say(view)
         else:
             console.print(view)
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print text to stdout or stderr, in which nothing can command the terminal."""
+    click.echo(printable(line, keep="\n"), err=err)
 
 
 def figure_folder(store: Path) -> Path:
@@ -30,16 +37,27 @@ def figure_folder(store: Path) -> Path:
     return store.with_name(f"{store.stem}-figures")
 
 
-def write_figures(figures: Mapping[str, Callable[[], Any]], folder: Path) -> None:
-    """Write figures into a folder; say where, and which were left out and why."""
+def write_figures(
+    figures: Mapping[str, Callable[[], Any]], folder: Path, *, asked_for: bool = False
+) -> None:
+    """Write figures into a folder; say where, and which were left out and why.
+
+    Raises
+    ------
+    Exception
+        If none can be drawn and they are what was asked for; else what was computed is kept, and a
+        warning says why they are missing.
+    """
     from pathkernel_views import figure_files
 
     try:
-        figure_files.write_figures(figures, folder, lambda line: click.echo(line, err=True))
-    except OSError as error:  # what was computed is kept
-        click.echo(f"Warning: no figures are written ({error}).", err=True)
+        figure_files.write_figures(figures, folder, lambda line: say(line, err=True))
+    except Exception as error:
+        if asked_for and not isinstance(error, OSError):
+            raise
+        say(f"Warning: no figures are written ({error}).", err=True)
     else:
-        click.echo(f"Figures: {folder.resolve()}")
+        say(f"Figures: {folder.resolve()}")
 
 
 def leave_interrupted(message: str) -> NoReturn:
@@ -48,7 +66,7 @@ def leave_interrupted(message: str) -> NoReturn:
     Its other threads are not waited for: a read or a trajectory that goes on would delay the end or
     report its own. Whatever is written is safe at any moment.
     """
-    click.echo(f"\nInterrupted. {message}", err=True)
+    say(f"\nInterrupted. {message}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(INTERRUPTED)

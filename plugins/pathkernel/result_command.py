@@ -9,7 +9,13 @@ import click
 
 from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import help_of, options_of
-from pathkernel.output import figure_folder, leave_interrupted, print_views, write_figures
+from pathkernel.output import (
+    figure_folder,
+    leave_interrupted,
+    print_views,
+    say,
+    write_figures,
+)
 from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.result import Result
 
@@ -71,9 +77,9 @@ def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> Non
         leave_interrupted(f"What is computed is in {store}; run the same command again to go on.")
     print_views(wanted.tables(study))
     if not report.called:
-        click.echo("Nothing was left to compute: the result was complete.")
+        say("Nothing was left to compute: the result was complete.")
     if figures:
         drawn = wanted.figures(study)
         if drawn:
             write_figures(drawn, figure_folder(store) / wanted.name if folder is None else folder)
-    click.echo(f"Results: {store.resolve()}, group {wanted.name}")
+    say(f"Results: {store.resolve()}, group {wanted.name}")

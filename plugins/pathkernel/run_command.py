@@ -12,7 +12,13 @@ import click
 from pathkernel.groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import Numbers, help_of, options_of
-from pathkernel.output import figure_folder, leave_interrupted, print_views, write_figures
+from pathkernel.output import (
+    figure_folder,
+    leave_interrupted,
+    print_views,
+    say,
+    write_figures,
+)
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Task
 
@@ -148,10 +154,10 @@ def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> No
 
     print_views([rich_table(dataset)])
     if not computed:
-        click.echo("Nothing was left to compute: the store was complete.")
+        say("Nothing was left to compute: the store was complete.")
     failed = int((dataset["status"] > 1).sum())
     if failed:
-        click.echo(
+        say(
             f"Warning: {failed} grid points are not minimised to the tolerance; see the variables "
             "status and gradient_norm (docs/data.md).",
             err=True,
@@ -160,4 +166,4 @@ def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> No
         from pathkernel_views.figures import study_figures  # Matplotlib takes a second to import
 
         write_figures(study_figures(dataset), figure_folder(out))
-    click.echo(f"Results: {out.resolve()}")
+    say(f"Results: {out.resolve()}")

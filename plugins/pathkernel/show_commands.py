@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pathkernel.options import temperature_option
-from pathkernel.output import figure_folder, print_views, write_figures
+from pathkernel.output import figure_folder, print_views, say, write_figures
 from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.result import Result
@@ -86,18 +86,18 @@ def plot(
         else:
             for found in _views_of(study, part, "figures", temperature, seed):
                 if isinstance(found, str):
-                    click.echo(found, err=True)
+                    say(found, err=True)
                 else:
                     figures |= {f"{part}/{name}": draw for name, draw in found.items()}
-    write_figures(figures, figure_folder(store) if out is None else out)
+    write_figures(figures, figure_folder(store) if out is None else out, asked_for=True)
 
 
 @click.command()
 @click.pass_obj
 def plugins(found: Plugins) -> None:
     """List what is registered, by which distribution, and what failed to load."""
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     summaries = {
         f"{kind} {thing.name}": getattr(thing, "summary", None) or thing.get_short_help_str(60)
@@ -111,8 +111,9 @@ def plugins(found: Plugins) -> None:
         for provided in entry.provides:
             table.add_row(entry.distribution, entry.name, provided, summaries[provided])
         if entry.error:
-            table.add_row(entry.distribution, entry.name, "[red]failed[/red]", entry.error)
-    Console().print(table)
+            failed = Text("failed", style="red")
+            table.add_row(entry.distribution, entry.name, failed, Text(entry.error))
+    print_views([table])
 
 
 def _parts(store: Path, only: str | None) -> tuple[StoredStudy, Sequence[str]]:

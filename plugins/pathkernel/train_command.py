@@ -10,7 +10,7 @@ import click
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.output import INTERRUPTED
+from pathkernel.output import INTERRUPTED, say
 from pathkernel_core.extras import import_extra
 from pathkernel_one_shot.presets import DEFAULT, PRESETS, default_folder, preset
 
@@ -123,7 +123,7 @@ def one_shot_images(
                 report=report,
             )
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted. {_kept(folder)} the same command again to go on.", err=True)
+        say(f"\nInterrupted. {_kept(folder)} the same command again to go on.", err=True)
         raise SystemExit(INTERRUPTED) from None
     _finish(trained, shape, test_episodes)
 
@@ -142,22 +142,20 @@ def _kept(folder: Path) -> str:
 
 def _finish(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None:
     if not trained.made:
-        click.echo("Nothing was left to train: the training was complete.")
-    click.echo(
+        say("Nothing was left to train: the training was complete.")
+    say(
         f"Network: {shape.layers} layers of {shape.heads} heads, width {shape.width}, width of "
         f"queries and keys {shape.qk_width}; {trained.steps} steps"
     )
-    click.echo(
+    say(
         f"Validation accuracy: {trained.validation_accuracy:.1%}, the best, after step "
         f"{trained.best_step}"
     )
     p = trained.test_accuracy
     error = math.sqrt(p * (1 - p) / episodes)
-    click.echo(
+    say(
         f"Test accuracy: {p:.1%} ± {error:.1%}, of that network on {episodes} episodes of unseen "
         "characters"
     )
-    click.echo(
-        f"Go on with the theory: pathkernel run one-shot-images --heads {trained.checkpoint}"
-    )
-    click.echo(f"Results: {trained.folder.resolve()}")
+    say(f"Go on with the theory: pathkernel run one-shot-images --heads {trained.checkpoint}")
+    say(f"Results: {trained.folder.resolve()}")

@@ -15,6 +15,7 @@ import numpy as np
 from pathkernel_one_shot.image_sources import RemoteFile, damaged, locate, resize
 
 _UNSIGNED_BYTE = 8  # IDX code of the only element type used here
+_LARGEST = 2**26  # bytes of a decompressed file; MNIST's largest takes 47 MB
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def _idx_set(name: str, home: str, md5: tuple[str, str], digests: tuple[str, str
 
 FASHION_MNIST = _idx_set(
     "fashion-mnist",
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://github.com/zalandoresearch/fashion-mnist/raw/"
+    "b2617bb6d3ffa2e429640350f613e3291e10b141/data/fashion/",
     ("bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310"),
     (
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
@@ -86,9 +88,11 @@ def read_idx(path: Path, digest: str | None = None) -> np.ndarray:
     """
     try:
         with gzip.open(path) as stream:
-            content = stream.read()
+            content = stream.read(_LARGEST + 1)  # the digest is known only after unpacking
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, f"it cannot be decompressed ({error})") from error
+    if len(content) > _LARGEST:
+        raise damaged(path, f"decompressed, it takes more than {_LARGEST} bytes")
     if digest is not None and (found := hashlib.sha256(content).hexdigest()) != digest:
         raise damaged(path, f"decompressed, it must have SHA-256 {digest}, but has {found}")
     if len(content) < 4 or content[:3] != bytes((0, 0, _UNSIGNED_BYTE)):

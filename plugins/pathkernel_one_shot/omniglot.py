@@ -7,12 +7,11 @@ that of Vinyals et al. (2016) as torchmeta ships it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +23,6 @@ from pathkernel_one_shot.image_sources import (
     RemoteFile,
     damaged,
     locate,
-    mirror,
     resize,
 )
 
@@ -32,6 +30,7 @@ DRAWINGS = 20  # of each character
 SPLITS = ("train", "val", "test")
 
 _PIXELS = 105  # along each side of a drawing
+_LARGEST = 2**20  # bytes of one, unpacked
 _HOME = "https://github.com/brendenlake/omniglot/raw/master/python/"
 _ARCHIVES = {
     folder: RemoteFile(f"omniglot/{folder}.zip", f"{_HOME}{folder}.zip", checksum)
@@ -64,6 +63,11 @@ ARCHIVE_DRAWINGS = {"images_background": 19280, "images_evaluation": 13180}
 ARCHIVE_DIGESTS = {
     "images_background": "61bc74225a5115c1deb188b06ca40d3233fd5097d1430897d6b11d304e140c65",
     "images_evaluation": "c1c898dcbcef1056acc0868bca916a1c716c7b151963dc8cd7fc70bcb69535fc",
+}
+# and of the drawings themselves: checksums of 32 bits can be forged
+_CONTENTS = {
+    "images_background": "7455fc79c65ce83d4431c7d381b66d6dd95247d8a90f5fa4a87a5ef2ac19fa6e",
+    "images_evaluation": "f58a0c44b9ece203f46b1a65a930b42a0a7a824d38a8784bf1b9b062ae660a17",
 }
 # digest of the characters of each split
 SPLIT_DIGESTS = {
@@ -117,7 +121,7 @@ def read_splits(paths: Mapping[str, Path]) -> dict[str, tuple[Character, ...]]:
                 for name in names
             )
             digest = _digest("/".join(character) for character in characters)
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             raise damaged(path, f"the {split} characters cannot be read ({error})") from error
         if digest != SPLIT_DIGESTS[split]:
             raise damaged(path, f"it holds other {split} characters than the published split")
@@ -150,9 +154,9 @@ def read_drawings(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
         if folder not in _ARCHIVES:
             raise LookupError(f"folder must be one of {', '.join(_ARCHIVES)}, but is {folder!r}")
         path = locate(_ARCHIVES[folder])
-        # a download was already verified by the public archive's own checksum
-        digest = None if mirror() is None else ARCHIVE_DIGESTS[folder]
-        with DrawingArchive(path, folder, digest) as archive:
+        known = path.stat()
+        _check_contents(path, folder, known.st_size, known.st_mtime_ns)
+        with DrawingArchive(path, folder) as archive:
             for place, (character, number) in enumerate(drawings):
                 if character.folder == folder:
                     images[place] = resize(archive.drawing(character, number))
@@ -169,7 +173,7 @@ class DrawingArchive:
     folder : str
         Folder in the archive, which is also the archive's public name.
     digest : str, optional
-        Digest that the content must have.
+        Digest that the content must have; by default the public archive's.
 
     Raises
     ------
@@ -181,18 +185,17 @@ class DrawingArchive:
         self.path = path
         try:
             self._archive = zipfile.ZipFile(path)
-        except (OSError, zipfile.BadZipFile) as error:
+        except Exception as error:  # whatever the decoder raises
             raise damaged(path, f"it is not a complete zip file ({error})") from error
         try:
             entries = sorted(_drawings(self._archive, folder), key=lambda entry: entry.filename)
-            public = digest in (None, ARCHIVE_DIGESTS[folder])
-            if public and len(entries) != ARCHIVE_DRAWINGS[folder]:
+            if digest is None and len(entries) != ARCHIVE_DRAWINGS[folder]:
                 raise damaged(
                     path,
                     f"it must hold {ARCHIVE_DRAWINGS[folder]} drawings below {folder}/, "
                     f"but holds {len(entries)}",
                 )
-            if digest is not None and archive_digest(entries) != digest:
+            if archive_digest(entries) != (digest or ARCHIVE_DIGESTS[folder]):
                 raise damaged(path, "it holds other drawings than the public archive")
         except ImageDataError:
             self._archive.close()
@@ -206,6 +209,20 @@ class DrawingArchive:
 
     def __exit__(self, *exception: object) -> None:
         self._archive.close()
+
+    def content_digest(self) -> str:
+        """SHA-256 of all drawings with their names, in order, in hexadecimal.
+
+        Raises
+        ------
+        ImageDataError
+            If a drawing cannot be read.
+        """
+        digest = hashlib.sha256()
+        for entry in (entry for drawings in self._drawings.values() for entry in drawings):
+            digest.update(f"{entry.filename} {entry.file_size}\n".encode())
+            digest.update(self._read(entry))
+        return digest.hexdigest()
 
     def drawing(self, character: Character, number: int) -> np.ndarray:
         """One drawing of a character, (105, 105) of uint8, ink 255 on ground 0.
@@ -227,16 +244,31 @@ class DrawingArchive:
             )
         entry = drawings[number]
         try:
-            # reading checks the CRC that the archive's directory vouches for
-            with Image.open(io.BytesIO(self._archive.read(entry)), formats=("PNG",)) as image:
+            with Image.open(io.BytesIO(self._read(entry)), formats=("PNG",)) as image:
                 if image.size != (_PIXELS, _PIXELS):
                     raise ValueError(f"its size is {image.size}, not {(_PIXELS, _PIXELS)}")
                 return 255 - np.asarray(image.convert("L"))
-        except (
-            *(OSError, ValueError, SyntaxError, EOFError, RuntimeError, NotImplementedError),
-            *(zipfile.BadZipFile, zlib.error, struct.error),
-        ) as error:
+        except ImageDataError:
+            raise
+        except Exception as error:  # whatever the decoder raises
             raise damaged(self.path, f"{entry.filename} cannot be read ({error})") from error
+
+    def _read(self, entry: zipfile.ZipInfo) -> bytes:
+        """Bytes of a drawing, whose size and checksum are those that the directory vouches for."""
+        try:
+            if entry.file_size > _LARGEST:
+                raise ValueError(f"it takes {entry.file_size} bytes")
+            return self._archive.read(entry)
+        except Exception as error:  # whatever the decoder raises
+            raise damaged(self.path, f"{entry.filename} cannot be read ({error})") from error
+
+
+@functools.cache
+def _check_contents(path: Path, folder: str, size: int, changed: int) -> None:
+    """Raise an ImageDataError unless the drawings are the public ones; looks once at each file."""
+    with DrawingArchive(path, folder) as archive:
+        if archive.content_digest() != _CONTENTS[folder]:
+            raise damaged(path, "it holds other drawings than the public archive")
 
 
 def archive_digest(entries: Iterable[zipfile.ZipInfo]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from pathkernel_datasets.draws import point_of, settings_of
 from pathkernel_datasets.measures import measures_of
@@ -151,6 +152,9 @@ def finite_width(
         across(score, 0, RANDOM, linewidth=0.7)
         gain, error = found.gain.T
         curve(score, widths, gain, sampled, error=2 * error, **errors)
+        for axis in (distance, evidence):
+            axis.yaxis.set_major_formatter("{x:g}")
+        distance.yaxis.set_minor_formatter(LogFormatter())
         for axis in axes:
             width_axis(axis, widths)
     return figure

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
-import os
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from pathkernel_tasks.array_guards import check_names, check_size, too_large
+from pathkernel_core.text import printable
+from pathkernel_tasks.array_guards import check_names, check_size, regular_files, too_large
 
-_DAMAGE = (  # what the decoders of damaged archives raise
-    *(ValueError, OSError, EOFError, RuntimeError, NotImplementedError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error),
-)
 _HEADER = 2**16  # bytes within which NumPy's header of an array must end
-_TYPES = re.compile("BOOL|[IU](8|16|32|64)|F(16|32|64)|C64")  # those that NumPy has
+_TYPES = re.compile("BOOL|[IU](8|16|32|64)|B?F16|F(32|64)|C64")  # NumPy's, and bfloat16
+_REASON = 300  # characters of a decoder's message
+_METADATA = 2**26  # bytes of a file of metadata
+_CHUNK, _NUMBER = 2**16, 40  # bytes that a chunk may take, and each number of it, with an index
+_SPARSE, _RATIO = (
+    2**28,
+    1000,
+)  # bytes from which an array must be stored in a thousandth of its size
 _PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # they change the values
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
@@ -42,18 +45,18 @@ def content_digest(path: str | Path, kind: str) -> str:
 
     Raises
     ------
-    FileNotFoundError
-        If there is neither.
+    FileNotFoundError, ValueError
+        As :func:`~pathkernel_tasks.array_guards.regular_files`.
     """
     digest = hashlib.sha256()
-    if not Path(path).is_dir():
-        _update(digest, _present(path, kind))
-        return digest.hexdigest()
-    walk = os.walk(path, followlinks=True)
-    for file in sorted(Path(folder, name) for folder, _, names in walk for name in names):
-        name = file.relative_to(path).as_posix()
-        digest.update(f"{len(name)} {name} {file.stat().st_size} ".encode(errors="surrogateescape"))
-        _update(digest, file)
+    for file in regular_files(path, kind):
+        if file != Path(path):  # in a folder
+            name = file.relative_to(path).as_posix()
+            about = f"{len(name)} {name} {file.stat().st_size} "
+            digest.update(about.encode(errors="surrogateescape"))
+        with file.open("rb") as stream:
+            while block := stream.read(2**20):
+                digest.update(block)
     return digest.hexdigest()
 
 
@@ -87,31 +90,20 @@ def read_arrays(
         do not fit into memory (see :func:`~pathkernel_tasks.array_guards.check_size`), or a Zarr
         array is packed, masked or lacks chunks that would read as NaN.
     """
+    regular_files(path, kind)
     reader = {".zarr": _zarr, ".safetensors": _safetensors}.get(Path(path).suffix.lower(), _npz)
-    arrays, notes = reader(_present(path, kind), kind, wanted)
+    arrays, notes = reader(Path(path), kind, wanted)
     return arrays, "; ".join(f"{Path(path).name}: {note}" for note in notes)
 
 
-def _present(path: str | Path, kind: str) -> Path:
-    if not Path(path).exists():
-        raise FileNotFoundError(f"there is no {kind} {str(path)!r}")
-    return Path(path)
-
-
-def _update(digest: hashlib._Hash, file: Path) -> None:
-    with file.open("rb") as stream:
-        while block := stream.read(2**20):
-            digest.update(block)
-
-
 @contextmanager
-def _reported(path: Path, kind: str, damage: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Turn what decoders raise into a ValueError that names the file."""
+def _reported(path: Path, kind: str) -> Iterator[None]:
+    """Turn what decoders raise, which is anything, into a ValueError that names the file."""
     try:
         yield
     except MemoryError as error:
         raise ValueError(too_large(path, kind)) from error
-    except damage as error:
+    except Exception as error:
         raise ValueError(_damaged(path, kind, error)) from error
 
 
@@ -126,10 +118,10 @@ def _select(
 
 
 def _safetensors(path: Path, kind: str, wanted: Wanted) -> _Read:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     # opening it compares the shapes with the size of the file
-    with _reported(path, kind, (SafetensorError, OSError)):
+    with _reported(path, kind):
         file = safe_open(path, framework="numpy")
     with file:
         chosen, notes = _select(path, kind, file.keys(), wanted)
@@ -140,20 +132,32 @@ def _safetensors(path: Path, kind: str, wanted: Wanted) -> _Read:
             if not _TYPES.fullmatch(held := file.get_slice(name).get_dtype()):
                 raise ValueError(
                     f"{kind} {str(path)!r}: {name!r} holds {held}, a type that NumPy lacks; write "
-                    "float32 or float64"
+                    "bfloat16, float32 or float64"
                 )
-            with _reported(path, kind, (SafetensorError,)):
-                arrays[name] = file.get_tensor(name)
+            with _reported(path, kind):
+                read = brain_float(path, name) if held == "BF16" else file.get_tensor(name)
+                arrays[name] = read
     return arrays, notes
 
 
+def brain_float(path: str | Path, name: str) -> np.ndarray:
+    """Array of bfloat16 in a safetensors file, in float32, of which it is the upper halves."""
+    with Path(path).open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        entry = json.loads(stream.read(length))[name]
+        first, last = entry["data_offsets"]
+        stream.seek(8 + length + first)
+        halves = np.frombuffer(stream.read(last - first), dtype="<u2")
+    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
+
+
 def _npz(path: Path, kind: str, wanted: Wanted) -> _Read:
-    with _reported(path, kind, _DAMAGE):
+    with _reported(path, kind):
         stream = path.open("rb")
     with stream:
         if stream.read(2) != b"PK":
             raise ValueError(_damaged(path, kind, "it is no archive of arrays"))
-        with _reported(path, kind, _DAMAGE):
+        with _reported(path, kind):
             archive = zipfile.ZipFile(stream)
             members = _members(archive)
             headers = {name: _header(archive, member) for name, member in members.items()}
@@ -164,7 +168,7 @@ def _npz(path: Path, kind: str, wanted: Wanted) -> _Read:
         stored = {name: headers[name] for name in chosen}
         check_size(path, kind, {name: (shape, d.itemsize) for name, (shape, d) in stored.items()})
         arrays = {}
-        with _reported(path, kind, _DAMAGE):
+        with _reported(path, kind):
             for name in chosen:
                 with archive.open(members[name]) as member:
                     arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
@@ -211,25 +215,29 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[in
 def _zarr(path: Path, kind: str, wanted: Wanted) -> _Read:
     import zarr
 
+    for file in regular_files(path, kind):
+        if file.name == "zarr.json" and file.stat().st_size > _METADATA:
+            raise ValueError(_damaged(path, kind, f"{file} takes {file.stat().st_size} bytes"))
     try:  # format 2 may hold pickled objects, and does not tell masked values from filled ones
         group = zarr.open_group(path, mode="r", zarr_format=3, use_consolidated=False)
         members = dict(group.members(max_depth=None))
     except Exception as error:
         raise ValueError(
-            f"{kind} {str(path)!r} is damaged, or no Zarr group of format 3 ({error}); write named "
+            f"{kind} {str(path)!r} is damaged, or no Zarr group of format 3 "
+            f"({printable(str(error))[:_REASON]}); write named "
             "arrays with dataset.drop_encoding().to_zarr(path, zarr_format=3), or as "
             "zarr.create_group(path)['labels'] = array"
         ) from error
     found = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
     chosen, notes = _select(path, kind, found, wanted)
-    sizes = {name: (found[name].shape, found[name].dtype.itemsize) for name in chosen}
-    check_size(path, kind, sizes)
+    check_size(path, kind, {name: _unpacked(found[name]) for name in chosen})
     arrays = {}
     for name in chosen:
         stored = found[name]
         title = f"{kind} {str(path)!r}: {name!r} of shape {stored.shape}"
         _check_plain(title, stored.attrs)
-        with _reported(path, f"{name!r} of {kind}", (Exception,)):
+        with _reported(path, f"{name!r} of {kind}"):
+            _check_stored(path / name, stored)
             missing, array = _missing_chunks(stored), np.asarray(stored[...])
             if array.dtype.kind == "T":  # text of any length, instead of NumPy's own type
                 array = np.array(array.tolist(), dtype=str).reshape(array.shape)
@@ -240,6 +248,25 @@ def _zarr(path: Path, kind: str, wanted: Wanted) -> _Read:
             notes.append(f"{name} lacks {missing}, read as {fill!r}")
         arrays[name] = array
     return arrays, notes
+
+
+def _unpacked(array) -> tuple[tuple[int, ...], int]:  # noqa: ANN001 - a zarr.Array
+    """Shape and bytes of an element of what is unpacked, of whole chunks, to read an array."""
+    chunk = array.shards or array.chunks
+    return tuple(map(max, array.shape, chunk)), array.dtype.itemsize
+
+
+def _check_stored(folder: Path, array) -> None:  # noqa: ANN001 - a zarr.Array
+    """Compare the size of an array's files with that of what they are to hold."""
+    sizes = [file.stat().st_size for file in regular_files(folder, "array")]
+    numbers = math.prod(array.shards or array.chunks)
+    if array.dtype.kind in "biufc" and max(sizes) > _CHUNK + _NUMBER * numbers:
+        raise ValueError(f"a chunk of {numbers} numbers takes {max(sizes)} bytes")
+    total = math.prod(array.shape) * array.dtype.itemsize
+    if total > max(_SPARSE, _RATIO * sum(sizes)):
+        raise ValueError(
+            f"it would take {total} bytes, but {sum(sizes)} are stored; leave out what is empty"
+        )
 
 
 def _missing_chunks(array) -> str:  # noqa: ANN001 - a zarr.Array
@@ -263,6 +290,7 @@ def _check_plain(title: str, attributes: Mapping[str, object]) -> None:
 
 
 def _damaged(path: Path, kind: str, reason: object) -> str:
+    reason = printable(str(reason))[:_REASON]
     return f"{kind} {str(path)!r} is damaged or of another format: {reason}"
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 _FALLBACK = 8 * 2**30  # bytes, where the system does not tell its memory
+_UNLIMITED = 2**60  # control groups write a number as large where there is no limit
+_PROCESS, _CONTROL_GROUPS = Path("/proc/self"), Path("/sys/fs/cgroup")
 
 
 def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
@@ -33,15 +36,57 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
         raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}")
 
 
+def regular_files(path: str | Path, kind: str) -> list[Path]:
+    """The file, or all files of a folder, sorted; a link stands for what it leads to.
+
+    Parameters
+    ----------
+    path : str or Path
+    kind : str
+        What it is, for messages.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is neither.
+    ValueError
+        If one is no plain file but a pipe, a device or a broken link, which may block or never end,
+        or a folder links to one that it lies in.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {kind} {str(path)!r}")
+    files, places = [path], {}
+    if path.is_dir():
+        files = []
+        for folder, _, names in os.walk(path, followlinks=True):
+            place = places[Path(folder)] = os.path.realpath(folder)
+            if place in (places.get(above) for above in Path(folder).parents):
+                raise ValueError(f"{kind} {str(path)!r}: the link {folder!r} leads in a circle")
+            files += [Path(folder, name) for name in names]
+    for file in files:
+        if not file.is_file():
+            raise ValueError(
+                f"{kind} {str(path)!r} cannot be read: {str(file)!r} is no plain file but a pipe, "
+                "a device or a broken link; copy what it gives into a file"
+            )
+    return sorted(files)
+
+
 def check_names(path: str | Path, kind: str, names: Iterable[str]) -> None:
-    """Check that no name, taken as a path, leads out of the file that it is in.
+    """Check that names can be printed and, taken as paths, do not lead out of their file.
 
     Raises
     ------
     ValueError
-        If one does.
+        If one cannot, or does.
     """
     for name in names:
+        if not name.isprintable():
+            raise ValueError(
+                f"{kind} {str(path)!r} holds the name {name!r}, with characters that cannot be "
+                "printed; rename that array"
+            )
         if re.match(r"[/\\]|[A-Za-z]:", name) or ".." in re.split(r"[/\\]", name):
             raise ValueError(
                 f"{kind} {str(path)!r} holds the name {name!r}, a path that leads out of the file; "
@@ -50,15 +95,39 @@ def check_names(path: str | Path, kind: str, names: Iterable[str]) -> None:
 
 
 def memory_bound() -> int:
-    """Bytes that the arrays of a file may take: half of the machine's memory.
+    """Bytes that the arrays of a file may take: half of the machine's or container's memory.
 
     8 GiB where the system does not tell its memory.
     """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        return _FALLBACK
-    return memory // 2 if memory > 0 else _FALLBACK
+        memory = 0
+    known = [size for size in (memory, *_container_limits()) if 0 < size < _UNLIMITED]
+    return min(known) // 2 if known else _FALLBACK
+
+
+def _container_limits() -> Iterator[int]:
+    """Limits of memory of the control groups that the process is in, of version 1 or 2."""
+    try:
+        lines = (_PROCESS / "cgroup").read_text().splitlines()
+    except OSError:  # no Linux
+        return
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        base, name = {
+            "": (_CONTROL_GROUPS, "memory.max"),
+            "memory": (_CONTROL_GROUPS / "memory", "memory.limit_in_bytes"),
+        }.get(controllers, (None, ""))
+        if base is None:
+            continue
+        group = base / place.lstrip("/")
+        # within a container the group may be mounted as the root, whatever it is called outside
+        for folder in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):  # not there, or no limit: "max"
+                yield int((folder / name).read_text())
+            if folder == base:
+                break
 
 
 def check_size(
@@ -87,7 +156,7 @@ def check_size(
         raise ValueError(
             f"{kind} {str(path)!r} holds arrays that would take {_gibibytes(total)} in double "
             f"precision, {_gibibytes(sizes[largest])} of it {largest!r} of shape "
-            f"{stored[largest][0]}; no more than half of the machine's memory, "
+            f"{stored[largest][0]}; no more than half of the memory, "
             f"{_gibibytes(bound)}, is read. Take fewer examples, tokens, heads or layers"
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pathkernel_core.attention import Layer, Readout
 from pathkernel_core.task import KINDS, Examples, Realisation, Task, option
+from pathkernel_core.text import printable
 from pathkernel_tasks import heads_file
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
@@ -142,7 +143,7 @@ class Custom(Task):
     @property
     def label(self) -> str:
         """Name with the files' names, for titles."""
-        files = [Path(file).name for file in (self.inputs, self.heads) if file]
+        files = [printable(Path(file).name) for file in (self.inputs, self.heads) if file]
         return ", ".join([self.name, *files])
 
     def provenance(self) -> dict[str, str]:

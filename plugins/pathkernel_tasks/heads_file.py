@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
+from pathkernel_core.text import printable
 from pathkernel_datasets.atomic import replacing
 from pathkernel_tasks import array_files, array_guards
 
@@ -213,9 +214,9 @@ def _approximation(path: str | Path, arrays: dict[str, np.ndarray]) -> str:
         from safetensors import safe_open
 
         with safe_open(path, framework="numpy") as file:
-            return (file.metadata() or {}).get("approximation", "")
+            return printable((file.metadata() or {}).get("approximation", ""))
     sentence = arrays.get("approximation", np.array(""))
-    return str(sentence) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
+    return printable(str(sentence)) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
 
 
 def _is_wanted(path: str | Path, name: str) -> bool:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pathkernel_core.text import printable
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:
@@ -104,7 +106,9 @@ def _of_classes(arrays: dict[str, np.ndarray], first: str) -> Labels:
         if strange.size:
             raise ValueError(f"{name} holds the class {strange[0]}, which {first} lacks")
     places = {name: np.searchsorted(classes, array) for name, array in arrays.items()}
-    names = tuple(f"{name:g}" if classes.dtype.kind == "f" else str(name) for name in classes)
+    names = tuple(
+        f"{name:g}" if classes.dtype.kind == "f" else printable(str(name)) for name in classes
+    )
     if len(classes) == 2:
         mapped = {name: 2.0 * place - 1 for name, place in places.items()}
         plain = names == ("-1", "1") and classes.dtype.kind != "U"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from pathkernel_tasks.array_guards import check_names, check_size, check_suffix, real_numbers
+from pathkernel_tasks.array_files import brain_float
+from pathkernel_tasks.array_guards import (
+    check_names,
+    check_size,
+    check_suffix,
+    real_numbers,
+    regular_files,
+)
 
 KIND = "state dict"
 
@@ -55,12 +61,16 @@ def read_state_dict(path: str | Path, names: Sequence[str]) -> dict[str, np.ndar
             if kind in ("F64", "F32", "F16"):
                 arrays[name] = file.get_tensor(name)
             elif kind != "BF16":
-                raise ValueError(f"{KIND} {str(path)!r}: {name!r} holds {kind}, no real numbers")
+                raise ValueError(
+                    f"{KIND} {str(path)!r}: {name!r} holds {kind}, no real numbers that are read; "
+                    "those of a quantised model have their scales elsewhere: convert it to "
+                    "bfloat16 or float32 first"
+                )
     missing = [name for name in names if name not in kinds]
     if missing:
         raise ValueError(f"{KIND} {str(path)!r} lacks {', '.join(map(repr, missing))}")
     for name in sorted(kinds.keys() - arrays.keys()):
-        arrays[name] = _brain_float(path, name)
+        arrays[name] = brain_float(path, name)
     return {
         name: real_numbers(f"{KIND} {str(path)!r}: {name!r}", array, whole=False)
         for name, array in arrays.items()
@@ -71,25 +81,12 @@ def _opened(path: str | Path):  # noqa: ANN202 - a type of the safetensors exten
     check_suffix(path, KIND, (".safetensors",))
     from safetensors import SafetensorError, safe_open
 
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no {KIND} {str(path)!r}")
+    regular_files(path, KIND)
     try:
         file = safe_open(path, framework="numpy")
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise ValueError(
             f"{KIND} {str(path)!r} is damaged or of another format: {error}"
         ) from error
     check_names(path, KIND, file.keys())
     return file
-
-
-def _brain_float(path: str | Path, name: str) -> np.ndarray:
-    """Array of bfloat16, which NumPy lacks: the upper halves of float32 numbers."""
-    with Path(path).open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        entry = json.loads(stream.read(length))[name]
-        first, last = entry["data_offsets"]
-        stream.seek(8 + length + first)
-        halves = np.frombuffer(stream.read(last - first), dtype="<u2")
-    whole = halves.astype(np.uint32) << 16
-    return whole.view(np.float32).reshape(entry["shape"])

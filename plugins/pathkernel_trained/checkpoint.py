@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_datasets.atomic import replacing
+from pathkernel_tasks.array_files import read_arrays
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
 
 FORMAT = "pathkernel network 1"
@@ -130,15 +131,13 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         If it is damaged or no checkpoint, or an array is missing, of a wrong shape or type, or not
         finite. The message names the file and the array.
     """
-    from safetensors.numpy import load_file
-
     found, about = read_header(path)
     if found != FORMAT:
         raise ValueError(
             f"{str(path)!r} holds a network along its paths, without its weights. Train it again "
             "to have them: pathkernel train one-shot-images"
         )
-    arrays = load_file(path)
+    arrays, _ = read_arrays(path, "checkpoint")
     try:
         weights = {name: arrays.pop(name) for name in _PLAIN}
         for name in LAYERED:
@@ -191,8 +190,11 @@ def read_header(path: str | os.PathLike) -> tuple[str, dict[str, Any]]:
         with safe_open(path, framework="np") as file:
             header = file.metadata() or {}
         if header.get("format") in (FORMAT, PATHS):
-            return header["format"], json.loads(header["about"])
-    except (SafetensorError, KeyError, ValueError) as error:
+            about = json.loads(header["about"])
+            if not isinstance(about, dict):
+                raise ValueError(f"what is known about it must be a mapping, not {about!r:.50}")
+            return header["format"], about
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
     raise ValueError(
         f"{str(path)!r} is no checkpoint of a training: its header must say {FORMAT!r}, but says "

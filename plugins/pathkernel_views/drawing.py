@@ -47,6 +47,7 @@ STYLE = {
     "savefig.transparent": False,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), "black"),
     **dict.fromkeys(("xtick.color", "ytick.color"), "black"),
+    "text.parse_math": False,  # a $ in a user's name is a $
     "svg.fonttype": "path",  # looks the same where the font is missing
     "svg.hashsalt": "pathkernel",  # the same store gives the same file
 }

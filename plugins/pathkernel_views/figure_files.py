@@ -34,7 +34,7 @@ def write_figures(
     folder : path
         Folder to write into; made if it does not exist. Files of the same names are replaced.
     report : callable
-        Called with a line of text for every figure that is skipped, and why.
+        Called with a line of text for every figure that is skipped or fails, and why.
 
     Returns
     -------
@@ -43,24 +43,32 @@ def write_figures(
 
     Raises
     ------
-    OSError
-        If the folder cannot be made or written.
+    PathkernelError, OSError
+        If the store lacks what is asked for, or the folder cannot be made or written.
+    Exception
+        What the last figure raised, if all failed.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written, failure = [], None
     for name, draw in figures.items():
         try:
             figure = draw()
+            files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+            files[0].parent.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                _write(figure, file)
+                figure.set_layout_engine("none")  # it lies where it is to lie; that took longest
+            written += files
         except NothingToPlot as reason:
             report(f"{name}: skipped, {reason}")
-            continue
-        files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
-        files[0].parent.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            _write(figure, file)
-            figure.set_layout_engine("none")  # it lies where it is to lie, and that took longest
-        written += files
+        except (PathkernelError, OSError):
+            raise
+        except Exception as error:  # the others must be seen
+            failure = error
+            report(f"Warning: {name} is not drawn ({type(error).__name__}: {error}).")
+    if failure is not None and not written:
+        raise failure
     return written
 
 

@@ -12,10 +12,12 @@ import pytest
 import xarray as xr
 
 from pathkernel.main import main
+from pathkernel.output import print_views, say
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_views.tables import Column, value_table
 
 SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
 
@@ -53,6 +55,16 @@ def test_run_prints_a_table_and_says_where_everything_lies(invoke, tmp_path):
     assert f"{float(dataset.accuracy.sel(width=10).median()):.3f}" in out
     assert "good + denoising" in out
     assert err == "", "stderr is no terminal: no progress and no warning belongs there"
+
+
+def test_names_from_files_do_not_command_the_terminal(capsys):
+    table = value_table("a\x1b[31m", [Column("b", ["\x1b[1m"])], "caption\x1b]0;title\x07")
+    print_views([table, "line\x1b[2J\r"])
+    say("Warning: \x1b[8m", err=True)
+    out, err = capsys.readouterr()
+    assert out.count("\\x1b") == 4
+    assert set("\x1b\x07\r").isdisjoint(out + err)
+    assert err == "Warning: \\x1b[8m\n"
 
 
 def test_running_again_computes_nothing(invoke):

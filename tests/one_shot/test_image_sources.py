@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -326,6 +327,28 @@ def test_no_network(cache):
 # -- the real archives
 
 
+def test_splits_that_are_nested_without_end(tmp_path):
+    path = tmp_path / "splits.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ImageDataError, match="the train characters cannot be read"):
+        read_splits({"train": path})
+
+
+def test_a_small_file_that_unpacks_to_gigabytes(tmp_path):
+    """It is not unpacked to see that its digest is another one."""
+    path = tmp_path / "images.gz"
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for _ in range(65):
+            stream.write(bytes(2**20))
+    with pytest.raises(ImageDataError, match="takes more than 67108864 bytes"):
+        read_idx(path, "0000")
+
+
+@pytest.mark.parametrize("source", [FASHION_MNIST, MNIST])
+def test_downloads_are_encrypted(source):
+    assert {file.url.partition(":")[0] for file in (source.images, source.labels)} == {"https"}
+
+
 @needs_data
 def test_splits_are_disjoint_and_complete():
     splits = split_characters()
@@ -354,6 +377,45 @@ def test_damaged_copies_of_the_real_archive(tmp_path, monkeypatch, damage):
     with pytest.raises(ImageDataError, match=message):
         read_drawings([(character, 0)])
     assert files_below(tmp_path) == [copy]
+
+
+@needs_data
+def test_forged_checksums_of_the_real_archive(tmp_path, monkeypatch):
+    """A drawing of the same name, size and checksum of 32 bits, which says nothing."""
+    sources = Path(os.environ["PATHKERNEL_DATA"])
+    whole = next(sources.rglob(f"{FOLDER}.zip"))
+    copy = tmp_path / whole.relative_to(sources)
+    copy.parent.mkdir(parents=True)
+    character = split_characters()["train"][0]
+    name = "/".join(character)
+    with zipfile.ZipFile(whole) as stream, zipfile.ZipFile(copy, "w") as other:
+        for entry in stream.infolist():
+            content = stream.read(entry)
+            if entry.filename.startswith(name):
+                content = with_checksum(bytes(len(content) - 4), entry.CRC)
+                assert zlib.crc32(content) == entry.CRC
+            other.writestr(entry.filename, content)
+    monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path))
+    with DrawingArchive(copy, FOLDER):
+        pass  # its directory is the public one's
+    with pytest.raises(ImageDataError, match="holds other drawings than the public archive"):
+        read_drawings([(character, 0)])
+
+
+def with_checksum(content, wanted):
+    """Content followed by the four bytes that give it a CRC-32."""
+    table = [zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0") for byte in range(256)]
+    tops = {entry >> 24: (byte, entry) for byte, entry in enumerate(table)}
+    places, state = [], wanted ^ 0xFFFFFFFF
+    for _ in range(4):  # backwards, which byte of the table came in
+        byte, entry = tops[state >> 24]
+        places.append(byte)
+        state = ((state ^ entry) << 8) & 0xFFFFFFFF
+    state, tail = zlib.crc32(content) ^ 0xFFFFFFFF, bytearray()
+    for byte in reversed(places):
+        tail.append((state ^ byte) & 0xFF)
+        state = table[byte] ^ (state >> 8)
+    return content + bytes(tail)
 
 
 @needs_data

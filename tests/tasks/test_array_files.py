@@ -215,7 +215,8 @@ def test_arrays_larger_than_half_the_memory(tmp_path, arrays, suffix, monkeypatc
     assert set(read_arrays(path, "data file", lambda name: name == "other")[0]) == {"other"}
 
 
-def test_bound_is_half_the_memory(monkeypatch):
+def test_bound_is_half_the_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(array_guards, "_PROCESS", tmp_path / "no process")
     pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
     assert memory_bound() == 2_048_000
@@ -223,6 +224,34 @@ def test_bound_is_half_the_memory(monkeypatch):
     assert memory_bound() == 8 * 2**30
     monkeypatch.delattr(os, "sysconf")
     assert memory_bound() == 8 * 2**30
+
+
+GROUP = "job/step"
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "written", "bound"),
+    [
+        (f"0::/{GROUP}", f"{GROUP}/memory.max", "4000", 2000),
+        (f"0::/{GROUP}", "job/memory.max", "4000", 2000),  # of the group above
+        (f"0::/{GROUP}", "memory.max", "4000", 2000),  # mounted as the root of the container
+        (f"0::/{GROUP}", f"{GROUP}/memory.max", "max", 2_048_000),
+        (f"4:memory:/{GROUP}", f"memory/{GROUP}/memory.limit_in_bytes", "4000", 2000),
+        (f"4:memory:/{GROUP}", "memory/memory.limit_in_bytes", "4000", 2000),
+        (f"4:memory:/{GROUP}", "memory/memory.limit_in_bytes", str(2**63 - 4096), 2_048_000),
+        (f"4:cpu:/{GROUP}", f"memory/{GROUP}/memory.limit_in_bytes", "4000", 2_048_000),
+    ],
+)
+def test_bound_is_half_the_memory_of_a_container(monkeypatch, tmp_path, line, file, written, bound):
+    """Where it has less than the machine; control groups of version 2 and 1."""
+    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
+    monkeypatch.setattr(array_guards, "_PROCESS", tmp_path)
+    monkeypatch.setattr(array_guards, "_CONTROL_GROUPS", tmp_path / "groups")
+    (tmp_path / "cgroup").write_text(f"1:name=systemd:/\n{line}\n")
+    (tmp_path / "groups" / file).parent.mkdir(parents=True)
+    (tmp_path / "groups" / file).write_text(f"{written}\n")
+    assert memory_bound() == bound
 
 
 def terabytes(path):
@@ -341,11 +370,11 @@ def test_too_little_memory_that_is_free(tmp_path, arrays, suffix, monkeypatch):
 
 def test_types_that_numpy_lacks(tmp_path):
     header = json.dumps(
-        {"inputs": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}
+        {"inputs": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}
     ).encode()
     path = tmp_path / "data.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    with pytest.raises(ValueError, match="'inputs' holds BF16, a type that NumPy lacks"):
+    with pytest.raises(ValueError, match="'inputs' holds F8_E4M3, a type that NumPy lacks"):
         read_arrays(path, "data file")
     assert read_arrays(path, "data file", lambda name: False)[1] == (
         "data.safetensors: inputs not read (read: nothing)"
@@ -560,3 +589,98 @@ def test_real_numbers(whole):
 
 def test_harmless_names():
     check_names("x", "data file", ["inputs", "test_inputs.a..b", "encoder/layer/0", "a.b"])
+
+
+@pytest.mark.parametrize("name", ["in\x1b[31mputs", "inputs\nlabels", "a\u202eb"])
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_names_that_a_terminal_would_obey(tmp_path, suffix, name):
+    write(tmp_path / f"data.{suffix}", {name: np.ones(3)})
+    with pytest.raises(ValueError, match="characters that cannot be printed") as raised:
+        read_arrays(tmp_path / f"data.{suffix}", "data file")
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.safetensors", "data.zarr/labels.a/c/0"])
+@pytest.mark.parametrize("what", ["pipe", "device", "broken link"])
+def test_what_is_no_plain_file_is_not_opened(tmp_path, arrays, name, what):
+    """A pipe blocks until someone writes, and a device may never end."""
+    write(tmp_path / "data.zarr", arrays)
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    if what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero" if what == "device" else tmp_path / "none")
+    top = tmp_path / name.partition("/")[0]
+    for use in (read_arrays, content_digest):
+        with pytest.raises((ValueError, FileNotFoundError), match=r"is no plain file|there is no"):
+            use(top, "data file")
+
+
+def test_links_that_lead_in_a_circle(tmp_path, arrays):
+    path = tmp_path / "data.zarr"
+    write(path, arrays)
+    for name in ("one", "two"):  # two of them would be followed in 2^40 ways
+        (path / "inputs" / name).symlink_to(path)
+    for use in (read_arrays, content_digest):
+        with pytest.raises(ValueError, match=r"the link '.*/inputs/\w+' leads in a circle"):
+            use(path, "data file")
+
+
+@pytest.mark.parametrize(
+    "header", [b"{'descr': " + b"[" * 5000, b"\0{'descr'", b"{[]: 1}", b"-" * 5000, b"(" * 5000]
+)
+def test_headers_that_are_no_headers(tmp_path, header):
+    """Whatever Python's parser raises on them."""
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        start = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header))
+        archive.writestr("inputs.npy", start + header)
+    with pytest.raises(ValueError, match="damaged or of another format") as raised:
+        read_arrays(path, "data file")
+    assert len(str(raised.value)) < 600
+
+
+def test_a_zarr_array_that_is_hardly_stored(tmp_path):
+    """2 kB that would take 1 GiB."""
+    path = tmp_path / "data.zarr"
+    array = zarr.create_group(path).create_array(
+        "inputs", shape=(2**17, 1024), chunks=(1, 1024), dtype="f8", fill_value=0
+    )
+    array[0] = 1.0
+    with pytest.raises(ValueError, match=r"'inputs' of data file .* would take 1073741824 bytes"):
+        read_arrays(path, "data file")
+
+
+def test_a_chunk_that_is_larger_than_what_it_holds(tmp_path):
+    """A file may have holes: 1 TB of zeros that take no place on the disk."""
+    path = tmp_path / "data.zarr"
+    write(path, {"inputs": ROWS})
+    os.truncate(chunk_files(path)[0], 2**40)
+    with pytest.raises(ValueError, match=r"a chunk of 24 numbers takes 1099511627776 bytes"):
+        read_arrays(path, "data file")
+    os.truncate(path / "inputs" / "zarr.json", 2**40)
+    with pytest.raises(ValueError, match=r"zarr\.json takes 1099511627776 bytes"):
+        read_arrays(path, "data file")
+
+
+def test_chunks_larger_than_the_memory(tmp_path):
+    """Of a small array: chunks are unpacked whole."""
+    path = tmp_path / "data.zarr"
+    zarr.create_group(path).create_array("inputs", shape=(3,), chunks=(2**50,), dtype="f8")
+    with pytest.raises(ValueError, match=r"of it 'inputs' of shape \(1125899906842624,\)"):
+        read_arrays(path, "data file")
+
+
+def test_bfloat16(tmp_path):
+    """Its numbers are those of float32 with 16 bits fewer."""
+    values = np.array([[1.0, -2.5], [0.15625, 3e38]], np.float32)
+    halves = (values.view(np.uint32) >> 16).astype("<u2")
+    about = {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}
+    header = json.dumps({"inputs": about}).encode()
+    path = tmp_path / "data.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + halves.tobytes())
+    read = read_arrays(path, "data file")[0]["inputs"]
+    assert read.dtype == np.float32
+    np.testing.assert_allclose(read, values, rtol=2**-8)
+    assert read[0].tolist() == [1.0, -2.5]

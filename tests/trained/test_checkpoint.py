@@ -194,3 +194,32 @@ def test_reading_and_the_order_parameter_need_no_jax(path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(path)]
     assert subprocess.check_output(command, env=environment, text=True).strip() == "(9, 9)"
+
+
+@pytest.mark.parametrize("about", ["[" * 100_000, "[]", '"about"', "{"])
+def test_what_is_known_is_damaged(tmp_path, about):
+    path = tmp_path / "network.safetensors"
+    save_file({"scale": np.array(1.0)}, path, metadata={"format": FORMAT, "about": about})
+    with pytest.raises(ValueError, match=r"network\.safetensors' is damaged: "):
+        read_checkpoint(path)
+
+
+def test_bfloat16(tmp_path, path, checkpoint):
+    """As other programs convert checkpoints: the upper halves of float32 numbers."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header, data, halves = json.loads(content[8 : 8 + length]), content[8 + length :], b""
+    for name, entry in sorted(header.items()):
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            array = np.frombuffer(data[first:last], "<f8" if entry["dtype"] == "F64" else "<f4")
+            kept = (array.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+            entry |= {"dtype": "BF16", "data_offsets": [len(halves), len(halves) + len(kept)]}
+            halves += kept
+    text = json.dumps(header).encode()
+    half = tmp_path / "half.safetensors"
+    half.write_bytes(len(text).to_bytes(8, "little") + text + halves)
+    found = read_checkpoint(half)
+    assert found.about == ABOUT
+    for name in ("values", "queries", "keys"):
+        np.testing.assert_allclose(found.weights[name], checkpoint.weights[name], rtol=2**-7)

@@ -22,6 +22,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_views import figures
 from pathkernel_views.drawing import even_rows, sheet, task_words
+from pathkernel_views.figure_files import write_figures
 from pathkernel_views.figures import NothingToPlot, save_figures
 from pathkernel_views.panels import path_ticks
 
@@ -541,6 +542,27 @@ def test_failed_write_leaves_nothing_behind(plain, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         save_figures(plain, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_names_with_dollars_are_no_formulas(plain, tmp_path):
+    r"""Matplotlib would read what is between them, and fail at ``\x``."""
+    names = np.array(["a$\\x$b", *plain["test_set"].values[1:]], dtype=object)
+    dataset = plain.assign_coords(test_set=("test_set", names))
+    accuracy = figures.study_figures(dataset)["accuracy"]
+    assert len(write_figures({"accuracy": accuracy}, tmp_path)) == 2
+
+
+def test_a_figure_that_fails_is_a_warning(plain, tmp_path):
+    def fail():
+        raise ZeroDivisionError("of a stranger's view")
+
+    reported = []
+    accuracy = figures.study_figures(plain)["accuracy"]
+    written = write_figures({"own": fail, "accuracy": accuracy}, tmp_path, reported.append)
+    assert [file.name for file in written] == ["accuracy.png", "accuracy.svg"]
+    assert reported == ["Warning: own is not drawn (ZeroDivisionError: of a stranger's view)."]
+    with pytest.raises(ZeroDivisionError):  # nothing else was asked for
+        write_figures({"own": fail}, tmp_path)
 
 
 def test_settings_are_left_alone(saved):
