@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import Layer, Readout
+from pathkernel_core.attention import Layer, QueryKey, Readout
+from pathkernel_core.backend import Array
 from pathkernel_core.task import KINDS, Examples, Realisation, Task, option
 from pathkernel_core.text import printable
-from pathkernel_tasks import heads_file
+from pathkernel_tasks import heads_file, kept_arrays
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
 from pathkernel_tasks.custom_data import SUFFIXES, CustomData, read_data, split
@@ -84,6 +87,63 @@ class Custom(Task):
         if self.heads is not None and self.key_axis != "first":
             raise ValueError("key_axis is an option of attention matrices; leave it out with heads")
         self._token()
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: Array,
+        labels: Array,
+        heads: Sequence[QueryKey] | str | os.PathLike | None = None,
+        *,
+        test_inputs: Array | Mapping[str, Array] | None = None,
+        test_labels: Array | Mapping[str, Array] | None = None,
+        attention: Sequence[Array] | None = None,
+        test_attention: Sequence[Array] | Mapping[str, Sequence[Array]] | None = None,
+        folder: str | os.PathLike | None = None,
+        **options: Any,
+    ) -> Custom:
+        """Task on arrays in memory, of any array library.
+
+        They are kept in files named for their content, where a study finds them again: to go on
+        with it, to sample it, to compare it.
+
+        Parameters
+        ----------
+        inputs : array, shape (P, M, N_0)
+            Token sequences.
+        labels : array, shape (P,) or (P, C)
+            Real targets, or classes as whole numbers or text.
+        heads : sequence of QueryKey, or path
+            The first layer first, or a file of heads; left out if there is attention.
+        test_inputs, test_labels : array, or mapping of str to array
+            A test set, or several by name; left out with ``test_fraction``.
+        attention : sequence of L arrays, shape (P, H, M, M)
+            Attention matrices of each layer instead of heads.
+        test_attention : the same for the test set, or a mapping of such
+        folder : path, optional
+            Where the files lie; by default in the user's cache folder.
+        **options
+            Other options of the task, such as ``readout`` or ``test_fraction``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If an array does not fit or holds objects, or heads are no queries and keys.
+        """
+        arrays = {
+            **kept_arrays.named("inputs", inputs),
+            **kept_arrays.named("labels", labels),
+            **kept_arrays.named("attention", attention, layers=True),
+            **kept_arrays.named("test_inputs", test_inputs),
+            **kept_arrays.named("test_labels", test_labels),
+            **kept_arrays.named("test_attention", test_attention, layers=True),
+        }
+        in_file = isinstance(heads, (str, os.PathLike))
+        data, held = kept_arrays.keep(arrays, None if in_file else heads, folder)
+        held = heads if in_file else held
+        task = cls(inputs=str(data), heads=None if held is None else str(held), **options)
+        task.realise(0)  # refuses arrays that do not fit here rather than later
+        return task
 
     def _about_mean(self, labels: np.ndarray, kind: str) -> str:
         """What is done with the mean of the targets, or should be."""

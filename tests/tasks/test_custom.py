@@ -1,6 +1,7 @@
 """The task on a user's own files: the same results as the core, and every refusal."""
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pathkernel_core as pk
 from pathkernel_core.testing import TaskContract
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.store import open_store
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks import custom_data
@@ -122,6 +124,59 @@ def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, di
     caption = str(rich_table(open_store(tmp_path / "study.zarr")).caption)
     assert "Approximation: of an encoder" in caption
     assert "Labels: classes 0 and 1" in caption
+
+
+def test_arrays_of_any_library_are_as_good_as_files(tmp_path, library, arrays, layers, direct):
+    """Kept once, where the study finds them again; the study is what the core computes."""
+    given = {name: library.xp.asarray(array) for name, array in arrays.items()}
+    heads = [layer.convert(library.array) for layer in layers]
+    made = [
+        Custom.from_arrays(heads=heads, folder=tmp_path, readout="mean", **given) for _ in range(2)
+    ]
+    assert made[0] == made[1]
+    assert len(list(tmp_path.iterdir())) == 2
+    if library.name == "numpy":
+        check_study(made[0], tmp_path / "study.zarr", direct)
+        rebuilt = StoredStudy(tmp_path / "study.zarr")
+        data = rebuilt.rebuild(rebuilt.point(10, 0.1)).data
+        assert np.array_equal(data.realisation.train.inputs, arrays["inputs"])
+    else:
+        held = made[0].realise(0)
+        assert np.array_equal(held.train.inputs, arrays["inputs"])
+        assert np.array_equal(held.layers[1].keys, layers[1].keys)
+        assert held.layers[1].scale == layers[1].scale
+
+
+def test_arrays_of_attention_text_and_several_test_sets(tmp_path, monkeypatch, arrays, layers):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    inputs, test = arrays["inputs"], arrays["test_inputs"]
+    words = np.array(["no", "yes"], dtype=object)
+    first, second = ([layer.attention(part) for layer in layers] for part in (inputs, test))
+    task = Custom.from_arrays(
+        inputs,
+        words[arrays["labels"]],
+        attention=first,
+        test_inputs={"one": test, "two": inputs},
+        test_labels={"one": words[arrays["test_labels"]], "two": words[arrays["labels"]]},
+        test_attention={"one": second, "two": first},
+    )
+    assert tmp_path in Path(task.inputs).parents
+    drawn = task.realise(0)
+    assert set(drawn.test_sets) == {"one", "two"}
+    assert np.array_equal(drawn.test_sets["one"].layers[1].omega, second[1])
+    assert np.array_equal(drawn.train.labels, 2.0 * arrays["labels"] - 1)
+
+
+def test_arrays_that_do_not_fit_are_refused_by_name(tmp_path, arrays, layers):
+    refused = [
+        ({"labels": arrays["labels"][1:]}, "holds 19 labels for the 20 examples"),
+        ({"labels": np.array([None] * P)}, r"labels of shape \(20,\) holds Python objects"),
+        ({"heads": [pk.AttentionProduct(np.ones((1, 4, 4)))]}, "layer 1 is AttentionProduct"),
+        ({"heads": None}, "holds no attention.1"),
+    ]
+    for changed, message in refused:
+        with pytest.raises((TypeError, ValueError), match=message):
+            Custom.from_arrays(**{"heads": layers, "folder": tmp_path, **arrays, **changed})
 
 
 def test_class_names_label_the_outputs(tmp_path, data, arrays, heads):
