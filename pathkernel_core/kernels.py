@@ -18,11 +18,13 @@ from pathkernel_core.backend import (
     finite,
     from_host,
     holds,
+    library_name,
     real_floating,
     to_host,
 )
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.network import positive
+from pathkernel_core.notebook import table
 from pathkernel_core.spaces import (
     ExampleSpace,
     FeatureSpace,
@@ -199,6 +201,18 @@ class PathKernels:
             f"PathKernels({self.n_examples} examples, {self.n_paths} paths, "
             f"N_0 = {self.input_width}, {self.outputs} outputs, in the space of {self.space})"
         )
+
+    def _repr_html_(self) -> str:
+        xp = array_namespace(array=self.array)
+        about = {
+            "training examples": self.n_examples,
+            "attention paths": self.n_paths,
+            "inputs": f"width {self.input_width}, in a span of {self.n_features} dimensions",
+            "outputs": self.outputs,
+            "energy": f"in the space of {self.space}",
+            "arrays": f"{library_name(xp)}, {self.array.dtype}",
+        }
+        return table("PathKernels", about)
 
     @property
     def space(self) -> str:

@@ -20,11 +20,14 @@ from pathkernel_core.backend import (
     from_host,
     not_overflown,
     real_floating,
+    to_host,
 )
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network, positive
+from pathkernel_core.notebook import matrix, table
+from pathkernel_core.order_parameter import head_scores
 from pathkernel_core.spaces import Posterior
 
 PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
@@ -109,6 +112,28 @@ class Solution:
     def order_parameter(self) -> Array:
         """The order parameter U = U_1, shape (n·C, n·C), path index before output index."""
         return self.order_parameters[0]
+
+    @property
+    def head_scores(self) -> list[np.ndarray]:
+        """Score of every head, layer by layer: see :func:`pathkernel_core.head_scores`."""
+        return head_scores(self.network, self.order_parameter)
+
+    def _repr_html_(self) -> str:
+        network, scores = self.network, enumerate(self.head_scores, start=1)
+        about = {
+            "status": f"{self.status.name}: {self.status.value}",
+            "temperature T": f"{self.temperature:g}",
+            "action S/N": f"{self.action:.6g}, of it entropy {self.entropy:.6g}",
+            "log evidence": f"{self.log_evidence:.6g} nats",
+            "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
+            "network": repr(network),
+            "problem": repr(self.problem),
+            **{f"head scores, layer {n}": " ".join(f"{x:.2f}" for x in row) for n, row in scores},
+        }
+        outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
+        labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
+        order_parameter = to_host(self.order_parameter)
+        return table("Solution", about) + matrix("order parameter U", order_parameter, labels)
 
     @property
     def log_evidence(self) -> float:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pathkernel_core.notebook import table
+
 
 @dataclass(frozen=True)
 class Network:
@@ -63,6 +65,16 @@ class Network:
             "variances",
             _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
         )
+
+    def _repr_html_(self) -> str:
+        about = {
+            "heads of each layer": ", ".join(map(str, self.heads)),
+            "attention paths": f"{self.n_paths}",
+            "widths N_0 … N_L": ", ".join(f"{width:g}" for width in self.widths),
+            "prior variances": ", ".join(f"{variance:g}" for variance in self.variances),
+            "outputs": self.outputs,
+        }
+        return table("Network", about)
 
     @property
     def n_layers(self) -> int:

@@ -76,9 +76,7 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
         if realisation.outputs == 1:
             offset = offset.reshape(())
     xi, labels = along_paths(realisation.train, realisation.centred)
-    network = Network(
-        realisation.heads, max(study.widths), study.task.variances, realisation.outputs
-    )
+    network = Network(realisation.heads, max(study.widths), study.variances, realisation.outputs)
     tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
     held_out = realisation.validation
     validation = None if held_out is None else along_paths(held_out)

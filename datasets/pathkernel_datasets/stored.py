@@ -130,7 +130,8 @@ class StoredStudy:
     def _checked(self, **replaced: Any) -> Study:
         held = self.identity
         grid = (held["widths"], held["temperatures"], held["seeds"])
-        study = Study(self.task(**replaced), *grid, held["backend"], held["dtype"])
+        how = (held["backend"], held["dtype"], held["variances"])
+        study = Study(self.task(**replaced), *grid, *how)
         _check_identity(held | {"options": held["options"] | replaced}, study.identity())
         return study
 

@@ -31,6 +31,9 @@ class Study:
         Seeds of the task's data and heads.
     backend, dtype : str
         Array library and precision to compute in.
+    variances : float or sequence of float, optional
+        Prior variances σ²_0, σ²_1 … σ²_L, σ²_a of the weights, or one number for all; by default
+        the task's own.
 
     Raises
     ------
@@ -44,6 +47,7 @@ class Study:
     seeds: tuple[int, ...]
     backend: str
     dtype: str
+    variances: float | tuple[float, ...]
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Study:
         seeds: Sequence[int] = (0,),
         backend: str = "numpy",
         dtype: str = "float64",
+        variances: float | Sequence[float] | None = None,
     ):
         widths = tuple(task.widths if widths is None else widths)
         temperatures = tuple(task.temperatures if temperatures is None else temperatures)
@@ -64,6 +69,14 @@ class Study:
         for seed in seeds:
             if not isinstance(seed, int) or not 0 <= seed < 2**63:
                 raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {seed!r}")
+        if variances is None:
+            variances = task.variances
+        if isinstance(variances, Sequence):
+            variances = tuple(positive("variances", value) for value in variances)
+            if len(variances) == 1:
+                (variances,) = variances
+        else:
+            positive("variances", variances)
         set_ = object.__setattr__
         set_(self, "task", task)
         set_(self, "widths", tuple(positive("widths", value) for value in widths))
@@ -71,6 +84,7 @@ class Study:
         set_(self, "seeds", tuple(seeds))
         set_(self, "backend", backend)
         set_(self, "dtype", dtype)
+        set_(self, "variances", variances)
 
     def identity(self) -> dict[str, Any]:
         """All that determines the results, as plain values; two studies are the same if equal.
@@ -85,7 +99,7 @@ class Study:
                     "task": self.task.name,
                     "options": self.task.options(),
                     "provenance": self.task.provenance(),
-                    "variances": self.task.variances,
+                    "variances": self.variances,
                     "widths": self.widths,
                     "temperatures": self.temperatures,
                     "seeds": self.seeds,

@@ -13,7 +13,10 @@ import click
 from pathkernel_datasets.choices import WORDS
 
 RESERVED = frozenset(
-    ("widths", "temperatures", "seeds", "backend", "dtype", "out", "figures", "threads", "help")
+    (
+        *("widths", "temperatures", "seeds", "variances", "backend", "dtype"),
+        *("out", "figures", "threads", "help"),
+    )
 )
 """Names of options that every task's command has."""
 

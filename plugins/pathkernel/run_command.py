@@ -77,6 +77,12 @@ def _task_command(task: type[Task]) -> click.Command:
             help="Seeds of data and random heads, such as 0,1 or 0-4.",
         ),
         click.Option(
+            ["--variances"],
+            type=Numbers(float, "V,V,…"),
+            help="Prior variances of all weights, one number, or those of the projection, of each "
+            f"layer's values and of the readout.  [default: {task.variances}]",
+        ),
+        click.Option(
             ["--backend"],
             default="numpy",
             show_default=True,
@@ -119,6 +125,7 @@ def _run_task(
     widths: tuple[float, ...] | None,
     temperatures: tuple[float, ...] | None,
     seeds: tuple[int, ...],
+    variances: tuple[float, ...] | None,
     backend: str,
     dtype: str,
     out: Path | None,
@@ -132,7 +139,7 @@ def _run_task(
     from pathkernel_datasets.sweep import run_study
     from pathkernel_datasets.watching import showing_progress
 
-    study = Study(task, widths, temperatures, seeds, backend, dtype)
+    study = Study(task, widths, temperatures, seeds, backend, dtype, variances)
     out = Path(f"{task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:

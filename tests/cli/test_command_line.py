@@ -87,6 +87,15 @@ def test_python_makes_the_same_store(invoke, tmp_path):
     assert not called
 
 
+def test_prior_variances(invoke, tmp_path):
+    given = ("--widths", "10", "--no-figures", "--variances")
+    assert invoke(*SMALL, *given, "1,0.5,0.5,1")[0] == 0
+    assert open_store(tmp_path / "hidden-markov.zarr").attrs["variances"] == [1, 0.5, 0.5, 1]
+    status, _, err = invoke(*SMALL, *given, "2")
+    assert status == 1
+    assert "variances: the store has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
+
+
 def test_show_and_plot(invoke, tmp_path):
     invoke(*SMALL, "--no-figures", "--out", "a.zarr")
     assert not (tmp_path / "a-figures").exists()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import pathkernel_core as pk
 from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress
@@ -66,6 +67,28 @@ def test_points_and_their_data(path):
     drawn = SmallTask().realise(3).train.labels
     np.testing.assert_array_equal(rebuilt.data.labels, drawn)
     assert study.task(examples=6).examples == 6
+
+
+def test_prior_variances_of_a_study(tmp_path):
+    """U is what the core gives with them, they are part of the study, and it is drawn anew so."""
+    variances, grid = (1.5, 0.5, 0.8, 2.0), ((10,), (0.5,), (0,))
+    path = tmp_path / "study.zarr"
+    dataset = run_study(Study(SmallTask(), *grid, variances=variances), path, analyses=())
+    drawn = SmallTask().realise(0)
+    xi = pk.attentioned_inputs(drawn.train.inputs, drawn.layers, drawn.readout)
+    network = pk.Network(drawn.heads, 10, variances)
+    solution = pk.minimise_action(pk.PathKernels(xi, drawn.train.labels), network, 0.5)
+    np.testing.assert_allclose(dataset.order_parameter.squeeze(), solution.order_parameter, 1e-6)
+    study = StoredStudy(path, PLUGINS)
+    assert study.rebuild(study.point(10)).network.variances == variances
+    with pytest.raises(StoreError, match=r"variances: the store has \[1.5, 0.5, 0.8, 2.0\]"):
+        run_study(Study(SmallTask(), *grid), path, analyses=())
+    assert Study(SmallTask(), variances=(2,)).variances == 2
+    assert Study(SmallTask()).identity() == Study(SmallTask(), variances=1.0).identity()
+    with pytest.raises(ValueError, match="variances must be positive and finite, but is -1"):
+        Study(SmallTask(), variances=(1, -1, 1, 1))
+    with pytest.raises(ValueError, match="variances must be one number or 4 numbers"):
+        run_study(Study(SmallTask(), *grid, variances=(1, 2)), tmp_path / "b.zarr")
 
 
 def test_parts_that_are_done_outlast_an_error(path):
