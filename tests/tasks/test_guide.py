@@ -35,9 +35,10 @@ def invoke(capsys, monkeypatch, tmp_path):
     return run
 
 
-def test_five_minutes(invoke):
-    files, scores, study = blocks("python")[:3]
-    exec(files, {})
+def test_five_minutes(invoke, monkeypatch, tmp_path):
+    files, scores, study, arrays = blocks("python")[:4]
+    names = {}
+    exec(files, names)
     (command,) = blocks("sh")[0].splitlines()
     program, *arguments = command.split()
     assert program == "pathkernel"
@@ -55,7 +56,10 @@ def test_five_minutes(invoke):
     point = dataset.sel(width=10, temperature=0.1, seed=0)
     assert np.allclose(point.order_parameter, solution.order_parameter, rtol=1e-5, atol=1e-7)
     assert np.allclose(found, pk.head_scores(solution.network, solution.order_parameter)[0])
-    exec(study, {})
+    exec(study, names)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    exec(arrays, names)
+    assert names["task"].realise(0).train.inputs.shape == (225, 8, 16)
     assert xr.open_zarr("mine.zarr").accuracy.equals(dataset.accuracy)
 
 
