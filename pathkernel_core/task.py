@@ -236,6 +236,7 @@ class Task(abc.ABC):
     def provenance(self) -> dict[str, str]:
         """Where the data come from beyond the options, such as checksums of files read.
 
-        Two studies are the same only if this agrees too.
+        Two studies are the same only if this agrees too. A key that is the name of an option says
+        that the option is the path of a file: then its content counts, and not where it lies.
         """
         return {}

@@ -1,4 +1,7 @@
-"""Files and folders that come into their places whole or not at all."""
+"""Files and folders that come into their places whole or not at all.
+
+A place may be a symbolic link: what it points to is written, which need not be there yet.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ def replacing(
     """Give a file to write, which takes the place of ``path`` at the end.
 
     It is on the disk before it is moved. If anything is raised, an older file is left as it was.
+    What a killed process left of the same is removed: no two may write one file at a time.
 
     Parameters
     ----------
@@ -30,7 +34,9 @@ def replacing(
     beside : path, optional
         What the file lies beside until then, on the same disk; by default ``path`` itself.
     """
-    near = Path(path if beside is None else beside)
+    path = _real(path)
+    near = path if beside is None else _real(beside)
+    remove_left_over(near)
     handle, name = tempfile.mkstemp(prefix=f".{near.name}.", suffix=PARTIAL, dir=near.parent)
     os.close(handle)
     partial = Path(name)
@@ -53,7 +59,8 @@ def replacing_folder(path: str | os.PathLike, *, overwrite: bool = True) -> Iter
     FileExistsError
         If it is not to overwrite, and there is one by then.
     """
-    path = Path(path)
+    path = _real(path)
+    remove_left_over(path)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
     try:
         yield partial
@@ -80,9 +87,9 @@ def remove_left_over(path: str | os.PathLike) -> None:
 
     A folder that it had moved out of that place, with nothing there yet, is put back.
     """
-    path = Path(path)
+    path = _real(path)
     shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
-    for left in sorted(path.parent.iterdir(), reverse=True):  # what was moved out comes first
+    for left in sorted(path.parent.glob(".*"), reverse=True):  # what was moved out comes first
         found = shape.fullmatch(left.name)
         if found and found[1] and not path.exists():
             os.rename(left, path)
@@ -90,3 +97,22 @@ def remove_left_over(path: str | os.PathLike) -> None:
             shutil.rmtree(left, ignore_errors=True)
         elif found:
             left.unlink(missing_ok=True)
+
+
+def link_or_copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Let a file be at another place too, without copying it where the file system knows links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _real(path: str | os.PathLike) -> Path:
+    """Where a path leads, through links, those too that lead nowhere yet."""
+    return Path(os.path.realpath(path))
+
+
+def sync() -> None:
+    """Wait until all that was written is on the disk: what is written next comes after it."""
+    if hasattr(os, "sync"):  # not on Windows
+        os.sync()

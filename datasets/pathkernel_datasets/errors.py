@@ -11,3 +11,7 @@ class StoreError(PathkernelError, RuntimeError):
 
 class NotInStoreError(StoreError, ValueError):
     """A store lacks the seed, temperature or width, or the choice, that is asked for."""
+
+
+class StoreWarning(UserWarning):
+    """A store was damaged, and is mended or computed again."""

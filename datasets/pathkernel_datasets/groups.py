@@ -7,26 +7,29 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import xarray as xr
 import zarr
 
-from pathkernel_datasets.atomic import remove_left_over, replacing
-from pathkernel_datasets.labelling import storable
+from pathkernel_datasets.atomic import remove_left_over
+from pathkernel_datasets.checksums import write_dataset
+from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.lock import exclusive
+from pathkernel_datasets.metadata import index_group, mend_metadata
 
 _OLD, _NAME = "old", "name"  # a group that is being replaced, and which it is
-_INDEX = {"kind": "inline", "must_understand": False, "metadata": {}}  # of a group in the index
 
 
 @contextmanager
 def sole_writer(path: str | os.PathLike) -> Iterator[None]:
     """Hold the right to write into a store, which ends with the process if nothing else ends it.
 
-    What a writer that was killed left half-written is removed first.
+    What a writer that was killed left half-written is removed first, and damaged metadata are
+    mended. There may be no store yet.
 
     Parameters
     ----------
@@ -36,13 +39,27 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
     Raises
     ------
     StoreError
-        If another process writes into the store, or the folder cannot be written.
+        If another process writes into the store, its folder does not exist or cannot be written, or
+        its metadata cannot be mended.
     """
     path = Path(path).resolve()  # one lock for all names of a store
-    with exclusive(path, path.with_name(f".{path.name}.lock")):
+    if not path.parent.is_dir():
+        raise StoreError(
+            f"the folder {path.parent} does not exist; make it, or choose another file"
+        )
+    lock = path.with_name(f".{path.name}.lock")
+    with exclusive(path, lock):
         _remove_left_over(path)
-        _publish_left_out(path)
-        yield
+        if path.exists():
+            mended = mend_metadata(path)
+            if mended:
+                warnings.warn(f"{path} was damaged: {', '.join(mended)}; mended", StoreWarning, 3)
+            _publish_left_out(path)
+        try:
+            yield
+        finally:
+            if not path.exists():
+                lock.unlink(missing_ok=True)
 
 
 def add_group(path: str | os.PathLike, group: str, dataset: xr.Dataset) -> None:
@@ -58,8 +75,9 @@ def add_group(path: str | os.PathLike, group: str, dataset: xr.Dataset) -> None:
     """
     partial = folder_beside(path)
     try:
-        storable(dataset).to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
-        _index(path, group, ())  # killed on the way, it is missing rather than half of each
+        write_dataset(dataset, partial)
+        # killed on the way, it is missing rather than half of each
+        index_group(Path(path), group, ())
         move_into(partial, path, group)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -102,29 +120,7 @@ def publish(path: str | os.PathLike, group: str) -> None:
     path = Path(path)
     above = [path.joinpath(*group.split("/")[:end]) for end in range(1, group.count("/") + 1)]
     files = (folder / "zarr.json" for folder in above)
-    _index(path, group, (*files, *(path / group).rglob("zarr.json")))
-
-
-def _index(path: str | os.PathLike, group: str, files: Iterable[Path]) -> None:
-    """Replace a group's entries of the index by those of some files of metadata."""
-    path = Path(path)
-    root = json.loads((path / "zarr.json").read_text())
-    index = root["consolidated_metadata"]["metadata"]
-    index = {
-        name: entry
-        for name, entry in index.items()
-        if name != group and not name.startswith(f"{group}/")
-    }
-    for file in files:
-        entry = json.loads(file.read_text())
-        if entry["node_type"] == "group":
-            entry["consolidated_metadata"] = _INDEX
-        index[file.parent.relative_to(path).as_posix()] = entry
-    ordered = sorted(index.items(), key=lambda item: (item[0].count("/"), item[0]))
-    root["consolidated_metadata"]["metadata"] = dict(ordered)
-    # beside the store: inside it, readers would wonder what it is
-    with replacing(path / "zarr.json", beside=path.resolve()) as partial:
-        partial.write_text(json.dumps(root))  # indented it takes five times as long
+    index_group(path, group, (*files, *(path / group).rglob("zarr.json")))
 
 
 def _prefix(path: Path) -> str:
@@ -147,8 +143,10 @@ def _left_over(path: Path) -> list[Path]:
 
 def _publish_left_out(path: Path) -> None:
     """Show readers the groups that were moved in just before their writer was killed."""
-    root = json.loads((path / "zarr.json").read_text())
-    known = root.get("consolidated_metadata", {}).get("metadata", {})
+    try:
+        known = json.loads((path / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
+    except (OSError, ValueError, KeyError):
+        return  # no store of ours, or an older one that is damaged; who opens it says so
     for top in sorted(path.glob("*/zarr.json")):
         if json.loads(top.read_text())["node_type"] == "group":
             for file in sorted(top.parent.rglob("zarr.json")):
@@ -161,9 +159,5 @@ def _remove_left_over(path: Path) -> None:
     for folder in _left_over(path):
         _put_back(folder, path)
     remove_left_over(path)
-    left = []
-    for file in path.glob("*/zarr.json"):  # not in arrays, which belong to the study's own run
-        if json.loads(file.read_text())["node_type"] == "group":
-            left += file.parent.rglob("*.partial")  # of Zarr itself
-    for file in left:
+    for file in list(path.rglob("*.partial")):  # of Zarr itself
         file.unlink(missing_ok=True)

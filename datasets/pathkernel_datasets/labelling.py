@@ -103,6 +103,13 @@ def json_attribute(attributes: Mapping[str, Any], name: str) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
+def variable_names(attributes: Mapping[str, Any]) -> list[str]:
+    """Variables of a store by its attributes, where older ones list them under another name."""
+    return json_attribute(
+        attributes, "variables" if "variables" in attributes else "variable_names"
+    )
+
+
 def coordinates_along(dataset: xr.Dataset, dims: Iterable[str]) -> dict[str, xr.Variable]:
     """Coordinates of a dataset that have no other dimensions than these."""
     dims = set(dims)

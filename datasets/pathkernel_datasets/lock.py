@@ -12,7 +12,7 @@ from pathkernel_datasets.errors import StoreError
 
 
 @contextmanager
-def exclusive(path: Path, lock: Path) -> Iterator[None]:
+def exclusive(path: Path, lock: Path, *, passing: bool = False) -> Iterator[None]:
     """Hold the right to write into a store or folder.
 
     Parameters
@@ -20,7 +20,9 @@ def exclusive(path: Path, lock: Path) -> Iterator[None]:
     path : Path
         What is written, for messages.
     lock : Path
-        File of the lock; it may stay.
+        File of the lock; it stays.
+    passing : bool
+        Remove the file at the end, where another process seldom comes at that very moment.
 
     Raises
     ------
@@ -42,4 +44,6 @@ def exclusive(path: Path, lock: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if passing:
+            lock.unlink(missing_ok=True)
         held.release()

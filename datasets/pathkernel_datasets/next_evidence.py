@@ -43,10 +43,11 @@ def grid_corrections(path: str | os.PathLike, dataset: xr.Dataset) -> tuple[xr.D
     found = xr.full_like(leading, np.nan)
     for seed in dataset["seed"].values:
         for width in dataset["width"].values:
-            array = Path(path) / grid_group(seed, width) / NAME
-            if (array / "zarr.json").exists():
-                values = zarr.open_array(array, mode="r")[...]
-                found.loc[{"seed": seed, "width": width}] = values
+            folder = Path(path) / grid_group(seed, width)
+            if (folder / "zarr.json").exists():
+                group = zarr.open_group(folder, mode="r")
+                there = {"temperature": group["temperature"][...]}  # the study may have grown since
+                found.loc[{"seed": seed, "width": width, **there}] = group[NAME][...]
     converged = dataset["status"].transpose(*POINT).load() == STATUS_CODES["converged"]
     return found, converged & leading.notnull() & found.isnull()
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,29 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.analysis import Variable
-from pathkernel_datasets.atomic import replacing_folder
-from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.labelling import drawable, json_attribute, storable, variable_attributes
+from pathkernel_datasets.atomic import link_or_copy, replacing_folder, sync
+from pathkernel_datasets.checksums import (
+    CHECKED,
+    MISSING,
+    chunk_file,
+    chunks_of,
+    damaged_chunks,
+    write_dataset,
+    writing_every_chunk,
+)
+from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.labelling import (
+    drawable,
+    json_attribute,
+    variable_attributes,
+    variable_names,
+)
+from pathkernel_datasets.metadata import consolidate, copy_metadata
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
-from pathkernel_datasets.study import SCHEMA_VERSION
+from pathkernel_datasets.study import SCHEMA_VERSION, differences
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
+_DIMS = {marker.name: marker.dims for marker in MARKERS}
 _INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
 
 
@@ -34,8 +50,10 @@ class Store:
 
     def __init__(self, path: Path):
         self.path = path
-        self._group = zarr.open_group(path, mode="r+", use_consolidated=False)
-        self._arrays = {name: self._group[name] for name in self._group.array_keys()}
+        with writing_every_chunk():
+            self._group = zarr.open_group(path, mode="r+", use_consolidated=False)
+            self._arrays = dict(self._group.arrays())
+        self._variables = frozenset(variable_names(self._group.attrs))
 
     @classmethod
     def create(
@@ -45,13 +63,16 @@ class Store:
         coordinates: Mapping[str, xr.Variable],
         attributes: Mapping[str, str],
         study: Mapping[str, Any],
+        held: Store | None = None,
     ) -> Store:
-        """Make an empty store beside ``path`` and move it into place, whole or not at all.
+        """Make a store beside ``path`` and move it into place, whole or not at all.
+
+        It is empty, or takes over all that a smaller grid of the same study holds, and its results.
 
         Raises
         ------
         StoreError
-            If there is not enough disk space, or the folder cannot be written.
+            If there is not enough disk space.
         """
         variables = (*variables, *MARKERS)
         sizes = {
@@ -70,12 +91,17 @@ class Store:
             },
         )
         try:
-            with replacing_folder(path, overwrite=False) as partial:
-                storable(dataset).to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+            with replacing_folder(path, overwrite=held is not None) as partial:
+                write_dataset(dataset, partial)
                 group = zarr.open_group(partial, mode="r+")
+                codecs = CHECKED if held is None else held._arrays["status"].compressors
                 for variable in variables:
-                    _create_array(group, variable, sizes)
+                    _create_array(group, variable, sizes, codecs)
+                if held is not None:
+                    cls(partial)._take_over(held)
                 consolidate(partial)
+                copy_metadata(partial)
+                sync()
                 if path.is_dir() and not any(path.iterdir()):
                     path.rmdir()
         except FileExistsError:
@@ -83,23 +109,62 @@ class Store:
         return cls(path)
 
     @classmethod
-    def resume(cls, path: Path, study: Mapping[str, Any]) -> Store:
-        """Open an existing store to go on with the same study.
+    def resume(cls, path: Path, held: Mapping[str, Any], study: Mapping[str, Any]) -> Store:
+        """Open a store to go on with the same study; what is damaged is to be computed again.
+
+        Parameters
+        ----------
+        path : Path
+        held, study : mapping
+            Identities of the study in the store, from :func:`check_store`, and of the one wanted.
 
         Raises
         ------
         StoreError
-            If it is no store, is damaged, or holds another study.
+            If they are different studies.
         """
-        held = check_store(path)
-        different = _differences(held, study)
+        different = differences(held, study, "this run")
         if different:
             raise StoreError(
                 f"{path} holds another study and is left as it is ({'; '.join(different)}). Choose "
                 "another file (--out on the command line), or run with the store's own settings to "
                 "go on with it"
             )
-        return cls(path)
+        store = cls(path)
+        store._unmark_damaged()
+        return store
+
+    def _take_over(self, held: Store) -> None:
+        """Let chunks and results of a store of a smaller grid be here too, at their points."""
+        places = {
+            dim: [self.read(dim, ()).tolist().index(value) for value in held.read(dim, ()).tolist()]
+            for dim in POINT
+        }
+        for name in filter(held.is_variable, held._arrays):
+            old, new = held._arrays[name], self._arrays[name]
+            for chunk in chunks_of(old):
+                if chunk_file(old, chunk).exists():
+                    along = zip(chunk, old.metadata.dimension_names)
+                    here = chunk_file(new, tuple(places.get(d, range(1))[i] for i, d in along))
+                    here.parent.mkdir(parents=True, exist_ok=True)
+                    link_or_copy(chunk_file(old, chunk), here)
+        for name in held._group.group_keys():
+            shutil.copytree(held.path / name, self.path / name, copy_function=link_or_copy)
+
+    def _unmark_damaged(self) -> None:
+        """Let all be computed again that is damaged."""
+        for marker in self.markers:
+            damaged = self.damaged(marker)
+            for index in damaged:
+                self._arrays[marker][index] = 0
+            if damaged:
+                names = sorted({name for names in damaged.values() for name in names})
+                warnings.warn(
+                    f"{self.path} was damaged: {', '.join(names)} at {len(damaged)} "
+                    f"place{'s' * (len(damaged) > 1)}; computed again",
+                    StoreWarning,
+                    stacklevel=4,
+                )
 
     @property
     def analyses(self) -> list[str]:
@@ -118,6 +183,10 @@ class Store:
     def holds(self, name: str) -> bool:
         """Whether the store has a variable."""
         return name in self._arrays
+
+    def is_variable(self, name: str) -> bool:
+        """Whether a marker vouches for a variable, or it is a marker."""
+        return name in self._variables
 
     def read(self, name: str, index: tuple[int, ...]) -> np.ndarray:
         """Values of a variable at an index of its first dimensions; at (), all of them.
@@ -141,13 +210,53 @@ class Store:
         """Write variables at a grid index, then the marker that vouches for them.
 
         A value may be shorter than its variable in a dimension (a test set with fewer examples);
-        the rest stays NaN.
+        the rest is NaN, as are variables without a value.
         """
-        for name, value in values.items():
-            value = np.asarray(value)
-            region = (*index, *(slice(length) for length in value.shape))
-            self._arrays[name][region] = value
+        for name in {*self._vouched(marker), *values}:
+            array = self._arrays[name]
+            whole = np.full(array.shape[len(index) :], array.fill_value, array.dtype)
+            if name in values:
+                value = np.asarray(values[name])
+                whole[tuple(map(slice, value.shape))] = value
+            array[index] = whole
+        sync()  # the marker must not outlast a power failure that they do not
         self._arrays[marker][index] = code
+
+    def damaged(self, marker: str) -> dict[tuple[int, ...], dict[str, str]]:
+        """Grid indices at which a marker vouches for what is damaged, or is damaged itself.
+
+        Returns
+        -------
+        mapping of index to mapping of str to str
+            Names of the damaged variables, and what is wrong with them.
+        """
+        array = self._arrays[marker]
+        found = {
+            index: {marker: fault}
+            for index, fault in damaged_chunks(array).items()
+            if fault != MISSING  # not computed
+        }
+        if found:
+            readable = (index for index in np.ndindex(array.shape) if index not in found)
+            marked = {index for index in readable if array[index]}
+        else:
+            marked = set(map(tuple, np.argwhere(array[...]).tolist()))
+        for name in self._vouched(marker):
+            for chunk, fault in damaged_chunks(self._arrays[name]).items():
+                index = chunk[: array.ndim]
+                if index in marked:
+                    found.setdefault(index, {})[name] = fault
+        return found
+
+    def _vouched(self, marker: str) -> list[str]:
+        """Variables that a marker vouches for: with its dimensions and no more of the grid."""
+        dims = _DIMS[marker]
+        return [
+            name
+            for name, array in self._arrays.items()
+            if tuple(dim for dim in array.metadata.dimension_names or () if dim in POINT) == dims
+            and name not in MARKER_NAMES | set(POINT)
+        ]
 
 
 def check_store(path: Path) -> dict[str, Any]:
@@ -158,7 +267,9 @@ def check_store(path: Path) -> dict[str, Any]:
     StoreError
         If the path is no store of pathkernel, or the store is damaged.
     """
-    remedy = "choose another file"
+    remedy = (
+        "run the command again that computed it, which mends what it can, or choose another file"
+    )
     if not path.exists():
         raise StoreError(f"there is no store at {path}; make one with: pathkernel run TASK")
     try:
@@ -168,16 +279,15 @@ def check_store(path: Path) -> dict[str, Any]:
     except Exception as error:  # zarr raises whatever its parsers and the file system raise
         raise StoreError(f"{path} is no readable Zarr store ({error}); {remedy}") from None
     if "schema_version" not in attributes or "study" not in attributes:
-        raise StoreError(f"{path} is a Zarr store, but not one of pathkernel; {remedy}")
+        raise StoreError(f"{path} is a Zarr store, but not one of pathkernel; choose another file")
     if attributes["schema_version"] != SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {attributes['schema_version']}, this pathkernel reads "
             f"version {SCHEMA_VERSION}; install the version of pathkernel that wrote it"
         )
-    listed = "variables" if "variables" in attributes else "variable_names"  # older, newer
     try:
         study = json.loads(attributes["study"])
-        missing = set(json_attribute(attributes, listed)) - present
+        missing = set(variable_names(attributes)) - present
     except (TypeError, json.JSONDecodeError) as error:
         raise StoreError(
             f"{path} is damaged: its study is unreadable ({error}); {remedy}"
@@ -210,7 +320,9 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
         raise StoreError(f"{path} is damaged ({error}); run the study again elsewhere") from None
 
 
-def _create_array(group: zarr.Group, variable: Variable, sizes: Mapping[str, int]) -> None:
+def _create_array(
+    group: zarr.Group, variable: Variable, sizes: Mapping[str, int], codecs: Sequence[Any]
+) -> None:
     """Array filled with NaN, one chunk per grid point so that points are written alone."""
     dtype = _INTEGERS.get(variable.name, "float64")
     shape = tuple(sizes[dim] for dim in variable.dims)
@@ -226,23 +338,12 @@ def _create_array(group: zarr.Group, variable: Variable, sizes: Mapping[str, int
         fill_value=0 if dtype != "float64" else np.nan,
         dimension_names=variable.dims,
         attributes=attributes,
+        compressors=codecs,
     )
-
-
-def consolidate(path: Path) -> None:
-    """Write a store's index of metadata, without which plain ``xr.open_zarr`` warns."""
-    with warnings.catch_warnings():
-        # every reader of Zarr v3 understands it
-        warnings.filterwarnings("ignore", message="Consolidated metadata")
-        zarr.consolidate_metadata(path)
 
 
 def _check_space(path: Path, variables: Iterable[Variable], sizes: Mapping[str, int]) -> None:
     folder = path.resolve().parent
-    if not folder.is_dir():
-        raise StoreError(f"the folder {folder} does not exist; make it, or choose another file")
-    if not os.access(folder, os.W_OK):
-        raise StoreError(f"the folder {folder} cannot be written; choose another file")
     need = sum(8 * np.prod([sizes[dim] for dim in variable.dims]) for variable in variables)
     free = shutil.disk_usage(folder).free
     if need > free:
@@ -250,15 +351,3 @@ def _check_space(path: Path, variables: Iterable[Variable], sizes: Mapping[str, 
             f"the study needs up to {need / 1e9:.2f} GB, but {folder} has {free / 1e9:.2f} GB "
             "free; choose another disk, fewer seeds or a smaller grid"
         )
-
-
-def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What differs between two studies, entry by entry, in words."""
-    lines = []
-    for key in sorted({**held, **wanted}):
-        one, other = held.get(key), wanted.get(key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            lines += [f"{key}, {line}" for line in _differences(one, other)]
-        elif one != other:
-            lines.append(f"{key}: the store has {json.dumps(one)}, this run {json.dumps(other)}")
-    return lines

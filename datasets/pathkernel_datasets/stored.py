@@ -23,7 +23,7 @@ from pathkernel_datasets.next_evidence import with_next_evidence
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.store import check_store, open_store
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.study import Study, differences, file_options
 from pathkernel_datasets.watching import supervised
 
 
@@ -64,14 +64,26 @@ class StoredStudy:
         return with_next_evidence(self.path, open_store(self.path))
 
     def task(self, **replaced: Any) -> Task:
-        """Task with the study's options, some of them replaced, such as a file that was moved.
+        """Task with the study's options, some of them replaced.
+
+        Files are looked for where they were, see :meth:`places`.
 
         Raises
         ------
         UnknownNameError
             If no plugin provides it.
         """
-        return self.plugins.task(self.identity["task"])(**self.identity["options"] | replaced)
+        options = dict(self.identity["options"])
+        for name in file_options(options, self.identity["provenance"]):
+            found = filter(os.path.exists, self.places(options[name]))
+            options[name] = str(next(found, options[name]))
+        return self.plugins.task(self.identity["task"])(**options | replaced)
+
+    def places(self, file: str | os.PathLike) -> list[Path]:
+        """Where a file of the study may lie: where it was, beside the store, or here."""
+        named, beside = Path(file), self.path.resolve().parent
+        found = (named, beside / named, beside / named.name, Path(named.name))
+        return list(dict.fromkeys(found))
 
     @property
     def results(self) -> list[str]:
@@ -132,7 +144,12 @@ class StoredStudy:
         grid = (held["widths"], held["temperatures"], held["seeds"])
         how = (held["backend"], held["dtype"], held["variances"])
         study = Study(self.task(**replaced), *grid, *how)
-        _check_identity(held | {"options": held["options"] | replaced}, study.identity())
+        lines = differences(held, study.identity(), "what is installed here gives")
+        if lines:
+            raise StoreError(
+                "the study was made from something else than what is installed here "
+                f"({'; '.join(lines)}); run it again into another store"
+            )
         return study
 
 
@@ -208,16 +225,3 @@ def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:
                 "give an xarray.Dataset, or pairs of a place and an xarray.Dataset"
             )
         yield part
-
-
-def _check_identity(stored: Mapping[str, Any], installed: Mapping[str, Any]) -> None:
-    lines = [
-        f"{key}: the store has {stored.get(key)}, here it is {value}"
-        for key, value in sorted(installed.items())
-        if value != stored.get(key)
-    ]
-    if lines:
-        raise StoreError(
-            "the study was made from something else than what is installed here "
-            f"({'; '.join(lines)}); run it again into another store"
-        )

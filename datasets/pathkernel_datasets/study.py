@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
@@ -86,19 +87,41 @@ class Study:
         set_(self, "dtype", dtype)
         set_(self, "variances", variances)
 
+    def on_grid(
+        self, widths: Sequence[float], temperatures: Sequence[float], seeds: Sequence[int]
+    ) -> Study:
+        """The same study on another grid."""
+        how = (self.backend, self.dtype, self.variances)
+        return Study(self.task, widths, temperatures, seeds, *how)
+
+    def joined(self, held: Study) -> Study:
+        """The study on the grid of both, in the order of the one that holds the other.
+
+        If neither does, what is new comes behind what the other holds.
+        """
+        return self.on_grid(
+            _joined(self.widths, held.widths),
+            _joined(self.temperatures, held.temperatures),
+            _joined(self.seeds, held.seeds),
+        )
+
     def identity(self) -> dict[str, Any]:
-        """All that determines the results, as plain values; two studies are the same if equal.
+        """All that determines the results, as plain values, see :func:`differences`.
 
         Among it what the task draws with the first seed, so that results of code that has changed
-        are not taken for those of the code that is installed.
+        are not taken for those of the code that is installed. Paths of files are absolute.
         """
+        options, provenance = self.task.options(), self.task.provenance()
+        for name in file_options(options, provenance):
+            if os.path.exists(options[name]):
+                options[name] = os.path.abspath(options[name])
         return json.loads(
             json.dumps(
                 {
                     "schema": SCHEMA_VERSION,
                     "task": self.task.name,
-                    "options": self.task.options(),
-                    "provenance": self.task.provenance(),
+                    "options": options,
+                    "provenance": provenance,
                     "variances": self.variances,
                     "widths": self.widths,
                     "temperatures": self.temperatures,
@@ -110,6 +133,50 @@ class Study:
                 }
             )
         )
+
+
+def _joined(wanted: tuple, held: tuple) -> tuple:
+    if set(wanted) <= set(held):
+        return held
+    if set(held) <= set(wanted):
+        return wanted
+    return (*held, *(value for value in wanted if value not in held))
+
+
+def file_options(options: Mapping[str, Any], provenance: Mapping[str, str]) -> list[str]:
+    """Options that are paths of files: those under whose names the task gives a provenance."""
+    return [name for name in options if name in provenance and options[name] is not None]
+
+
+def differences(held: Mapping[str, Any], wanted: Mapping[str, Any], here: str) -> list[str]:
+    """What differs between the identities of two studies, entry by entry, in words.
+
+    Paths do not count, where the provenance says what the file holds.
+
+    Parameters
+    ----------
+    held, wanted : mapping
+        Of the store, and of the other study.
+    here : str
+        What the other study is called.
+    """
+    known = held["provenance"].keys() & wanted["provenance"].keys()
+    one, other = (
+        dict(study, options={key: v for key, v in study["options"].items() if key not in known})
+        for study in (held, wanted)
+    )
+    return _different(one, other, here)
+
+
+def _different(held: Mapping[str, Any], wanted: Mapping[str, Any], here: str) -> list[str]:
+    lines = []
+    for key in sorted({**held, **wanted}):
+        one, other = held.get(key), wanted.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            lines += [f"{key}, {line}" for line in _different(one, other, here)]
+        elif one != other:
+            lines.append(f"{key}: the store has {json.dumps(one)}, {here} {json.dumps(other)}")
+    return lines
 
 
 def fingerprint(realisation: Realisation) -> dict[str, str]:

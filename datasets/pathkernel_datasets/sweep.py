@@ -34,6 +34,7 @@ from pathkernel_datasets.evaluation import (
     point_values,
     reference_values,
 )
+from pathkernel_datasets.groups import sole_writer
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
     KNOWN_DIMENSIONS,
@@ -43,7 +44,7 @@ from pathkernel_datasets.schema import (
     core_variables,
     validation_variables,
 )
-from pathkernel_datasets.store import Store, open_store
+from pathkernel_datasets.store import Store, check_store, open_store
 from pathkernel_datasets.study import Study, versions
 from pathkernel_datasets.watching import supervised
 
@@ -59,6 +60,9 @@ def run_study(
     report: Report | None = None,
 ) -> xr.Dataset:
     """Compute a study into a Zarr store, or go on where an earlier run stopped.
+
+    More widths, temperatures or seeds than the store has extend it, and nothing that it holds is
+    computed again; what it has beyond those that are asked for is computed too.
 
     Parameters
     ----------
@@ -82,7 +86,8 @@ def run_study(
     Raises
     ------
     StoreError
-        If the store is damaged, holds another study, or cannot be written.
+        If the store is damaged, holds another study, or cannot be written, or another process
+        writes into it.
     """
     array_library(study.backend, study.dtype)  # loaded before its threads are limited
     with supervised(report, threads) as tell:
@@ -100,28 +105,33 @@ def compute_study(
     """Compute a study as :func:`run_study` does; the number of grid points that were computed."""
     path = Path(path)
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
-    identity = study.identity()
     library = array_library(study.backend, study.dtype)
-    store = None
-    if path.exists() and not _is_empty_folder(path):
-        store = Store.resume(path, identity)
-        analyses = _stored_analyses(store, analyses)
-    computed = 0
-    total = len(study.seeds) * len(study.temperatures) * len(study.widths)
-    missing = [
-        index for index in range(len(study.seeds)) if store is None or not _complete(store, index)
-    ]
-    for index in missing:
-        seed = study.seeds[index]
-        done = 0 if store is None else int((store.marker("status") != 0).sum())
-        report(Progress(done, total, f"seed {seed}: data and attention"))
-        data = prepare_data(study, seed, library)
-        if store is None:
-            store = _create(path, study, identity, data, analyses, library)
-        computed += _fill_seed(store, study, index, data, analyses, report, total)
-    if missing:
-        report(Progress(total, total, "complete"))
-    return computed
+    with sole_writer(path):
+        store = None
+        if path.exists() and not _is_empty_folder(path):
+            held = check_store(path)
+            begun = study.on_grid(held["widths"], held["temperatures"], held["seeds"])
+            store = Store.resume(path, held, begun.identity())
+            analyses = _stored_analyses(store, analyses)
+            study = study.joined(begun)
+        computed = 0
+        total = len(study.seeds) * len(study.temperatures) * len(study.widths)
+        grows = store is None or study != begun
+        worked = False
+        for index, seed in enumerate(study.seeds):
+            if not grows and _complete(store, index):
+                continue
+            worked = True
+            done = 0 if store is None else int((store.marker("status") != 0).sum())
+            report(Progress(done, total, f"seed {seed}: data and attention"))
+            data = prepare_data(study, seed, library)
+            if grows:
+                store = _create(path, study, data, analyses, library, store)
+                grows = False
+            computed += _fill_seed(store, study, index, data, analyses, report, total)
+        if worked:
+            report(Progress(total, total, "complete"))
+        return computed
 
 
 def _is_empty_folder(path: Path) -> bool:
@@ -143,10 +153,10 @@ def _stored_analyses(store: Store, analyses: tuple[Analysis, ...]) -> tuple[Anal
 def _create(
     path: Path,
     study: Study,
-    identity: Mapping[str, Any],
     data: PreparedData,
     analyses: tuple[Analysis, ...],
     library: ArrayLibrary,
+    held: Store | None,
 ) -> Store:
     network = data.network
     situation = Situation(data.realisation, data.xi, data.labels, network)
@@ -198,7 +208,8 @@ def _create(
             "device": library.device,
             "package_versions": versions(_RECORDED_VERSIONS),
         },
-        identity,
+        study.identity(),
+        held,
     )
 
 

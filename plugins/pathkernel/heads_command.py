@@ -65,6 +65,8 @@ def heads(
         return
     if heads_per_layer is None:
         raise click.UsageError("--heads-per-layer is needed: a state dict does not tell it")
+    if out.exists():  # it may be the model itself
+        raise click.UsageError(f"{out} is there already, and is left as it is; name another file")
     extracted = extract_heads(state_dict, heads_per_layer, layout, layers, biases, scale)
     save_heads(out, extracted.layers, approximation=extracted.approximation)
     for number, (prefix, layer) in enumerate(zip(extracted.modules, extracted.layers), start=1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 
 import click
@@ -14,6 +15,7 @@ from pathkernel.output import INTERRUPTED, say
 from pathkernel.result_command import result_command
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
+from pathkernel_datasets.errors import StoreWarning
 
 
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,6 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", StoreWarning)
+        show = warnings.showwarning
+        warnings.showwarning = lambda message, category, *where: (
+            click.echo(f"Warning: {message}", err=True)
+            if category is StoreWarning
+            else show(message, category, *where)
+        )
+        return _run_group(arguments)
+
+
+def _run_group(arguments: list[str]) -> int:
     try:
         plugins = load_plugins()
         for entry in plugins.loaded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pathkernel.check_command import check
 from pathkernel.heads_command import heads
 from pathkernel.options import RESERVED
 from pathkernel.run_command import run
@@ -15,7 +16,7 @@ from pathkernel_core.hooks import hookimpl
 @hookimpl
 def pathkernel_commands() -> list[click.Command]:
     """Commands that are no result's."""
-    return [run, show, plot, plugins, heads, train]
+    return [run, show, plot, check, plugins, heads, train]
 
 
 @hookimpl

@@ -11,8 +11,9 @@ import xarray as xr
 
 from pathkernel_core.analysis import Variable
 from pathkernel_datasets.atomic import replacing_folder
+from pathkernel_datasets.checksums import write_dataset
 from pathkernel_datasets.labelling import coordinate, labelled
-from pathkernel_datasets.store import consolidate
+from pathkernel_datasets.metadata import consolidate
 
 _PREFIX = "curve."  # of the arrays of a training's file
 _VARIABLES = (
@@ -145,5 +146,5 @@ def save_curves(path: str | os.PathLike, curves: xr.Dataset) -> None:
         If the folder cannot be written.
     """
     with replacing_folder(path) as partial:
-        curves.to_zarr(partial, mode="w", zarr_format=3, consolidated=False)
+        write_dataset(curves, partial)
         consolidate(partial)

@@ -63,10 +63,11 @@ def held_training(folder: Path, identity: Mapping[str, Any], total: int) -> Chec
     ValueError
         If the checkpoint is damaged.
     """
-    if not (folder / LATEST).exists():
+    found = folder / (LATEST if (folder / LATEST).exists() else BEST)
+    if not found.exists():
         return None
-    held = read_checkpoint(folder / LATEST)
-    different = _differences(held.about["settings"], identity)
+    held = read_checkpoint(found)
+    different = _differences(held.about.get("settings", {}), identity)
     if different:
         raise StoreError(
             f"{folder} holds another training and is left as it is ({'; '.join(different)}). "
@@ -77,7 +78,7 @@ def held_training(folder: Path, identity: Mapping[str, Any], total: int) -> Chec
             f"{folder} holds a training of {held.about['step']} steps, more than the {total} asked "
             "for. Choose another folder, or at least as many epochs"
         )
-    return held
+    return held if found.name == LATEST else None  # stopped before the first state was kept
 
 
 def _check_content(folder: Path) -> None:

@@ -12,12 +12,8 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.analysis import Variable
-from pathkernel_datasets.labelling import (
-    coordinates_along,
-    labelled,
-    storable,
-    variable_attributes,
-)
+from pathkernel_datasets.checksums import CHECKED, write_dataset
+from pathkernel_datasets.labelling import coordinates_along, labelled, variable_attributes
 
 STATE = "state_"
 """Prefix of the arrays that hold the chains' states."""
@@ -62,7 +58,7 @@ def create_groups(
     for group, variables in example.items():
         names = {dim for name in variables for dim in dims.get(name, ())}
         fixed = coordinates_along(coordinates, names)
-        _write_dataset(folder, group, xr.Dataset(coords={"chain": chain, **fixed}))
+        write_dataset(xr.Dataset(coords={"chain": chain, **fixed}), folder, group)
         target = root[group]
         for name, values in variables.items():
             _create_growing(target, name, np.asarray(values), dims.get(name, ()))
@@ -74,6 +70,7 @@ def create_groups(
             fill_value=0,
             dimension_names=("draw",),
             attributes=_attributes("draw"),
+            compressors=CHECKED,
         )
     observed_dims = ("observation", "output")[: labels.ndim]
     observed = xr.Dataset(
@@ -83,7 +80,7 @@ def create_groups(
             **coordinates_along(coordinates, observed_dims[1:]),
         },
     )
-    _write_dataset(folder, "observed_data", observed)
+    write_dataset(observed, folder, "observed_data")
 
 
 def _create_growing(
@@ -101,6 +98,7 @@ def _create_growing(
         fill_value=np.nan if values.dtype.kind == "f" else values.dtype.type(0),
         dimension_names=("chain", "draw", *dims),
         attributes=_attributes(name),
+        compressors=CHECKED,
     )
 
 
@@ -132,11 +130,7 @@ def create_adaptation(
         values[STATE + name] = np.stack([first, np.zeros_like(first)])
         dims = ("slot", "chain", *(f"{name}_dim_{axis}" for axis in range(first.ndim - 1)))
         variables.append(Variable(STATE + name, dims, f"{name.replace('_', ' ')} of the chain"))
-    _write_dataset(folder, "adaptation", labelled(values, variables))
-
-
-def _write_dataset(folder: Path, group: str, dataset: xr.Dataset) -> None:
-    storable(dataset).to_zarr(folder, group=group, mode="w", zarr_format=3, consolidated=False)
+    write_dataset(labelled(values, variables), folder, "adaptation")
 
 
 def _attributes(name: str) -> dict[str, str]:

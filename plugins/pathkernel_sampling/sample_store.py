@@ -25,6 +25,8 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from pathkernel_datasets.atomic import sync
+from pathkernel_datasets.checksums import damaged_chunks, writing_every_chunk
 from pathkernel_datasets.draws import SAMPLES, runs, settings_of
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.groups import folder_beside, move_into, publish
@@ -90,12 +92,13 @@ class SampleStore:
 
     def __init__(self, path: Path, group: str):
         self.path, self.group = Path(path), group
-        self._zarr = zarr.open_group(path, path=group, mode="r+", use_consolidated=False)
-        self._arrays = {
-            name: dict(self._zarr[name].arrays())
-            for name in (*GROWING, "adaptation")
-            if name in self._zarr
-        }
+        with writing_every_chunk():
+            self._zarr = zarr.open_group(path, path=group, mode="r+", use_consolidated=False)
+            self._arrays = {
+                name: dict(self._zarr[name].arrays())
+                for name in (*GROWING, "adaptation")
+                if name in self._zarr
+            }
         self.settings = _settings(self.path, group)
         for name in GROWING:  # a block that was not finished
             if name in self._arrays:
@@ -180,8 +183,18 @@ class SampleStore:
                 f"with their settings, or delete the folder {path / group} to draw anew"
             )
         store = cls(path, group)
+        store._check_chunks()
         store.publish()
         return store
+
+    def _check_chunks(self) -> None:
+        for name, arrays in self._arrays.items():
+            for variable, array in arrays.items():
+                for fault in damaged_chunks(array).values():
+                    raise StoreError(
+                        f"{self.path} is damaged: {self.group}/{name}/{variable} {fault}; delete "
+                        f"the folder {self.path / self.group} to draw anew"
+                    )
 
     @property
     def draws_done(self) -> int:
@@ -245,6 +258,7 @@ class SampleStore:
             self._put(adaptation[STATE + name], slot, values)
         self._put(adaptation["seconds"], slot, seconds)
         self._put(adaptation["slot_draws"], slot, done + count)
+        sync()  # the marker must not outlast a power failure that the draws do not
         self._put(adaptation["draws_done"], (), done + count)
         self.publish()
 

@@ -234,6 +234,8 @@ def check_removal(study: StoredStudy, wanted: Pruning) -> None:
         raise ValueError(f"--out {out} must end in .safetensors, in a folder that exists")
     if out.exists() and out.samefile(file):
         raise ValueError(f"--out {out} is the trained network itself; name another file")
+    if out.exists() and not _is_pruned(out):
+        raise ValueError(f"--out {out} is there already, and is no pruned network; name another")
     heads = whole.shape.heads_per_layer
     if remove > sum(heads) - len(heads):
         raise ValueError(
@@ -254,6 +256,13 @@ def write_pruned(study: StoredStudy, wanted: Pruning, result: xr.Dataset) -> Non
         save_checkpoint(wanted.out, pruned_checkpoint(read_checkpoint(file), removed))
     else:
         save_paths(wanted.out, pruned_paths(whole, removed))
+
+
+def _is_pruned(file: Path) -> bool:
+    try:
+        return "removed_heads" in read_header(file)[1]
+    except ValueError:  # no network at all
+        return False
 
 
 def _first_of_kind(names: Sequence[str], kind: str) -> str:

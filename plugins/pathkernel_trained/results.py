@@ -63,7 +63,7 @@ class Comparison(Result):
         """Agreement at every point of the study."""
         from pathkernel_trained.comparison_store import compared
 
-        self._shown(study)  # a slip should show before the work
+        self._shown(study.dataset)  # a slip should show before the work
         report(Progress(0, None, "comparing"))
         return compared(study, self.checkpoint)
 
@@ -71,19 +71,30 @@ class Comparison(Result):
         """Agreement at every width that is shown, of the theory and of the samples."""
         from pathkernel_trained.comparison_tables import comparison_tables
 
-        return comparison_tables(study.result(self.name).to_dataset(), self._shown(study))
+        found, compared = self._found(study)
+        tables = comparison_tables(found, self._shown(compared))
+        if compared.sizes != study.dataset.sizes:
+            tables.append(f"The study has grown since: {study.path} has points to compare anew.")
+        return tables
 
     def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
         """U of theory, trained network and samples; entries; scores of heads."""
         from pathkernel_trained.comparison_figures import comparison_figures
 
-        found = study.result(self.name).to_dataset()
-        return comparison_figures(study.dataset, found, self._shown(study))
+        found, compared = self._found(study)
+        return comparison_figures(compared, found, self._shown(compared))
 
-    def _shown(self, study: StoredStudy) -> Any:
+    def _found(self, study: StoredStudy) -> tuple[xr.Dataset, xr.Dataset]:
+        """The comparison, and the study at the points that it has."""
+        from pathkernel_datasets.schema import POINT
+
+        found = study.result(self.name).to_dataset()
+        return found, study.dataset.sel({dim: found[dim].values for dim in POINT})
+
+    def _shown(self, study: xr.Dataset) -> Any:
         from pathkernel_trained.comparison_tables import Shown
 
-        return Shown.select(study.dataset, self.widths, self.temperature, self.seed)
+        return Shown.select(study, self.widths, self.temperature, self.seed)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import xarray as xr
 
@@ -45,7 +43,7 @@ def study_checkpoint(
             "make a study of one with: pathkernel run one-shot-images --heads trained:NAME or "
             "network.safetensors, or pathkernel run custom"
         )
-    file = _find(store, stored) if given is None else heads_path(given)
+    file = _find(study) if given is None else heads_path(given)
     held = read_paths(file)
     _check_same(study.dataset, stored["provenance"]["heads"], file, held)
     return file, held
@@ -56,16 +54,15 @@ def study_heads(study: xr.Dataset) -> list[int]:
     return [int(study[f"path_layer_{layer}"].max()) for layer in study["layer"].values]
 
 
-def _find(store: Path, stored: Mapping[str, Any]) -> Path:
-    named = heads_path(stored["options"]["heads"])
-    places = list(dict.fromkeys([named, store.resolve().parent / named]))
+def _find(study: StoredStudy) -> Path:
+    places = study.places(heads_path(study.identity["options"]["heads"]))
     found = [place for place in places if place.is_file()]
     if not found:
         raise FileNotFoundError(
             f"the study's file of heads is not at {' nor at '.join(map(str, places))}; say where "
             "it lies with --checkpoint"
         )
-    expected = stored["provenance"]["heads"]
+    expected = study.identity["provenance"]["heads"]
     return next((file for file in found if heads_digest(file) == expected), found[0])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import matplotlib
@@ -11,9 +11,12 @@ from matplotlib.figure import Figure
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.lock import exclusive
 from pathkernel_views.drawing import STYLE
 
 _RESOLUTION = 150  # dots per inch of PNG files
+_MARK = "pathkernel"  # in the first bytes of every figure
+_LOCK = ".lock"
 
 
 class NothingToPlot(PathkernelError, ValueError):
@@ -32,7 +35,8 @@ def write_figures(
     figures : mapping of str to callable
         Name → function that draws the figure, or raises NothingToPlot.
     folder : path
-        Folder to write into; made if it does not exist. Files of the same names are replaced.
+        Folder to write into; made if it does not exist. Figures of the same names are replaced, but
+        no file that is none of these figures.
     report : callable
         Called with a line of text for every figure that is skipped or fails, and why.
 
@@ -44,37 +48,48 @@ def write_figures(
     Raises
     ------
     PathkernelError, OSError
-        If the store lacks what is asked for, or the folder cannot be made or written.
+        If the store lacks what is asked for, the folder cannot be made or written, or another
+        process writes figures there.
     Exception
         What the last figure raised, if all failed.
     """
-    folder = Path(folder)
+    folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     written, failure = [], None
-    for name, draw in figures.items():
-        try:
-            figure = draw()
-            files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
-            files[0].parent.mkdir(parents=True, exist_ok=True)
-            for file in files:
-                _write(figure, file)
-                figure.set_layout_engine("none")  # it lies where it is to lie; that took longest
-            written += files
-        except NothingToPlot as reason:
-            report(f"{name}: skipped, {reason}")
-        except (PathkernelError, OSError):
-            raise
-        except Exception as error:  # the others must be seen
-            failure = error
-            report(f"Warning: {name} is not drawn ({type(error).__name__}: {error}).")
+    with exclusive(folder, folder / _LOCK, passing=True):
+        for name, draw in figures.items():
+            try:
+                files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+                _check_own(files)
+                figure = draw()
+                files[0].parent.mkdir(parents=True, exist_ok=True)
+                for file in files:
+                    _write(figure, file)
+                    figure.set_layout_engine("none")  # it lies where it is to; that took longest
+                written += files
+            except NothingToPlot as reason:
+                report(f"{name}: skipped, {reason}")
+            except (PathkernelError, OSError):
+                raise
+            except Exception as error:  # the others must be seen
+                failure = error
+                report(f"Warning: {name} is not drawn ({type(error).__name__}: {error}).")
     if failure is not None and not written:
         raise failure
     return written
+
+
+def _check_own(files: Iterable[Path]) -> None:
+    for file in files:
+        if file.exists():
+            with open(file, "rb") as stream:
+                if _MARK.encode() not in stream.read(2**12):
+                    raise NothingToPlot(f"{file} is there already, and was not drawn by pathkernel")
 
 
 def _write(figure: Figure, file: Path) -> None:
     """Write beside the file and move into place, so that no half-written figure is left."""
     kind = file.suffix[1:]
     with replacing(file) as partial, matplotlib.rc_context(STYLE):
-        metadata = {"Date": None} if kind == "svg" else None
+        metadata = {"Date": None, "Creator": _MARK} if kind == "svg" else {"Software": _MARK}
         figure.savefig(partial, format=kind, dpi=_RESOLUTION, metadata=metadata)

@@ -35,6 +35,29 @@ def test_an_error_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_links_are_followed_also_those_that_lead_nowhere_yet(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for name in ("file.txt", "folder"):
+        (tmp_path / name).symlink_to(scratch / name)
+    for content in ("first", "second"):
+        with replacing(tmp_path / "file.txt") as partial:
+            assert partial.parent == scratch
+            partial.write_text(content)
+        with replacing_folder(tmp_path / "folder") as partial:
+            (partial / content).touch()
+        assert (scratch / "file.txt").read_text() == content
+        assert [file.name for file in (scratch / "folder").iterdir()] == [content]
+    assert all((tmp_path / name).is_symlink() for name in ("file.txt", "folder"))
+    assert sorted(file.name for file in scratch.iterdir()) == ["file.txt", "folder"]
+
+
+def test_the_next_writer_removes_what_a_kill_left(tmp_path):
+    (tmp_path / ".file.txt.abc.partial").touch()
+    with replacing(tmp_path / "file.txt") as partial:
+        assert list(tmp_path.iterdir()) == [partial]
+
+
 def test_a_folder_is_replaced_whole(tmp_path):
     path = tmp_path / "folder"
     for content in ("first", "second"):

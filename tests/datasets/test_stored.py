@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
-from pathkernel_datasets.errors import NotInStoreError, StoreError
-from pathkernel_datasets.groups import sole_writer
+from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
+from pathkernel_datasets.groups import add_group, sole_writer
+from pathkernel_datasets.next_evidence import NAME, grid_corrections, grid_group
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.sweep import compute_study, run_study
 from pathkernel_datasets.testing import SmallTask
 
 PLUGINS = Plugins(tasks={SmallTask.name: SmallTask})
@@ -91,6 +93,54 @@ def test_prior_variances_of_a_study(tmp_path):
         run_study(Study(SmallTask(), *grid, variances=(1, 2)), tmp_path / "b.zarr")
 
 
+@dataclass(frozen=True)
+class FromFile(SmallTask):
+    """A task of a file, whose content counts and not its place."""
+
+    name = "from-file"
+    numbers: str = option("numbers.txt", "file of numbers")
+
+    def provenance(self):
+        return {"numbers": Path(self.numbers).read_text()}
+
+
+def test_files_are_found_again_from_anywhere(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("numbers.txt").write_text("one two")
+    run_study(Study(FromFile(), (10,), (1.0,)), "study.zarr", analyses=())
+    monkeypatch.chdir(tmp_path / "there")
+    plugins = Plugins(tasks={FromFile.name: FromFile})
+    study = StoredStudy("../here/study.zarr", plugins)
+    assert study.rebuild(study.point(10)).data.xi.shape[1] == 4
+    named = FromFile(numbers="../here/numbers.txt")
+    assert compute_study(Study(named, (10,), (1.0,)), study.path, analyses=()) == 0
+    moved = tmp_path / "here" / "study.zarr"
+    moved = moved.rename(tmp_path / "there" / "study.zarr")
+    (tmp_path / "here" / "numbers.txt").rename(tmp_path / "there" / "numbers.txt")
+    monkeypatch.chdir(tmp_path)
+    study = StoredStudy(moved, plugins)
+    assert study.task().numbers == str(tmp_path / "there" / "numbers.txt")
+    study.rebuild(study.point(10))
+    Path("there/numbers.txt").write_text("three")
+    with pytest.raises(StoreError, match='provenance, numbers: the store has "one two"'):
+        StoredStudy(moved, plugins).rebuild(study.point(10))
+
+
+def test_corrections_over_a_grid_that_has_grown_are_lacking_where_it_grew(path):
+    correction = xr.Dataset(
+        {NAME: ("temperature", [1.0, 2.0])}, {"temperature": ("temperature", [0.1, 1.0])}
+    )
+    with sole_writer(path):
+        add_group(path, grid_group(3, 10), correction)
+    run_study(Study(SmallTask(), (10, 100), (0.01, 0.1, 1.0), (0, 3)), path)
+    found, lacking = grid_corrections(path, StoredStudy(path).dataset)
+    row = {"seed": 3, "width": 10}
+    np.testing.assert_array_equal(found.sel(row), [np.nan, 1.0, 2.0])
+    assert lacking.sel(row).values.tolist() == [True, False, False]
+
+
 def test_parts_that_are_done_outlast_an_error(path):
     seen = []
     with pytest.raises(RuntimeError, match="as asked"):
@@ -150,5 +200,6 @@ def test_a_part_that_was_moved_in_before_a_kill_is_shown(path):
     }
     metadata.write_text(json.dumps(root))
     assert "1" not in StoredStudy(path).result("parts").children
-    compute_result(Parts(), path)
+    with pytest.warns(StoreWarning, match=r"damaged: zarr\.json; mended"):
+        compute_result(Parts(), path)
     assert float(StoredStudy(path).result("parts")["1/number"]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import warnings
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets import store as store_module
+from pathkernel_datasets import sweep
+from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
@@ -74,12 +77,6 @@ def complete(tmp_path_factory):
     path = tmp_path_factory.mktemp("complete") / "small.zarr"
     assert run(path) == 8
     return path
-
-
-def damage_chunks(array):
-    for chunk in (array / "c").rglob("*"):
-        if chunk.is_file():
-            chunk.write_bytes(b"damage")
 
 
 def recompute(seed, temperature, width, task=None):
@@ -225,8 +222,6 @@ def test_interrupted_run_goes_on_to_the_same_store(tmp_path, complete, monkeypat
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"widths": (5, 60)}, "widths"),
-        ({"temperatures": (0.1,)}, "temperatures"),
         ({"dtype": "float32"}, "dtype"),
         ({"task": Small(examples=14)}, "options"),
     ],
@@ -236,6 +231,103 @@ def test_two_studies_do_not_mix(complete, change, named):
     with pytest.raises(StoreError, match=f"another study.*{named}"):
         run(complete, **change)
     assert before == sorted((file, file.stat().st_mtime_ns) for file in complete.rglob("*"))
+
+
+def grid_of(dataset):
+    return {dim: dataset[dim].values.tolist() for dim in ("seed", "temperature", "width")}
+
+
+def test_a_store_grows_to_the_one_that_is_computed_at_once(tmp_path, monkeypatch):
+    """Nothing again, byte for byte the same, with results beside it."""
+    minimised = []
+
+    def counting(problem, network, temperature, start):
+        minimised.append(network.width)
+        return minimise(problem, network, temperature, start)
+
+    minimise = sweep.minimise_from
+    monkeypatch.setattr(sweep, "minimise_from", counting)
+    larger = ((3, 1, 4), (5, 10, 50, 100))
+    for name, steps in {"grown": [((3, 4), (10, 100)), larger], "at_once": [larger]}.items():
+        path = tmp_path / f"{name}.zarr"
+        for seeds, asked in steps:
+            before = len(minimised)
+            computed = compute_study(Study(Small(), asked, (0.5,), seeds), path, analyses=())
+            assert computed == len(minimised) - before
+            if not (path / "result").exists():
+                with sole_writer(path):
+                    add_group(path, "result", xr.Dataset({"number": ("place", np.ones(3))}))
+        assert len(minimised) == 12
+        minimised.clear()
+    grown, at_once = (
+        {file.relative_to(tmp_path / name): file.read_bytes() for file in files if file.is_file()}
+        for name in ("grown.zarr", "at_once.zarr")
+        for files in [(tmp_path / name).rglob("*")]
+    )
+    assert grown == at_once
+    assert xr.open_zarr(tmp_path / "grown.zarr", group="result", chunks=None).number.sum() == 3
+    assert compute_study(Study(Small(), (50,), (0.5,), (4,)), tmp_path / "grown.zarr") == 0
+
+
+def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, complete):
+    path = tmp_path / "small.zarr"
+    analyses = pathkernel_analyses()
+    assert compute_study(Study(Small(), (50,), (1.0,), (4,)), path, analyses=analyses) == 1
+    assert compute_study(Study(Small(), (5,), (0.1,), (3,)), path, analyses=analyses) == 7
+    grown, whole = open_store(path).load(), open_store(complete).load()
+    assert grid_of(grown) == {"seed": [4, 3], "temperature": [1.0, 0.1], "width": [50.0, 5.0]}
+    for name in ("seed", "temperature", "width"):
+        grown = grown.sortby(name)
+    for name, values in whole.data_vars.items():
+        np.testing.assert_array_equal(grown[name], values, err_msg=name)
+
+
+def test_a_kill_while_a_store_grows_costs_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "small.zarr"
+    small, large = (Study(Small(), widths, (0.5,), (3,)) for widths in ((10,), (5, 10)))
+    compute_study(small, path)
+    rename, calls = os.rename, []
+
+    def killed(source, target):
+        calls.append(target)
+        if len(calls) == 2:  # the old store is out of its place, the new one is not there yet
+            raise Interrupt
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", killed)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a signal leaves no time for it
+        with pytest.raises(Interrupt):
+            compute_study(large, path)
+    if not path.exists():
+        assert len(list(tmp_path.glob(".small.zarr.*.old"))) == 1
+    assert compute_study(large, path) == 1
+    assert [file.name for file in tmp_path.iterdir() if not file.name.endswith("lock")] == [
+        "small.zarr"
+    ]
+
+
+def test_two_runs_on_one_store_are_told(tmp_path):
+    path = tmp_path / "small.zarr"
+
+    def second(progress):
+        with pytest.raises(StoreError, match="another process is writing"):
+            run(path)
+
+    compute_study(Study(Small(), (10,), (0.5,)), path, analyses=(), report=second)
+
+
+def test_a_link_is_followed_also_one_that_leads_nowhere_yet(tmp_path):
+    link, target = tmp_path / "link.zarr", tmp_path / "scratch" / "small.zarr"
+    target.parent.mkdir()
+    (target.parent / ".small.zarr.abc.partial").mkdir()  # of a run that was killed
+    link.symlink_to(target)
+    for widths in ((10,), (10, 20)):
+        assert compute_study(Study(Small(), widths, (0.5,)), link, analyses=()) == 1
+    assert link.is_symlink()
+    assert open_store(link).width.size == 2
+    names = [file.name for file in target.parent.iterdir()]
+    assert sorted(names) == [".small.zarr.lock", "small.zarr"]
 
 
 def test_other_data_behind_the_same_options_is_another_study(complete):
@@ -248,8 +340,6 @@ def test_other_data_behind_the_same_options_is_another_study(complete):
 
 
 def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
-    from pathkernel_datasets import sweep
-
     minimise = sweep.minimise_action
 
     def failing(problem, network, temperature, **settings):
@@ -267,8 +357,6 @@ def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeyp
 
 
 def test_unconverged_points_are_marked(tmp_path, monkeypatch):
-    from pathkernel_datasets import sweep
-
     minimise = sweep.minimise_action
     monkeypatch.setattr(
         sweep,
@@ -280,43 +368,14 @@ def test_unconverged_points_are_marked(tmp_path, monkeypatch):
     assert (open_store(path).status == STATUS_CODES["max_evaluations"]).all()
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda path: (path / "zarr.json").write_text("{"), "no readable Zarr store"),
-        (lambda path: (path / "zarr.json").unlink(), "no readable Zarr store"),
-        (
-            lambda path: zarr.open_group(path, mode="w", attributes={"mine": 1}),
-            "not one of pathkernel",
-        ),
-        (
-            lambda path: zarr.open_group(path).attrs.update({"schema_version": 99}),
-            "schema version 99",
-        ),
-        (lambda path: zarr.open_group(path).attrs.update({"study": "{"}), "study is unreadable"),
-        (lambda path: shutil.rmtree(path / "predictor_mean"), "lacks predictor_mean"),
-        (lambda path: shutil.rmtree(path / "width" / "c"), "coordinate 'width' is lost"),
-        (lambda path: damage_chunks(path / "temperature"), "coordinate 'temperature' is lost"),
-    ],
-)
-def test_damaged_stores_are_refused_and_left_alone(tmp_path, damage, message):
+def test_a_store_of_something_else_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "small.zarr"
-    run(path, widths=(5,), temperatures=(1.0,))
-    damage(path)
+    zarr.open_group(path, mode="w", attributes={"mine": 1})
     files = sorted(path.rglob("*"))
-    with pytest.raises(StoreError, match=message):
-        run(path, widths=(5,), temperatures=(1.0,))
-    with pytest.raises(StoreError, match=message):
-        open_store(path)
+    for use in (run, open_store):
+        with pytest.raises(StoreError, match="not one of pathkernel"):
+            use(path)
     assert files == sorted(path.rglob("*"))
-
-
-def test_damaged_marker_is_named(tmp_path):
-    path = tmp_path / "small.zarr"
-    run(path, widths=(5,), temperatures=(1.0,))
-    damage_chunks(path / "status")
-    with pytest.raises(StoreError, match="its variable 'status' cannot be read"):
-        run(path, widths=(5,), temperatures=(1.0,))
 
 
 def test_no_store_says_how_to_make_one(tmp_path):

@@ -230,6 +230,18 @@ def test_folders_of_something_else_are_refused(tmp_path, data):
         start(tmp_path / "letter.txt" / "run", data)
 
 
+def test_a_network_of_another_training_is_not_replaced(tmp_path, data, reference):
+    file = tmp_path / "network.safetensors"
+    file.write_bytes(kept := (reference / file.name).read_bytes())
+    with pytest.raises(StoreError, match=r"another training.*seed: the folder has 3"):
+        start(tmp_path, data, seed=4)
+    assert file.read_bytes() == kept
+    file.write_bytes(b"no network")
+    with pytest.raises(ValueError, match=r"network\.safetensors.*damaged"):
+        start(tmp_path, data)
+    assert file.read_bytes() == b"no network"
+
+
 def test_one_process_at_a_time(tmp_path, data):
     refused = []
 

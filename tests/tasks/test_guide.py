@@ -97,6 +97,10 @@ def test_heads_command(invoke):
     [
         (["model.safetensors", "--out", "h.npz"], "--heads-per-layer is needed"),
         (["model.safetensors", "--out", "h.npz", "--heads-per-layer", "5"], "do not divide"),
+        (
+            ["model.safetensors", "--out", "model.safetensors", "--heads-per-layer", "3"],
+            "model.safetensors is there already",
+        ),
         (["model.safetensors", "--layout", "gpt2"], "no queries and keys are found"),
         (["none.safetensors"], "there is no state dict"),
         (["model.bin"], "must end in .safetensors"),
@@ -104,7 +108,9 @@ def test_heads_command(invoke):
 )
 def test_mistakes_of_the_heads_command(invoke, arguments, message):
     save_file(state_dict(), "model.safetensors")
+    before = Path("model.safetensors").read_bytes()
     status, _, err = invoke("heads", *arguments)
+    assert Path("model.safetensors").read_bytes() == before
     assert status not in (0, None)
     assert message in err
     assert "Traceback" not in err

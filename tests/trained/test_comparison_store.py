@@ -32,6 +32,7 @@ from pathkernel_trained.comparison_store import compare_study, open_comparison
 from pathkernel_trained.comparison_tables import Shown
 from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.results import Comparison
 from pathkernel_trained.shipped import heads_path, shipped_digests
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from without_jax import without_jax
@@ -86,8 +87,9 @@ def make_study(path, heads, grid=GRID):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """A folder with a network and a study of it, which names the network's file alone."""
-    folder = tmp_path_factory.mktemp("original")
+    """A folder with a network and a study of it, which was moved since the study was made."""
+    folder = tmp_path_factory.mktemp("original") / "before"
+    folder.mkdir()
     save_network(folder / "network.safetensors")
     before = Path.cwd()
     os.chdir(folder)
@@ -95,7 +97,7 @@ def original(tmp_path_factory):
         make_study(folder / "study.zarr", "network.safetensors")
     finally:
         os.chdir(before)
-    return folder
+    return folder.rename(folder.with_name("after"))
 
 
 @pytest.fixture
@@ -163,7 +165,7 @@ def test_the_study_is_left_as_it_is(study):
     compare_study(study)
     assert check_store(study) == identity
     xr.testing.assert_identical(open_store(study).load(), before)
-    assert (Store.resume(study, identity).marker("status") != 0).all()
+    assert (Store.resume(study, identity, identity).marker("status") != 0).all()
     visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
     assert visible == {"network.safetensors", "study.zarr"}
 
@@ -229,6 +231,20 @@ def test_comparing_again_replaces_what_is_there(study):
     xr.testing.assert_identical(xr.open_zarr(study, group="comparison", chunks=None).load(), after)
 
 
+def test_a_comparison_of_a_study_that_has_grown_is_shown_as_it_is(study, folder):
+    compare_study(study)
+    shown = Comparison(), StoredStudy(study)
+    before = [str(table.columns) for table in shown[0].tables(shown[1])]
+    make_study(study, str(folder / "network.safetensors"), GRID | {"widths": (100, 10, 30)})
+    grown = StoredStudy(study)
+    *tables, words = Comparison().tables(grown)
+    assert [str(table.columns) for table in tables] == before
+    assert "grown since" in words
+    assert sorted(Comparison().figures(grown)) == sorted(shown[0].figures(shown[1]))
+    compare_study(study)
+    assert not any(isinstance(view, str) for view in Comparison().tables(StoredStudy(study)))
+
+
 # -- which checkpoint
 
 
@@ -244,11 +260,11 @@ def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
         "the other has its name"
     )
     shutil.copy(folder / "network.safetensors", elsewhere)
-    assert study_checkpoint(StoredStudy(study))[0] == Path("network.safetensors")
     moved = (folder / "network.safetensors").rename(folder / "moved.safetensors")
+    assert study_checkpoint(StoredStudy(study))[0] == Path("network.safetensors")
     (elsewhere / "network.safetensors").unlink()
     assert study_checkpoint(StoredStudy(study), moved)[0] == moved
-    with pytest.raises(FileNotFoundError, match=r"not at network.* nor at .*copy.*--checkpoint"):
+    with pytest.raises(FileNotFoundError, match=r"not at .*before.* nor at .*copy.*--checkpoint"):
         study_checkpoint(StoredStudy(study))
     with pytest.raises(FileNotFoundError, match=r"there is no checkpoint 'none"):
         study_checkpoint(StoredStudy(study), "none.safetensors")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -355,6 +356,7 @@ def test_the_command(study, invoke, tmp_path):
         (("--remove", "1", "--out", "pruned.npz"), "must end in .safetensors"),
         (("--remove", "1", "--out", "none/pruned.safetensors"), "in a folder that exists"),
         (("--remove", "1", "--out", "network.safetensors"), "is the trained network itself"),
+        (("--remove", "1", "--out", "mine.safetensors"), "there already, and is no pruned network"),
         (("--widths", "11"), "no width 11; it has 10, 40"),
         (
             ("--order", "sampled", "--remove", "1", "--out", "pruned.safetensors"),
@@ -366,6 +368,7 @@ def test_the_command(study, invoke, tmp_path):
 )
 def test_errors_of_the_command(study, invoke, monkeypatch, arguments, message):
     monkeypatch.chdir(study.parent)
+    Path("mine.safetensors").touch()
     status, _, err = invoke(study.name, *arguments)
     assert status != 0
     assert message in err

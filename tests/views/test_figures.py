@@ -17,7 +17,7 @@ from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_views import figures
@@ -518,6 +518,32 @@ def test_what_is_skipped_is_said(classes, folder, tmp_path):
     reported.clear()
     assert len(save_figures(bare, tmp_path, report=reported.append)) == 4
     assert "alignment: skipped, the store holds no alignment and no alignment_gp" in reported
+
+
+def test_files_of_others_are_left_and_what_a_kill_left_goes(plain, saved, tmp_path):
+    mine, reported = tmp_path / "accuracy.svg", []
+    mine.write_text("<svg>drawn by hand</svg>")
+    (tmp_path / ".alignment.png.abc.partial").touch()
+    (tmp_path / "kernels.png").write_bytes((saved.folder / "kernels.png").read_bytes())
+    assert len(save_figures(plain, tmp_path, report=reported.append)) == len(saved.files) - 2
+    assert mine.read_text() == "<svg>drawn by hand</svg>"
+    assert reported == [
+        f"accuracy: skipped, {mine} is there already, and was not drawn by pathkernel"
+    ]
+    names = {file.name for file in saved.files} - {"accuracy.png"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+
+
+def test_one_process_at_a_time_draws_into_a_folder(tmp_path):
+    def draw():
+        with pytest.raises(StoreError, match="another process is writing"):
+            write_figures({}, tmp_path)
+        raise NothingToPlot("seen")
+
+    reported = []
+    write_figures({"figure": draw}, tmp_path, reported.append)
+    assert reported == ["figure: skipped, seen"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_store_without_any_point(folder, tmp_path):

@@ -1,0 +1,83 @@
+"""Reading all of a store, to name what is damaged."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from pathkernel_datasets.checksums import damaged_chunks, is_checked
+from pathkernel_datasets.lock import exclusive
+from pathkernel_datasets.metadata import damaged_metadata
+from pathkernel_datasets.schema import POINT
+from pathkernel_datasets.store import Store, check_store
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found in a store.
+
+    Attributes
+    ----------
+    study, results : tuple of str
+        What is damaged, and how: of the study, and of the results beside it.
+    points, computed : int
+        Points of the grid, and those of them that are computed; 0 if the study is damaged.
+    arrays, unchecked : int
+        Arrays, and those of them that have no checksums, as older versions wrote them: there only
+        what cannot be decoded is found.
+    """
+
+    study: tuple[str, ...]
+    results: tuple[str, ...] = ()
+    points: int = 0
+    computed: int = 0
+    arrays: int = 0
+    unchecked: int = 0
+
+
+def check(path: str | os.PathLike) -> Checked:
+    """Read all that a store holds.
+
+    If metadata are damaged they alone are read, since the rest needs them.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store of pathkernel, or another process writes into it.
+    """
+    path = Path(path).resolve()
+    with ExitStack() as stack:
+        if os.access(path.parent, os.W_OK):  # else nobody writes there
+            stack.enter_context(exclusive(path, path.with_name(f".{path.name}.lock")))
+        metadata = damaged_metadata(path)
+        if metadata:
+            return Checked(tuple(f"{name} {fault}" for name, fault in metadata.items()))
+        grid = check_store(path)
+        store = Store(path)
+        study = []
+        for marker in store.markers:
+            for index, faults in store.damaged(marker).items():
+                at = ", ".join(f"{dim} {grid[f'{dim}s'][i]:g}" for dim, i in zip(POINT, index))
+                study += [f"{name} at {at} {fault}" for name, fault in sorted(faults.items())]
+        members = dict(zarr.open_group(path, mode="r").members(max_depth=None))
+        arrays = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
+        results = []
+        for name, array in arrays.items():
+            if "/" in name or not store.is_variable(name):  # of the others, markers say what counts
+                for chunk, fault in damaged_chunks(array).items():
+                    place = "/".join(map(str, chunk))
+                    (results if "/" in name else study).append(f"{name}, chunk {place}, {fault}")
+        status = store.marker("status") if not study else np.empty(0)
+    return Checked(
+        tuple(study),
+        tuple(results),
+        status.size,
+        int((status != 0).sum()),
+        len(arrays),
+        sum(not is_checked(array) for array in arrays.values()),
+    )
