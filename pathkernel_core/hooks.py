@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.metadata
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -120,6 +121,11 @@ class Plugins:
             ("command", self.commands),
         ]
 
+    def provider(self, provided: str) -> str:
+        """Distribution that provides something, such as ``"task parity"``; empty if none does."""
+        owners = (entry.distribution for entry in self.loaded if provided in entry.provides)
+        return next(owners, "")
+
     def task(self, name: str) -> type[Task]:
         """Task class of that name.
 
@@ -168,9 +174,9 @@ def load_plugins(
     if strict is None:
         strict = bool(os.environ.get("PATHKERNEL_STRICT_PLUGINS"))
     plugins = Plugins()
-    # our own first, so that a plugin that takes one of our names is the one reported
-    own = [entry for entry in entry_points if _distribution(entry).startswith("pathkernel ")]
-    for entry in [*own, *(entry for entry in entry_points if entry not in own)]:
+    # our own first, then those that have been installed for longest, so that a plugin that takes a
+    # name which is there already is the one reported
+    for entry in sorted(entry_points, key=_seniority):
         try:
             provides = _register(plugins, entry)
         except Exception as error:  # whatever a stranger's plugin raises, the others must work
@@ -205,17 +211,27 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
     reserved = _flatten(manager.hook.pathkernel_reserved_options)
     if not found:
         raise PluginError("it provides nothing; mark its hook functions with hookimpl")
+    commands = {f"result {result.name}": result.command for result in plugins.results.values()}
+    commands |= {f"command {name}": name for name in plugins.commands}
     for kind, table, name, thing in found:
-        taken = table.get(name, added.get((kind, name)))
-        if taken is not None:
-            raise PluginError(f"the {kind} name {name!r} is already taken by {taken!r}")
+        if name in table or (kind, name) in added:
+            owner = plugins.provider(f"{kind} {name}") or "itself"
+            raise PluginError(f"the {kind} name {name!r} is already taken by {owner}")
         added[kind, name] = thing
         if kind == "task":
             _check_class(thing, Task)
             _check_options(thing, plugins.reserved_options)
         elif kind == "result":
             _check_class(thing, Result)
-            _check_command(thing.command, plugins)
+        command = {"command": name, "result": getattr(thing, "command", None)}.get(kind)
+        if command is not None:
+            for owner, held in commands.items():
+                if held == command:
+                    raise PluginError(
+                        f"the command name {command!r} is already taken by the {owner} of "
+                        f"{plugins.provider(owner) or 'itself'}"
+                    )
+            commands[f"{kind} {name}"] = command
     for _, table, name, thing in found:
         table[name] = thing
     plugins.reserved_options.update(reserved)
@@ -231,12 +247,6 @@ def _check_class(thing: Any, base: type) -> None:
         raise PluginError(f"{thing.__name__} must be decorated with @dataclass(frozen=True)")
 
 
-def _check_command(name: str, plugins: Plugins) -> None:
-    commands = {*plugins.commands, *(result.command for result in plugins.results.values())}
-    if name in commands:
-        raise PluginError(f"the command name {name!r} is already taken")
-
-
 def _check_options(task: type[Task], reserved: set[str]) -> None:
     taken = reserved & {entry.name for entry in dataclasses.fields(task)}
     if taken:
@@ -245,6 +255,16 @@ def _check_options(task: type[Task], reserved: set[str]) -> None:
 
 def _flatten(call: Callable[[], list[Iterable[Any]]]) -> list[Any]:
     return [thing for things in call() for thing in things]
+
+
+def _seniority(entry: importlib.metadata.EntryPoint) -> tuple[bool, float]:
+    """Sorting key: our own plugins, then those installed first; without a record, last."""
+    if _distribution(entry).startswith("pathkernel "):
+        return False, 0.0
+    files = (entry.dist.files if entry.dist else None) or ()
+    records = (file.locate() for file in files if file.name in ("METADATA", "PKG-INFO"))
+    times = [os.path.getmtime(record) for record in records if os.path.exists(record)]
+    return True, min(times, default=math.inf)
 
 
 def _distribution(entry: importlib.metadata.EntryPoint) -> str:

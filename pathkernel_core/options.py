@@ -7,7 +7,7 @@ line of code for the command line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
@@ -53,3 +53,17 @@ def option(
         "required": required,
     }
     return field(default=default, metadata=metadata)
+
+
+def check_options(configured: Any) -> None:
+    """Check options of a task or a result against the least values that they are declared with.
+
+    Raises
+    ------
+    ValueError
+        If one is smaller; the message names it.
+    """
+    for entry in fields(configured):
+        least, value = entry.metadata.get("least"), getattr(configured, entry.name)
+        if least is not None and value is not None and value < least:
+            raise ValueError(f"{entry.name} must be at least {least}, but is {value!r}")

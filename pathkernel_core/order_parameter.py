@@ -72,7 +72,14 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
     ------
     ValueError
         If the order parameter has another shape.
+    TypeError
+        If the network is none, as where the arguments are swapped.
     """
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"network must be a Network, not {type(network).__name__}; call "
+            "head_scores(network, order_parameter)"
+        )
     paths, outputs = network.n_paths, network.outputs
     matrix = np.abs(to_host(order_parameter))
     if matrix.shape != (paths * outputs,) * 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +13,10 @@ from pathkernel_core.backend import Array, to_host
 from pathkernel_core.network import Network
 from pathkernel_core.task import Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.memory import check_memory
+from pathkernel_datasets.study import Study, draw
+
+_COPIES = 5  # of the order parameter, at least, while the action is minimised
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,14 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
         Seed of data and heads.
     library : ArrayLibrary
         Of the arrays that come out.
+
+    Raises
+    ------
+    TooLargeError
+        If the examples along all paths, or the order parameter, would not fit into memory.
     """
-    realisation = study.task.realise(seed)
+    realisation = draw(study.task, seed)
+    _check_size(realisation)
 
     def along_paths(examples: Examples, centred: bool = False) -> tuple[Array, Array]:
         inputs = library.asarray(examples.inputs)
@@ -81,3 +91,22 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
     held_out = realisation.validation
     validation = None if held_out is None else along_paths(held_out)
     return PreparedData(realisation, network, xi, labels, tests, validation, offset)
+
+
+def _check_size(realisation: Realisation) -> None:
+    sets = [realisation.train, *realisation.test_sets.values()]
+    sets += [] if realisation.validation is None else [realisation.validation]
+    paths, width = math.prod(realisation.heads), realisation.train.inputs.shape[2]
+    examples = sum(examples.inputs.shape[0] for examples in sets)
+    check_memory(
+        f"{examples} examples of width {width} along {paths} paths",
+        8 * examples * paths * width,
+        "take fewer examples, heads or layers",
+    )
+    rows = paths * realisation.outputs
+    check_memory(
+        f"the order parameter of {paths} paths and {realisation.outputs} outputs, with its "
+        "gradient and the steps of its minimisation",
+        8 * _COPIES * rows**2,
+        "take fewer heads or layers",
+    )

@@ -33,6 +33,7 @@ from pathkernel_datasets.labelling import (
     variable_names,
 )
 from pathkernel_datasets.metadata import consolidate, copy_metadata
+from pathkernel_datasets.memory import bytes_in_words
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
 from pathkernel_datasets.study import SCHEMA_VERSION, differences
 
@@ -348,6 +349,6 @@ def _check_space(path: Path, variables: Iterable[Variable], sizes: Mapping[str, 
     free = shutil.disk_usage(folder).free
     if need > free:
         raise StoreError(
-            f"the study needs up to {need / 1e9:.2f} GB, but {folder} has {free / 1e9:.2f} GB "
-            "free; choose another disk, fewer seeds or a smaller grid"
+            f"the study needs up to {bytes_in_words(need)}, but {folder} has "
+            f"{bytes_in_words(free)} free; choose another disk, fewer seeds or a smaller grid"
         )

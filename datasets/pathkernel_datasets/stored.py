@@ -13,6 +13,7 @@ import zarr
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.network import Network
+from pathkernel_core.options import check_options
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
@@ -186,10 +187,13 @@ def compute_result(
     ------
     StoreError
         If the path is no store, the store is damaged, or another process writes into it.
+    ValueError
+        If an option of the result is too small.
     PluginError
         If the result has the name of a variable of the study, or gives something else than labelled
         data.
     """
+    check_options(result)
     study = StoredStudy(store, plugins)
     if result.name in study.dataset.variables or result.name == "study":
         raise PluginError(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
 import numpy as np
 
+from pathkernel_core.errors import PathkernelError
 from pathkernel_core.network import positive
+from pathkernel_core.options import check_options
 from pathkernel_core.task import Realisation, Task
+from pathkernel_datasets.errors import TaskError
 
 SCHEMA_VERSION = 2
 
@@ -39,7 +43,9 @@ class Study:
     Raises
     ------
     ValueError
-        If a number is out of range or appears twice.
+        If a number is out of range or appears twice, or an option of the task is too small.
+    TypeError
+        If the task is none, or a single number is given where several may be.
     """
 
     task: Task
@@ -60,15 +66,21 @@ class Study:
         dtype: str = "float64",
         variances: float | Sequence[float] | None = None,
     ):
-        widths = tuple(task.widths if widths is None else widths)
-        temperatures = tuple(task.temperatures if temperatures is None else temperatures)
+        if not isinstance(task, Task):
+            raise TypeError(f"task must be a task with its options, as Custom(…), not {task!r}")
+        check_options(task)
+        widths = _sequence("widths", task.widths if widths is None else widths)
+        temperatures = _sequence(
+            "temperatures", task.temperatures if temperatures is None else temperatures
+        )
+        seeds = _sequence("seeds", seeds)
         for name, values in (("widths", widths), ("temperatures", temperatures), ("seeds", seeds)):
             if not values:
                 raise ValueError(f"{name} must hold at least one value")
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} holds a value twice: {', '.join(map(str, values))}")
         for seed in seeds:
-            if not isinstance(seed, int) or not 0 <= seed < 2**63:
+            if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**63:
                 raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {seed!r}")
         if variances is None:
             variances = task.variances
@@ -82,7 +94,7 @@ class Study:
         set_(self, "task", task)
         set_(self, "widths", tuple(positive("widths", value) for value in widths))
         set_(self, "temperatures", tuple(positive("temperatures", value) for value in temperatures))
-        set_(self, "seeds", tuple(seeds))
+        set_(self, "seeds", tuple(map(int, seeds)))
         set_(self, "backend", backend)
         set_(self, "dtype", dtype)
         set_(self, "variances", variances)
@@ -129,7 +141,7 @@ class Study:
                     "backend": self.backend,
                     "dtype": self.dtype,
                     "versions": versions(("pathkernel", *_distributions(type(self.task)))),
-                    "drawn": fingerprint(self.task.realise(self.seeds[0])),
+                    "drawn": fingerprint(draw(self.task, self.seeds[0])),
                 }
             )
         )
@@ -177,6 +189,35 @@ def _different(held: Mapping[str, Any], wanted: Mapping[str, Any], here: str) ->
         elif one != other:
             lines.append(f"{key}: the store has {json.dumps(one)}, {here} {json.dumps(other)}")
     return lines
+
+
+def _sequence(name: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a sequence, such as ({values},), but is {values!r}")
+    return tuple(values)
+
+
+def draw(task: Task, seed: int) -> Realisation:
+    """A task's data and heads.
+
+    Raises
+    ------
+    TaskError
+        If a task of another distribution fails in its own way; those of pathkernel say themselves
+        what is wrong.
+    """
+    try:
+        return task.realise(seed)
+    except (PathkernelError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if type(task).__module__.startswith("pathkernel_"):
+            raise
+        options = ", ".join(f"{name}={value!r}" for name, value in task.options().items())
+        raise TaskError(
+            f"the task {task.name!r} with {options or 'no options'} cannot draw seed {seed}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def fingerprint(realisation: Realisation) -> dict[str, str]:

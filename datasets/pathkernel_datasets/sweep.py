@@ -89,6 +89,8 @@ def run_study(
         If the store is damaged, holds another study, or cannot be written, or another process
         writes into it.
     """
+    if not isinstance(study, Study):
+        raise TypeError(f"study must be a Study, not {study!r}; call run_study(Study(task), path)")
     array_library(study.backend, study.dtype)  # loaded before its threads are limited
     with supervised(report, threads) as tell:
         compute_study(study, path, analyses=analyses, report=tell)

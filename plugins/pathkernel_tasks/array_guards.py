@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-_FALLBACK = 8 * 2**30  # bytes, where the system does not tell its memory
-_UNLIMITED = 2**60  # control groups write a number as large where there is no limit
-_PROCESS, _CONTROL_GROUPS = Path("/proc/self"), Path("/sys/fs/cgroup")
+from pathkernel_datasets.memory import bytes_in_words, memory_bound
 
 
 def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
@@ -31,7 +28,14 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
     ------
     ValueError
         If it does not.
+    TypeError
+        If it is no path but, for example, the arrays themselves.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"{kind} must be named by its path, but is {type(path).__name__}; make a task of arrays "
+            "with Custom.from_arrays"
+        )
     if Path(path).suffix.lower() not in suffixes:
         raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}")
 
@@ -94,42 +98,6 @@ def check_names(path: str | Path, kind: str, names: Iterable[str]) -> None:
             )
 
 
-def memory_bound() -> int:
-    """Bytes that the arrays of a file may take: half of the machine's or container's memory.
-
-    8 GiB where the system does not tell its memory.
-    """
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        memory = 0
-    known = [size for size in (memory, *_container_limits()) if 0 < size < _UNLIMITED]
-    return min(known) // 2 if known else _FALLBACK
-
-
-def _container_limits() -> Iterator[int]:
-    """Limits of memory of the control groups that the process is in, of version 1 or 2."""
-    try:
-        lines = (_PROCESS / "cgroup").read_text().splitlines()
-    except OSError:  # no Linux
-        return
-    for line in lines:
-        _, controllers, place = line.split(":", 2)
-        base, name = {
-            "": (_CONTROL_GROUPS, "memory.max"),
-            "memory": (_CONTROL_GROUPS / "memory", "memory.limit_in_bytes"),
-        }.get(controllers, (None, ""))
-        if base is None:
-            continue
-        group = base / place.lstrip("/")
-        # within a container the group may be mounted as the root, whatever it is called outside
-        for folder in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):  # not there, or no limit: "max"
-                yield int((folder / name).read_text())
-            if folder == base:
-                break
-
-
 def check_size(
     path: str | Path, kind: str, stored: Mapping[str, tuple[tuple[int, ...], int]]
 ) -> None:
@@ -147,17 +115,17 @@ def check_size(
     Raises
     ------
     ValueError
-        If together they would take more than :func:`memory_bound`.
+        If together they would take more than half of the memory.
     """
     sizes = {name: math.prod(shape) * max(8, size) for name, (shape, size) in stored.items()}
     total, bound = sum(sizes.values()), memory_bound()
     if total > bound:
         largest = max(sizes, key=sizes.__getitem__)
         raise ValueError(
-            f"{kind} {str(path)!r} holds arrays that would take {_gibibytes(total)} in double "
-            f"precision, {_gibibytes(sizes[largest])} of it {largest!r} of shape "
+            f"{kind} {str(path)!r} holds arrays that would take {bytes_in_words(total)} in double "
+            f"precision, {bytes_in_words(sizes[largest])} of it {largest!r} of shape "
             f"{stored[largest][0]}; no more than half of the memory, "
-            f"{_gibibytes(bound)}, is read. Take fewer examples, tokens, heads or layers"
+            f"{bytes_in_words(bound)}, is read. Take fewer examples, tokens, heads or layers"
         )
 
 
@@ -192,7 +160,3 @@ def real_numbers(name: str, array: np.ndarray, *, whole: bool) -> np.ndarray:
     if not np.isfinite(array).all():
         raise ValueError(f"{name} holds NaN or infinity")
     return array
-
-
-def _gibibytes(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"

@@ -69,7 +69,10 @@ class Custom(Task):
     )
 
     def __post_init__(self):
-        if not self.inputs:
+        for name in ("inputs", "labels", "heads"):
+            if isinstance(given := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(given))
+        if self.inputs is None:
             raise ValueError(
                 "inputs must name a data file, with arrays inputs (P, M, N_0) and labels (P,)"
             )

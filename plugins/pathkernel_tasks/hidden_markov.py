@@ -9,10 +9,12 @@ import numpy as np
 
 from pathkernel_core.attention import AttentionProduct, Readout
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets.memory import check_memory
 
 STATES = 30  # hidden states of a chain
 WIDTH = 200  # features of a token
 TOKENS = STATES + 1  # a beginning-of-sequence token stands in front
+_COPIES = 3  # of all tokens while they are drawn
 _SHARPNESS = 10.0  # inverse temperature of the softmax
 _FLIP = 0.3  # probability that a chain of class +1 changes state
 _VARIANTS = ("plain", "strong-noise", "strong-noise-uniform")
@@ -58,7 +60,19 @@ class HiddenMarkov(Task):
                 raise ValueError(f"{name} must be one of {', '.join(choices)}")
 
     def realise(self, seed: int) -> Realisation:
-        """Draw training chains, test chains and random heads, each from a stream of its own."""
+        """Draw training chains, test chains and random heads, each from a stream of its own.
+
+        Raises
+        ------
+        TooLargeError
+            If the chains would not fit into memory.
+        """
+        tokens = TOKENS * (self.examples + self.test_examples)
+        check_memory(
+            f"{self.examples} and {self.test_examples} chains",
+            8 * _COPIES * tokens * (WIDTH + TOKENS),
+            "take fewer examples or test examples",
+        )
         train, test, heads = (
             np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
         )

@@ -1,5 +1,6 @@
 import importlib.metadata
 import inspect
+import os
 import re
 import sys
 import types
@@ -193,13 +194,43 @@ def test_results_have_commands_of_their_own(plugin):
             plugin("third", pathkernel_results=[result("two", "run")]),
             plugin("fourth", pathkernel_results=[result("three", "do")]),
             plugin("fifth", pathkernel_results=[Thing("thing")]),
+            plugin("sixth", pathkernel_commands=[Thing("do")]),
         ]
     )
+    assert set(plugins.commands) == {"run"}
     assert set(plugins.results) == {"one"}
     reasons = {entry.name: entry.error for entry in plugins.loaded}
     assert "the command name 'run' is already taken" in reasons["third"]
     assert "the command name 'do' is already taken" in reasons["fourth"]
     assert "is no subclass of pathkernel_core.result.Result" in reasons["fifth"]
+    assert "the command name 'do' is already taken by the result one of" in reasons["sixth"]
+
+
+def installed(folder, name, since, entry):
+    """An entry point of a distribution that was installed at a time, in seconds."""
+    record = folder / f"{name}-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (record / "RECORD").write_text(f"{record.name}/METADATA,,\n{record.name}/RECORD,,\n")
+    os.utime(record / "METADATA", (since, since))
+    (record / "entry_points.txt").write_text(f"[{hooks.GROUP}]\n{entry.name} = {entry.value}\n")
+    (found,) = importlib.metadata.Distribution.at(record).entry_points
+    return found
+
+
+def test_a_newcomer_does_not_displace_what_is_installed(plugin, tmp_path):
+    """Whatever they are called and in whichever order they are found."""
+    old, new = named_task("parity"), named_task("parity")
+    entries = [
+        installed(tmp_path, "a-new", 2e9, plugin("new", pathkernel_tasks=[new])),
+        installed(tmp_path, "z-old", 1e9, plugin("old", pathkernel_tasks=[old])),
+    ]
+    for found in (entries, entries[::-1]):
+        plugins = load_plugins(found)
+        assert plugins.task("parity") is old
+        reasons = {entry.distribution: entry.error for entry in plugins.loaded}
+        assert "the task name 'parity' is already taken by z-old 1.0" in reasons["a-new 1.0"]
+        assert reasons["z-old 1.0"] == ""
 
 
 def test_every_hook_is_documented():

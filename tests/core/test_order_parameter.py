@@ -162,6 +162,11 @@ def test_head_scores_count_each_pair_once(library, generator):
         np.testing.assert_allclose(got, want, rtol=1e-13)
 
 
+def test_swapped_arguments_of_head_scores():
+    with pytest.raises(TypeError, match=r"call head_scores\(network, order_parameter\)"):
+        pk.head_scores(np.eye(4), Network((2, 2), 10))
+
+
 def test_head_scores_of_a_known_order_parameter():
     """Paths 1-1, 1-2, 2-1, 2-2 with weights 4, 0, 1, 0 and nothing between them."""
     first, second = pk.head_scores(Network((2, 2), 10), np.diag([4.0, 0.0, 1.0, 0.0]))

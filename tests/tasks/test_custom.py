@@ -433,6 +433,18 @@ def test_wrong_options(options, message):
         Custom(**options)
 
 
+@pytest.mark.parametrize("name", ["inputs", "labels", "heads"])
+def test_arrays_where_files_are_wanted(name):
+    with pytest.raises(TypeError, match=r"file must be named by its path, but is ndarray; make"):
+        Custom(**({"inputs": "data.npz"} | {name: np.ones((2, 3, 4))}))
+
+
+def test_paths_name_files_as_text_does(tmp_path):
+    names = {"inputs": "data.npz", "labels": "labels.npz", "heads": "heads.npz"}
+    paths = {option: tmp_path / name for option, name in names.items()}
+    assert Custom(**paths) == Custom(**{option: str(path) for option, path in paths.items()})
+
+
 def test_options_that_do_not_fit_the_file(data, arrays, layers, heads):
     path = data(arrays)
     with pytest.raises(ValueError, match=r"holds no attention\.1; .*--heads"):

@@ -1,0 +1,83 @@
+"""How much memory there is, and what is refused because it would not fit."""
+
+import os
+
+import pytest
+from test_sweep import Small
+
+from pathkernel_datasets import memory, prepared
+from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.memory import bytes_in_words, check_memory, memory_bound
+from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.study import Study
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+
+def test_bound_is_half_the_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "no process")
+    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
+    assert memory_bound() == 2_048_000
+    pages["SC_PHYS_PAGES"] = -1
+    assert memory_bound() == 8 * 2**30
+    monkeypatch.delattr(os, "sysconf")
+    assert memory_bound() == 8 * 2**30
+
+
+GROUP = "job/step"
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "written", "bound"),
+    [
+        (f"0::/{GROUP}", f"{GROUP}/memory.max", "4000", 2000),
+        (f"0::/{GROUP}", "job/memory.max", "4000", 2000),  # of the group above
+        (f"0::/{GROUP}", "memory.max", "4000", 2000),  # mounted as the root of the container
+        (f"0::/{GROUP}", f"{GROUP}/memory.max", "max", 2_048_000),
+        (f"4:memory:/{GROUP}", f"memory/{GROUP}/memory.limit_in_bytes", "4000", 2000),
+        (f"4:memory:/{GROUP}", "memory/memory.limit_in_bytes", "4000", 2000),
+        (f"4:memory:/{GROUP}", "memory/memory.limit_in_bytes", str(2**63 - 4096), 2_048_000),
+        (f"4:cpu:/{GROUP}", f"memory/{GROUP}/memory.limit_in_bytes", "4000", 2_048_000),
+    ],
+)
+def test_bound_is_half_the_memory_of_a_container(monkeypatch, tmp_path, line, file, written, bound):
+    """Where it has less than the machine; control groups of version 2 and 1."""
+    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
+    monkeypatch.setattr(memory, "_PROCESS", tmp_path)
+    monkeypatch.setattr(memory, "_CONTROL_GROUPS", tmp_path / "groups")
+    (tmp_path / "cgroup").write_text(f"1:name=systemd:/\n{line}\n")
+    (tmp_path / "groups" / file).parent.mkdir(parents=True)
+    (tmp_path / "groups" / file).write_text(f"{written}\n")
+    assert memory_bound() == bound
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(3, "3 bytes"), (2500, "2.5 kB"), (7.45e6, "7.5 MB"), (1e9, "1 GB"), (512e9, "512 GB")],
+)
+def test_bytes_in_words(size, words):
+    assert bytes_in_words(size) == words
+
+
+def test_what_does_not_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "memory_bound", lambda: 1000)
+    check_memory("it", 1000, "take less")
+    with pytest.raises(ValueError, match=r"^it would take 1 kB of memory, .*, 1 kB; take less$"):
+        check_memory("it", 1001, "take less")
+
+
+def test_studies_that_do_not_fit_are_refused_before_anything_is_computed(monkeypatch):
+    monkeypatch.setattr(prepared, "attentioned_inputs", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(memory, "memory_bound", lambda: 3743)
+    with pytest.raises(ValueError, match=r"26 examples .* along 6 paths would take 3\.7 kB"):
+        prepare_data(Study(Small()), 0, array_library("numpy", "float64"))
+    monkeypatch.setattr(memory, "memory_bound", lambda: 3744)
+    with pytest.raises(ValueError, match="the order parameter of 6 paths and 2 outputs"):
+        prepare_data(Study(Small(outputs=2)), 0, array_library("numpy", "float64"))
+
+
+def test_chains_that_do_not_fit_are_not_drawn(monkeypatch):
+    monkeypatch.setattr(memory, "memory_bound", lambda: 10**9)
+    with pytest.raises(ValueError, match=r"1000000 and 1000 chains would take .* GB of memory"):
+        HiddenMarkov(examples=1_000_000).realise(0)
