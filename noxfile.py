@@ -68,13 +68,14 @@ def _test(session, *options, **environment):
 
 @nox.session(python=PYTHON)
 def lint(session):
-    """Check style, formatting, and which package imports which."""
+    """Check style, formatting, which package imports which, and types."""
     session.install(*_group("lint"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     folders = dict.fromkeys(str(Path(package).parent.resolve()) for package in PACKAGES)
     paths = {"PYTHONPATH": os.pathsep.join(folders)}  # imports are read, nothing is imported
     session.run("lint-imports", "--no-logo", "--no-cache", env=paths)
+    session.run("mypy", "--cache-dir", str(Path(session.create_tmp()).resolve() / "mypy"))
 
 
 @nox.session(python=PYTHON)
@@ -149,7 +150,8 @@ def wheel(session):
     shipped = set(zipfile.ZipFile(built).namelist())
     for package in PACKAGES:
         networks = (root / package).rglob("shipped_networks/*")
-        for source in (*(root / package).rglob("*.py"), *networks):
+        typed = root / package / "py.typed"
+        for source in (*(root / package).rglob("*.py"), *networks, typed):
             name = source.relative_to((root / package).parent).as_posix()
             if name not in shipped:
                 session.error(f"{built.name} lacks {name}")

@@ -296,7 +296,7 @@ def _elements_per_example(inputs: Array, layers: Sequence[Layer]) -> int:
 
 
 def _attentioned_batch(
-    inputs: Array, layers: Sequence[Layer], token: int | None, batch: slice, xp: object
+    inputs: Array, layers: Sequence[Layer], token: int | None, batch: slice, xp: Any
 ) -> Array:
     inputs = inputs[batch, ...]
     omega = layers[-1].select(batch).attention(inputs, query=token)

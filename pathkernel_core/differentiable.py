@@ -219,7 +219,7 @@ def _numbers(name: str, values: Any, like: Array, shape: tuple[int, ...]) -> Arr
 
 
 def _minimum(
-    fixed: tuple[Array, ...], network: Network, space: str, tolerance: float | None
+    fixed: tuple[Array, ...], network: Network, space: Any, tolerance: float | None
 ) -> Array:
     """Coordinates of the minimum, a constant."""
 

@@ -238,7 +238,7 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
     return tuple(f"{kind} {name}" for kind, _, name, _ in found)
 
 
-def _check_class(thing: Any, base: type) -> None:
+def _check_class(thing: Any, base: type[Task | Result]) -> None:
     if not (isinstance(thing, type) and issubclass(thing, base)):
         raise PluginError(f"{thing!r} is no subclass of {base.__module__}.{base.__name__}")
     if not re.fullmatch(NAME_PATTERN, thing.name):

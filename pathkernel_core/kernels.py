@@ -30,7 +30,6 @@ from pathkernel_core.spaces import (
     FeatureSpace,
     KernelSpace,
     Posterior,
-    Space,
     per_output,
 )
 
@@ -163,12 +162,14 @@ class PathKernels:
         features = paths * xi.shape[2] * labels.shape[1]
         if space == "auto":
             space = "examples" if _example_cost(rows, features) <= features**3 else "features"
+        form: ExampleSpace | FeatureSpace
         if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
         else:
             kind = ExampleSpace if space == "examples" else KernelSpace
             form = kind(xi / math.sqrt(width * paths), labels)
-        if space == "kernels" and (held := form.n_kernels * examples**2) > _MOST_KERNELS:
+        held = form.n_kernels * examples**2 if isinstance(form, KernelSpace) else 0
+        if held > _MOST_KERNELS:
             raise ValueError(
                 f"the kernels of all pairs of {paths} paths between {examples} examples have "
                 f'{held:.2g} elements, more than {_MOST_KERNELS:.2g}; take space="auto"'
@@ -186,7 +187,7 @@ class PathKernels:
 
     def _set(
         self,
-        form: Space,
+        form: ExampleSpace | FeatureSpace,
         input_width: int,
         n_paths: int,
         n_examples: int,
@@ -222,7 +223,7 @@ class PathKernels:
     @property
     def array(self) -> Array:
         """An array of the problem, for its library, dtype and device."""
-        return self.form.gram if self.space == "features" else self.form.features
+        return self.form.gram if isinstance(self.form, FeatureSpace) else self.form.features
 
     @property
     def basis(self) -> Array | None:
@@ -474,7 +475,7 @@ def _example_cost(rows: int, features: int) -> float:
     return 2 * rows**2 * features + rows**3 / 3
 
 
-def _span(inputs: Array, xp: object) -> Array | None:
+def _span(inputs: Array, xp: Any) -> Array | None:
     """Orthonormal basis of the inputs' span, where it saves at least a tenth of the dimensions.
 
     Inputs (rows, N_0). In float64 whatever their precision: the rounding of single-precision

@@ -7,6 +7,7 @@ import math
 import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -161,7 +162,7 @@ class Network:
         return layers
 
 
-def _whole_numbers(name: str, values: Iterable[int]) -> tuple[int, ...]:
+def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
     values = tuple(values)
     for value in values:
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
@@ -169,9 +170,7 @@ def _whole_numbers(name: str, values: Iterable[int]) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
 
 
-def _per_layer(
-    name: str, values: float | Sequence[float], count: int, meaning: str
-) -> tuple[float, ...]:
+def _per_layer(name: str, values: Any, count: int, meaning: str) -> tuple[float, ...]:
     try:
         values = (values,) * count if isinstance(values, numbers.Real) else tuple(values)
     except TypeError:
@@ -185,7 +184,7 @@ def _per_layer(
     return tuple(float(value) for value in values)
 
 
-def positive(name: str, value: float) -> float:
+def positive(name: str, value: Any) -> float:
     """Return ``value`` as a float after checking that it is a positive finite number."""
     if getattr(value, "ndim", None) == 0 and not isinstance(value, numbers.Real):
         raise TypeError(

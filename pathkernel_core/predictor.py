@@ -36,8 +36,9 @@ def accuracy(mean: Array, labels: Array) -> float:
         raise ValueError(
             "labels of one output must be positive or negative, such as ±1, but hold 0"
         )
-    classes = [xp.argmax(values, axis=1) for values in (mean, labels)] if several else None
-    right = classes[0] == classes[1] if several else mean * labels > 0
+    right = mean * labels > 0
+    if several:
+        right = xp.argmax(mean, axis=1) == xp.argmax(labels, axis=1)
     return float(xp.mean(xp.astype(right, xp.float64)))
 
 

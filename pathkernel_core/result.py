@@ -23,7 +23,10 @@ class StoredStudy(Protocol):
     """
 
     path: Path
-    dataset: Any
+
+    @property
+    def dataset(self) -> Any:
+        """The study itself, lazily."""
 
     def result(self, name: str) -> Any:
         """Labelled data of a result, as an ``xarray.DataTree``; raises if the store has none."""

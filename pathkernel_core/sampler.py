@@ -23,8 +23,13 @@ class Model(Protocol):
         Number of parameters.
     """
 
-    name: str
-    dimension: int
+    @property
+    def name(self) -> str:
+        """Of the sampler."""
+
+    @property
+    def dimension(self) -> int:
+        """Number of parameters."""
 
     def initial(self, key: Array) -> Array:
         """Draw (dimension,) from the prior, which is over-dispersed for the posterior."""
@@ -59,8 +64,13 @@ class Sampler(Protocol):
         What it integrates and what it draws, in one line.
     """
 
-    name: str
-    summary: str
+    @property
+    def name(self) -> str:
+        """By which it is chosen."""
+
+    @property
+    def summary(self) -> str:
+        """What it integrates and what it draws, in one line."""
 
     def build(
         self, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float

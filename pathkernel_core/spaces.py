@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from scipy.linalg import solve_triangular as host_solve_triangular
@@ -43,7 +43,9 @@ from pathkernel_core.errors import NotPositiveDefiniteError
 class Space(Protocol):
     """What the minimiser and the predictor ask of a form of the energy."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Of the form, as :class:`pathkernel_core.kernels.PathKernels` takes it."""
 
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float
@@ -63,7 +65,9 @@ class Space(Protocol):
 class Posterior(Protocol):
     """Gaussian posterior of the predictor on new examples."""
 
-    weights: Array  # (n·C, N_0): (U ⊗ 1) z, so that the mean is Φ(x) · weights
+    @property
+    def weights(self) -> Array:
+        """(U ⊗ 1) z, (n·C, N_0), so that the mean is Φ(x) · weights."""
 
     def explained(self, mixed: Array) -> Array:
         """Variance explained by the training examples, for mixed features of new examples.
@@ -333,13 +337,13 @@ class FeaturePosterior:
         return explained(self.inverse, self.temperature, mixed)
 
 
-def _mix(features: Array, factor: Array, xp: object) -> Array:
+def _mix(features: Array, factor: Array, xp: Any) -> Array:
     """Φ (B ⊗ 1), as a matrix (rows, n·C·N_0)."""
     mixed = xp.matmul(xp.matrix_transpose(factor), features)
     return xp.reshape(mixed, (features.shape[0], -1))
 
 
-def _mix_gram(gram: Array, factor: Array, xp: object) -> Array:
+def _mix_gram(gram: Array, factor: Array, xp: Any) -> Array:
     """(Bᵀ ⊗ 1) G (B ⊗ 1), as a matrix."""
     paths, width = gram.shape[:2]
     transposed = xp.matrix_transpose(factor)
@@ -349,7 +353,7 @@ def _mix_gram(gram: Array, factor: Array, xp: object) -> Array:
     return xp.reshape(left, (size, size))
 
 
-def _sum_over_inputs(blocks: Array, xp: object) -> Array:
+def _sum_over_inputs(blocks: Array, xp: Any) -> Array:
     """Sum over i of FᵀF blocks: (rows, n, N_0) → (n, n)."""
     if blocks.shape[1] > blocks.shape[2]:  # one product, rather than a matrix n × n per row
         by_path = xp.reshape(xp.permute_dims(blocks, (1, 0, 2)), (blocks.shape[1], -1))
@@ -357,7 +361,7 @@ def _sum_over_inputs(blocks: Array, xp: object) -> Array:
     return xp.sum(xp.matmul(blocks, xp.matrix_transpose(blocks)), axis=0)
 
 
-def _log_det(lower: Array, xp: object) -> Array:
+def _log_det(lower: Array, xp: Any) -> Array:
     return 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
 
 
@@ -419,7 +423,7 @@ def _explained_by_features(inverse: Array, temperature: float, mixed: Array) -> 
 
 
 def _kernel_factor(
-    features: Array, factor: Array, temperature: Array, xp: object
+    features: Array, factor: Array, temperature: Array, xp: Any
 ) -> tuple[Array, Array]:
     """Cholesky factor of K + T1, and Φ (B ⊗ 1)."""
     mixed = _mix(features, factor, xp)
@@ -453,7 +457,7 @@ def _kernel_space(
     return energy, xp.reshape(gradient, factor.shape[:1] * 2)
 
 
-def _by_output(matrix: Array, outputs: int, xp: object) -> Array:
+def _by_output(matrix: Array, outputs: int, xp: Any) -> Array:
     """Matrix over (index, output) as one row for each pair of outputs: (m·C, m·C) → (C², m²)."""
     size = matrix.shape[0] // outputs
     blocks = xp.permute_dims(xp.reshape(matrix, (size, outputs) * 2), (1, 3, 0, 2))

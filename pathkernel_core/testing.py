@@ -170,7 +170,7 @@ def _global_state() -> list[Any]:
 
 
 def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
-    arrays = []
+    arrays: list[np.ndarray] = []
     given = [examples.layers or () for _, examples in _examples(realisation)]
     for layer in (*realisation.layers, *(layer for layers in given for layer in layers)):
         layer.convert(lambda array: arrays.append(np.array(array)) or array)

@@ -123,8 +123,8 @@ def predicted_values(
     labels = [to_host(labels) for _, labels in data.test_sets.values()]
     if data.realisation.kind == "targets":
         scores = [
-            dataclasses.asdict(regression(*moments, wanted, temperature))
-            for *moments, wanted in zip(means, variances, labels)
+            dataclasses.asdict(regression(mean, variance, wanted, temperature))
+            for mean, variance, wanted in zip(means, variances, labels)
         ]
     else:
         scores = [{"accuracy": accuracy(*pair)} for pair in zip(means, labels)]

@@ -90,9 +90,10 @@ class Selection:
         self._references = dataset["reference_done"].transpose("seed", "temperature").load()
         if temperature is None:
             temperature = default_choice(dataset)
-        by_word = isinstance(temperature, str)
         parts = dataset.sizes.get("sub_network", 0)
-        if by_word:
+        chosen: str | None = None
+        if isinstance(temperature, str):
+            chosen = temperature
             check_choice(dataset, temperature)
             found = choose(dataset, temperature).isel(test_set=0, drop=True)
             index = found["index"].values
@@ -111,7 +112,7 @@ class Selection:
         self._index = xr.DataArray(np.array(index, dtype=int), dims="width")
         self.temperatures = available[index]
         self.temperature_gp = float(available[self._index_gp])
-        self.chosen = temperature if by_word and available.size > 1 else None
+        self.chosen = chosen if available.size > 1 else None
         self.status = self._at_width(status)
 
     def point(self, name: str) -> xr.DataArray:

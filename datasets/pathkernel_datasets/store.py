@@ -62,7 +62,7 @@ class Store:
         path: Path,
         variables: Iterable[Variable],
         coordinates: Mapping[str, xr.Variable],
-        attributes: Mapping[str, str],
+        attributes: Mapping[str, Any],
         study: Mapping[str, Any],
         held: Store | None = None,
     ) -> Store:

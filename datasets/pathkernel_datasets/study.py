@@ -235,8 +235,9 @@ def fingerprint(realisation: Realisation) -> dict[str, str]:
         arrays[f"{name} inputs"] = [examples.inputs]
         arrays[f"{name} labels"] = [examples.labels]
     for number, layer in enumerate(realisation.layers, start=1):
-        held = arrays[f"heads of layer {number}"] = []
-        layer.convert(lambda array, held=held: held.append(array) or array)
+        held: list[Any] = []
+        arrays[f"heads of layer {number}"] = held
+        layer.convert(lambda array, held=held: held.append(array) or array)  # type: ignore[misc]
     found = {name: " ".join(map(_weighted_sum, held)) for name, held in arrays.items()}
     if realisation.kind != "classes":
         found["kind"] = f"{realisation.kind}{', centred' if realisation.centred else ''}"

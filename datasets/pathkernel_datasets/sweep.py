@@ -168,7 +168,7 @@ def _create(
         meanings |= analysis.dimensions
         extra |= analysis.coordinates(situation)
         _check_dimensions(analysis, extra)
-    kind = data.realisation.kind
+    kind = str(data.realisation.kind)
     variables = [
         *core_variables(network.outputs, kind),
         *(validation_variables(kind) if data.validation is not None else ()),
@@ -243,7 +243,7 @@ def _fill_seed(
             store.write((seed, t), values, "reference_done", 1)
     computed = 0
     for w, width in enumerate(study.widths):
-        network = dataclasses.replace(data.network, widths=width)
+        network = dataclasses.replace(data.network, widths=(width,) * len(data.network.widths))
         missing = np.flatnonzero(store.marker("status")[seed, :, w] == 0)
         start = None
         for t in _down_to(study.temperatures, missing):

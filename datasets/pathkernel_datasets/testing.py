@@ -29,6 +29,7 @@ from pathkernel_core.analysis import Analysis
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins, load_plugins
 from pathkernel_core.options import NAME_PATTERN, option
+from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
 from pathkernel_core.task import Examples, Realisation, Task
 from pathkernel_datasets.stored import StoredStudy, compute_result
@@ -145,7 +146,7 @@ class ResultContract(_OnStudy):
         """What it computes is in its own group, explains itself, and is the same again."""
         result = self.result()
         with self._computed() as store:
-            reported = []
+            reported: list[Progress] = []
             study = compute_result(result, store, plugins=self.plugins(), report=reported.append)
             assert reported, "compute() must report its progress, or it seems to have done nothing"
             assert result.name in study.results, f"the store has no group {result.name}"

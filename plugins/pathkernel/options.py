@@ -65,7 +65,7 @@ class NumberOrWord(click.ParamType):
             return float(value)
         except ValueError:
             words = ", ".join(self.words)
-            self.fail(f"{value!r} is neither a temperature nor one of {words}", param, ctx)
+            return self.fail(f"{value!r} is neither a temperature nor one of {words}", param, ctx)
 
 
 temperature_option = click.option(
@@ -84,7 +84,7 @@ def options_of(configured: type) -> list[click.Option]:
     return [_option(entry) for entry in dataclasses.fields(configured)]
 
 
-def help_of(configured: type, *, summarised: bool = False) -> str:
+def help_of(configured: Any, *, summarised: bool = False) -> str:
     """Help text of a task or a result: its docstring, after its summary if asked for."""
     description, _, _ = (inspect.getdoc(configured) or "").partition("\n\nParameters\n")
     return f"{configured.summary}.\n\n{description}" if summarised else description

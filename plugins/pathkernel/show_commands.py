@@ -156,7 +156,7 @@ def _views_of(
 def _configured(result: type[Result], temperature: float | str | None, seed: int | None) -> Result:
     """A result with its options at their defaults, but for what the user chose."""
     chosen: dict[str, Any] = {} if seed is None else {"seed": seed}
-    options = {entry.name: entry.metadata for entry in dataclasses.fields(result)}
+    options: dict[str, Any] = {entry.name: entry.metadata for entry in dataclasses.fields(result)}
     words = options.get("temperature", {}).get("choices")
     if temperature is not None and (words or isinstance(temperature, float)):
         chosen["temperature"] = temperature

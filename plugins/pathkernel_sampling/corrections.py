@@ -34,7 +34,7 @@ from pathkernel_core.minimise import Prediction, Solution, Status
 from pathkernel_core.network import Network
 from pathkernel_core.spaces import per_output
 
-Array = jax.Array
+Array = Any  # of JAX
 
 _BLOCK_ELEMENTS = 2**22  # products of kernels held at once, 32 MiB
 
