@@ -32,8 +32,8 @@ from pathkernel_datasets.labelling import (
     variable_attributes,
     variable_names,
 )
-from pathkernel_datasets.metadata import consolidate, copy_metadata
 from pathkernel_datasets.memory import bytes_in_words
+from pathkernel_datasets.metadata import consolidate, copy_metadata
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
 from pathkernel_datasets.study import SCHEMA_VERSION, differences
 

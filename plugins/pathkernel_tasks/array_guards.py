@@ -33,8 +33,8 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
-            f"{kind} must be named by its path, but is {type(path).__name__}; make a task of arrays "
-            "with Custom.from_arrays"
+            f"{kind} must be named by its path, but is {type(path).__name__}; make a task of "
+            "arrays with Custom.from_arrays"
         )
     if Path(path).suffix.lower() not in suffixes:
         raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}")
