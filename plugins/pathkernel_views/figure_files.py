@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from pathkernel_core.errors import PathkernelError
@@ -89,7 +91,10 @@ def _check_own(files: Iterable[Path]) -> None:
 
 def _write(figure: Figure, file: Path) -> None:
     """Write beside the file and move into place, so that no half-written figure is left."""
-    kind = file.suffix[1:]
+    figure.set_dpi(_RESOLUTION)
     with replacing(file) as partial, matplotlib.rc_context(STYLE):
-        metadata = {"Date": None, "Creator": _MARK} if kind == "svg" else {"Software": _MARK}
-        figure.savefig(partial, format=kind, dpi=_RESOLUTION, metadata=metadata)
+        if file.suffix == ".svg":  # by its own canvas, because savefig draws everything twice
+            metadata = {"Date": None, "Creator": _MARK}
+            FigureCanvasSVG(figure).print_svg(partial, metadata=metadata)
+        else:
+            FigureCanvasAgg(figure).print_png(partial, metadata={"Software": _MARK})

@@ -564,7 +564,7 @@ def test_failed_write_leaves_nothing_behind(plain, tmp_path, monkeypatch):
         file.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(figures.Figure, "savefig", fail)
+    monkeypatch.setattr("pathkernel_views.figure_files.FigureCanvasAgg.print_png", fail)
     with pytest.raises(OSError, match="disk full"):
         save_figures(plain, tmp_path)
     assert not list(tmp_path.iterdir())
