@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from pathkernel.output import say
+
 
 @click.command()
 @click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
@@ -19,19 +21,19 @@ def check(store: Path) -> None:
 
     found = checking.check(store)
     for line in (*found.study, *found.results):
-        click.echo(f"Damaged: {line}")
+        say(f"Damaged: {line}")
     if found.study:
-        click.echo("Run the command again that computed the study: it computes again what is lost.")
+        say("Run the command again that computed the study: it mends what is damaged of it.")
     if found.results:
-        click.echo("Delete the folder of the result in the store, and compute it again.")
+        say("Delete the folder of the result in the store, and compute it again.")
     if found.unchecked:
-        click.echo(
+        say(
             f"{found.unchecked} of {found.arrays} arrays have no checksums, as an older version "
             "wrote them: changes that can still be decoded stay unseen there."
         )
     if found.study or found.results:
         raise SystemExit(1)
-    click.echo(
+    say(
         f"Nothing is damaged: {found.computed} of {found.points} points are computed, "
         f"{found.arrays} arrays were read."
     )

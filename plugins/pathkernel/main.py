@@ -46,7 +46,7 @@ def _run(arguments: list[str]) -> int:
         warnings.simplefilter("always", StoreWarning)
         show = warnings.showwarning
         warnings.showwarning = lambda message, category, *where: (
-            click.echo(f"Warning: {message}", err=True)
+            say(f"Warning: {message}", err=True)
             if category is StoreWarning
             else show(message, category, *where)
         )
@@ -89,6 +89,8 @@ def _message(error: Exception) -> str:
         return f"not enough memory ({error}); take fewer examples, heads or layers"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
+    if "checksum do not match" in str(error):
+        return "the store is damaged; `pathkernel check FILE.zarr` names what, and what to do"
     if isinstance(error, (PathkernelError, OSError, ValueError)):
         return str(error)
     return (
