@@ -1,5 +1,5 @@
 """Run the command line with ``python -m pathkernel``."""
 
-from pathkernel.main import main
+from pathkernel.start import main
 
 main()

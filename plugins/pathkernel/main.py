@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import click
 
 from pathkernel.groups import SuggestingGroup
-from pathkernel.output import INTERRUPTED, say
+from pathkernel.output import INTERRUPTED, OutputError, say, writing_stdout
 from pathkernel.result_command import result_command
+from pathkernel.start import interruptible
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_datasets.errors import StoreWarning
@@ -38,7 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         By default those of the process.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_run(arguments))
+    status = _run(arguments)
+    try:
+        with writing_stdout():
+            sys.stdout.flush()
+    except OutputError as error:
+        say(f"Error: {error}", err=True)
+        status = status or 1
+    sys.exit(status)
 
 
 def _run(arguments: list[str]) -> int:
@@ -61,6 +69,7 @@ def _run_group(arguments: list[str]) -> int:
                 source = f"{entry.name} of {entry.distribution}"
                 say(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
         group = _with_commands(plugins)
+        interruptible()
         group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
     except click.exceptions.Abort:
         return INTERRUPTED

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
+from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
 
 INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
+
+
+class OutputError(PathkernelError, OSError):
+    """What is printed cannot be written."""
 
 
 def print_views(views: Iterable[Any]) -> None:
@@ -24,12 +31,33 @@ def print_views(views: Iterable[Any]) -> None:
         if isinstance(view, str):
             say(view)
         else:
-            console.print(view)
+            with writing_stdout():
+                console.print(view, crop=False)
 
 
 def say(line: str, *, err: bool = False) -> None:
     """Print text to stdout or stderr, in which nothing can command the terminal."""
-    click.echo(printable(line, keep="\n"), err=err)
+    with contextlib.suppress(OSError) if err else writing_stdout():
+        click.echo(printable(line, keep="\n"), err=err)
+
+
+@contextmanager
+def writing_stdout() -> Iterator[None]:
+    """Go on without stdout where nobody reads it any more.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written for another reason.
+    """
+    try:
+        yield
+    except (OSError, SystemExit) as error:  # rich ends the process where it finds a broken pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise OutputError(
+                f"stdout cannot be written: {error.strerror}. What is computed is kept"
+            ) from error
 
 
 def figure_folder(store: Path) -> Path:
@@ -67,6 +95,7 @@ def leave_interrupted(message: str) -> NoReturn:
     report its own. Whatever is written is safe at any moment.
     """
     say(f"\nInterrupted. {message}", err=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(INTERRUPTED)

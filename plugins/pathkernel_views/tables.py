@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+_HUGE = 1e7
+
 
 @dataclass(frozen=True)
 class Row:
@@ -156,12 +158,14 @@ class Column:
 
 
 def shown(value: Any, form: str) -> str:
-    """A value as cells show it: "-" where it is not known."""
+    """A value as cells show it: "-" where it is not known; with an exponent where it is huge."""
     if isinstance(value, str):
         return value
     if value is None:
         return ""
     value = float(value)
+    if form.endswith("f") and abs(value) >= _HUGE:
+        form = form.replace("f", "e")
     return "-" if np.isnan(value) else format(value, form)
 
 
@@ -192,11 +196,16 @@ def value_table(
     from rich.text import Text
 
     table = plain_table(Text(title), caption)
-    for place, column in enumerate(columns):
+    cells = [[shown(cell, column.form) for cell in column.cells] for column in columns]
+    for place, (column, texts) in enumerate(zip(columns, cells)):
         justify = "left" if place in names else "right"
         wraps = place in names or column.wraps
-        table.add_column(Text(column.heading), justify=justify, no_wrap=not wraps)
-    cells = ([shown(cell, column.form) for cell in column.cells] for column in columns)
+        longest = max(
+            len(word) for text in (column.heading, *texts) for word in text.split() or [""]
+        )
+        table.add_column(
+            Text(column.heading), justify=justify, no_wrap=not wraps, min_width=longest
+        )
     for place, row in enumerate(zip(*cells, strict=True)):
         table.add_row(*map(Text, row), end_section=place in lines)
     return table
@@ -205,10 +214,11 @@ def value_table(
 def plain_table(title: str | Text, caption: str = "") -> Table:
     """Table without columns yet, in the style that all tables share; the caption stands left."""
     from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    return Table(
+    from pathkernel_views.captioned import CaptionedTable
+
+    return CaptionedTable(
         title=title,
         caption=Text(caption, justify="left") if caption else None,
         box=box.SIMPLE_HEAD,

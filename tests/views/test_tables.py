@@ -17,7 +17,7 @@ from pathkernel_datasets.selection import Selection, Spread, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_views.tables import rich_table, summary
+from pathkernel_views.tables import Column, rich_table, summary, value_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -353,3 +353,26 @@ def test_spread_leaves_nan_out():
 
 def test_numbers_of_widths():
     assert [number(value) for value in (10.0, 1e6, 2.5)] == ["10", "1000000", "2.5"]
+
+
+def test_a_narrow_terminal_loses_nothing():
+    """Lines go on below where the columns do not fit; names are broken between words only."""
+    columns = [
+        Column("network", ["N = 10", "good + denoising"]),
+        Column("S/N", [9.271, 1.5e15], ".4f"),
+        Column("test", ["0.750 [0.750, 0.750]", "-"]),
+        Column("status", ["ok", "1 of 2 not computed"], wraps=True),
+    ]
+    caption = "Words that are wider than the table are not squeezed into its width."
+    table = value_table(
+        "Title that is wider than all of the columns are together", columns, caption
+    )
+    for width in (10, 30, 50, 100):
+        file = io.StringIO()
+        Console(width=width, file=file).print(table, crop=False)
+        text = file.getvalue()
+        for words in ("network", "N = 10", "denoising", "9.2710", "1.5000e+15", "computed"):
+            assert words in text, width
+        assert "0.750 [0.750, 0.750]" in text
+        assert "…" not in text
+    assert caption in text
