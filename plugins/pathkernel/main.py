@@ -6,14 +6,13 @@ import errno
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.output import INTERRUPTED, OutputError, say, writing_stdout
 from pathkernel.result_command import result_command
-from pathkernel.start import interruptible
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_datasets.errors import StoreWarning
@@ -30,16 +29,20 @@ def pathkernel(traceback: bool) -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(
+    arguments: Sequence[str] | None = None, *, ready: Callable[[], None] = lambda: None
+) -> None:
     """Run the command line and exit.
 
     Parameters
     ----------
     arguments : sequence of str, optional
         By default those of the process.
+    ready : callable
+        Called when all is imported, before the command begins.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    status = _run(arguments)
+    status = _run(arguments, ready)
     try:
         with writing_stdout():
             sys.stdout.flush()
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], ready: Callable[[], None]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", StoreWarning)
         show = warnings.showwarning
@@ -58,10 +61,10 @@ def _run(arguments: list[str]) -> int:
             if category is StoreWarning
             else show(message, category, *where)
         )
-        return _run_group(arguments)
+        return _run_group(arguments, ready)
 
 
-def _run_group(arguments: list[str]) -> int:
+def _run_group(arguments: list[str], ready: Callable[[], None]) -> int:
     try:
         plugins = load_plugins()
         for entry in plugins.loaded:
@@ -69,7 +72,7 @@ def _run_group(arguments: list[str]) -> int:
                 source = f"{entry.name} of {entry.distribution}"
                 say(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
         group = _with_commands(plugins)
-        interruptible()
+        ready()
         group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
     except click.exceptions.Abort:
         return INTERRUPTED

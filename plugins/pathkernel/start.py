@@ -23,10 +23,10 @@ def main() -> None:
         getattr(sys, name).reconfigure(errors="pathkernel")
     from pathkernel.main import main as run
 
-    run()
+    run(ready=_be_interruptible)
 
 
-def interruptible() -> None:
+def _be_interruptible() -> None:
     """From here on Ctrl-C raises a KeyboardInterrupt, as elsewhere."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
