@@ -14,7 +14,7 @@ nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
 
-PYTHONS = ("3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _running = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of the sessions that need only one
 # A process per core; each begins with a share of the tests and takes over what others have left.
@@ -25,8 +25,9 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "",  # uv leaves it to the first import to compile a module
 }
-# beside those of the extras; scikit-learn is a reference to test against
-LIBRARIES = ("array-api-strict>=2.3", "torch==2.13.0", "scikit-learn>=1.5")
+# beside those of the extras; scikit-learn is a reference to test against, and with Dask
+# `xr.open_zarr` gives other arrays than without, as in the sessions that lack it
+LIBRARIES = ("array-api-strict>=2.3", "dask>=2025.9", "scikit-learn>=1.5", "torch==2.13.0")
 
 MUTATION = """
 [tool.mutmut]
@@ -98,6 +99,22 @@ def tests_slow(session):
     session.install(".[sampling,training]", *_group("test"))
     # compiled as the commands do, not in haste as tests/conftest.py sets it: these compute
     _test(session, "-m", "slow", XLA_FLAGS="--xla_cpu_multi_thread_eigen=false")
+
+
+@nox.session(python=PYTHONS[0], venv_backend="uv", default=False)
+def tests_lowest(session):
+    """Run the suite with the lowest versions that pyproject.toml allows."""
+    lowest = ("--resolution", "lowest-direct")
+    session.install(".[sampling,training]", *_group("test"), "array-api-strict>=2.3", *lowest)
+    _test(session, "-m", "not slow", "-W", "default")
+
+
+@nox.session(python=PYTHONS[0], venv_backend="uv", default=False)
+def tests_newest(session):
+    """Run what reads stores and draws samples with pre-releases of Zarr and BlackJAX."""
+    session.install(".[sampling,training]", *_group("test"))
+    session.install("--upgrade", "--prerelease", "allow", "zarr", "blackjax")
+    _test(session, "-m", "not slow", "-W", "default", "tests/datasets", "tests/sampling")
 
 
 @nox.session(python=PYTHON, default=False)
