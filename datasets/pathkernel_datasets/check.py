@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,8 @@ def check(path: str | os.PathLike) -> Checked:
         If the path is no store of pathkernel, or another process writes into it.
     """
     path = Path(path).resolve()
+    if not path.exists():
+        check_store(path)  # says so
     with ExitStack() as stack:
         if os.access(path.parent, os.W_OK):  # else nobody writes there
             stack.enter_context(exclusive(path, path.with_name(f".{path.name}.lock")))
@@ -64,14 +67,14 @@ def check(path: str | os.PathLike) -> Checked:
             for index, faults in store.damaged(marker).items():
                 at = ", ".join(f"{dim} {grid[f'{dim}s'][i]:g}" for dim, i in zip(POINT, index))
                 study += [f"{name} at {at} {fault}" for name, fault in sorted(faults.items())]
-        members = dict(zarr.open_group(path, mode="r").members(max_depth=None))
-        arrays = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-        results = []
-        for name, array in arrays.items():
-            if "/" in name or not store.is_variable(name):  # of the others, markers say what counts
-                for chunk, fault in damaged_chunks(array).items():
-                    place = "/".join(map(str, chunk))
-                    (results if "/" in name else study).append(f"{name}, chunk {place}, {fault}")
+        arrays = _arrays(zarr.open_group(path, mode="r"))
+        labels = {
+            name: array
+            for name, array in arrays.items()
+            if "/" not in name and not store.is_variable(name)  # of variables, markers say it
+        }
+        study += _damaged(labels)
+        results = _damaged({name: array for name, array in arrays.items() if "/" in name})
         status = store.marker("status") if not study else np.empty(0)
     return Checked(
         tuple(study),
@@ -81,3 +84,22 @@ def check(path: str | os.PathLike) -> Checked:
         len(arrays),
         sum(not is_checked(array) for array in arrays.values()),
     )
+
+
+def damaged_result(path: Path, name: str) -> list[str]:
+    """What is damaged of a result, in words."""
+    arrays = _arrays(zarr.open_group(path, mode="r"))
+    return _damaged({at: array for at, array in arrays.items() if at.startswith(f"{name}/")})
+
+
+def _arrays(group: zarr.Group) -> dict[str, zarr.Array]:
+    members = dict(group.members(max_depth=None))
+    return {name: member for name, member in members.items() if isinstance(member, zarr.Array)}
+
+
+def _damaged(arrays: Mapping[str, zarr.Array]) -> list[str]:
+    return [
+        f"{name}, chunk {'/'.join(map(str, chunk))}, {fault}"
+        for name, array in arrays.items()
+        for chunk, fault in damaged_chunks(array).items()
+    ]

@@ -18,6 +18,7 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.check import damaged_result
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.next_evidence import with_next_evidence
@@ -208,6 +209,11 @@ def compute_result(
         shown(progress)
 
     with supervised(report, threads) as shown, sole_writer(study.path):
+        for fault in damaged_result(study.path, result.name):
+            raise StoreError(
+                f"{study.path} is damaged: {fault}; delete the folder {study.path / result.name}, "
+                "or the part of it that is damaged, to compute it again"
+            )
         computed = result.compute(study, tell)
         for place, part in _parts(result, computed):
             if not told:  # by which callers know that there was something to do

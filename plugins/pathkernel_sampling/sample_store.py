@@ -26,7 +26,7 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.atomic import sync
-from pathkernel_datasets.checksums import damaged_chunks, writing_every_chunk
+from pathkernel_datasets.checksums import writing_every_chunk
 from pathkernel_datasets.draws import SAMPLES, runs, settings_of
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.groups import folder_beside, move_into, publish
@@ -183,18 +183,8 @@ class SampleStore:
                 f"with their settings, or delete the folder {path / group} to draw anew"
             )
         store = cls(path, group)
-        store._check_chunks()
         store.publish()
         return store
-
-    def _check_chunks(self) -> None:
-        for name, arrays in self._arrays.items():
-            for variable, array in arrays.items():
-                for fault in damaged_chunks(array).values():
-                    raise StoreError(
-                        f"{self.path} is damaged: {self.group}/{name}/{variable} {fault}; delete "
-                        f"the folder {self.path / self.group} to draw anew"
-                    )
 
     @property
     def draws_done(self) -> int:

@@ -107,6 +107,25 @@ def test_show_and_plot(invoke, tmp_path):
     assert (tmp_path / "here" / "order_parameters.svg").exists()
 
 
+def test_damage_is_named_and_mended(invoke, tmp_path):
+    study = (*SMALL, "--widths", "10,20", "--no-figures", "--out", "a.zarr")
+    invoke(*study)
+    status, out, _ = invoke("check", "a.zarr")
+    assert (status, "Nothing is damaged: 2 of 2 points are computed" in out) == (0, True)
+    (tmp_path / "a.zarr" / "accuracy" / "c" / "0" / "0" / "1" / "0").write_bytes(b"damage")
+    status, out, _ = invoke("check", "a.zarr")
+    assert status == 1
+    assert "Damaged: accuracy at seed 0, temperature 0.01, width 20 cannot be read" in out
+    status, _, err = invoke("show", "a.zarr")
+    assert status == 1
+    assert "pathkernel check FILE.zarr" in err
+    status, out, err = invoke(*study)
+    assert status == 0
+    assert "accuracy at 1 place; computed again" in err
+    assert "was complete" not in out
+    assert invoke("check", "a.zarr")[0] == 0
+
+
 def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
     grid = ("--temperature", "0.01,0.1", "--widths", "10,100")
     status, _, err = invoke(*SMALL, *grid, "--out", "a.zarr")

@@ -181,6 +181,12 @@ def test_a_store_without_checksums_is_read_and_goes_on(tmp_path, monkeypatch, wh
     assert "study" in open_store(path).attrs
 
 
+def test_what_is_no_store_is_left_alone(tmp_path):
+    with pytest.raises(StoreError, match="there is no store"):
+        check(tmp_path / "none" / "study.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_writer_is_waited_for(store):
     with sole_writer(store), pytest.raises(StoreError, match="another process is writing"):
         check(store)

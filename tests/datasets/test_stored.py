@@ -1,6 +1,7 @@
 """A stored study: its parts, its points, its data drawn anew, and results computed beside it."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,6 +159,16 @@ def test_parts_that_are_done_outlast_an_error(path):
     seen.clear()
     compute_result(Parts(), path, report=seen.append)
     assert seen == []
+
+
+def test_a_damaged_part_is_refused_until_it_is_deleted(path):
+    compute_result(Parts(), path)
+    (path / "parts" / "1" / "number" / "c").write_bytes(b"damage")
+    with pytest.raises(StoreError, match=r"parts/1/number.*checksum is another.*delete the folder"):
+        compute_result(Parts(), path)
+    shutil.rmtree(path / "parts" / "1")
+    compute_result(Parts(), path)
+    assert float(StoredStudy(path).result("parts")["1/number"]) == 1
 
 
 def test_one_writer_at_a_time(path):
