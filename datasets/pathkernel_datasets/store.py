@@ -104,7 +104,7 @@ class Store:
                 copy_metadata(partial)
                 sync()
                 if path.is_dir() and not any(path.iterdir()):
-                    path.rmdir()
+                    path.resolve().rmdir()
         except FileExistsError:
             raise StoreError(f"another run has just made {path}; start again") from None
         return cls(path)

@@ -27,6 +27,7 @@ def writing(folder: Path) -> Iterator[None]:
     StoreError
         If the folder holds something else or cannot be written, or another process trains there.
     """
+    folder = folder.resolve()  # a link may lead to where no folder is yet
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is no folder; choose another one for the training")
     try:

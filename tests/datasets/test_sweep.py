@@ -317,11 +317,14 @@ def test_two_runs_on_one_store_are_told(tmp_path):
     compute_study(Study(Small(), (10,), (0.5,)), path, analyses=(), report=second)
 
 
-def test_a_link_is_followed_also_one_that_leads_nowhere_yet(tmp_path):
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_is_followed_also_one_that_leads_nowhere_yet(tmp_path, there):
     link, target = tmp_path / "link.zarr", tmp_path / "scratch" / "small.zarr"
     target.parent.mkdir()
     (target.parent / ".small.zarr.abc.partial").mkdir()  # of a run that was killed
     link.symlink_to(target)
+    if there:
+        target.mkdir()
     for widths in ((10,), (10, 20)):
         assert compute_study(Study(Small(), widths, (0.5,)), link, analyses=()) == 1
     assert link.is_symlink()

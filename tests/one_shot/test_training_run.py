@@ -17,6 +17,7 @@ pytest.importorskip("optax", reason="training needs the extra: pip install pathk
 
 from pathkernel_datasets.store import StoreError
 from pathkernel_one_shot import curves, training, training_run
+from pathkernel_one_shot.folder import writing
 from pathkernel_one_shot.training_run import DivergedError, TrainingSettings, train
 from pathkernel_trained import checkpoint
 from pathkernel_trained.checkpoint import read_checkpoint
@@ -228,6 +229,12 @@ def test_folders_of_something_else_are_refused(tmp_path, data):
         start(tmp_path / "letter.txt", data)
     with pytest.raises(StoreError, match="cannot be made"):
         start(tmp_path / "letter.txt" / "run", data)
+
+
+def test_a_link_may_lead_to_a_folder_that_is_not_there_yet(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "scratch" / "run")
+    with writing(tmp_path / "link"):
+        assert (tmp_path / "scratch" / "run").is_dir()
 
 
 def test_a_network_of_another_training_is_not_replaced(tmp_path, data, reference):
