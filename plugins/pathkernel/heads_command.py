@@ -9,7 +9,18 @@ import click
 from pathkernel.options import Numbers
 from pathkernel.output import say
 
-_LAYOUTS = ("auto", "multihead", "fused", "bert", "gpt2", "llama")
+_LAYOUTS = (
+    "auto",
+    "multihead",
+    "fused",
+    "bert",
+    "distilbert",
+    "vit",
+    "clip",
+    "gpt2",
+    "neox",
+    "llama",
+)
 
 
 @click.command()
@@ -48,8 +59,9 @@ def heads(
 ) -> None:
     """Read queries and keys out of a model's state dict.
 
-    Knows the layouts of torch.nn.MultiheadAttention, timm, BERT, ViT, GPT-2 and Llama, saved as
-    safetensors, and writes a file of heads for pathkernel run custom --heads FILE.
+    Knows the layouts of torch.nn.MultiheadAttention, timm, BERT, DistilBERT, ViT, CLIP, GPT-2,
+    GPT-NeoX and Llama, saved as safetensors in one file or several with an index, and writes a file
+    of heads for pathkernel run custom --heads FILE.
     """
     from pathkernel_tasks.heads_file import save_heads
     from pathkernel_tasks.layouts import find_modules
@@ -73,7 +85,7 @@ def heads(
         count, qk_width, width = layer.queries.shape
         say(
             f"Layer {number}: {prefix or '(the whole file)'}  {count} heads, width of queries and "
-            f"keys {qk_width}, tokens {width}, scale {layer.scale:.6g}"
+            f"keys {qk_width}, token width {width}, scale {layer.scale:.6g}"
         )
     if extracted.constant:
         say("With biases: tokens need a constant 1 appended (run custom --constant).")

@@ -12,6 +12,14 @@ import numpy as np
 
 from pathkernel_datasets.memory import bytes_in_words, memory_bound
 
+_PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+_CONVERSION = (
+    "Such files of PyTorch can run code, and are never loaded; convert a model's once, where you "
+    "trust it: state = torch.load(FILE, map_location='cpu', weights_only=True); "
+    "safetensors.torch.save_file({name: array.clone() for name, array in state.items()}, "
+    "'model.safetensors')"
+)
+
 
 def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
     """Raise a ValueError unless the path ends in one of the suffixes.
@@ -36,8 +44,9 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
             f"{kind} must be named by its path, but is {type(path).__name__}; make a task of "
             "arrays with Custom.from_arrays"
         )
-    if Path(path).suffix.lower() not in suffixes:
-        raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}")
+    if (suffix := Path(path).suffix.lower()) not in suffixes:
+        remedy = f". {_CONVERSION}" if suffix in _PICKLED else ""
+        raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}{remedy}")
 
 
 def regular_files(path: str | Path, kind: str) -> list[Path]:

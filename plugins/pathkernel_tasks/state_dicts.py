@@ -27,6 +27,7 @@ _OWN = frozenset(  # what a module of attention alone consists of
         *("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
         *("q_proj", "k_proj", "v_proj", "out_proj", "o_proj", "qkv", "proj"),
         *("query", "key", "value", "c_attn", "c_proj", "q_bias", "k_bias", "v_bias"),
+        *("q_lin", "k_lin", "v_lin", "out_lin", "query_key_value", "dense"),
     )
 )
 
@@ -66,7 +67,8 @@ def extract_heads(
     Parameters
     ----------
     path : str or Path
-        File that ends in ``.safetensors``.
+        File that ends in ``.safetensors``, the index of a model in several of them
+        (``.safetensors.index.json``), or the folder that holds either.
     heads_per_layer : int
         Heads H of each layer, which a state dict does not tell.
     layout : str
@@ -97,7 +99,7 @@ def extract_heads(
     if heads_per_layer < 1:
         raise ValueError(f"heads_per_layer must be at least 1, but is {heads_per_layer}")
     kept = tuple(modules[number - 1] for number in chosen)
-    pairs = [kind.read(_module(path, shapes, prefix), prefix) for prefix in kept]
+    pairs = [kind.read(_module(path, shapes, prefix), prefix, heads_per_layer) for prefix in kept]
     biased = any(bias is not None and bias.any() for pair in pairs for _, bias in pair)
     extracted = []
     for prefix, pair in zip(kept, pairs):
@@ -156,7 +158,7 @@ def _departures(
     lone = len(kept) == 1 and len(inside) == len(shapes)
     lone = lone and all(name.partition(".")[0] in _OWN for name in inside)
     parts = [] if lone else [_DEPTH]
-    parts += [kind.departures] if kind.departures else []
+    parts += filter(None, [kind.departs(shapes, kept)])
     if any(re.search(r"(q|k|query|key)_?(norm|ln|layernorm)\b", name) for name in inside):
         parts.append("the normalisation of its queries and keys is left out")
     if biases_left:
@@ -170,7 +172,7 @@ def _module(path: str | Path, shapes: Mapping[str, tuple], prefix: str) -> dict[
     """Arrays of a module that have to do with queries and keys."""
     wanted = re.compile(
         r"(?:in_proj|q_proj|k_proj)_weight|in_proj_bias|bias_k|[qk]_bias"
-        r"|(?:qkv|query|key|c_attn|q_proj|k_proj)\.(?:weight|bias)"
+        r"|(?:qkv|query|key|c_attn|q_proj|k_proj|q_lin|k_lin|query_key_value)\.(?:weight|bias)"
     )
     names = [
         name
@@ -185,7 +187,7 @@ def _module(path: str | Path, shapes: Mapping[str, tuple], prefix: str) -> dict[
                 f"{KIND} {str(path)!r}: {name!r} must have {expected} axes, but has shape "
                 f"{array.shape}"
             )
-        fused = re.search(r"(in_proj|qkv\.|c_attn\.)_?weight$", name)
+        fused = re.search(r"(in_proj|qkv\.|c_attn\.|query_key_value\.)_?weight$", name)
         if fused and 3 * min(array.shape) != max(array.shape):
             raise ValueError(
                 f"{KIND} {str(path)!r}: {name!r} of shape {array.shape} does not hold queries, "

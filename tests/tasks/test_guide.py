@@ -85,6 +85,7 @@ def test_heads_command(invoke):
     status, out, err = invoke(*writing.replace("12", "3").split()[1:])
     assert status == 0, err
     assert "Layer 2: encoder.layer.1.attention.self.  3 heads" in out
+    assert "token width 7" in out
     assert "--constant" in out
     assert "hidden states" in out
     heads = read_heads("heads.safetensors", 7)

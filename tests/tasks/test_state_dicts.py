@@ -111,6 +111,38 @@ def llama(prefix, query, key, generator):
     }
 
 
+def clip(prefix, query, key, generator):
+    state = llama(prefix, query, key, generator)
+    return {name.replace(".o_proj.", ".out_proj."): array for name, array in state.items()}
+
+
+def vit_of_transformers_5(prefix, query, key, generator):
+    state = llama(prefix, query, key, generator)
+    return {name.replace("self_attn.", "attention."): array for name, array in state.items()}
+
+
+def distilbert(prefix, query, key, generator):
+    names = {"self.query.": "q_lin.", "self.key.": "k_lin.", "self.value.": "v_lin."}
+    state = bert(prefix, query, key, generator)
+    return {
+        name.replace(old, new): array
+        for name, array in state.items()
+        for old, new in names.items()
+        if old in name
+    }
+
+
+def neox(prefix, query, key, generator):
+    """Queries, keys and values of the first head, then of the second, and so on."""
+    parts = [query, key, (generator.normal(size=(WIDTH, WIDTH)), generator.normal(size=WIDTH))]
+    return {
+        f"{prefix}attention.query_key_value.{kind}": np.concatenate(
+            [part[which][h * G : (h + 1) * G] for h in range(HEADS) for part in parts]
+        )
+        for which, kind in enumerate(("weight", "bias"))
+    }
+
+
 def multihead(prefix, query, key, generator):
     weight, bias = stacked(query, key, generator)
     return {
@@ -125,6 +157,10 @@ def multihead(prefix, query, key, generator):
     [
         ("bert", bert),
         ("bert", vit),
+        ("distilbert", distilbert),
+        ("vit", vit_of_transformers_5),
+        ("clip", clip),
+        ("neox", neox),
         ("fused", fused),
         ("fused", fused_without_key_bias),
         ("gpt2", gpt2),
@@ -239,6 +275,11 @@ def test_attention_that_torch_recorded(save, first):
         ("encoder.layer.0.", bert, "bert"),
         ("roberta.encoder.layer.0.", bert, "bert"),
         ("vit.encoder.layer.0.", vit, "bert"),
+        ("vit.layers.0.", vit_of_transformers_5, "vit"),
+        ("distilbert.transformer.layer.0.", distilbert, "distilbert"),
+        ("vision_model.encoder.layers.0.", clip, "clip"),
+        ("gpt_neox.layers.0.", neox, "neox"),
+        ("h.0.self_", neox, "neox"),
         ("blocks.0.", fused, "fused"),
         ("transformer.h.0.", gpt2, "gpt2"),
         ("h.0.", gpt2, "gpt2"),
@@ -261,6 +302,76 @@ def test_names_as_published(save, generator, prefix, build, layout):
     assert len(heads.modules) == 1
     assert heads.modules[0].startswith(prefix)
     assert find_modules(list(state))[0].name == layout
+
+
+@pytest.mark.parametrize(
+    ("prefix", "other", "masked"),
+    [
+        ("vision_model.encoder.layers.0.", "text_model.embeddings.token_embedding.weight", False),
+        ("encoder.layers.0.", "embeddings.patch_embedding.weight", False),
+        ("text_model.encoder.layers.0.", "vision_model.embeddings.patch_embedding.weight", True),
+        ("encoder.layers.0.", "embeddings.token_embedding.weight", True),
+        ("decoder.layers.0.", "embed_positions.weight", True),
+    ],
+)
+def test_who_sees_images_has_no_mask(save, generator, prefix, other, masked):
+    state = clip(prefix, *draw(generator), generator) | {other: np.ones(3)}
+    assert ("causal mask" in extract_heads(save(state), HEADS).approximation) is masked
+    state = vit_of_transformers_5(prefix, *draw(generator), generator)
+    assert "mask" not in extract_heads(save(state), HEADS).approximation
+
+
+def shards(save, generator):
+    """A model in two files with an index, as transformers writes large ones."""
+    drawn = [draw(generator) for _ in range(2)]
+    states = [bert(f"layer.{n}.", *pair, generator) for n, pair in enumerate(drawn)]
+    key = "layer.0.attention.self.key.weight"
+    states[1][key] = states[0].pop(key)  # a module may lie in both
+    places = {}
+    for number, state in enumerate(states, start=1):
+        path = save(state, f"model-0000{number}-of-00002.safetensors")
+        places |= dict.fromkeys(state, path.name)
+    index = path.with_name("model.safetensors.index.json")
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return index, states[0] | states[1]
+
+
+def test_a_model_in_several_files(save, generator):
+    index, state = shards(save, generator)
+    whole = extract_heads(save(state, "whole.safetensors"), HEADS)
+    for path in (index, index.parent):
+        heads = extract_heads(path, HEADS)
+        assert heads.modules == whole.modules
+        for layer, expected in zip(heads.layers, whole.layers, strict=True):
+            assert np.array_equal(layer.queries, expected.queries)
+            assert np.array_equal(layer.keys, expected.keys)
+    save(state)  # in the folder, too
+    assert extract_heads(index.parent, HEADS).modules == whole.modules
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "is damaged"),
+        ("{}", "is damaged: 'weight_map'"),
+        ('{"weight_map": []}', "is damaged"),
+        ('{"weight_map": {"a": "../other.safetensors"}}', "leads out of the file"),
+        ('{"weight_map": {"a": "model.bin"}}', "must end in .safetensors. Such files of PyTorch"),
+        ('{"weight_map": {"a": "absent.safetensors"}}', "there is no state dict '.*absent"),
+    ],
+)
+def test_damaged_indices(tmp_path, content, message):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        state_dict_shapes(path)
+
+
+@pytest.mark.parametrize("suffix", ["pt", "pth", "bin", "ckpt"])
+def test_pickled_models_are_named_with_their_conversion(tmp_path, suffix):
+    for use in (state_dict_shapes, read_heads):
+        with pytest.raises(ValueError, match=rf"x\.{suffix}' must end .*safetensors\.torch\.save_"):
+            use(tmp_path / f"x.{suffix}")
 
 
 def test_heads_give_the_attentioned_inputs_of_the_model(save, generator):
@@ -317,6 +428,7 @@ def test_bfloat16(tmp_path, generator):
         ({}, {"layers": (2,)}, "has attention modules 1 to 1"),
         ({}, {"layout": "strange"}, "layout must be auto or one of multihead, fused"),
         ({}, {"layout": "gpt2"}, "no queries and keys are found"),
+        ({"queries.1": np.ones(3), "keys.1": np.ones(3)}, {}, "holds queries and keys already"),
         ({"b.c_attn.weight": np.ones((WIDTH, 36))}, {}, "layouts bert, gpt2 all fit"),
     ],
 )
