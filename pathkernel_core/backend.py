@@ -165,7 +165,9 @@ def to_host(array: Array) -> np.ndarray:
         return array.detach().cpu().numpy()
     if array_api_compat.is_cupy_array(array):
         return array.get()
-    return np.asarray(array)
+    if array_api_compat.is_jax_array(array) or not hasattr(array, "__dlpack__"):
+        return np.asarray(array)
+    return np.from_dlpack(array, device="cpu")  # as the standard copies from any device
 
 
 def from_host(values: Any, like: Array, dtype: Any = None) -> Array:

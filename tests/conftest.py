@@ -106,11 +106,20 @@ class Library:
         module = "jax.numpy" if name == "jax" else MODULES[name]
         self.xp = importlib.import_module(module)
 
+        # What a GPU would refuse, a device that is not the default one refuses: values that go to
+        # NumPy unasked, and arrays that were made without a device beside those that have one.
+        self.placed = {}
+        if name == "array-api-strict":
+            self.placed = {"device": self.xp.Device("device1")}
+
     def array(self, values, dtype="float64"):
-        return self.xp.asarray(np.array(values), dtype=getattr(self.xp, dtype))
+        return self.xp.asarray(np.array(values), dtype=getattr(self.xp, dtype), **self.placed)
 
     def numpy(self, array):
         assert self.owns(array), f"{type(array)} is no array of {self.name}"
+        if self.name == "array-api-strict":
+            assert array.device == self.placed["device"]
+            return np.asarray(array.to_device(self.xp.Device("CPU_DEVICE")))
         return array.get() if self.name == "cupy" else np.asarray(array)
 
     def owns(self, array):

@@ -64,7 +64,7 @@ def test_batches_cover_everything_once(total, size):
 
 
 def test_integers_become_floats_and_complex_numbers_are_refused(library):
-    whole = library.xp.asarray(np.arange(3), dtype=library.xp.int64)
+    whole = library.array(np.arange(3), "int64")
     assert str(backend.real_floating("x", whole).dtype).endswith("float64")
     with pytest.raises(
         TypeError, match=r"x must be float64 or float32, but has dtype .*complex128"
