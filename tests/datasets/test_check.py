@@ -154,6 +154,13 @@ def test_a_damaged_result_is_named_and_may_be_deleted(store):
     assert GROUP not in zarr.open_group(store, mode="r")
 
 
+def test_an_array_that_a_killed_process_made_longer_is_no_damage(whole, store):
+    zarr.open_array(store / GROUP / "number", mode="r+").resize(5)
+    assert (check(store).study, check(store).results) == ((), ())
+    with sole_writer(store):  # and no warning
+        assert content(store).keys() == content(whole).keys()
+
+
 def test_points_that_failed_have_all_their_chunks(store):
     """Nothing that was never written may look like something that was lost."""
     held = Store(store)
