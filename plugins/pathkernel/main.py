@@ -52,7 +52,7 @@ def main(
     sys.exit(status)
 
 
-def _run(arguments: list[str], ready: Callable[[], None]) -> int:
+def _run(arguments: list[str], ready: Callable[[], None] = lambda: None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", StoreWarning)
         show = warnings.showwarning

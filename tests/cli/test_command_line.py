@@ -334,7 +334,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
 @pytest.mark.version
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys; from pathkernel.main import _run; _run(['--help'], lambda: None); "
+        "import sys; from pathkernel.main import _run; _run(['--help']); "
         "print([name for name in ('xarray', 'zarr', 'matplotlib', 'PIL', 'pooch', 'jax', 'torch', "
         "'pandas') if name in sys.modules])"
     )
