@@ -28,6 +28,7 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network, positive
 from pathkernel_core.notebook import matrix, table
 from pathkernel_core.order_parameter import head_scores
+from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.spaces import Posterior
 
 PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
@@ -234,6 +235,7 @@ def minimise_action(
     start: Solution | None = None,
     max_evaluations: int = 2000,
     throw: bool = True,
+    report: Report = silent,
 ) -> Solution:
     """Minimise the action over all order parameters (Eq. 11, 32).
 
@@ -260,6 +262,8 @@ def minimise_action(
         Limit on evaluations of the energy.
     throw : bool
         Raise if the tolerance is not reached. With False, look at ``Solution.status``.
+    report : callable
+        Called with a Progress after every step: the evaluations so far, and the gradient.
 
     Raises
     ------
@@ -287,8 +291,10 @@ def minimise_action(
 
     def stop(point: quasi_newton.Iterate) -> bool:
         history.append(point.detail)
+        norm = point.detail.gradient_norm
+        report(Progress(action.evaluations, None, "minimising", {"gradient": norm}))
         steepest = float(np.abs(point.gradient).max())
-        return point.detail.gradient_norm <= tolerance and steepest <= _COORDINATES * tolerance
+        return norm <= tolerance and steepest <= _COORDINATES * tolerance
 
     status = Status.STALLED
     try:

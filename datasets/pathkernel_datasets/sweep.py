@@ -249,8 +249,14 @@ def _fill_seed(
         for t in _down_to(study.temperatures, missing):
             temperature = study.temperatures[t]
             doing = f"seed {study.seeds[seed]}, T = {temperature:g}, N = {width:g}"
-            report(Progress(done + computed, total, doing))
-            solution = minimise_from(problem, network, temperature, start)
+            here = Progress(done + computed, total, doing)
+            report(here)
+
+            def within(step: Progress, here: Progress = here) -> None:
+                numbers = {"evaluations": step.done, **step.numbers}
+                report(dataclasses.replace(here, numbers=numbers))
+
+            solution = minimise_from(problem, network, temperature, start, within)
             if t in missing:  # the others were stored before a stop; here they are starts only
                 code = "not_positive_definite" if solution is None else solution.status.name.lower()
                 values = point_values(data, solution, of_solution)
@@ -268,16 +274,22 @@ def _down_to(temperatures: Sequence[float], missing: np.ndarray) -> list[int]:
 
 
 def minimise_from(
-    problem: PathKernels, network: Network, temperature: float, start: Solution | None
+    problem: PathKernels,
+    network: Network,
+    temperature: float,
+    start: Solution | None,
+    report: Report = silent,
 ) -> Solution | None:
     """Minimum of the action from a neighbour's, or else from the limit; None if that fails."""
     if start is not None:
         with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
-            solution = minimise_action(problem, network, temperature, start=start, throw=False)
+            solution = minimise_action(
+                problem, network, temperature, start=start, throw=False, report=report
+            )
             if solution.status.ok:
                 return solution
     with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
-        return minimise_action(problem, network, temperature, throw=False)
+        return minimise_action(problem, network, temperature, throw=False, report=report)
     return None
 
 

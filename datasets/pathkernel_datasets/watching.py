@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _LINE_EVERY = 60.0  # seconds between lines where there is no bar
+_LONG = 120.0  # seconds from which on work says what it will take,
+_JUDGED_AFTER = 5.0  # once so many have passed
 _UPDATE_EVERY = 0.2  # seconds between updates of a notebook, which redraws for each
 
 
@@ -59,7 +61,7 @@ def showing_progress() -> Iterator[Watch]:
 
 
 class Watch:
-    """Shows what work reports.
+    """Shows what work reports, and once in words what it will take, if that is minutes.
 
     Attributes
     ----------
@@ -68,15 +70,37 @@ class Watch:
     """
 
     called = False
+    _told = False
+    _last = Progress(0, None, "")
+    _first, _since = 0, 0.0
 
     def __call__(self, progress: Progress) -> None:
         """Show where the work is."""
-        self.show(progress)
+        last, self._last = self._last, progress
+        other = (last.total is None) != (progress.total is None) or progress.done < last.done
+        if not self.called or other:  # the time left is not that of what came before
+            self._first, self._since, self._told = progress.done, time.monotonic(), False
+        self.show(progress, not self.called or other)
         self.called = True
+        left = self._seconds_left()
+        if not self._told and left >= _LONG:
+            self._told = True
+            self.say(f"{progress.total} steps, about {_in_words(left)} to go")
 
-    def show(self, progress: Progress) -> None:
-        """Show where the work is."""
+    def show(self, progress: Progress, begins: bool) -> None:
+        """Show where the work is, and that it begins."""
         raise NotImplementedError
+
+    def say(self, line: str) -> None:
+        """Show a line that stays."""
+        print(line, file=sys.stderr, flush=True)
+
+    def _seconds_left(self) -> float:
+        """By the time of the steps so far; NaN until they tell something."""
+        done, passed = self._last.done - self._first, time.monotonic() - self._since
+        if self._last.total is None or done < 1 or passed < _JUDGED_AFTER:
+            return math.nan
+        return passed * (self._last.total - self._last.done) / done
 
 
 class ProgressBar(Watch):
@@ -84,29 +108,31 @@ class ProgressBar(Watch):
 
     def __init__(self, bar: Bar):
         self._bar, self._line = bar, bar.add_task("starting", total=None)
-        self._total: int | None = None
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, begins: bool) -> None:
         """Show where the work is."""
         known: dict[str, Any] = {"total": progress.total, "completed": progress.done}
-        if not self.called or (self._total is None and progress.total is not None):
-            self._bar.reset(self._line, **known)  # the time left is not that of what came before
-        self._total = progress.total
+        if begins:
+            self._bar.reset(self._line, **known)
         self._bar.update(self._line, **known, description=describe(progress))
+
+    def say(self, line: str) -> None:
+        """Show a line above the bar."""
+        self._bar.console.print(line)
 
 
 class Notebook(Watch):
     """On a bar of a notebook's page."""
 
     def __init__(self, display: Callable[..., Any]):
-        self._display, self._handle, self._last = display, None, -math.inf
+        self._display, self._handle, self._updated = display, None, -math.inf
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, begins: bool) -> None:
         """Show where the work is."""
         now, over = time.monotonic(), progress.done == progress.total
-        if now - self._last < _UPDATE_EVERY and not over:
+        if now - self._updated < _UPDATE_EVERY and not over:
             return
-        self._last = now
+        self._updated = now
         bar = "<progress></progress>"
         if progress.total is not None:
             bar = f'<progress value="{progress.done}" max="{progress.total}"></progress> '
@@ -122,17 +148,20 @@ class Lines(Watch):
     """In a line on stderr, the first of them after a minute."""
 
     def __init__(self) -> None:
-        self._start = self._last = time.monotonic()
+        self._start = self._written = time.monotonic()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Progress, begins: bool) -> None:
         """Show where the work is."""
         now = time.monotonic()
-        if now - self._last < _LINE_EVERY:
+        if now - self._written < _LINE_EVERY:
             return
-        self._last = now
+        self._written = now
         of = "" if progress.total is None else f"{progress.done} of {progress.total}, "
-        minutes = (now - self._start) / 60
-        print(f"{minutes:.0f} min: {of}{describe(progress)}", file=sys.stderr, flush=True)
+        self.say(f"{(now - self._start) / 60:.0f} min: {of}{describe(progress)}")
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def describe(progress: Progress) -> str:

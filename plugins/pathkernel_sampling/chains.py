@@ -7,7 +7,7 @@ with the same keys continues bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import blackjax.mcmc.hmc as hmc
@@ -67,6 +67,7 @@ def warm_up(
     model: Model,
     key: jax.Array,
     steps: int,
+    report: Callable[[int], None] = lambda done: None,
 ) -> ChainState:
     """Start a chain from the prior and adapt its step size and mass matrix.
 
@@ -77,6 +78,8 @@ def warm_up(
     steps : int
         Steps of the windowed adaptation of Stan. The mass matrix is dense if there are at least 10
         of them per dimension: from fewer its estimate would be nearly singular.
+    report : callable
+        Called with the number of steps that are done, again and again.
 
     Raises
     ------
@@ -97,6 +100,8 @@ def warm_up(
         block = slice(first, min(first + _BLOCK, steps))
         plan = _Plan.of(stages[block], schedule[block, 1])
         state, adaptation, _ = _advance(model, state, adaptation, key, first, plan)
+        jax.block_until_ready(state)  # or all would be said to be done at once
+        report(block.stop)
     step_size = jnp.exp(adaptation.averaging.log_step_size_avg)
     state = state._replace(step_size=step_size)
     # types as in a stored state, which decide whether code is compiled anew

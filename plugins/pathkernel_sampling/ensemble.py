@@ -57,18 +57,20 @@ class Ensemble:
         ----------
         steps : int
         report : callable
-            Called with the number of chains that have finished, from 0.
+            Called with the number of steps that all chains together have done, from 0.
         """
-        finished = [0]
+        done = [0] * len(self._keys)
 
-        def one(key: jax.Array) -> nuts.ChainState:
-            state = nuts.warm_up(self.model, jax.random.fold_in(key, 0), steps)
-            finished[0] += 1
-            report(finished[0])
-            return state
+        def one(chain: int) -> nuts.ChainState:
+            def tell(steps_done: int) -> None:
+                done[chain] = steps_done
+                report(sum(done))
+
+            key = jax.random.fold_in(self._keys[chain], 0)
+            return nuts.warm_up(self.model, key, steps, tell)
 
         report(0)
-        return self._for_each(one, self._keys)
+        return self._for_each(one, range(len(self._keys)))
 
     def block(
         self, states: Sequence[nuts.ChainState], first: int, rounds: int

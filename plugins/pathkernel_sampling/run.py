@@ -214,8 +214,8 @@ def _begin(
 ) -> SampleStore:
     """Warm up, make the run's groups, and write the first round."""
 
-    def warming_up(finished: int) -> None:
-        tell(0, None, f"warm-up, {finished} of {settings['chains']} chains")
+    def warming_up(done: int) -> None:
+        tell(done, settings["chains"] * settings["warm_up"], "warm-up")
 
     start = time.monotonic()
     states = ensemble.warm_up(settings["warm_up"], warming_up)

@@ -48,6 +48,15 @@ def solution_at(network, problem, temperature, order_parameters):
     )
 
 
+def test_every_step_is_reported(generator):
+    network, seen = Network((2, 2), 10), []
+    solution = minimise_action(problem_of(network, generator), network, 0.1, report=seen.append)
+    assert len(seen) == solution.iterations + 1 > 2
+    assert seen[-1].done == solution.evaluations
+    gradients = [progress.numbers["gradient"] for progress in seen]
+    np.testing.assert_array_equal(gradients, solution.gradient_history)
+
+
 @pytest.mark.parametrize("space", ["examples", "features"])
 def test_the_minimum_is_stationary(library, network, generator, space):
     """Every gradient of the action vanishes, by formulas independent of the minimiser's."""

@@ -76,7 +76,9 @@ def test_prior_variances_of_a_study(tmp_path):
     """U is what the core gives with them, they are part of the study, and it is drawn anew so."""
     variances, grid = (1.5, 0.5, 0.8, 2.0), ((10,), (0.5,), (0,))
     path = tmp_path / "study.zarr"
-    dataset = run_study(Study(SmallTask(), *grid, variances=variances), path, analyses=())
+    study, seen = Study(SmallTask(), *grid, variances=variances), []
+    dataset = run_study(study, path, analyses=(), report=seen.append)
+    assert sum("gradient" in progress.numbers for progress in seen) > 2, "a minimisation is told"
     drawn = SmallTask().realise(0)
     xi = pk.attentioned_inputs(drawn.train.inputs, drawn.layers, drawn.readout)
     network = pk.Network(drawn.heads, 10, variances)

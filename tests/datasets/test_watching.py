@@ -75,12 +75,27 @@ def test_elsewhere_a_line_a_minute(monkeypatch, capsys):
         assert isinstance(report, Lines)
         for second in range(0, 150, 10):
             now[0] = second
-            report(Progress(second, 200, "N = 10"))
+            report(Progress(second, 200, "N = 10", {"gradient": 0.5}))
     assert report.called
     assert capsys.readouterr().err.splitlines() == [
-        "1 min: 60 of 200, N = 10",
-        "2 min: 120 of 200, N = 10",
+        "200 steps, about 3 minutes to go",
+        "1 min: 60 of 200, N = 10, gradient 0.5",
+        "2 min: 120 of 200, N = 10, gradient 0.5",
     ]
+
+
+def test_each_part_of_long_work_says_what_it_takes(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    with showing_progress() as report:
+        for done, total, seconds in (
+            *((0, None, 50.0), (0, 10, 0.0), (1, 10, 4.0), (2, 10, 4.0)),  # short: 32 s to go
+            *((0, 20, 0.0), (1, 20, 1800.0), (2, 25, 1800.0)),
+        ):
+            now[0] += seconds
+            report(Progress(done, total, "drawing"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "to go" in line] == ["20 steps, about 9.5 hours to go"]
 
 
 def test_the_bar_of_a_terminal():

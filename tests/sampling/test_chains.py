@@ -90,7 +90,9 @@ def test_moments_of_a_gaussian(dense):
     whole = np.eye(size)
     whole[:3, :3] = covariance()
     model = Gaussian(whole)
-    state = warm_up(model, jax.random.key(0), 400)
+    seen = []
+    state = warm_up(model, jax.random.key(0), 400, seen.append)
+    assert seen == [128, 256, 384, 400]
     assert state.inverse_mass_matrix.ndim == (2 if dense else 1)
     _, drawn = draw(model, state, jax.random.key(1), 3000)
     outer = drawn["order_parameter"]
