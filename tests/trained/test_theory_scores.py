@@ -1,7 +1,6 @@
 """Points of a study whose order parameters score heads, and samples at them."""
 
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.draws import order_parameter_draws
+from pathkernel_datasets.metadata import consolidate, index_group
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import StoreError
 from pathkernel_trained.theory_scores import (
@@ -151,14 +151,13 @@ def write_draws(store, sampler, at, draws, network=NETWORK):
     dataset.to_zarr(store, group=f"{group}/posterior", mode="a", consolidated=False)
     point = {"seed": at.seed, "temperature": at.temperature, "width": at.width}
     zarr.open_group(store, path=group).attrs["settings"] = json.dumps(point)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an index that Zarr's specification lacks
-        zarr.consolidate_metadata(store)
+    index_group(store, "samples", (store / "samples").rglob("zarr.json"))
 
 
 def test_draws_of_a_store(tmp_path):
     store = tmp_path / "study.zarr"
     xr.Dataset(attrs={"schema_version": 1}).to_zarr(store, consolidated=False)
+    consolidate(store)
     assert order_parameter_draws(store) == {}
     generator = np.random.default_rng(0)
     one, other = Point(40, 0.5, 0), Point(10, 0.5, 0)
