@@ -288,7 +288,7 @@ class PathKernels:
         )
         return energy, variance * gradient
 
-    def keep_paths(self, paths: Sequence[int]) -> PathKernels:
+    def keep_paths(self, paths: Sequence[int] | np.ndarray) -> PathKernels:
         """Problem of the sub-network that has only the paths with these indices.
 
         The features are rescaled to the smaller number of paths. New examples for its predictor

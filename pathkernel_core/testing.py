@@ -165,7 +165,8 @@ def check_task(task: Task) -> None:
 
 
 def _global_state() -> list[Any]:
-    _, keys, *rest = np.random.get_state()  # noqa: NPY002
+    state: Any = np.random.get_state()  # noqa: NPY002
+    _, keys, *rest = state
     return [keys.tolist(), *rest]  # a few draws move only the position within the keys
 
 

@@ -98,6 +98,12 @@ def test_plugin_guide_lists_every_hook():
 
 
 @pytest.mark.parametrize("document", GUIDES)
+def test_guides_install_from_the_checkout(document):
+    """No index has the package."""
+    assert not re.search(r"pip install .?pathkernel", (ROOT / document).read_text("utf-8"))
+
+
+@pytest.mark.parametrize("document", GUIDES)
 def test_links_lead_somewhere(document):
     path = ROOT / document
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
