@@ -56,6 +56,7 @@ PUBLISHED = {  # by the published code on its own draw of the data, at the width
 }
 NETWORKS = {  # shipped network: options of its study
     "2-4-512-128": ("--seed", "0-4"),
+    "2-4-512-128-seed1": ("--seed", "0-4", "--widths", "10,100"),
     "3-3-512-170": ("--seed", "0-2", "--widths", "10,100,10000"),
 }
 
@@ -374,7 +375,7 @@ def of_pruning(network: str, figure: str) -> Path:
     return beside(images(network), f"pruning/{figure}")
 
 
-MAIN, DEEPER = NETWORKS
+MAIN, DEEPER = "2-4-512-128", "3-3-512-170"
 _OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "⟨U⟩, next")
 _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "variance, next")
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
