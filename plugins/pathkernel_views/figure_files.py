@@ -86,7 +86,10 @@ def _check_own(files: Iterable[Path]) -> None:
         if file.exists():
             with open(file, "rb") as stream:
                 if _MARK.encode() not in stream.read(2**12):
-                    raise NothingToPlot(f"{file} is there already, and was not drawn by pathkernel")
+                    raise NothingToPlot(
+                        f"{file} is there already, without the mark of pathkernel's figures; "
+                        "delete it (an older version set no mark), or choose another folder"
+                    )
 
 
 def _write(figure: Figure, file: Path) -> None:

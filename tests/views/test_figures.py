@@ -528,7 +528,8 @@ def test_files_of_others_are_left_and_what_a_kill_left_goes(plain, saved, tmp_pa
     assert len(save_figures(plain, tmp_path, report=reported.append)) == len(saved.files) - 2
     assert mine.read_text() == "<svg>drawn by hand</svg>"
     assert reported == [
-        f"accuracy: skipped, {mine} is there already, and was not drawn by pathkernel"
+        f"accuracy: skipped, {mine} is there already, without the mark of pathkernel's figures; "
+        "delete it (an older version set no mark), or choose another folder"
     ]
     names = {file.name for file in saved.files} - {"accuracy.png"}
     assert {file.name for file in tmp_path.iterdir()} == names
