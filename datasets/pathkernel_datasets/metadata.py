@@ -106,17 +106,17 @@ def mend_metadata(path: Path) -> list[str]:
     """
     copied = _read_copy(path)
     found = damaged_metadata(path)
-    if found and copied is None:
+    if copied is not None:
+        for name in found:
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, name, copied[name])
+    elif found:
         if not _agree(path):
             raise StoreError(
                 f"{path} is damaged in several places of its metadata, and cannot be mended; "
                 "delete it, and compute it again"
             )
         copy_metadata(path)
-    elif found:
-        for name in found:
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, name, copied[name])
     for group in _deleted(path, copied or {}):
         index_group(path, group, ())
     return list(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import warnings
@@ -345,7 +346,7 @@ def _create_array(
 
 def _check_space(path: Path, variables: Iterable[Variable], sizes: Mapping[str, int]) -> None:
     folder = path.resolve().parent
-    need = sum(8 * np.prod([sizes[dim] for dim in variable.dims]) for variable in variables)
+    need = sum(8 * math.prod(sizes[dim] for dim in variable.dims) for variable in variables)
     free = shutil.disk_usage(folder).free
     if need > free:
         raise StoreError(

@@ -80,7 +80,7 @@ class Study:
             if len(set(values)) != len(values):
                 raise ValueError(f"{name} holds a value twice: {', '.join(map(str, values))}")
         for seed in seeds:
-            if not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**63:
+            if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:
                 raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {seed!r}")
         if variances is None:
             variances = task.variances

@@ -109,7 +109,7 @@ def compute_study(
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
     library = array_library(study.backend, study.dtype)
     with sole_writer(path):
-        store = None
+        store: Any = None
         if path.exists() and not _is_empty_folder(path):
             held = check_store(path)
             begun = study.on_grid(held["widths"], held["temperatures"], held["seeds"])
