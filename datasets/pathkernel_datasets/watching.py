@@ -72,14 +72,17 @@ class Watch:
     called = False
     _told = False
     _last = Progress(0, None, "")
-    _first, _since = 0, 0.0
+    _first, _since = 0, math.nan
 
     def __call__(self, progress: Progress) -> None:
         """Show where the work is."""
         last, self._last = self._last, progress
         other = (last.total is None) != (progress.total is None) or progress.done < last.done
         if not self.called or other:  # the time left is not that of what came before
-            self._first, self._since, self._told = progress.done, time.monotonic(), False
+            self._first, self._since, self._told = progress.done, math.nan, False
+        elif math.isnan(self._since) and progress.done > self._first:
+            # from here on, because the first step waits for what is read or compiled once
+            self._first, self._since = progress.done, time.monotonic()
         self.show(progress, not self.called or other)
         self.called = True
         left = self._seconds_left()
@@ -96,9 +99,9 @@ class Watch:
         print(line, file=sys.stderr, flush=True)
 
     def _seconds_left(self) -> float:
-        """By the time of the steps so far; NaN until they tell something."""
+        """By the time of the steps after the first; NaN until they tell something."""
         done, passed = self._last.done - self._first, time.monotonic() - self._since
-        if self._last.total is None or done < 1 or passed < _JUDGED_AFTER:
+        if self._last.total is None or done < 1 or not passed >= _JUDGED_AFTER:
             return math.nan
         return passed * (self._last.total - self._last.done) / done
 

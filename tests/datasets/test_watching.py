@@ -90,12 +90,12 @@ def test_each_part_of_long_work_says_what_it_takes(monkeypatch, capsys):
     with showing_progress() as report:
         for done, total, seconds in (
             *((0, None, 50.0), (0, 10, 0.0), (1, 10, 4.0), (2, 10, 4.0)),  # short: 32 s to go
-            *((0, 20, 0.0), (1, 20, 1800.0), (2, 25, 1800.0)),
+            *((0, 20, 0.0), (1, 20, 9000.0), (2, 20, 1800.0), (3, 25, 1800.0)),  # data, then steps
         ):
             now[0] += seconds
             report(Progress(done, total, "drawing"))
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if "to go" in line] == ["20 steps, about 9.5 hours to go"]
+    assert [line for line in lines if "to go" in line] == ["20 steps, about 9.0 hours to go"]
 
 
 def test_the_bar_of_a_terminal():
