@@ -18,6 +18,7 @@ class Finder:
         if name == "pathkernel.main":
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
 from pathkernel.start import main
 main()
 """

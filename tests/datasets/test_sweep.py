@@ -241,9 +241,9 @@ def test_a_store_grows_to_the_one_that_is_computed_at_once(tmp_path, monkeypatch
     """Nothing again, byte for byte the same, with results beside it."""
     minimised = []
 
-    def counting(problem, network, temperature, start):
+    def counting(problem, network, *given):
         minimised.append(network.width)
-        return minimise(problem, network, temperature, start)
+        return minimise(problem, network, *given)
 
     minimise = sweep.minimise_from
     monkeypatch.setattr(sweep, "minimise_from", counting)

@@ -308,7 +308,7 @@ def test_other_damage_to_heads_files(tmp_path, layers):
 
 def test_type_that_numpy_lacks(tmp_path):
     path = tmp_path / "heads.safetensors"
-    header = b'{"queries.1":{"dtype":"BF16","shape":[1,1,1],"data_offsets":[0,2]}}'
+    header = b'{"queries.1":{"dtype":"F8_E4M3","shape":[1,1,2],"data_offsets":[0,2]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
     with pytest.raises(ValueError, match="type that NumPy lacks"):
         read_heads(path, WIDTH)

@@ -22,6 +22,7 @@ from pathkernel_core import (
 )
 from pathkernel_core.hooks import load_plugins
 from pathkernel_datasets.choice import choose
+from pathkernel_datasets.errors import StoreWarning
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import StoreError, check_store, open_store
@@ -131,7 +132,8 @@ def test_killed_before_it_can_be_seen_it_is_not_lost(study, corrected):
     (study / "zarr.json").write_text(json.dumps(index))
     with pytest.raises(KeyError):
         xr.open_zarr(study, group=group, chunks=None)
-    correct_study(study, width=20)
+    with pytest.warns(StoreWarning, match=r"zarr\.json; mended"):
+        correct_study(study, width=20)
     xr.testing.assert_identical(
         xr.open_zarr(study, group=group, chunks=None).load(),
         open_correction(study, corrected).load(),

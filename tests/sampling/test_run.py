@@ -264,7 +264,7 @@ def test_target_ess_stops_and_a_larger_one_goes_on(study):
         ({"seed": 4}, "no seed 4"),
         ({"chains": 0}, "chains must be at least 1"),
         ({"draws": 0}, "draws must be at least 1"),
-        ({"target_ess": -1.0}, "target-ess must be positive"),
+        ({"target_ess": -1.0}, "target_ess must be at least 0"),
         ({"chains": 3}, "chains: the store has 2, this run 3"),
         ({"warm_up": 40}, "warm-up: the store has 30, this run 40"),
         ({"thin": 5}, "thin: the store has 10, this run 5"),
