@@ -109,7 +109,6 @@ def test_the_command_line_runs_it(python, store):
     assert (study["participation"] >= 1).all()
 
 
-@pytest.mark.version
 def test_its_result_is_a_command_and_is_shown_with_the_study(python, store):
     report = python("-m", "pathkernel", "third-party-spectrum", store, "--count", "2")
     assert "Largest eigenvalue of U at N = 100: " in report

@@ -18,7 +18,6 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 
-pytestmark = pytest.mark.version
 GROUP = "further/group"
 
 

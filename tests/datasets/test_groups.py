@@ -16,8 +16,6 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
-pytestmark = pytest.mark.version
-
 GROUP = "further/group"
 
 

@@ -84,7 +84,6 @@ def test_group_names_tell_points_apart():
     )
 
 
-@pytest.mark.version
 def test_the_study_is_left_as_it_is(study):
     with xr.open_zarr(study, chunks=None) as dataset:
         before = dataset.load()
@@ -95,7 +94,6 @@ def test_the_study_is_left_as_it_is(study):
     assert (Store.resume(study, identity, identity).marker("status") != 0).all()
 
 
-@pytest.mark.version
 def test_every_reader_sees_draws_labelled_and_without_a_warning(study):
     store = create(study)
     store.append(block(0, 10), states(10), 2.0)
@@ -174,7 +172,6 @@ def test_killed_after_any_write_goes_on_from_the_last_block(study, monkeypatch, 
         np.testing.assert_array_equal(resumed.read(group, name), np.concatenate(expected, axis=1))
 
 
-@pytest.mark.version
 def test_killed_after_the_marker_the_block_counts(study, monkeypatch):
     store = create(study)
 
@@ -217,7 +214,6 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(study):
         pass
 
 
-@pytest.mark.version
 def test_creation_is_whole_or_not_at_all(study, monkeypatch):
     def fail(*arguments):
         raise Killed
@@ -272,7 +268,6 @@ def test_a_block_that_was_not_finished_is_not_shown_by_another_run(study, monkey
     assert open_samples(study, GROUP)["posterior"].sizes["draw"] == 10
 
 
-@pytest.mark.version
 def test_the_index_is_that_of_zarr(study):
     """What is written entry by entry is what Zarr would write for the whole store."""
     create(study).append(block(0, 10), states(10), 2.0)
