@@ -11,6 +11,7 @@ and training, and image data for the commands on one-shot images (see ../docs/tr
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load_file
 
-_TIMES = {"seconds", "adaptation/seconds"}  # of the clock, which no run repeats
+_OF_THE_CLOCK = re.compile("seconds$|/adaptation/")  # the states after blocks that seconds end
 
 
 class Command(NamedTuple):
@@ -92,11 +93,11 @@ def content(folder: Path) -> dict[str, np.ndarray]:
     found = {}
     for store in folder.glob("*.zarr"):
         for name, array in zarr.open_group(store, mode="r").members(max_depth=None):
-            if isinstance(array, zarr.Array) and not any(name.endswith(time) for time in _TIMES):
+            if isinstance(array, zarr.Array) and not _OF_THE_CLOCK.search(name):
                 found[f"{store.name}/{name}"] = array[...]
     for file in folder.rglob("*.safetensors"):
         for name, values in load_file(file).items():
-            if not any(name.endswith(time) for time in _TIMES):
+            if not _OF_THE_CLOCK.search(name):
                 found[f"{file.relative_to(folder)}/{name}"] = values
     return found
 
@@ -168,7 +169,7 @@ def measure(kills: int, seed: int, only: list[str], scratch: Path) -> bool:
                 counts[command.name][event] += 1
                 counts[command.name]["wrong"] += bool(wrong)
                 for line in wrong:
-                    print(f"{command.name}, {event}: {line}")
+                    print(f"{command.name}, {event}: {line}", flush=True)
     table = Table("command", "kills", "ends", "lost or different", "seconds undisturbed")
     for name, count in counts.items():
         table.add_row(name, *map(str, count.values()), f"{wholes[name].seconds:.1f}")
