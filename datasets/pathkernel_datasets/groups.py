@@ -18,7 +18,7 @@ import zarr
 from pathkernel_datasets.atomic import remove_left_over
 from pathkernel_datasets.checksums import write_dataset
 from pathkernel_datasets.errors import StoreError, StoreWarning
-from pathkernel_datasets.lock import exclusive
+from pathkernel_datasets.lock import exclusive, lock_of
 from pathkernel_datasets.metadata import index_group, mend_metadata
 
 _OLD, _NAME = "old", "name"  # a group that is being replaced, and which it is
@@ -47,7 +47,7 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
         raise StoreError(
             f"the folder {path.parent} does not exist; make it, or choose another file"
         )
-    lock = path.with_name(f".{path.name}.lock")
+    lock = lock_of(path)
     with exclusive(path, lock):
         _remove_left_over(path)
         if path.exists():

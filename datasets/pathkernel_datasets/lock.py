@@ -11,6 +11,11 @@ import filelock
 from pathkernel_datasets.errors import StoreError
 
 
+def lock_of(store: Path) -> Path:
+    """File of a store's lock, hidden beside it."""
+    return store.with_name(f".{store.name}.lock")
+
+
 @contextmanager
 def exclusive(path: Path, lock: Path, *, passing: bool = False) -> Iterator[None]:
     """Hold the right to write into a store or folder.

@@ -77,7 +77,10 @@ def damaged_metadata(path: Path) -> dict[str, str]:
 
     Nothing is known of older stores, which have no copy, nor of results whose folder was deleted.
     """
-    copied = _read_copy(path)
+    return _differing(path, _read_copy(path))
+
+
+def _differing(path: Path, copied: Mapping[str, str] | None) -> dict[str, str]:
     if copied is None:
         return {COPY: "cannot be read"} if _has_copy(path) else {}
     found = {}
@@ -105,7 +108,7 @@ def mend_metadata(path: Path) -> list[str]:
         If the copy is damaged as well.
     """
     copied = _read_copy(path)
-    found = damaged_metadata(path)
+    found = _differing(path, copied)
     if copied is not None:
         for name in found:
             (path / name).parent.mkdir(parents=True, exist_ok=True)
