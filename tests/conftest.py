@@ -1,5 +1,6 @@
 """Array libraries to test on, data to test with, and one thread for everything."""
 
+import functools
 import gc
 import importlib
 import importlib.util
@@ -74,6 +75,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.backend)
 
 
+@functools.cache
 def _usable(name):
     if importlib.util.find_spec(MODULES[name]) is None:
         return False

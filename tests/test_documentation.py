@@ -16,8 +16,6 @@ import xarray as xr
 from pathkernel_core import hooks
 from pathkernel_core.testing import check_task
 
-pytestmark = pytest.mark.version
-
 ROOT = Path(__file__).parents[1]
 # by docs/draw_rooms.py, by examples/minilm.py, and of networks that do not come along
 MADE_ELSEWHERE = {
@@ -33,6 +31,7 @@ def code_blocks(document, language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.version
 def test_readme_examples_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     example, sub_network, gradients, study, dataset, drawing = code_blocks("README.md", "python")

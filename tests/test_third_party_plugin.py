@@ -98,7 +98,6 @@ def store(python, tmp_path_factory):
     return out
 
 
-@pytest.mark.version
 def test_the_command_line_runs_it(python, store):
     assert "third-party-parity" in python("-m", "pathkernel", "plugins")
     xarray = pytest.importorskip("xarray")

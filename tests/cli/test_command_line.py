@@ -40,7 +40,6 @@ def invoke(capsys, monkeypatch, tmp_path):
     return run
 
 
-@pytest.mark.version
 def test_run_prints_a_table_and_says_where_everything_lies(invoke, tmp_path):
     status, out, err = invoke(*SMALL, "--widths", "10,100", "--seed", "0-1")
     assert status == 0, err

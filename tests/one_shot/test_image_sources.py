@@ -27,8 +27,6 @@ from pathkernel_one_shot.omniglot import (
     split_characters,
 )
 
-pytestmark = pytest.mark.version
-
 FOLDER = "images_background"
 
 
@@ -82,6 +80,7 @@ def digest_of(path):
         )
 
 
+@pytest.mark.version
 def test_drawings_are_read_inverted_in_order_of_name(archive, drawings):
     with DrawingArchive(archive, FOLDER, digest_of(archive)) as opened:
         for number in (1, 2):
@@ -121,6 +120,7 @@ def test_incomplete_archives_are_named(archive):
         DrawingArchive(archive, FOLDER)
 
 
+@pytest.mark.version
 def test_damaged_drawing_is_named(archive, drawings):
     name, pixels = next(iter(drawings.items()))
     digest = digest_of(archive)
@@ -134,6 +134,7 @@ def test_damaged_drawing_is_named(archive, drawings):
         opened.drawing(Character(FOLDER, "Latin", "character01"), 0)
 
 
+@pytest.mark.version
 def test_members_that_point_out_of_the_folder_are_never_written(tmp_path, monkeypatch):
     inside = tmp_path / "mirror" / "inside"
     inside.mkdir(parents=True)
@@ -152,6 +153,7 @@ def test_members_that_point_out_of_the_folder_are_never_written(tmp_path, monkey
         DrawingArchive(path, FOLDER)
 
 
+@pytest.mark.version
 @pytest.mark.parametrize("content", [png(np.zeros((104, 105), np.uint8)), b"no picture", b""])
 def test_member_that_is_no_drawing(tmp_path, content):
     path = tmp_path / "drawings.zip"
@@ -205,6 +207,7 @@ def idx_bytes(array):
     return header + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
+@pytest.mark.version
 def test_idx_round_trip(tmp_path):
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     path = tmp_path / "images.gz"
@@ -303,6 +306,7 @@ def server():
         thread.join()
 
 
+@pytest.mark.version
 def test_download_is_cached(cache, server):
     checksum = "sha256:" + hashlib.sha256(b"content").hexdigest()
     path = locate(RemoteFile("set/file", server, checksum))
@@ -334,6 +338,7 @@ def test_splits_that_are_nested_without_end(tmp_path):
         read_splits({"train": path})
 
 
+@pytest.mark.version
 def test_a_small_file_that_unpacks_to_gigabytes(tmp_path):
     """It is not unpacked to see that its digest is another one."""
     path = tmp_path / "images.gz"
