@@ -29,10 +29,14 @@ ENVIRONMENT = {
 # `xr.open_zarr` gives other arrays than without, as in the sessions that lack it
 LIBRARIES = ("array-api-strict>=2.3", "dask>=2025.9", "scikit-learn>=1.5", "torch==2.13.0")
 
+MUTATED = {  # room: its package, and the tests that are to notice a change
+    "core": ("pathkernel_core", "tests/core"),
+    "tasks": ("plugins/pathkernel_tasks", "tests/tasks"),
+}
 MUTATION = """
 [tool.mutmut]
-source_paths = ["pathkernel_core"]
-pytest_add_cli_args_test_selection = ["tests/core"]
+source_paths = ["{package}"]
+pytest_add_cli_args_test_selection = ["{tests}"]
 pytest_add_cli_args = ["-m", "not slow"]
 """
 
@@ -125,18 +129,22 @@ def coverage(session):
 
 
 @nox.session(python=PYTHON, default=False)
-def mutation(session):
-    """Change the core in one place after another; list the changes that no test notices. Hours.
+@nox.parametrize("room", [nox.param(room, id=room) for room in MUTATED])
+def mutation(session, room):
+    """Change a room in one place after another; list the changes that no test notices. Hours.
 
-    ``nox -s mutation -- "*__mutmut_3"`` tries the third change of every function, in minutes.
+    ``nox -s "mutation(core)" -- "*__mutmut_3"`` tries the third change of every function.
     """
     session.install(".", *_group("test"), "mutmut==3.8.1")
     folder = Path(session.create_tmp()).resolve() / "mutation"  # mutmut works on copies beside it
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("pathkernel_core", "tests"):
-        shutil.copytree(name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    settings = Path("pyproject.toml").read_text(encoding="utf-8")
-    (folder / "pyproject.toml").write_text(settings + MUTATION, encoding="utf-8")
+    package, tests = MUTATED[room]
+    for source in (Path(package), Path("tests")):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, folder / source.name, ignore=ignored)
+    settings = MUTATION.format(package=Path(package).name, tests=tests)
+    project = Path("pyproject.toml").read_text(encoding="utf-8")
+    (folder / "pyproject.toml").write_text(project + settings, encoding="utf-8")
     session.chdir(folder)
     session.run("mutmut", "run", *session.posargs, env=ENVIRONMENT)
     session.run("mutmut", "results")
