@@ -10,13 +10,16 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
 import xarray as xr
 import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
+from numcodecs import Zstd
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 
+from pathkernel_datasets.atomic import PARTIAL
 from pathkernel_datasets.labelling import storable
 
 CHECKED = (ZstdCodec(level=0), Crc32cCodec())
@@ -25,6 +28,12 @@ CHECKED = (ZstdCodec(level=0), Crc32cCodec())
 MISSING = "is missing"
 
 _CHECKSUM = 4  # bytes
+_ZSTD = Zstd(level=0)
+_DIRECT = [
+    (BytesCodec(endian=endian), *codecs)
+    for endian in ("little", None)  # none where an entry is one byte
+    for codecs in (CHECKED, CHECKED[:1])
+]  # chunks of one array each that are read and written here
 
 
 def writing_every_chunk() -> AbstractContextManager:
@@ -43,6 +52,68 @@ def write_dataset(dataset: xr.Dataset, folder: str | os.PathLike, group: str | N
         encoding={name: {"compressors": CHECKED} for name in dataset.variables},
         write_empty_chunks=True,
     )
+
+
+def write_chunk(array: zarr.Array, chunk: tuple[int, ...], values: np.ndarray) -> None:
+    """Write a chunk, whole or not at all: the bytes that Zarr writes, in a tenth of its time.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Opened by :func:`writing_every_chunk`.
+    chunk : tuple of int
+        Its place among the array's chunks.
+    values : array
+        As many as a chunk has.
+    """
+    if tuple(array.metadata.codecs) not in _DIRECT:  # written anew by another program
+        array[_region(array, chunk)] = values.reshape(array.chunks)
+        return
+    content = np.ascontiguousarray(values, array.dtype.newbyteorder("<"))
+    write_content(chunk_file(array, chunk), content, is_checked(array))
+
+
+def read_array(array: zarr.Array) -> np.ndarray:
+    """All values of an array, as Zarr reads them, in a tenth of its time.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        If a chunk is damaged.
+    """
+    if tuple(array.metadata.codecs) not in _DIRECT:
+        return array[...]
+    whole = np.full(array.shape, array.fill_value, array.dtype)
+    for chunk in chunks_of(array):
+        try:
+            content = read_content(chunk_file(array, chunk), is_checked(array))
+        except FileNotFoundError:
+            continue
+        values = np.frombuffer(content, array.dtype.newbyteorder("<"))
+        part = whole[_region(array, chunk)]  # at the array's end shorter than a chunk
+        part[...] = values.reshape(array.chunks)[tuple(map(slice, part.shape))]
+    return whole
+
+
+def write_content(file: Path, content: Any, checked: bool = True) -> None:
+    """Write the file of a chunk, whole or not at all, compressed and with or without checksum."""
+    data = _ZSTD.encode(content)
+    if checked:
+        data += _checksum(data)
+    os.makedirs(file.parent, exist_ok=True)
+    partial = file.with_name(f"{file.name}{PARTIAL}")
+    partial.write_bytes(data)
+    os.replace(partial, file)  # the file that was there may be another store's too, by a link
+
+
+def read_content(file: Path, checked: bool = True) -> bytes:
+    """Content of a file that :func:`write_content` wrote; errors as for :func:`read_array`."""
+    data = file.read_bytes()
+    return _ZSTD.decode(_compared(data) if checked else data)
+
+
+def _region(array: zarr.Array, chunk: tuple[int, ...]) -> tuple[slice, ...]:
+    return tuple(slice(i * n, i * n + n) for i, n in zip(chunk, array.chunks))
 
 
 def is_checked(array: zarr.Array) -> bool:
@@ -71,9 +142,9 @@ def damaged_chunks(array: zarr.Array) -> dict[tuple[int, ...], str]:
     for chunk in chunks_of(array):
         try:
             if checked:
-                _compare(chunk_file(array, chunk).read_bytes())
+                _compared(chunk_file(array, chunk).read_bytes())
             else:
-                array[tuple(slice(i * n, i * n + n) for i, n in zip(chunk, array.chunks))]
+                array[_region(array, chunk)]
         except FileNotFoundError:
             found[chunk] = MISSING
         except Exception as error:  # whatever the file system or a decoder raises
@@ -81,7 +152,13 @@ def damaged_chunks(array: zarr.Array) -> dict[tuple[int, ...], str]:
     return found
 
 
-def _compare(data: bytes) -> None:
+def _compared(data: bytes) -> bytes:
+    """What stands before a chunk's checksum, if it is its own."""
     content, held = data[:-_CHECKSUM], data[-_CHECKSUM:]
-    if not content or google_crc32c.value(content).to_bytes(_CHECKSUM, "little") != held:
+    if not content or _checksum(content) != held:
         raise ValueError("its checksum is another")
+    return content
+
+
+def _checksum(content: bytes) -> bytes:
+    return google_crc32c.value(content).to_bytes(_CHECKSUM, "little")

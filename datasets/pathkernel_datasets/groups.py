@@ -15,7 +15,7 @@ from pathlib import Path
 import xarray as xr
 import zarr
 
-from pathkernel_datasets.atomic import remove_left_over
+from pathkernel_datasets.atomic import PARTIAL, remove_left_over
 from pathkernel_datasets.checksums import write_dataset
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.lock import exclusive, lock_of
@@ -159,5 +159,7 @@ def _remove_left_over(path: Path) -> None:
     for folder in _left_over(path):
         _put_back(folder, path)
     remove_left_over(path)
-    for file in list(path.rglob("*.partial")):  # of Zarr itself
-        file.unlink(missing_ok=True)
+    for folder, _, names in os.walk(path):
+        for name in names:
+            if name.endswith(PARTIAL):  # of a chunk
+                Path(folder, name).unlink()

@@ -12,11 +12,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zarr
+from numcodecs import VLenUTF8
 from numpy.dtypes import StringDType
 
 from pathkernel_datasets.atomic import replacing
-from pathkernel_datasets.checksums import CHECKED, MISSING, damaged_chunks
+from pathkernel_datasets.checksums import (
+    CHECKED,
+    MISSING,
+    damaged_chunks,
+    read_content,
+    write_content,
+)
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.labelling import variable_names
 
@@ -24,6 +32,7 @@ COPY = "metadata_copy"
 """Name of the array that holds the copy, one text: JSON of file → content."""
 
 _FILE = "zarr.json"
+_CHUNK = "c"  # of an array without dimensions
 _NO_INDEX = {"kind": "inline", "must_understand": False, "metadata": {}}  # of a group inside
 
 
@@ -185,13 +194,15 @@ def _entry(text: str) -> dict[str, Any]:
 
 def _read_copy(path: Path) -> dict[str, str] | None:
     try:
-        return json.loads(str(zarr.open_array(path / COPY, mode="r")[()]))
+        (text,) = VLenUTF8().decode(read_content(path / COPY / _CHUNK))
+        return json.loads(text)
     except Exception:  # whatever a decoder raises, or none is there
         return None
 
 
 def _write_copy(path: Path, files: Mapping[str, str]) -> None:
-    zarr.open_array(path / COPY, mode="r+")[...] = json.dumps(files, sort_keys=True)
+    text = np.array([json.dumps(files, sort_keys=True)], dtype=object)
+    write_content(path / COPY / _CHUNK, VLenUTF8().encode(text))
 
 
 def _text(file: Path) -> str:

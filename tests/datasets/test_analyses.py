@@ -116,3 +116,13 @@ def test_results_of_code_that_has_changed_are_refused(tmp_path, monkeypatch):
     assert "heads of layer" not in str(caught.value)
     monkeypatch.setattr(Small, "realise", realise)
     assert run(tmp_path / "a.zarr") == 0
+
+
+class Taken(Trace):
+    variables = (Variable("accuracy", (), "trace, under a name that the store has"),)
+
+
+def test_a_name_that_the_store_has_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="two variables named accuracy"):
+        run(tmp_path / "a.zarr", Taken())
+    assert list(tmp_path.iterdir()) == []

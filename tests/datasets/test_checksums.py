@@ -1,0 +1,67 @@
+"""Chunks that are written and read without Zarr's calls: against Zarr itself."""
+
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import BytesCodec, GzipCodec
+
+from pathkernel_datasets.checksums import (
+    CHECKED,
+    chunk_file,
+    read_array,
+    write_chunk,
+    writing_every_chunk,
+)
+
+CODECS = {"checked": CHECKED, "unchecked": CHECKED[:1], "another program's": (GzipCodec(),)}
+
+
+def create(path, shape, chunks, dtype, codecs, endian="little"):
+    with writing_every_chunk():
+        return zarr.create_array(
+            path,
+            shape=shape,
+            chunks=chunks,
+            dtype=dtype,
+            fill_value=5,
+            serializer=BytesCodec(endian=None if dtype == "int8" else endian),
+            compressors=codecs,
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int8"])
+@pytest.mark.parametrize("codecs", CODECS)
+def test_a_chunk_is_what_zarr_writes_and_reads(tmp_path, dtype, codecs):
+    values = np.arange(12).reshape(4, 3).astype(dtype)[:, ::-1]
+    mine, theirs = (
+        create(tmp_path / name, (2, 3, 4, 3), (1, 1, 4, 3), dtype, CODECS[codecs])
+        for name in ("mine", "theirs")
+    )
+    for number, index in enumerate([(0, 0), (1, 2), (0, 0)]):
+        write_chunk(mine, (*index, 0, 0), values + number)
+        theirs[index] = values + number
+        written = [chunk_file(array, (*index, 0, 0)).read_bytes() for array in (mine, theirs)]
+        if codecs != "another program's":  # gzip writes the time
+            assert written[0] == written[1]
+    for array in (mine, theirs):
+        np.testing.assert_array_equal(read_array(array), theirs[...])
+    assert (read_array(mine)[1, 0] == 5).all()
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("endian", ["little", "big"])
+def test_an_array_that_ends_within_a_chunk(tmp_path, endian):
+    array = create(tmp_path / "a", (5, 4), (2, 3), "float64", CHECKED, endian)
+    array[...] = np.arange(20.0).reshape(5, 4)
+    np.testing.assert_array_equal(read_array(array), np.arange(20.0).reshape(5, 4))
+
+
+def test_a_written_chunk_leaves_its_links_alone(tmp_path):
+    """A store that has grown shares its files with the older one until that is gone."""
+    array = create(tmp_path / "a", (2,), (2,), "float64", CHECKED)
+    write_chunk(array, (0,), np.ones(2))
+    before = chunk_file(array, (0,)).read_bytes()
+    (tmp_path / "link").hardlink_to(chunk_file(array, (0,)))
+    write_chunk(array, (0,), np.zeros(2))
+    assert (tmp_path / "link").read_bytes() == before
+    np.testing.assert_array_equal(read_array(array), [0, 0])
