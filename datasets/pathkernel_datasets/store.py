@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr
+from xarray.core import indexing
 from zarr.codecs import BytesCodec
 
 from pathkernel_core.analysis import Variable
@@ -21,6 +22,7 @@ from pathkernel_datasets.atomic import link_or_copy, replacing_folder, sync
 from pathkernel_datasets.checksums import (
     CHECKED,
     MISSING,
+    StoredArray,
     chunk_file,
     chunks_of,
     damaged_chunks,
@@ -340,7 +342,10 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     path = Path(path)
     check_store(path)
     try:
-        return drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
+        dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
+        arrays = dict(zarr.open_group(path, mode="r", zarr_format=3).arrays())
+        lazily = indexing.LazilyIndexedArray
+        return dataset.copy(data={name: lazily(StoredArray(arrays[name])) for name in dataset})
     except Exception as error:
         raise StoreError(f"{path} is damaged ({error}); run the study again elsewhere") from None
 

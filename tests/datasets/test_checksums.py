@@ -56,6 +56,19 @@ def test_an_array_that_ends_within_a_chunk(tmp_path, endian):
     np.testing.assert_array_equal(read_array(array), np.arange(20.0).reshape(5, 4))
 
 
+@pytest.mark.parametrize(
+    "key",
+    [(3,), (-1, 2), (slice(1, 4),), (slice(None, None, 2), 0), ([4, 0, 4], slice(1, 3)), ([],)],
+)
+@pytest.mark.parametrize("codecs", CODECS)
+def test_a_part_is_read_along_each_dimension_by_itself(tmp_path, codecs, key):
+    array = create(tmp_path / "a", (5, 4), (2, 3), "int32", CODECS[codecs])
+    array[...] = values = np.arange(20, dtype="int32").reshape(5, 4)
+    wanted = values[key[0]][..., key[1] if len(key) > 1 else slice(None)]
+    found = read_array(array, [np.array(k, int) if isinstance(k, list) else k for k in key])
+    np.testing.assert_array_equal(found, wanted, strict=True)
+
+
 def test_a_written_chunk_leaves_its_links_alone(tmp_path):
     """A store that has grown shares its files with the older one until that is gone."""
     array = create(tmp_path / "a", (2,), (2,), "float64", CHECKED)

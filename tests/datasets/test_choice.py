@@ -77,11 +77,10 @@ def run(path, task=None, **settings):
 def complete(tmp_path_factory):
     path = tmp_path_factory.mktemp("choice") / "study.zarr"
     assert run(path) == 12
-    return path
+    return open_store(path).load()
 
 
 def test_validation_accuracy_is_that_of_the_core(complete):
-    dataset = open_store(complete).load()
     for seed in (3, 4):
         realisation = Validated().realise(seed)
         xi, new = (
@@ -91,7 +90,7 @@ def test_validation_accuracy_is_that_of_the_core(complete):
         problem = pk.PathKernels(xi, realisation.train.labels)
         labels = realisation.validation.labels
         for temperature in TEMPERATURES:
-            at = dataset.sel(seed=seed, temperature=temperature)
+            at = complete.sel(seed=seed, temperature=temperature)
             for width in (5, 50):
                 network = pk.Network((2, 3), width, 1.3)
                 solution = pk.minimise_action(problem, network, temperature)
@@ -103,41 +102,39 @@ def test_validation_accuracy_is_that_of_the_core(complete):
 
 @pytest.mark.parametrize("suffix", ["", "_gp", "_sub_network"])
 def test_choices_are_the_best_of_the_stored_grid_over_all_seeds(complete, suffix):
-    dataset = open_store(complete).load()
-    accuracy = dataset[f"accuracy{suffix}"]
+    accuracy = complete[f"accuracy{suffix}"]
     scores = {
-        "leave-one-out": -dataset[f"leave_one_out_squared_error{suffix}"].broadcast_like(accuracy),
-        "validation": dataset[f"accuracy_validation{suffix}"].broadcast_like(accuracy),
+        "leave-one-out": -complete[f"leave_one_out_squared_error{suffix}"].broadcast_like(accuracy),
+        "validation": complete[f"accuracy_validation{suffix}"].broadcast_like(accuracy),
         "test": accuracy,
         "paper": accuracy.isel(test_set=0, drop=True).broadcast_like(accuracy),
     }
-    ties = dataset[f"leave_one_out_log_density{suffix}"].broadcast_like(accuracy).sum("seed")
+    ties = complete[f"leave_one_out_log_density{suffix}"].broadcast_like(accuracy).sum("seed")
     for name, score in scores.items():
         total = score.sum("seed").round(12)
         wanted = ties.where(total == total.max("temperature")).idxmax("temperature")
-        found = choose(dataset, name)[f"index{suffix}"]
+        found = choose(complete, name)[f"index{suffix}"]
         assert (found >= 0).all()
         np.testing.assert_array_equal(
-            dataset.temperature.values[found.transpose(*wanted.dims)], wanted, err_msg=name
+            complete.temperature.values[found.transpose(*wanted.dims)], wanted, err_msg=name
         )
 
 
 def test_the_evidence_is_chosen_by_only_where_it_is_defined(complete):
     """The order parameter has six paths: at N = 5 it has no log evidence."""
-    dataset = open_store(complete).load()
-    assert dataset.log_evidence.sel(width=5).isnull().all()
-    assert dataset.log_evidence.sel(width=50).notnull().all()
-    found = choose(dataset, "evidence")
+    assert complete.log_evidence.sel(width=5).isnull().all()
+    assert complete.log_evidence.sel(width=50).notnull().all()
+    found = choose(complete, "evidence")
     assert (found["index"].sel(width=5) == -1).all()
-    best = dataset.log_evidence.sel(width=50).sum("seed").argmax("temperature")
+    best = complete.log_evidence.sel(width=50).sum("seed").argmax("temperature")
     assert (found["index"].sel(width=50) == best).all()
     with pytest.raises(ValueError, match=r'log evidence is not defined at N = 5.*"validation"'):
-        Selection(dataset, "evidence")
-    assert Selection(dataset.sel(width=[50]), "evidence").chosen == "evidence"
+        Selection(complete, "evidence")
+    assert Selection(complete.sel(width=[50]), "evidence").chosen == "evidence"
 
 
 def test_leave_one_out_is_that_of_the_core(complete):
-    dataset = open_store(complete).load().sel(seed=4, temperature=0.3)
+    dataset = complete.sel(seed=4, temperature=0.3)
     realisation = Validated().realise(4)
     train = realisation.train
     xi = pk.attentioned_inputs(train.inputs, realisation.layers, "mean")
@@ -159,7 +156,7 @@ def test_leave_one_out_is_that_of_the_core(complete):
 
 def test_defaults(complete, tmp_path):
     """Validation examples if there are any, else the training examples, each left out."""
-    assert Selection(open_store(complete)).chosen == "validation"
+    assert Selection(complete).chosen == "validation"
     run(tmp_path / "bare.zarr", Small(), widths=(5,), seeds=(0,))
     bare = open_store(tmp_path / "bare.zarr")
     assert "accuracy_validation" not in bare
@@ -196,7 +193,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_store(tmp_path, complete, mo
     monkeypatch.setattr(store_module.Store, "write", write)
     done = int((open_store(path).status != 0).sum())
     assert run(path) == 12 - done
-    xr.testing.assert_identical(open_store(path).load(), open_store(complete).load())
+    xr.testing.assert_identical(open_store(path).load(), complete)
     assert run(path) == 0
 
 
@@ -260,6 +257,6 @@ def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monk
     monkeypatch.setattr(sweep, "minimise_action", failing)
     path = tmp_path / "study.zarr"
     run(path)
-    mine, theirs = open_store(path).load(), open_store(complete).load()
+    mine, theirs = open_store(path).load(), complete
     assert (mine.status == STATUS_CODES["converged"]).all()
     np.testing.assert_allclose(mine.order_parameter, theirs.order_parameter, atol=1e-5)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from pathkernel_datasets import groups
 from pathkernel_datasets.groups import add_group, folder_beside, sole_writer
 from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.sweep import compute_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 GROUP = "further/group"
@@ -23,11 +24,16 @@ class Killed(BaseException):
     """As little to be caught as a signal."""
 
 
-@pytest.fixture
-def study(tmp_path):
-    path = tmp_path / "study.zarr"
-    run_study(Study(HiddenMarkov(examples=10, test_examples=20), [10]), path)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "study.zarr"
+    compute_study(Study(HiddenMarkov(examples=10, test_examples=20), [10]), path)
     return path
+
+
+@pytest.fixture
+def study(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "study.zarr")
 
 
 def dataset(value):

@@ -44,23 +44,30 @@ class Parts(Result):
                 yield str(number), xr.Dataset({"number": values})
 
 
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "study.zarr"
-    run_study(Study(SmallTask(), (10, 100), (0.1, 1.0), (0, 3)), path)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A study to look at."""
+    path = tmp_path_factory.mktemp("whole") / "study.zarr"
+    compute_study(Study(SmallTask(), (10, 100), (0.1, 1.0), (0, 3)), path)
     return path
 
 
-def test_a_study_without_results(path):
-    study = StoredStudy(path, PLUGINS)
+@pytest.fixture
+def path(whole, tmp_path):
+    """A study to write into."""
+    return shutil.copytree(whole, tmp_path / "study.zarr")
+
+
+def test_a_study_without_results(whole):
+    study = StoredStudy(whole, PLUGINS)
     assert study.results == []
     assert not study.holds("parts")
     with pytest.raises(StoreError, match=r"holds no parts; of results it holds: none"):
         study.result("parts")
 
 
-def test_points_and_their_data(path):
-    study = StoredStudy(path, PLUGINS)
+def test_points_and_their_data(whole):
+    study = StoredStudy(whole, PLUGINS)
     at = study.point(100, 1.0, 3)
     assert (at.width, at.temperature, at.seed) == (100, 1, 3)
     with pytest.raises(NotInStoreError, match="the store has no seed 2; it has 0, 3"):
@@ -173,24 +180,24 @@ def test_a_damaged_part_is_refused_until_it_is_deleted(path):
     assert float(StoredStudy(path).result("parts")["1/number"]) == 1
 
 
-def test_one_writer_at_a_time(path):
-    with sole_writer(path), pytest.raises(StoreError, match="another process is writing"):
-        compute_result(Parts(), path)
-    assert StoredStudy(path).results == []
+def test_one_writer_at_a_time(whole):
+    with sole_writer(whole), pytest.raises(StoreError, match="another process is writing"):
+        compute_result(Parts(), whole)
+    assert StoredStudy(whole).results == []
 
 
-def test_a_result_cannot_take_the_place_of_a_variable(path):
+def test_a_result_cannot_take_the_place_of_a_variable(whole):
     @dataclass(frozen=True)
     class Accuracy(Parts):
         name = "accuracy"
 
     with pytest.raises(PluginError, match="'accuracy' has the name of a variable of the study"):
-        compute_result(Accuracy(), path)
-    assert StoredStudy(path).dataset["accuracy"].notnull().all()
+        compute_result(Accuracy(), whole)
+    assert StoredStudy(whole).dataset["accuracy"].notnull().all()
 
 
 @pytest.mark.parametrize("given", [None, 3, {"a": 1.0}, [("a", {})], ["a"]])
-def test_what_is_no_labelled_data_is_refused(path, given):
+def test_what_is_no_labelled_data_is_refused(whole, given):
     @dataclass(frozen=True)
     class Other(Parts):
         name = "other"
@@ -199,8 +206,8 @@ def test_what_is_no_labelled_data_is_refused(path, given):
             return given
 
     with pytest.raises(PluginError, match=r"compute\(\) of the result 'other' gave a \w+; it must"):
-        compute_result(Other(), path)
-    assert StoredStudy(path).results == []
+        compute_result(Other(), whole)
+    assert StoredStudy(whole).results == []
 
 
 def test_a_part_that_was_moved_in_before_a_kill_is_shown(path):

@@ -79,6 +79,12 @@ def complete(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def whole(complete):
+    """What it holds."""
+    return open_store(complete).load()
+
+
 def recompute(seed, temperature, width, task=None):
     task = task or Small()
     realisation = task.realise(seed)
@@ -92,12 +98,11 @@ def recompute(seed, temperature, width, task=None):
     return problem, network, tests, pk.minimise_action(problem, network, temperature)
 
 
-def test_store_holds_what_the_core_computes(complete):
-    dataset = open_store(complete).load()
+def test_store_holds_what_the_core_computes(whole):
     for seed in (3, 4):
         for temperature in (0.1, 1.0):
             for width in (5, 50):
-                point = dataset.sel(seed=seed, temperature=temperature, width=width)
+                point = whole.sel(seed=seed, temperature=temperature, width=width)
                 problem, network, tests, solution = recompute(seed, temperature, width)
                 np.testing.assert_allclose(
                     point.order_parameter, solution.order_parameter, atol=1e-6
@@ -148,21 +153,37 @@ def test_dataset_explains_itself(complete):
     assert meanings[dataset.status.attrs["flag_values"].index(1)] == "converged"
 
 
-def test_analyses_are_stored_for_networks_and_their_limit(complete):
-    dataset = open_store(complete).load()
-    assert dataset.head_score.dims == ("seed", "temperature", "width", "layer", "head")
-    assert np.isnan(dataset.head_score.sel(layer=1, head=3)).all()
-    assert dataset.head_score.max(("layer", "head")).values == pytest.approx(1)
-    assert (dataset.head_score_gp.sel(layer=2) > 0).all()
-    assert ((dataset.alignment_gp**2).sum("component") <= 1 + 1e-12).all()
-    kernel = dataset.same_path_kernel.isel(seed=0, path=0).values
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"seed": 0, "temperature": 1, "width": -1, "path": 2, "path_dual": 0},
+        {"seed": [1, 0, 1], "temperature": slice(None, None, -1)},
+        {
+            "temperature": xr.DataArray([1, 0], dims="at"),
+            "width": xr.DataArray([0, 1], dims="at"),
+        },
+        {"seed": []},
+    ],
+)
+def test_what_is_read_is_what_plain_xarray_reads(complete, key):
+    wanted = xr.open_zarr(complete, chunks=None).order_parameter.isel(key)
+    xr.testing.assert_identical(open_store(complete).order_parameter.isel(key), wanted)
+
+
+def test_analyses_are_stored_for_networks_and_their_limit(whole):
+    assert whole.head_score.dims == ("seed", "temperature", "width", "layer", "head")
+    assert np.isnan(whole.head_score.sel(layer=1, head=3)).all()
+    assert whole.head_score.max(("layer", "head")).values == pytest.approx(1)
+    assert (whole.head_score_gp.sel(layer=2) > 0).all()
+    assert ((whole.alignment_gp**2).sum("component") <= 1 + 1e-12).all()
+    kernel = whole.same_path_kernel.isel(seed=0, path=0).values
     np.testing.assert_allclose(kernel, kernel.T)
-    assert (np.diff(dataset.train_label.values) <= 0).all()
+    assert (np.diff(whole.train_label.values) <= 0).all()
 
 
-def test_total_kernels_are_sums_over_pairs_of_paths(complete):
+def test_total_kernels_are_sums_over_pairs_of_paths(whole):
     """Eq. 10 pair by pair, on the examples in the order of their labels."""
-    study = open_store(complete).load().isel(seed=0, temperature=1)
+    study = whole.isel(seed=0, temperature=1)
     realisation = Small().realise(3)
     xi = pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean")
     xi = xi[np.argsort(-realisation.train.labels, kind="stable")]
@@ -195,7 +216,7 @@ class Interrupt(Exception):
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 9])
-def test_interrupted_run_goes_on_to_the_same_store(tmp_path, complete, monkeypatch, after):
+def test_interrupted_run_goes_on_to_the_same_store(tmp_path, whole, monkeypatch, after):
     path = tmp_path / "small.zarr"
     write, calls = store_module.Store.write, []
 
@@ -215,7 +236,7 @@ def test_interrupted_run_goes_on_to_the_same_store(tmp_path, complete, monkeypat
     done = int((open_store(path).status != 0).sum())
     monkeypatch.setattr(store_module.Store, "write", write)
     assert run(path) == 8 - done
-    xr.testing.assert_identical(open_store(path).load(), open_store(complete).load())
+    xr.testing.assert_identical(open_store(path).load(), whole)
     assert run(path) == 0
 
 
@@ -269,12 +290,12 @@ def test_a_store_grows_to_the_one_that_is_computed_at_once(tmp_path, monkeypatch
     assert compute_study(Study(Small(), (50,), (0.5,), (4,)), tmp_path / "grown.zarr") == 0
 
 
-def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, complete):
+def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, whole):
     path = tmp_path / "small.zarr"
     analyses = pathkernel_analyses()
     assert compute_study(Study(Small(), (50,), (1.0,), (4,)), path, analyses=analyses) == 1
     assert compute_study(Study(Small(), (5,), (0.1,), (3,)), path, analyses=analyses) == 7
-    grown, whole = open_store(path).load(), open_store(complete).load()
+    grown = open_store(path).load()
     assert grid_of(grown) == {"seed": [4, 3], "temperature": [1.0, 0.1], "width": [50.0, 5.0]}
     for name in ("seed", "temperature", "width"):
         grown = grown.sortby(name)
@@ -451,19 +472,19 @@ def test_missing_backend_names_the_command(tmp_path, monkeypatch):
 
 @pytest.mark.backend
 @pytest.mark.parametrize("backend", ["torch", "jax"])
-def test_other_array_libraries_fill_the_same_store(tmp_path, complete, backend):
+def test_other_array_libraries_fill_the_same_store(tmp_path, whole, backend):
     pytest.importorskip(backend)
     path = tmp_path / "small.zarr"
     run(path, backend=backend)
-    mine, theirs = open_store(path).load(), open_store(complete).load()
+    mine, theirs = open_store(path).load(), whole
     for name in ("action", "order_parameter", "predictor_mean", "alignment", "head_score_gp"):
         np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-def test_float32_is_computed_and_recorded(tmp_path, complete):
+def test_float32_is_computed_and_recorded(tmp_path, whole):
     path = tmp_path / "small.zarr"
     run(path, dtype="float32")
-    mine, reference = open_store(path).load(), open_store(complete).load()
+    mine, reference = open_store(path).load(), whole
     assert mine.attrs["dtype"] == "float32"
     assert (mine.status == STATUS_CODES["converged"]).all()
     np.testing.assert_allclose(mine.action, reference.action, rtol=1e-3)
