@@ -268,7 +268,10 @@ def _seniority(entry: importlib.metadata.EntryPoint) -> tuple[bool, float]:
 
 
 def _distribution(entry: importlib.metadata.EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
+    if entry.dist is None:
+        return "unknown"
+    metadata = entry.dist.metadata  # parsed anew whenever it is asked for
+    return f"{metadata['Name']} {metadata['Version']}"
 
 
 class _SPECIFICATIONS:  # the hook specifications as an object that pluggy can read

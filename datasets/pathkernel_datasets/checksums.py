@@ -22,6 +22,7 @@ from numcodecs import Zstd
 from xarray.backends import BackendArray
 from xarray.core import indexing
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.storage import MemoryStore
 
 from pathkernel_datasets.atomic import PARTIAL
 from pathkernel_datasets.errors import ChecksumError
@@ -46,17 +47,24 @@ def writing_every_chunk() -> AbstractContextManager:
     return zarr.config.set({"array.write_empty_chunks": True})
 
 
-def write_dataset(dataset: xr.Dataset, folder: str | os.PathLike, group: str | None = None) -> None:
-    """Write a dataset as a Zarr group with checksums, without an index of metadata."""
+def write_dataset(dataset: xr.Dataset, folder: str | os.PathLike) -> None:
+    """Write a dataset as a Zarr group with checksums, without an index of metadata.
+
+    The folder is empty or not there yet.
+    """
+    files: dict[str, Any] = {}  # to make them on the disk, Zarr takes twice the time
     storable(dataset).to_zarr(
-        folder,
-        group=group,
+        MemoryStore(files),
         mode="w",
         zarr_format=3,
         consolidated=False,
         encoding={name: {"compressors": CHECKED} for name in dataset.variables},
         write_empty_chunks=True,
     )
+    for name, content in files.items():
+        file = Path(folder, name)
+        os.makedirs(file.parent, exist_ok=True)
+        file.write_bytes(content.to_bytes())
 
 
 def write_chunk(array: zarr.Array, chunk: tuple[int, ...], values: np.ndarray) -> None:

@@ -263,10 +263,12 @@ def _distributions(task: type[Task]) -> list[str]:
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
     """Versions of installed distributions."""
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return {package: _version(package) for package in packages}
+
+
+@functools.cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

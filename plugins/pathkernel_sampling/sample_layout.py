@@ -58,7 +58,7 @@ def create_groups(
     for group, variables in example.items():
         names = {dim for name in variables for dim in dims.get(name, ())}
         fixed = coordinates_along(coordinates, names)
-        write_dataset(xr.Dataset(coords={"chain": chain, **fixed}), folder, group)
+        write_dataset(xr.Dataset(coords={"chain": chain, **fixed}), folder / group)
         target = root[group]
         for name, values in variables.items():
             _create_growing(target, name, np.asarray(values), dims.get(name, ()))
@@ -80,7 +80,7 @@ def create_groups(
             **coordinates_along(coordinates, observed_dims[1:]),
         },
     )
-    write_dataset(observed, folder, "observed_data")
+    write_dataset(observed, folder / "observed_data")
 
 
 def _create_growing(
@@ -130,7 +130,7 @@ def create_adaptation(
         values[STATE + name] = np.stack([first, np.zeros_like(first)])
         dims = ("slot", "chain", *(f"{name}_dim_{axis}" for axis in range(first.ndim - 1)))
         variables.append(Variable(STATE + name, dims, f"{name.replace('_', ' ')} of the chain"))
-    write_dataset(labelled(values, variables), folder, "adaptation")
+    write_dataset(labelled(values, variables), folder / "adaptation")
 
 
 def _attributes(name: str) -> dict[str, str]:

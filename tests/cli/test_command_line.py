@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -224,11 +225,10 @@ def test_full_disk_keeps_what_is_computed(invoke, monkeypatch):
     assert invoke(*SMALL, "--no-figures")[0] == 0
 
 
-def wait_for_points(path, count, process):
+def wait_for_points(path, count, status):
     end = time.monotonic() + 120
     while time.monotonic() < end:
-        if process.poll() is not None:
-            raise AssertionError(f"ended early: {process.communicate()}")
+        assert status() is None, f"ended early with exit status {status()}"
         # to open the store every time would take more than the run itself
         written = sum(file.is_file() for file in (path / "status" / "c").rglob("*"))
         if written >= count and int((open_store(path).status != 0).sum()) >= count:
@@ -270,39 +270,57 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def choosing(tmp_path_factory):
-    """A study at two temperatures, whose minimisations start from one another."""
-    path = tmp_path_factory.mktemp("choosing") / "study.zarr"
-    subprocess.run(command(*CHOOSING, "--no-figures", "--out", str(path)), check=True)
-    return path
+def start():
+    """Start a command in a process of its own, forked from one that has imported all before."""
+    context = multiprocessing.get_context("forkserver")
+    preload = ["pathkernel.main", "pathkernel_datasets.sweep", "pathkernel_views.tables"]
+    context.set_forkserver_preload(preload)
+
+    def begin(*arguments):
+        process = context.Process(target=main, args=(list(arguments),))
+        process.start()
+        return process
+
+    return begin
 
 
-def test_killed_choice_goes_on_to_the_same_store(tmp_path, choosing):
+def run_killed(start, arguments, path, counts):
+    """Run a study until it has so many points, kill it, for each of the numbers."""
+    for count in counts:
+        process = start(*arguments)
+        wait_for_points(path, count, lambda process=process: process.exitcode)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+
+
+def run_to_its_end(start, arguments):
+    process = start(*arguments)
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_killed_choice_goes_on_to_the_same_store(tmp_path, start):
+    """A study at several temperatures, whose minimisations start from one another."""
+    path, whole = tmp_path / "study.zarr", tmp_path / "whole.zarr"
+    arguments = [*CHOOSING, "--no-figures", "--out"]
+    run_killed(start, [*arguments, str(path)], path, [3])
+    for store in (path, whole):
+        run_to_its_end(start, [*arguments, str(store)])
+    xr.testing.assert_identical(open_store(path).load(), open_store(whole).load())
+
+
+def test_killed_study_goes_on_to_the_same_store(tmp_path, start, undisturbed):
     path = tmp_path / "study.zarr"
-    arguments = command(*CHOOSING, "--no-figures", "--out", str(path))
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    wait_for_points(path, 3, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    subprocess.run(arguments, check=True)
-    xr.testing.assert_identical(open_store(path).load(), open_store(choosing).load())
-
-
-def test_killed_study_goes_on_to_the_same_store(tmp_path, undisturbed):
-    path = tmp_path / "study.zarr"
-    arguments = command(*STUDY, "--no-figures", "--out", str(path))
-    for count in (1, 3, 12):
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        wait_for_points(path, count, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+    arguments = [*STUDY, "--no-figures", "--out", str(path)]
+    run_killed(start, arguments, path, [1, 3, 12])
     finished = open_store(path).status.values != 0
     assert 0 < finished.sum() < finished.size, "the run was killed in the middle"
     chunks = {
         index: (path / "status" / "c" / "/".join(map(str, index))).stat().st_mtime_ns
         for index in zip(*finished.nonzero())
     }
-    subprocess.run(arguments, check=True)
+    run_to_its_end(start, arguments)
     for index, written in chunks.items():
         chunk = path / "status" / "c" / "/".join(map(str, index))
         assert chunk.stat().st_mtime_ns == written, f"{index} was computed twice"
@@ -322,7 +340,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    wait_for_points(path, 2, process)
+    wait_for_points(path, 2, process.poll)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
