@@ -14,13 +14,13 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+import scipy  # its parts are imported when they are used
 from array_api_compat import (
     is_cupy_namespace,
     is_jax_namespace,
     is_numpy_namespace,
     is_torch_namespace,
 )
-from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from pathkernel_core.errors import PrecisionError
 
@@ -287,7 +287,7 @@ def cholesky(matrix: Array, xp: Any) -> Array:
     """
     if is_numpy_namespace(xp):
         # numpy.linalg.cholesky copies element by element, which takes as long as factorising
-        (potrf,) = get_lapack_funcs(("potrf",), (matrix,))
+        (potrf,) = scipy.linalg.get_lapack_funcs(("potrf",), (matrix,))
         upper, failed = potrf(matrix.T, lower=0, clean=1)
         return xp.full_like(matrix, xp.nan) if failed else upper.T
     try:
@@ -307,7 +307,7 @@ def solve_triangular(lower: Array, right: Array, xp: Any) -> Array:
     """Solve ``lower @ x = right`` for a lower triangular matrix and several right-hand sides."""
     if is_numpy_namespace(xp):
         # C-ordered arrays are the transposes of what BLAS reads: x^T = right^T lower^-T.
-        trsm = get_blas_funcs("trsm", (lower, right))
+        trsm = scipy.linalg.get_blas_funcs("trsm", (lower, right))
         return trsm(1.0, lower.T, right.T, side=1, lower=0).T
     if is_torch_namespace(xp):
         return xp.linalg.solve_triangular(lower, right, upper=False)
@@ -325,7 +325,7 @@ def solve_triangular(lower: Array, right: Array, xp: Any) -> Array:
 def invert_triangular(lower: Array, xp: Any) -> Array:
     """Inverse of a lower triangular matrix."""
     if is_numpy_namespace(xp):
-        (trtri,) = get_lapack_funcs(("trtri",), (lower,))
+        (trtri,) = scipy.linalg.get_lapack_funcs(("trtri",), (lower,))
         inverse, _ = trtri(lower.T, lower=0)
         return inverse.T
     return solve_triangular(lower, identity(lower.shape[0], lower, xp), xp)

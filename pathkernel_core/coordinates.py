@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import solve_triangular
+import scipy
 
 from pathkernel_core.network import Network
 
@@ -84,7 +84,7 @@ class ChainCoordinates:
                 blocks = self._blocks(relative, level)
                 above = factors[level + 1]
                 relative = np.stack(
-                    [solve_triangular(above, block, lower=True) for block in blocks]
+                    [scipy.linalg.solve_triangular(above, block, lower=True) for block in blocks]
                 ).reshape(factor.shape)
             part, diagonal = relative[self._rows[level]], self._on_diagonal[level]
             parts.append(np.where(diagonal, np.log(np.where(diagonal, part, 1.0)), part))

@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any, Protocol, Self
 
 import numpy as np
-from scipy.linalg import solve_triangular as host_solve_triangular
+import scipy
 
 from pathkernel_core.backend import (
     Array,
@@ -287,8 +287,8 @@ class FeatureSpace:
             matrix = _mix_gram(gram, from_host(factor, gram), xp)
             raise _not_positive_definite(matrix, temperature)
         # BᵀMB − BᵀRB → M − R
-        half = host_solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")
-        return energy, host_solve_triangular(factor, half.T, lower=True, trans="T")
+        half = scipy.linalg.solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")
+        return energy, scipy.linalg.solve_triangular(factor, half.T, lower=True, trans="T")
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""

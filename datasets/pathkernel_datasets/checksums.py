@@ -132,6 +132,10 @@ class StoredArray(BackendArray):
         outer = indexing.IndexingSupport.OUTER
         return indexing.explicit_indexing_adapter(key, self.shape, outer, read)
 
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> np.ndarray:
+        """What xarray reads in ``load_async``."""
+        return self[key]
+
 
 def write_content(file: Path, content: Any, checked: bool = True) -> None:
     """Write the file of a chunk, whole or not at all, compressed and with or without checksum."""

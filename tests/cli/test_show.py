@@ -11,7 +11,7 @@ from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
 from pathkernel_datasets.stored import compute_result
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 
 
@@ -42,15 +42,22 @@ class Broken(Number):
         raise RuntimeError("no figure")
 
 
+RESULTS = {result.name: result for result in (Broken, Number)}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("show") / "study.zarr"
+    compute_study(Study(SmallTask(), (10,), (0.1,), (0,)), path)
+    for result in (*RESULTS.values(), type("Gone", (Number,), {"name": "gone"})):
+        compute_result(result(), path)
+    return path
+
+
 @pytest.fixture
-def show(tmp_path, monkeypatch, capsys):
-    store = tmp_path / "study.zarr"
-    run_study(Study(SmallTask(), (10,), (0.1,), (0,)), store)
-    results = {result.name: result for result in (Broken, Number)}
-    for result in (*results.values(), type("Gone", (Number,), {"name": "gone"})):
-        compute_result(result(), store)
+def show(store, monkeypatch, capsys):
     commands = {command.name: command for command in pathkernel_commands()}
-    plugins = Plugins(results=results, commands=commands)
+    plugins = Plugins(results=RESULTS, commands=commands)
     monkeypatch.setattr("pathkernel.main.load_plugins", lambda: plugins)
 
     def run(*arguments):

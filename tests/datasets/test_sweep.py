@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -167,7 +168,9 @@ def test_dataset_explains_itself(complete):
 )
 def test_what_is_read_is_what_plain_xarray_reads(complete, key):
     wanted = xr.open_zarr(complete, chunks=None).order_parameter.isel(key)
-    xr.testing.assert_identical(open_store(complete).order_parameter.isel(key), wanted)
+    found = open_store(complete).order_parameter.isel(key)
+    xr.testing.assert_identical(asyncio.run(found.copy().load_async()), wanted)
+    xr.testing.assert_identical(found, wanted)
 
 
 def test_analyses_are_stored_for_networks_and_their_limit(whole):
