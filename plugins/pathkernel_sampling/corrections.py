@@ -33,6 +33,7 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Prediction, Solution, Status
 from pathkernel_core.network import Network
 from pathkernel_core.spaces import per_output
+from pathkernel_sampling.models import lower_trapezoid
 
 Array = Any  # of JAX
 
@@ -449,7 +450,7 @@ def _derivatives(heads: tuple[int, ...], outputs: int) -> dict[str, Callable]:
             diagonal = rows == columns
             part = parts[level]
             entries = jnp.where(diagonal, jnp.exp(jnp.where(diagonal, part, 0.0)), part)
-            factor = jnp.zeros((sizes[level], sizes[level])).at[rows, columns].set(entries)
+            factor = lower_trapezoid(entries, sizes[level], sizes[level])
             blocks = factor.reshape(heads[level], -1, sizes[level])
             above = scales[level] * jnp.matmul(above, blocks).reshape(factor.shape)
         return (above @ above.T)[indices[0]]
@@ -473,10 +474,10 @@ def _derivatives(heads: tuple[int, ...], outputs: int) -> dict[str, Callable]:
         return jax.jacfwd(_laplacian(partial(order_parameter, scales), directions))(x)
 
     def hessian(scales: Array, widths: Array, x: Array, first: Array) -> Array:
-        return jax.hessian(lambda y: half_linear(scales, widths, y, first))(x)
+        return jax.jacfwd(jax.jacfwd(lambda y: half_linear(scales, widths, y, first)))(x)
 
     def cubic(scales: Array, widths: Array, x: Array, first: Array, directions: Array) -> Array:
-        slope = jax.hessian(lambda y: half_linear(scales, widths, y, first))
+        slope = jax.jacfwd(jax.jacfwd(lambda y: half_linear(scales, widths, y, first)))
         return jax.lax.map(lambda v: jax.jvp(slope, (x,), (v,))[1], directions.T)
 
     def quartic(scales: Array, widths: Array, x: Array, first: Array, directions: Array) -> Array:

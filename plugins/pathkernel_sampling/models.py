@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
+from scipy.special import gammaln
 
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.network import Network, positive
@@ -51,7 +51,7 @@ class _StandardNormal:
         return -0.5 * (x @ x + self.dimension * math.log(2 * math.pi))
 
 
-@pytree(("likelihood",), ("network",))
+@pytree(("likelihood", "degrees", "rates", "scale", "normaliser"), ("levels",))
 class OrderParameterModel(_GivenOrderParameter):
     """All weights integrated: the Wishart hierarchy of the order parameters.
 
@@ -66,6 +66,8 @@ class OrderParameterModel(_GivenOrderParameter):
     The parameters are, of each level, the readout's first, row by row, A_ij and √(2k) ln(A_jj/√k)
     with k = N_{ℓ-1} − j, so that all of them have a prior of about unit variance.
 
+    Widths and variances are data of compiled code: it serves all widths that leave no U_ℓ singular.
+
     Parameters
     ----------
     likelihood : Likelihood
@@ -76,72 +78,86 @@ class OrderParameterModel(_GivenOrderParameter):
     name = "order-parameter"
 
     def __init__(self, likelihood: Likelihood, network: Network):
-        self.likelihood, self.network = likelihood, network
-        _levels(self.network)
+        self.likelihood, self.levels = likelihood, _levels(network)
+        degrees = np.concatenate(
+            [
+                np.where(rows == columns, width - columns, 0.0)
+                for width, (rows, columns) in zip(reversed(network.widths), _indices(self.levels))
+            ]
+        )
+        k = degrees[degrees > 0]
+        normaliser = np.sum(k / 2 * np.log(k / 2) - 0.5 * np.log(k / 2) - gammaln(k / 2))
+        normaliser -= 0.5 * math.log(2 * math.pi) * np.sum(degrees == 0)
+        rates = np.zeros_like(degrees)
+        rates[degrees > 0] = 1 / np.sqrt(2 * k)
+        variances = math.prod(network.order_parameter_variances) / math.prod(network.widths)
+        # k, and 1/√(2k), where a parameter is on the diagonal, 0 below it
+        self.degrees, self.rates = jnp.asarray(degrees), jnp.asarray(rates)
+        self.scale, self.normaliser = jnp.asarray(math.sqrt(variances)), jnp.asarray(normaliser)
 
     @property
     def dimension(self) -> int:
         """Number of parameters."""
-        return sum(len(rows) for *_, (rows, _) in _levels(self.network))
+        return len(self.degrees)
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior."""
-        generator, draws = _generator(key), []
-        for width, _, _, (rows, columns) in _levels(self.network):
+        generator, draws, start = _generator(key), [], 0
+        for rows, columns in _indices(self.levels):
             values = generator.standard_normal(len(rows))
-            on_diagonal = rows == columns
-            degrees = width - columns[on_diagonal]
+            degrees = np.asarray(self.degrees)[start : start + len(rows)][rows == columns]
+            start += len(rows)
             square = generator.chisquare(degrees)
-            values[on_diagonal] = np.sqrt(degrees / 2) * np.log(square / degrees)
+            values[rows == columns] = np.sqrt(degrees / 2) * np.log(square / degrees)
             draws.append(values)
         return jnp.asarray(np.concatenate(draws))
 
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
-        total, start = 0.0, 0
-        for width, _, _, (rows, columns) in _levels(self.network):
-            values = x[start : start + len(rows)]
-            start += len(rows)
-            on_diagonal = rows == columns
-            degrees = width - columns[on_diagonal]
-            logs = values[on_diagonal] / np.sqrt(2 * degrees) + 0.5 * np.log(degrees)
-            total += jnp.sum(degrees * logs - 0.5 * jnp.exp(2 * logs))
-            total -= 0.5 * np.log(2 * degrees).sum()
-            total -= jnp.sum((degrees / 2 - 1) * math.log(2) + gammaln(degrees / 2))
-            total -= 0.5 * jnp.sum(values[~on_diagonal] ** 2)
-            total -= 0.5 * math.log(2 * math.pi) * np.sum(~on_diagonal)
-        return total
+        logs = self.rates * x  # ln(A_jj/√k)
+        below = jnp.where(self.degrees > 0, 0, x)
+        diagonal = self.degrees @ (logs - 0.5 * jnp.exp(2 * logs))
+        return diagonal - 0.5 * below @ below + self.normaliser
 
     def factor(self, x: jax.Array) -> jax.Array:
         """Factor F (n·C, r) of U = F Fᵀ."""
-        factor, start = jnp.eye(self.network.outputs), 0
-        for width, scale, heads, (rows, columns) in _levels(self.network):
-            values = x[start : start + len(rows)]
+        on_diagonal = self.degrees > 0
+        values = jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
+        factor, start = self.scale * jnp.eye(self.levels[0][1]), 0
+        for (heads, size, rank), (rows, _) in zip(self.levels, _indices(self.levels)):
+            bartlett = lower_trapezoid(values[start : start + len(rows)], size, rank)
             start += len(rows)
-            diagonal = rows == columns
-            degrees = np.where(diagonal, width - columns, 1)
-            logs = jnp.where(diagonal, values / np.sqrt(2 * degrees), 0)
-            values = jnp.where(diagonal, np.sqrt(degrees) * jnp.exp(logs), values)
-            bartlett = jnp.zeros((rows[-1] + 1, columns.max() + 1)).at[rows, columns].set(values)
-            size, rank = factor.shape
-            blocks = bartlett.reshape(heads, rank, -1)
-            factor = (factor @ blocks).reshape(heads * size, -1) * (scale / math.sqrt(width))
+            factor = (factor @ bartlett.reshape(heads, -1, rank)).reshape(-1, rank)
         return factor
 
 
-@functools.lru_cache(maxsize=16)
-def _levels(network: Network) -> list[tuple[float, float, int, tuple[np.ndarray, np.ndarray]]]:
-    """Width, deviation, heads and Bartlett's indices of u_a, U_L, …, U_1."""
+def _levels(network: Network) -> tuple[tuple[int, int, int], ...]:
+    """Heads, rows and columns of Bartlett's A of u_a, U_L, …, U_1."""
     levels, rank = [], network.outputs
-    for width, variance, heads in zip(
-        reversed(network.widths), reversed(network.variances[1:]), (1, *network.heads[::-1])
-    ):
+    for width, heads in zip(reversed(network.widths), (1, *network.heads[::-1])):
         size = heads * rank
         if width < size:
             _whole((width,))
         rank = min(size, math.ceil(width))
-        levels.append((width, math.sqrt(variance), heads, np.tril_indices(size, 0, rank)))
-    return levels
+        levels.append((heads, size, rank))
+    return tuple(levels)
+
+
+@functools.lru_cache(maxsize=16)
+def _indices(levels: tuple[tuple[int, int, int], ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows and columns of the parameters in Bartlett's A of each level."""
+    return [np.tril_indices(size, 0, rank) for _, size, rank in levels]
+
+
+def lower_trapezoid(entries: jax.Array, rows: int, columns: int) -> jax.Array:
+    """Matrix (rows, columns) of its entries on and below the diagonal, row by row.
+
+    Gathered: a scatter writes entry by entry, and JAX differentiates it into many times the code.
+    """
+    held = np.tril_indices(rows, 0, columns)
+    places = np.full((rows, columns), len(held[0]))
+    places[held] = np.arange(len(held[0]))
+    return jnp.append(entries, 0.0)[places]
 
 
 @pytree(("likelihood",), ("network",))

@@ -47,8 +47,7 @@ class SamplerContract:
             assert jnp.isfinite(density), "log_density is not finite at a start"
             assert gradient.shape == (model.dimension,), "the gradient must have model.dimension"
             direction = jnp.asarray(np.random.default_rng(1).normal(size=model.dimension))
-            ends = (float(_density(model, x + step * direction)) for step in (1e-5, -1e-5))
-            upper, lower = ends
+            upper, lower = (float(_density(model, x + step * direction)) for step in (1e-5, -1e-5))
             slope = (upper - lower) / 2e-5
             along = float(gradient @ direction)
             assert np.isclose(slope, along, rtol=1e-4, atol=1e-4 * abs(float(density))), (
@@ -59,10 +58,10 @@ class SamplerContract:
         """A draw has an order parameter that is no less than zero, and predictions."""
         for model, x, network, new in self._started():
             size = network.n_paths * network.outputs
-            matrix = np.asarray(model.order_parameter(x))
+            matrix, mean, variance = _read(model, x, new)
+            matrix = np.asarray(matrix)
             assert matrix.shape == (size, size), f"U must have shape {(size, size)}"
             assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-9 * np.abs(matrix).max()
-            mean, variance = model.predict(x, new)
             assert mean.shape == variance.shape, "mean and variance must have one shape"
             assert jnp.isfinite(mean).all(), "the mean is not finite"
             assert (np.asarray(variance) > -1e-9).all(), "a variance is negative"
@@ -76,5 +75,11 @@ class SamplerContract:
             yield model, model.initial(jax.random.key(0)), network, generator.normal(size=shape)
 
 
+@jax.jit
 def _density(model: Model, x: jax.Array) -> jax.Array:
     return model.log_density(x)
+
+
+@jax.jit
+def _read(model: Model, x: jax.Array, new: np.ndarray) -> tuple[jax.Array, ...]:
+    return model.order_parameter(x), *model.predict(x, new)

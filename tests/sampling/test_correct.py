@@ -32,13 +32,14 @@ from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import correct_study, open_correction
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
-from pathkernel_sampling.figures import save_sample_figures
+from pathkernel_sampling.figures import sample_figures
 from pathkernel_sampling.finite_width import WidthComparison
 from pathkernel_sampling.results import NextOrder
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import corrected_predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_views.figure_files import write_figures
 
 TASK = HiddenMarkov(examples=10, test_examples=20)
 WIDTHS = (3, 20, 100)
@@ -96,7 +97,7 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
 
 def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path):
     path = tmp_path / "noisy.zarr"
-    run_study(Study(Noisy(), seeds=(1,)), path)
+    run_study(Study(Noisy(), [50], [1.0], (1,)), path)
     plugins = load_plugins()
     plugins.tasks[Noisy.name] = Noisy
     at = correct_study(path, width=50, temperature=1.0, plugins=plugins)
@@ -230,5 +231,8 @@ def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
     gap = np.abs(found.saddle[1] - found.sampled[1]) / found.error[1]
     assert gap.max() > 4
     assert misfit.max() < 0.5 * gap.max()
-    written = save_sample_figures(study, groups[0], tmp_path)
-    assert "finite_width.png" in {file.name for file in written}
+    figure = {"finite_width": sample_figures(study, groups[0])["finite_width"]}
+    assert {file.name for file in write_figures(figure, tmp_path)} == {
+        "finite_width.png",
+        "finite_width.svg",
+    }

@@ -34,7 +34,8 @@ def estimate(chains):
     return flat.mean((0, 1)), flat.std((0, 1)) / np.sqrt(sizes)
 
 
-def sample(model, draws, test=None, chains=2):
+def sample(model, test, draws=600, chains=2):
+    """Order parameters and predictors of draws, (chain, draw, …)."""
     order_parameters, means = [], []
     predict = jax.jit(jax.vmap(lambda x: model.predict(x, test)[0]))
     for chain in range(chains):
@@ -43,13 +44,13 @@ def sample(model, draws, test=None, chains=2):
         _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
         assert drawn["diverging"].mean() < 0.02
         order_parameters.append(drawn["order_parameter"])
-        if test is not None:
-            means.append(np.asarray(predict(drawn["position"])))
-    return np.stack(order_parameters), np.stack(means) if means else None
+        means.append(np.asarray(predict(drawn["position"])))
+    return np.stack(order_parameters), np.stack(means)
 
 
 def agree(one, other):
-    (mean, error), (other_mean, other_error) = estimate(one), estimate(other)
+    """Means agree within their errors, given as (mean, error)."""
+    (mean, error), (other_mean, other_error) = one, other
     combined = np.hypot(error, other_error)
     np.testing.assert_array_less(np.abs(mean - other_mean), 4 * combined)
     # errors are small enough to tell models apart
@@ -73,25 +74,119 @@ def prior_weights(network, draws, seed=0):
     return np.array(found)
 
 
+def prior_positions(name, network, draws):
+    """Parameters of a model drawn from their prior, as the model defines them."""
+    generator, parts, rank = np.random.default_rng(3), [], network.outputs
+    if name == "collapsed":
+        dimension = build_model(name, *examples(network), network, 1.0).dimension
+        return generator.standard_normal((draws, dimension))
+    for heads, width in zip((1, *network.heads[::-1]), network.widths[::-1]):
+        size = heads * rank
+        rank = min(size, int(width))
+        rows, columns = np.tril_indices(size, 0, rank)
+        degrees = width - columns
+        squares = generator.chisquare(degrees, (draws, len(rows)))
+        on_diagonal = np.sqrt(degrees / 2) * np.log(squares / degrees)
+        parts.append(
+            np.where(rows == columns, on_diagonal, generator.standard_normal(squares.shape))
+        )
+    return np.concatenate(parts, axis=1)
+
+
+def weighted(model, positions, test):
+    """Means and errors of evidence, U and predictor from draws of the prior."""
+
+    def read(x):
+        likelihood = model.log_density(x) - model.log_prior(x)
+        return likelihood, model.order_parameter(x), model.predict(x, test)[0]
+
+    found = jax.jit(lambda xs: jax.lax.map(read, xs, batch_size=1000))(positions)
+    logs, *values = (np.asarray(value).reshape(len(positions), -1) for value in found)
+    weights = np.exp(logs[:, 0] - logs.max())
+    evidence = logs.max() + np.log(weights.mean())
+    moments = [(evidence, weights.std() / weights.mean() / np.sqrt(len(weights)))]
+    weights /= weights.sum()
+    for value in values:
+        mean = weights @ value
+        moments.append((mean, np.sqrt(weights**2 @ (value - mean) ** 2)))
+    return moments
+
+
 @pytest.mark.parametrize(
-    ("network", "temperature", "names"),
+    ("network", "temperature"),
     [
-        (Network((2, 2), 5), 0.3, ["order-parameter", "collapsed", "weights"]),
-        (Network((2, 2), 3), 0.1, ["order-parameter", "collapsed"]),  # singular: N < n
-        (UNEQUAL, 0.5, ["order-parameter", "collapsed"]),
-        (Network((2,), (4, 5), outputs=3), 0.5, ["order-parameter", "collapsed", "weights"]),
+        (Network((2, 2), 5), 0.3),
+        (Network((2, 2), 3), 0.1),  # singular: N < n
+        (UNEQUAL, 0.5),
+        (Network((2,), (4, 5), outputs=3), 0.5),
     ],
     ids=["equal widths", "singular", "three unequal layers", "three outputs"],
 )
-def test_models_agree(network, temperature, names):
+def test_models_agree(network, temperature):
+    """Order parameters and collapsed weights have the same posterior of U and the predictor."""
+    xi, labels = examples(network)
+    test, _ = examples(network, 3, seed=7)
+    one, other = (
+        weighted(
+            build_model(name, xi, labels, network, temperature),
+            prior_positions(name, network, 8000),
+            test,
+        )
+        for name in ("order-parameter", "collapsed")
+    )
+    for moments in zip(one, other, strict=True):
+        agree(*moments)
+
+
+@pytest.mark.parametrize(
+    "network", [Network((2, 2), 5), Network((2,), (4, 5), outputs=3)], ids=["one", "three outputs"]
+)
+def test_the_collapsed_model_is_that_of_all_weights_with_the_projection_integrated(network):
+    """The posterior given the other weights is Gaussian in the projection, its integral exact."""
+    xi, labels = examples(network)
+    test, _ = examples(network, 3, seed=7)
+    weights, collapsed = (
+        build_model(name, xi, labels, network, 0.3) for name in ("weights", "collapsed")
+    )
+    size = weights.dimension - collapsed.dimension
+
+    def integrated(values):
+        def density(projection):
+            return weights.log_density(jnp.concatenate([projection, values]))
+
+        def outputs(projection):
+            return weights.predict(jnp.concatenate([projection, values]), test)[0]
+
+        start = jnp.zeros(size)
+        precision = -jax.hessian(density)(start)
+        mean = jnp.linalg.solve(precision, jax.grad(density)(start))
+        slopes = jax.jacfwd(outputs)(mean)
+        spread = jnp.linalg.solve(precision, slopes.reshape(-1, size).T).T.reshape(slopes.shape)
+        log_integral = size * math.log(2 * math.pi) / 2 - jnp.linalg.slogdet(precision)[1] / 2
+        u = weights.order_parameter(jnp.concatenate([mean, values]))
+        return density(mean) + log_integral, u, outputs(mean), jnp.sum(slopes * spread, axis=-1)
+
+    def expected(values):
+        moments = collapsed.predict(values, test)
+        return collapsed.log_density(values), collapsed.order_parameter(values), *moments
+
+    values = np.random.default_rng(4).standard_normal((20, collapsed.dimension))
+    found, want = (jax.jit(jax.vmap(each))(values) for each in (integrated, expected))
+    for one, other in zip(found, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
+
+
+def test_draws_of_all_models_agree():
+    network = Network((2, 2), 5)
     xi, labels = examples(network)
     test, _ = examples(network, 3, seed=7)
     first, *others = (
-        sample(build_model(name, xi, labels, network, temperature), 600, test) for name in names
+        [estimate(values) for values in sample(build_model(name, xi, labels, network, 0.3), test)]
+        for name in MODELS
     )
     for other in others:
-        for values, compared in zip(first, other):
-            agree(values, compared)
+        for moments in zip(first, other, strict=True):
+            agree(*moments)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -146,7 +241,9 @@ def test_dimensions_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("network", [Network((2, 2), 3), UNEQUAL], ids=str)
+@pytest.mark.parametrize(
+    "network", [Network((2, 2), 3), UNEQUAL, Network((2,), (4, 5), outputs=3)], ids=str
+)
 def test_gradients_are_those_of_finite_differences(name, network):
     model = build_model(name, *examples(network), network, 0.5)
     x = model.initial(jax.random.key(0))

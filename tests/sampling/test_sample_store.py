@@ -59,13 +59,27 @@ def states(draws):
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     path = tmp_path_factory.mktemp("original") / "study.zarr"
-    run_study(Study(HiddenMarkov(examples=10, test_examples=20), [10, 100]), path)
+    run_study(Study(HiddenMarkov(examples=10, test_examples=20), [10]), path)
     return path
 
 
 @pytest.fixture
 def study(original, tmp_path):
     return Path(shutil.copytree(original, tmp_path / "study.zarr"))
+
+
+@pytest.fixture(scope="module")
+def sampled(original, tmp_path_factory):
+    """A study with a run of ten draws."""
+    path = Path(shutil.copytree(original, tmp_path_factory.mktemp("sampled") / "study.zarr"))
+    create(path).append(block(0, 10), states(10), 2.0)
+    return path
+
+
+@pytest.fixture
+def begun(sampled, tmp_path):
+    """That run, to go on with."""
+    return SampleStore(Path(shutil.copytree(sampled, tmp_path / "study.zarr")), GROUP)
 
 
 def create(path, group=GROUP):
@@ -94,9 +108,8 @@ def test_the_study_is_left_as_it_is(study):
     assert (Store.resume(study, identity, identity).marker("status") != 0).all()
 
 
-def test_every_reader_sees_draws_labelled_and_without_a_warning(study):
-    store = create(study)
-    store.append(block(0, 10), states(10), 2.0)
+def test_every_reader_sees_draws_labelled_and_without_a_warning(sampled):
+    study = sampled
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         posterior = xr.open_zarr(study, group=f"{GROUP}/posterior", chunks=None)
@@ -143,9 +156,8 @@ def number_of_writes():
 
 
 @pytest.mark.parametrize("kept", range(number_of_writes()))
-def test_killed_after_any_write_goes_on_from_the_last_block(study, monkeypatch, kept):
-    store = create(study)
-    store.append(block(0, 10), states(10), 2.0)
+def test_killed_after_any_write_goes_on_from_the_last_block(begun, monkeypatch, kept):
+    study = begun.path
     put, count = SampleStore._put, [0]
 
     def fail(self, array, region, values):
@@ -156,7 +168,7 @@ def test_killed_after_any_write_goes_on_from_the_last_block(study, monkeypatch, 
 
     monkeypatch.setattr(SampleStore, "_put", fail)
     with pytest.raises(Killed):
-        store.append(block(10, 5), states(15), 3.0)
+        begun.append(block(10, 5), states(15), 3.0)
     monkeypatch.undo()
     resumed = SampleStore.resume(study, GROUP, SETTINGS)
     assert resumed.draws_done == 10
@@ -244,33 +256,31 @@ def test_a_missing_run_is_named_with_those_there_are(study):
         open_samples(study, other)
 
 
-def test_runs_live_beside_one_another(study):
-    other = group_name("collapsed", Point(width=10, temperature=0.01, seed=0))
-    create(study).append(block(0, 10), states(10), 2.0)
+def test_runs_live_beside_one_another(begun):
+    study, other = begun.path, group_name("collapsed", Point(width=10, temperature=0.01, seed=0))
     create(study, other).append(block(1, 15), states(15), 2.0)
     assert runs(study) == sorted([GROUP, other])
     assert open_samples(study, GROUP)["posterior"].sizes["draw"] == 10
     assert open_samples(study, other)["posterior"].sizes["draw"] == 15
 
 
-def test_a_block_that_was_not_finished_is_not_shown_by_another_run(study, monkeypatch):
-    store = create(study)
-    store.append(block(0, 10), states(10), 2.0)
+def test_a_block_that_was_not_finished_is_not_shown_by_another_run(begun, monkeypatch):
+    study = begun.path
 
     def fail(self, array, region, values):
         raise Killed
 
     monkeypatch.setattr(SampleStore, "_put", fail)
     with pytest.raises(Killed):
-        store.append(block(10, 5), states(15), 3.0)
+        begun.append(block(10, 5), states(15), 3.0)
     monkeypatch.undo()
     create(study, group_name("collapsed", Point(width=10, temperature=0.01, seed=0)))
     assert open_samples(study, GROUP)["posterior"].sizes["draw"] == 10
 
 
-def test_the_index_is_that_of_zarr(study):
+def test_the_index_is_that_of_zarr(begun):
     """What is written entry by entry is what Zarr would write for the whole store."""
-    create(study).append(block(0, 10), states(10), 2.0)
+    study = begun.path
     other = group_name("weights", Point(width=100, temperature=0.01, seed=0))
     create(study, other).append(block(1, 15), states(15), 2.0)
     found = json.loads((study / "zarr.json").read_text())["consolidated_metadata"]
