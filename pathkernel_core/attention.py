@@ -16,8 +16,10 @@ from pathkernel_core.backend import (
     batches,
     compiled,
     holds,
+    joined,
     not_overflown,
     real_floating,
+    rows_of,
 )
 from pathkernel_core.network import positive
 
@@ -170,6 +172,11 @@ class AttentionProduct:
         return AttentionProduct(function(self.products), self.scale)
 
 
+def _excess_of_sums(omega: Array) -> Array:
+    xp = array_api_compat.array_namespace(omega)
+    return xp.max(xp.abs(xp.sum(omega, axis=-2) - 1))
+
+
 @dataclass(frozen=True, eq=False)
 class Attention:
     """Heads given by their attention matrices, for one set of examples only.
@@ -185,7 +192,7 @@ class Attention:
     def __post_init__(self):
         xp = array_namespace(omega=self.omega)
         omega = real_floating("omega", self.omega, ("P", "H", *self.omega.shape[-1:] * 2))
-        excess = xp.max(xp.abs(xp.sum(omega, axis=-2) - 1))
+        excess = compiled(_excess_of_sums, xp)(omega)
         if not holds(excess < 1e-3):
             raise ValueError(
                 "omega must sum to 1 over the key tokens (axis 2), but is off by "
@@ -210,7 +217,7 @@ class Attention:
 
     def select(self, examples: slice) -> Attention:
         """Layer for a slice of the examples."""
-        return Attention(self.omega[examples, ...])
+        return Attention(rows_of(self.omega, examples))
 
     def keep_heads(self, kept: Sequence[int]) -> Attention:
         """Layer with only the heads ``kept``, numbered from 1."""
@@ -279,7 +286,7 @@ def attentioned_inputs(
             _attentioned_batch(inputs, layers, token, batch, xp)
             for batch in batches(examples, batch_size)
         ]
-    xi = xp.concat(parts)
+    xi = joined(parts)
     return not_overflown("the attentioned inputs", xi, "rescale inputs or heads")
 
 
@@ -298,7 +305,7 @@ def _elements_per_example(inputs: Array, layers: Sequence[Layer]) -> int:
 def _attentioned_batch(
     inputs: Array, layers: Sequence[Layer], token: int | None, batch: slice, xp: Any
 ) -> Array:
-    inputs = inputs[batch, ...]
+    inputs = rows_of(inputs, batch)
     omega = layers[-1].select(batch).attention(inputs, query=token)
     weights = compiled(_over_queries, xp)(omega)
     for layer in reversed(layers[:-1]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from pathkernel_core.errors import PrecisionError
 
 Array = Any
 """An array of any library that follows the Python array API standard."""
+
+_SMALL = 2**17  # elements of an array that is looked at on the host, 1 MiB in float64
 
 
 def array_namespace(**arrays: Array) -> Any:
@@ -130,6 +132,8 @@ def holds(condition: Array) -> bool:
 def finite(array: Array) -> Array:
     """Whether all values are finite, as an array of no dimensions."""
     xp = array_api_compat.array_namespace(array)
+    if is_jax_namespace(xp) and not _is_tracer(array) and array.size <= _SMALL:
+        array, xp = to_host(array), np  # sooner there than compiled, anew for every shape
     return compiled(_all_finite, xp)(array)
 
 
@@ -189,6 +193,16 @@ def from_host(values: Any, like: Array, dtype: Any = None) -> Array:
 def batches(total: int, size: int) -> list[slice]:
     """Slices of at most ``size`` that cover ``range(total)``."""
     return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def rows_of(array: Array, batch: slice) -> Array:
+    """Rows of a batch; where it is the only one, the array as it is, for JAX compiles slices."""
+    return array if batch == slice(0, array.shape[0]) else array[batch, ...]
+
+
+def joined(parts: Sequence[Array]) -> Array:
+    """Arrays of batches, one after another."""
+    return parts[0] if len(parts) == 1 else array_api_compat.array_namespace(*parts).concat(parts)
 
 
 def identity(size: int, like: Array, xp: Any) -> Array:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pathkernel_core.backend import Array, batches, real_floating, to_host
+from pathkernel_core.backend import Array, batches, real_floating, rows_of, to_host
 from pathkernel_core.minimise import PREDICTION_ELEMENTS, Solution
 
 
@@ -69,7 +69,7 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
     posterior, factor = solution.posterior
     parts = [
-        problem.posterior_covariances(posterior, factor, xi[batch, ...])
+        problem.posterior_covariances(posterior, factor, rows_of(xi, batch))
         for batch in batches(shape[0], step)
     ]
     mean, covariance = (np.concatenate(part) for part in zip(*parts))

@@ -73,15 +73,14 @@ class DifferentiableSolution:
         xi : array, shape (P_new, n, N_0)
             Attentioned inputs of the new examples.
         """
-        xp = array_namespace(xi=xi, training=self.order_parameter)
+        array_namespace(xi=xi, training=self.order_parameter)
         paths, width = self._example
         xi = real_floating("xi", xi, ("P_new", paths, width))
         posterior = self._form.posterior(self._factor, self._temperature)
-        features = xi / math.sqrt(width * paths)
-        mean, variance = posterior_moments(posterior, self._factor, features)
-        outputs = self._factor.shape[0] // paths
-        shape = (xi.shape[0],) if outputs == 1 else (xi.shape[0], outputs)
-        return Prediction(xp.reshape(mean, shape), xp.reshape(variance, shape))
+        mean, variance = posterior_moments(posterior, self._factor, xi)
+        if mean.shape[1] == 1:
+            mean, variance = mean[:, 0], variance[:, 0]
+        return Prediction(mean, variance)
 
 
 def differentiable_solution(
@@ -238,14 +237,7 @@ def _form(xi: Array, labels: Array, space: str) -> Space:
     features = xi / math.sqrt(paths * width)
     if space == "examples":
         return ExampleSpace(features, labels)
-    xp = array_namespace(xi=xi)
-    gram, projections = batch_sums(features, labels)
-    return FeatureSpace(
-        xp.reshape(gram, (paths, width, paths, width)),
-        xp.reshape(projections, (paths, width, labels.shape[1])),
-        xp.sum(labels**2),
-        examples,
-    )
+    return FeatureSpace(*batch_sums(features, labels), examples)
 
 
 def _action(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -15,11 +15,10 @@ from pathkernel_core.backend import (
     batches,
     compiled,
     differentiated,
-    finite,
     from_host,
-    holds,
     library_name,
     real_floating,
+    rows_of,
     to_host,
 )
 from pathkernel_core.errors import NotPositiveDefiniteError
@@ -83,16 +82,13 @@ class SufficientStatistics:
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
         step = max(1, _BATCH_ELEMENTS // (paths * width))
-        gram, projections = 0.0, 0.0
-        for batch in batches(examples, step):
-            one, two = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
-            gram, projections = gram + one, projections + two
-        return cls(
-            xp.reshape(gram, (paths, width, paths, width)),
-            xp.reshape(projections, (paths, width, labels.shape[1])),
-            float(xp.sum(labels**2)),
-            examples,
-        )
+        first, *others = batches(examples, step)
+        sums = compiled(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
+        for batch in others:
+            more = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
+            sums = tuple(one + two for one, two in zip(sums, more))
+        gram, projections, label_square = sums
+        return cls(gram, projections, float(label_square), examples)
 
     def __radd__(self, other: object) -> SufficientStatistics:
         """Let ``sum`` start from 0."""
@@ -152,12 +148,11 @@ class PathKernels:
             raise ValueError(
                 f'space must be "auto", "examples", "features" or "kernels", not {space!r}'
             )
-        flat = xp.reshape(xi, (examples * paths, width))
         basis = None
         if width <= examples * paths:
-            basis = _span(flat, xp)
+            basis = _span(xi, xp)
         if basis is not None:
-            xi = xp.reshape(xp.matmul(flat, basis), (examples, paths, basis.shape[1]))
+            xi = compiled(_rotated, xp)(xi, basis)
         rows = examples * labels.shape[1]
         features = paths * xi.shape[2] * labels.shape[1]
         if space == "auto":
@@ -316,56 +311,45 @@ class PathKernels:
         self, posterior: Posterior, factor: np.ndarray, xi: Array
     ) -> tuple[Array, Array]:
         """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each."""
-        xp = array_namespace(xi=xi, training=self.array)
+        array_namespace(xi=xi, training=self.array)
         xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
-        features = xi / math.sqrt(self.input_width * self.n_paths)
-        factor = from_host(factor, xi)
-        mean, variance = posterior_moments(posterior, factor, features, self._basis)
-        shape = (xi.shape[0], self.outputs)
-        return xp.reshape(mean, shape), xp.reshape(variance, shape)
+        return posterior_moments(posterior, from_host(factor, xi), xi, self._basis)
 
     def posterior_covariances(
         self, posterior: Posterior, factor: np.ndarray, xi: Array
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean (P, C) and covariance of the outputs (P, C, C) at the training examples xi."""
         xp = array_namespace(xi=xi, training=self.array)
-        features = xi / math.sqrt(self.input_width * self.n_paths)
-        mean, _, mixed = compiled(_prior_moments, xp)(
-            features, from_host(factor, xi), posterior.weights, self._basis
+        mean, covariance = compiled(_covariances, xp, static=("explained",))(
+            xi,
+            from_host(factor, xi),
+            posterior.weights,
+            self._basis,
+            posterior.arrays,
+            explained=posterior.explained,
         )
-        by_output = [mixed[output :: self.outputs, ...] for output in range(self.outputs)]
-
-        def variance(rows: Array) -> np.ndarray:
-            return to_host(xp.sum(rows**2, axis=(1, 2)) - posterior.explained(rows))
-
-        covariance = np.empty((xi.shape[0], self.outputs, self.outputs))
-        for c, one in enumerate(by_output):
-            covariance[:, c, c] = variance(one)
-            for d, two in enumerate(by_output[:c]):
-                both = (variance(one + two) - variance(one - two)) / 4
-                covariance[:, c, d] = covariance[:, d, c] = both
-        return to_host(mean).reshape(-1, self.outputs), covariance
+        return to_host(mean), to_host(covariance)
 
 
 def posterior_moments(
-    posterior: Posterior, factor: Array, features: Array, basis: Array | None = None
+    posterior: Posterior, factor: Array, xi: Array, basis: Array | None = None
 ) -> tuple[Array, Array]:
-    """Mean and variance (Eq. 29, 30) of rows (example, output), output fastest.
+    """Mean and variance (Eq. 29, 30) of new examples, (P_new, C) each.
 
     Parameters
     ----------
     posterior : Posterior
     factor : array, shape (n·C, n·C)
         Of the posterior.
-    features : array, shape (P_new, n, N_0)
-        Scaled features Φ of the new examples, without the factor σ_0.
+    xi : array, shape (P_new, n, N_0)
+        Attentioned inputs of the new examples.
     basis : array, shape (N_0, rank), optional
         Basis into which the training examples were rotated.
     """
-    xp = array_namespace(features=features)
-    mean, prior, mixed = compiled(_prior_moments, xp)(features, factor, posterior.weights, basis)
-    # rounding may leave a variance of -1e-17 where the examples determine the output
-    return mean, xp.clip(prior - posterior.explained(mixed), min=0.0)
+    evaluate = compiled(_moments, array_namespace(xi=xi), static=("explained",))
+    return evaluate(
+        xi, factor, posterior.weights, basis, posterior.arrays, explained=posterior.explained
+    )
 
 
 def path_kernel(xi: Array, other: Array, path: int, path_dual: int) -> Array:
@@ -439,30 +423,82 @@ def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
     return xi, xp.astype(labels, xi.dtype, copy=False)
 
 
-def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array]:
-    """ξᵀξ (n·N_0, n·N_0) and ξᵀY (n·N_0, C) of a batch."""
+def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array, Array]:
+    """ξᵀξ (n, N_0, n, N_0), ξᵀY (n, N_0, C) and ΣY² of a batch."""
     xp = array_namespace(xi=xi)
-    flat = xp.reshape(xi, (xi.shape[0], -1))
+    examples, paths, width = xi.shape
+    flat = xp.reshape(xi, (examples, -1))
     transposed = xp.matrix_transpose(flat)
-    return xp.matmul(transposed, flat), xp.matmul(transposed, labels)
+    return (
+        xp.reshape(xp.matmul(transposed, flat), (paths, width, paths, width)),
+        xp.reshape(xp.matmul(transposed, labels), (paths, width, labels.shape[1])),
+        xp.sum(labels**2),
+    )
 
 
 def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:
     scale = input_width * statistics.gram.shape[0]
-    return FeatureSpace(
-        statistics.gram / scale,
-        statistics.projections / math.sqrt(scale),
-        statistics.label_square,
-        statistics.n_examples,
+    gram, projections = compiled(_divided, array_namespace(gram=statistics.gram))(
+        statistics.gram, statistics.projections, scale, math.sqrt(scale)
     )
+    return FeatureSpace(gram, projections, statistics.label_square, statistics.n_examples)
+
+
+def _divided(gram: Array, projections: Array, scale: float, root: float) -> tuple[Array, Array]:
+    return gram / scale, projections / root
+
+
+def _moments(
+    xi: Array,
+    factor: Array,
+    weights: Array,
+    basis: Array | None,
+    arrays: tuple[Array, ...],
+    *,
+    explained: Callable[..., Array],
+) -> tuple[Array, Array]:
+    xp = array_namespace(xi=xi)
+    mean, prior, mixed = _prior_moments(xi, factor, weights, basis)
+    # rounding may leave a variance of -1e-17 where the examples determine the output
+    variance = xp.clip(prior - explained(mixed, *arrays), min=0.0)
+    shape = (xi.shape[0], weights.shape[0] // xi.shape[1])
+    return xp.reshape(mean, shape), xp.reshape(variance, shape)
+
+
+def _covariances(
+    xi: Array,
+    factor: Array,
+    weights: Array,
+    basis: Array | None,
+    arrays: tuple[Array, ...],
+    *,
+    explained: Callable[..., Array],
+) -> tuple[Array, Array]:
+    """Mean (P, C) and covariance of the outputs (P, C, C)."""
+    xp = array_namespace(xi=xi)
+    examples, outputs = xi.shape[0], weights.shape[0] // xi.shape[1]
+    mean, _, mixed = _prior_moments(xi, factor, weights, basis)
+    by_output = [mixed[output::outputs, ...] for output in range(outputs)]
+
+    def variance(rows: Array) -> Array:
+        return xp.sum(rows**2, axis=(1, 2)) - explained(rows, *arrays)
+
+    found = {}
+    for c, one in enumerate(by_output):
+        found[c, c] = variance(one)
+        for d, two in enumerate(by_output[:c]):
+            found[c, d] = found[d, c] = (variance(one + two) - variance(one - two)) / 4
+    covariance = xp.stack([found[pair] for pair in sorted(found)], axis=1)
+    return xp.reshape(mean, (examples, outputs)), xp.reshape(covariance, (-1, outputs, outputs))
 
 
 def _prior_moments(
-    features: Array, factor: Array, weights: Array, basis: Array | None
+    xi: Array, factor: Array, weights: Array, basis: Array | None
 ) -> tuple[Array, Array, Array]:
     """Mean and variance without any examples explained, per row, and the mixed features."""
-    xp = array_namespace(features=features)
-    full = per_output(features, weights.shape[0] // features.shape[1])
+    xp = array_namespace(xi=xi)
+    features = xi / math.sqrt(xi.shape[1] * xi.shape[2])
+    full = per_output(features, weights.shape[0] // xi.shape[1])
     mixed = xp.matmul(xp.matrix_transpose(factor), full)
     prior = xp.sum(mixed**2, axis=(1, 2))
     if basis is not None:
@@ -475,27 +511,35 @@ def _example_cost(rows: int, features: int) -> float:
     return 2 * rows**2 * features + rows**3 / 3
 
 
-def _span(inputs: Array, xp: Any) -> Array | None:
-    """Orthonormal basis of the inputs' span, where it saves at least a tenth of the dimensions.
-
-    Inputs (rows, N_0). In float64 whatever their precision: the rounding of single-precision
-    inputs then stays apart from a weak signal, since it enters the second moment squared.
-    """
-    second_moment = compiled(_second_moment, xp)(inputs)
-    if not holds(finite(second_moment)):
-        return None  # the energy says that the kernel overflows
-    values, vectors = xp.linalg.eigh(second_moment)
-    values, width = to_host(values), inputs.shape[1]
+def _span(xi: Array, xp: Any) -> Array | None:
+    """Orthonormal basis of the inputs' span, where it saves at least a tenth of the dimensions."""
+    values, vectors = compiled(_principal_axes, xp)(xi)
+    values, width = to_host(values), xi.shape[2]
     rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
     if not 0 < rank <= 0.9 * width:
         return None
-    return xp.astype(vectors[:, width - rank :], inputs.dtype)
+    return xp.astype(vectors[:, width - rank :], xi.dtype)
 
 
-def _second_moment(inputs: Array) -> Array:
-    xp = array_namespace(inputs=inputs)
-    double = xp.astype(inputs, xp.float64, copy=False)
-    return xp.matmul(xp.matrix_transpose(double), double)
+def _principal_axes(xi: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors of the second moment Σ ξξᵀ over examples and paths.
+
+    In float64 whatever the inputs' precision: the rounding of single-precision inputs then stays
+    apart from a weak signal, since it enters squared.
+    """
+    xp = array_namespace(xi=xi)
+    double = xp.astype(xp.reshape(xi, (-1, xi.shape[2])), xp.float64, copy=False)
+    moment = xp.matmul(xp.matrix_transpose(double), double)
+    # if it overflows there is no basis, and the energy says that the kernel overflows
+    finite = xp.all(xp.isfinite(moment))
+    values, vectors = xp.linalg.eigh(xp.where(finite, moment, xp.zeros_like(moment)))
+    return values, vectors
+
+
+def _rotated(xi: Array, basis: Array) -> Array:
+    xp = array_namespace(xi=xi)
+    rows = xp.matmul(xp.reshape(xi, (-1, xi.shape[2])), basis)
+    return xp.reshape(rows, (*xi.shape[:2], basis.shape[1]))
 
 
 def _host_cholesky(name: str, matrix: np.ndarray) -> np.ndarray:

@@ -17,9 +17,12 @@ from pathkernel_core.backend import (
     Array,
     array_namespace,
     batches,
+    compiled,
     from_host,
+    joined,
     not_overflown,
     real_floating,
+    rows_of,
     to_host,
 )
 from pathkernel_core.coordinates import ChainCoordinates
@@ -170,17 +173,16 @@ class Solution:
         ValueError
             If the shape does not fit, or a value is or becomes NaN or infinite.
         """
-        xp = self._check_new(xi)
+        self._check_new(xi)
         posterior, factor = self.posterior
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
         with np.errstate(over="ignore", invalid="ignore"):
             moments = [
-                self.problem.posterior_moments(posterior, factor, xi[batch, ...])
+                self.problem.posterior_moments(posterior, factor, rows_of(xi, batch))
                 for batch in batches(xi.shape[0], step)
             ]
-        mean = xp.concat([mean for mean, _ in moments])
-        variance = xp.concat([variance for _, variance in moments])
+        mean, variance = map(joined, zip(*moments))
         for name, array in (("mean", mean), ("variance", variance)):
             not_overflown(f"the predictor's {name}", array, "rescale xi")
         if self.network.outputs == 1:
@@ -200,17 +202,11 @@ class Solution:
         array, shape (P_new,) or (P_new, C)
         """
         xp = self._check_new(xi)
-        (examples, paths, width), outputs = xi.shape, self.network.outputs
         xi = real_floating("xi", xi, ("P_new", self.problem.n_paths, self.problem.input_width))
-        weights = self.posterior[0].weights  # (n·C, features of a path)
-        if self.problem.basis is not None:
-            weights = xp.matmul(weights, xp.matrix_transpose(self.problem.basis))
-        by_output = xp.permute_dims(xp.reshape(weights, (paths, outputs, width)), (0, 2, 1))
-        flat = xp.reshape(xi, (examples, paths * width)) / math.sqrt(width * paths)
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = xp.matmul(flat, xp.reshape(by_output, (paths * width, outputs)))
+            mean = compiled(_mean, xp)(xi, self.posterior[0].weights, self.problem.basis)
         not_overflown("the predictor's mean", mean, "rescale xi")
-        return mean[:, 0] if outputs == 1 else mean
+        return mean[:, 0] if self.network.outputs == 1 else mean
 
     def _check_new(self, xi: Array) -> Any:
         """Namespace of new examples, after checking that there are some."""
@@ -224,6 +220,17 @@ class Solution:
         """Gaussian posterior of the predictor, and the factor of σ²_0 U it is taken at."""
         factor = math.sqrt(self.network.variances[0]) * self.factors[0]
         return self.problem.form.posterior(factor, self.temperature), factor
+
+
+def _mean(xi: Array, weights: Array, basis: Array | None) -> Array:
+    """Φ(x) · weights, (P, C), as one product."""
+    xp = array_namespace(xi=xi)
+    examples, paths, width = xi.shape
+    if basis is not None:
+        weights = xp.matmul(weights, xp.matrix_transpose(basis))
+    by_output = xp.permute_dims(xp.reshape(weights, (paths, -1, width)), (0, 2, 1))
+    flat = xp.reshape(xi, (examples, paths * width)) / math.sqrt(width * paths)
+    return xp.matmul(flat, xp.reshape(by_output, (paths * width, -1)))
 
 
 def minimise_action(

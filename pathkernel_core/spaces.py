@@ -62,18 +62,24 @@ class Space(Protocol):
         """The same form for a network that has only some of the paths."""
 
 
-class Posterior(Protocol):
-    """Gaussian posterior of the predictor on new examples."""
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Gaussian posterior of the predictor on new examples.
 
-    @property
-    def weights(self) -> Array:
-        """(U ⊗ 1) z, (n·C, N_0), so that the mean is Φ(x) · weights."""
+    Attributes
+    ----------
+    weights : array, shape (n·C, N_0)
+        (U ⊗ 1) z, so that the mean is Φ(x) · weights.
+    explained : callable
+        Variance explained by the training examples, for mixed features of new examples and the
+        arrays: (rows, n·C, N_0) → (rows,), k(x)ᵀ (K + T1)⁻¹ k(x) of Eq. 30.
+    arrays : tuple
+        What ``explained`` takes besides: a matrix of the training examples, and numbers.
+    """
 
-    def explained(self, mixed: Array) -> Array:
-        """Variance explained by the training examples, for mixed features of new examples.
-
-        (rows, n·C, N_0) → (rows,): k(x)ᵀ (K + T1)⁻¹ k(x) of Eq. 30.
-        """
+    weights: Array
+    explained: Callable[..., Array]
+    arrays: tuple[Array, ...]
 
 
 def per_output(features: Array, outputs: int) -> Array:
@@ -104,8 +110,10 @@ class ExampleSpace:
 
     @cached_property
     def _rows(self) -> tuple[Array, Array]:
-        xp = array_namespace(labels=self.labels)
-        return per_output(self.features, self.labels.shape[1]), xp.reshape(self.labels, (-1, 1))
+        if self.labels.shape[1] == 1:
+            return self.features, self.labels
+        evaluate = compiled(_example_rows, array_namespace(labels=self.labels))
+        return evaluate(self.features, self.labels)
 
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
@@ -139,7 +147,7 @@ class ExampleSpace:
         """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
         return _example_energy(*self._rows, factor, temperature)[0]
 
-    def posterior(self, factor: np.ndarray, temperature: float) -> ExamplePosterior:
+    def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         rows, labels = self._rows
         factor = from_host(factor, rows)
@@ -147,7 +155,7 @@ class ExampleSpace:
         weights, whitened = evaluate(rows, labels, factor, from_host(temperature, rows))
         if not holds(finite(weights)):
             raise _not_positive_definite(self._kernel(rows, factor), temperature)
-        return ExamplePosterior(weights, whitened)
+        return Posterior(weights, _explained_by_examples, (whitened,))
 
     def _kernel(self, rows: Array, factor: Array) -> Array:
         xp = array_namespace(rows=rows)
@@ -158,8 +166,8 @@ class ExampleSpace:
         """The same form for a network that has only some of the paths."""
         xp = array_namespace(features=self.features)
         scale = math.sqrt(self.features.shape[1] / len(paths))  # features carry 1/√n
-        kept = xp.stack([self.features[:, int(path), :] for path in paths], axis=1)
-        return type(self)(scale * kept, self.labels)
+        indices = from_host(paths, self.features, xp.int64)
+        return type(self)(compiled(_kept, xp)(self.features, indices, scale), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,17 +193,8 @@ class KernelSpace(ExampleSpace):
         With one output, where U_ππ' = U_π'π mixes both orders of a pair, their sum stands for them:
         n(n+1)/2 pairs. With several, all n² pairs.
         """
-        xp = array_namespace(features=self.features)
-        by_path = xp.permute_dims(self.features, (1, 0, 2))
-        outputs = self.labels.shape[1]
-        kernels = []
-        for pair in _pairs(by_path.shape[0], outputs)[0]:
-            one, two = (by_path[int(path), ...] for path in pair)
-            kernel = xp.matmul(one, xp.matrix_transpose(two))
-            if outputs == 1 and pair[0] != pair[1]:
-                kernel = kernel + xp.matrix_transpose(kernel)
-            kernels.append(xp.reshape(kernel, (-1,)))
-        return xp.stack(kernels)
+        evaluate = compiled(_kernels, array_namespace(features=self.features), static=("outputs",))
+        return evaluate(self.features, outputs=self.labels.shape[1])
 
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
@@ -216,18 +215,6 @@ def _pairs(paths: int, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     place[rows, columns] = np.arange(len(pairs))
     share = np.where(np.eye(paths) + (outputs > 1), 1.0, 0.5)
     return pairs, place.reshape(-1), share.reshape(-1)
-
-
-@dataclass(frozen=True, eq=False)
-class ExamplePosterior:
-    """Posterior with the whitened mixed features of the training examples, (P·C, n·C·N_0)."""
-
-    weights: Array
-    whitened: Array
-
-    def explained(self, mixed: Array) -> Array:
-        """Variance explained by the training examples, (rows, n·C, N_0) → (rows,)."""
-        return compiled(_explained_by_examples, array_namespace(mixed=mixed))(self.whitened, mixed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,16 +246,8 @@ class FeatureSpace:
     @cached_property
     def _rows(self) -> tuple[Array, Array]:
         """Gram matrix (n·C, N_0, n·C, N_0) and projections (n·C, N_0), outputs expanded."""
-        xp = array_namespace(gram=self.gram)
-        paths, width = self.gram.shape[:2]
-        outputs = self.outputs
-        projections = xp.permute_dims(self.projections, (0, 2, 1))
-        projections = xp.reshape(projections, (paths * outputs, width))
-        if outputs == 1:
-            return self.gram, projections
-        same_output = from_host(np.eye(outputs)[None, :, None, None, :, None], self.gram)
-        gram = self.gram[:, None, :, :, None, :] * same_output
-        return xp.reshape(gram, (paths * outputs, width, paths * outputs, width)), projections
+        evaluate = compiled(_feature_rows, array_namespace(gram=self.gram))
+        return evaluate(self.gram, self.projections)
 
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float
@@ -299,7 +278,7 @@ class FeatureSpace:
         fit = (self.label_square - xp.sum(half**2)) / temperature
         return excess * xp.log(temperature) + log_det + fit
 
-    def posterior(self, factor: np.ndarray, temperature: float) -> FeaturePosterior:
+    def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         gram, projections = self._rows
         xp = array_namespace(gram=gram)
@@ -308,33 +287,58 @@ class FeatureSpace:
         weights, inverse = evaluate(gram, projections, factor, from_host(temperature, gram))
         if not holds(finite(weights)):
             raise _not_positive_definite(_mix_gram(gram, factor, xp), temperature)
-        return FeaturePosterior(weights, inverse, temperature)
+        return Posterior(weights, _explained_by_features, (inverse, temperature))
 
     def keep_paths(self, paths: np.ndarray) -> FeatureSpace:
         """The same form for a network that has only some of the paths."""
         xp = array_namespace(gram=self.gram)
         ratio = self.gram.shape[0] / len(paths)  # features carry 1/√n
-        kept = [int(path) for path in paths]
-        gram = xp.stack([self.gram[path, ...] for path in kept])
-        gram = xp.stack([gram[:, :, path, :] for path in kept], axis=2)
-        projections = xp.stack([self.projections[path, ...] for path in kept])
-        return FeatureSpace(
-            ratio * gram, math.sqrt(ratio) * projections, self.label_square, self.n_examples
+        indices = from_host(paths, self.gram, xp.int64)
+        gram, projections = compiled(_kept_sums, xp)(
+            self.gram, self.projections, indices, ratio, math.sqrt(ratio)
         )
+        return FeatureSpace(gram, projections, self.label_square, self.n_examples)
 
 
-@dataclass(frozen=True, eq=False)
-class FeaturePosterior:
-    """Posterior with L⁻¹ of B = LLᵀ = T1 + (Bᵀ⊗1) ΦᵀΦ (B⊗1), from which the variance follows."""
+def _example_rows(features: Array, labels: Array) -> tuple[Array, Array]:
+    xp = array_namespace(features=features)
+    return per_output(features, labels.shape[1]), xp.reshape(labels, (-1, 1))
 
-    weights: Array
-    inverse: Array
-    temperature: float
 
-    def explained(self, mixed: Array) -> Array:
-        """Variance explained by the training examples, (rows, n·C, N_0) → (rows,)."""
-        explained = compiled(_explained_by_features, array_namespace(mixed=mixed))
-        return explained(self.inverse, self.temperature, mixed)
+def _feature_rows(gram: Array, projections: Array) -> tuple[Array, Array]:
+    xp = array_namespace(gram=gram)
+    paths, width, outputs = projections.shape
+    projections = xp.reshape(xp.permute_dims(projections, (0, 2, 1)), (paths * outputs, width))
+    if outputs == 1:
+        return gram, projections
+    same_output = from_host(np.eye(outputs)[None, :, None, None, :, None], gram)
+    gram = gram[:, None, :, :, None, :] * same_output
+    return xp.reshape(gram, (paths * outputs, width, paths * outputs, width)), projections
+
+
+def _kernels(features: Array, *, outputs: int) -> Array:
+    xp = array_namespace(features=features)
+    by_path = xp.permute_dims(features, (1, 0, 2))
+    kernels = []
+    for pair in _pairs(by_path.shape[0], outputs)[0]:
+        one, two = (by_path[int(path), ...] for path in pair)
+        kernel = xp.matmul(one, xp.matrix_transpose(two))
+        if outputs == 1 and pair[0] != pair[1]:
+            kernel = kernel + xp.matrix_transpose(kernel)
+        kernels.append(xp.reshape(kernel, (-1,)))
+    return xp.stack(kernels)
+
+
+def _kept(features: Array, paths: Array, scale: float) -> Array:
+    return scale * array_namespace(features=features).take(features, paths, axis=1)
+
+
+def _kept_sums(
+    gram: Array, projections: Array, paths: Array, ratio: float, root: float
+) -> tuple[Array, Array]:
+    xp = array_namespace(gram=gram)
+    gram = xp.take(xp.take(gram, paths, axis=0), paths, axis=2)
+    return ratio * gram, root * xp.take(projections, paths, axis=0)
 
 
 def _mix(features: Array, factor: Array, xp: Any) -> Array:
@@ -399,7 +403,7 @@ def _example_posterior(
     return xp.matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened
 
 
-def _explained_by_examples(whitened: Array, mixed: Array) -> Array:
+def _explained_by_examples(mixed: Array, whitened: Array) -> Array:
     xp = array_namespace(mixed=mixed)
     mixed = xp.reshape(mixed, (mixed.shape[0], -1))
     return xp.sum(xp.matmul(whitened, xp.matrix_transpose(mixed)) ** 2, axis=0)
@@ -415,7 +419,8 @@ def _feature_posterior(
     return xp.matmul(factor, xp.reshape(fit, (-1, projections.shape[1]))), inverse
 
 
-def _explained_by_features(inverse: Array, temperature: float, mixed: Array) -> Array:
+def _explained_by_features(mixed: Array, inverse: Array, temperature: float) -> Array:
+    """With L⁻¹ of B = LLᵀ = T1 + (Bᵀ⊗1) ΦᵀΦ (B⊗1)."""
     xp = array_namespace(mixed=mixed)
     mixed = xp.reshape(mixed, (mixed.shape[0], -1))
     left = xp.matmul(mixed, xp.matrix_transpose(inverse))
