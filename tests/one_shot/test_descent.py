@@ -16,6 +16,7 @@ from pathkernel_one_shot.episodes import (
     token_space,
     validation_episodes,
 )
+from pathkernel_one_shot.tokens import Episodes
 from pathkernel_trained.network import NetworkShape, initial_weights
 
 SHAPE = NetworkShape(2, 2, 12, 6)
@@ -23,7 +24,9 @@ SHAPE = NetworkShape(2, 2, 12, 6)
 
 def output(weights, data, episodes):
     space = token_space(data.label_vectors)
-    coordinates = episode_coordinates(data.train, episodes.images, episodes.first_labels)
+    coordinates = episode_coordinates(
+        jnp.asarray(data.train), episodes.images, episodes.first_labels
+    )
     return layer_form.network_output(weights, coordinates @ space.basis + space.offsets)
 
 
@@ -41,13 +44,16 @@ def test_steps_are_those_of_adam_with_l2(data):
     expected = dict(start)
     mean = {name: np.zeros_like(array) for name, array in start.items()}
     square = {name: np.zeros_like(array) for name, array in start.items()}
+
+    def loss(weights, *batch):
+        episodes = Episodes(*batch)
+        return jnp.mean((output(weights, data, episodes) - episodes.labels) ** 2)
+
+    value_and_gradients = jax.jit(jax.value_and_grad(loss))
     for step in range(3):
         batch = TrainingEpisodes(12, 16, 0).at(step)
-
-        def loss(weights, batch=batch):
-            return jnp.mean((output(weights, data, batch) - batch.labels) ** 2)
-
-        value, gradients = jax.jit(jax.value_and_grad(loss))(expected)
+        batch_arrays = (batch.images, batch.first_labels, batch.labels)
+        value, gradients = value_and_gradients(expected, *batch_arrays)
         for name, gradient in gradients.items():
             gradient = np.asarray(gradient) + decay * expected[name]
             mean[name] = 0.9 * mean[name] + 0.1 * gradient
@@ -55,7 +61,6 @@ def test_steps_are_those_of_adam_with_l2(data):
             first = mean[name] / (1 - 0.9 ** (step + 1))
             second = square[name] / (1 - 0.999 ** (step + 1))
             expected[name] = expected[name] - rate * first / (np.sqrt(second) + 1e-8)
-        batch_arrays = (batch.images, batch.first_labels, batch.labels)
         state, found = take_step(state, space, data.train, *batch_arrays, optimiser=optimiser)
         np.testing.assert_allclose(found, value, rtol=1e-6)
         for name, array in expected.items():
@@ -70,7 +75,7 @@ def test_evaluation(data):
         12, 300, seed=0, step=0
     )  # not a multiple of what is done at once
     space = token_space(data.label_vectors)
-    expected = np.asarray(output(weights, data, episodes))
+    expected = np.asarray(jax.jit(lambda weights: output(weights, data, episodes))(weights))
     accuracy, loss = evaluate(weights, space, data.train, episodes)
     assert accuracy == np.mean((expected > 0) == (episodes.labels > 0))
     assert 0.3 < accuracy < 0.7

@@ -99,8 +99,8 @@ def test_the_output_is_that_of_the_theorys_paths(problem, shape):
     ]
     tokens = coordinates @ space.basis + space.offsets
     xi = attentioned_inputs(tokens, layers, readout="mean")
-    expected = np.einsum("pni,ni->p", xi, np.asarray(path_form.path_weights(weights)))
-    found = path_form.network_output(weights, space, coordinates)
+    expected = np.einsum("pni,ni->p", xi, np.asarray(jax.jit(path_form.path_weights)(weights)))
+    found = jax.jit(path_form.network_output)(weights, space, coordinates)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
@@ -117,7 +117,7 @@ def test_the_output_of_one_head_by_hand():
     attention = np.exp(0.7 * x[:, None] * x[None, :])
     attention /= attention.sum(axis=0)  # over keys
     expected = 0.5 * 3 * 2 * np.mean(x @ attention)
-    found = layer_form.network_output(weights, x.reshape(1, 2, 1))
+    found = jax.jit(layer_form.network_output)(weights, x.reshape(1, 2, 1))
     np.testing.assert_allclose(found, [expected], rtol=1e-14)
 
 
@@ -125,7 +125,8 @@ def test_large_scores_do_not_overflow(problem):
     weights = large(SHAPES[3])
     weights["queries"] = 1e4 * weights["queries"]
     by_layers, by_paths, loss = both_forms(problem)
-    np.testing.assert_allclose(jax.jit(by_paths)(weights), by_layers(weights), rtol=1e-9)
+    found, expected = jax.jit(lambda weights: (by_paths(weights), by_layers(weights)))(weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
     slopes = jax.jit(jax.grad(loss(by_paths)))(weights)
     assert all(np.isfinite(slope).all() for slope in slopes.values())
 

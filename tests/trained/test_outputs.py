@@ -43,17 +43,18 @@ def test_sums_of_path_outputs_are_the_network_and_its_prunings(heads, removed, e
 @pytest.mark.parametrize(("heads", "removed"), CASES)
 @pytest.mark.parametrize("form", ["layers", "paths"])
 def test_the_trainings_forms_of_the_pruned_network_agree(heads, removed, form, episodes):
-    pytest.importorskip("jax", reason="training needs the extra: pip install pathkernel[training]")
+    reason = "training needs the extra: pip install pathkernel[training]"
+    jax = pytest.importorskip("jax", reason=reason)
     from pathkernel_one_shot import layer_form, path_form
 
     weights, (tokens, _) = made_up(heads), episodes
     pruned = pruned_checkpoint(Checkpoint(weights, np.ones((3, 5)), {}), removed).weights
     if form == "layers":
-        found = layer_form.network_output(pruned, tokens)
+        found = jax.jit(layer_form.network_output)(pruned, tokens)
     else:
         space = path_form.TokenSpace(np.eye(5), np.zeros((4, 5)))
-        found = path_form.network_output(pruned, space, tokens)
-        along = path_form.path_weights(pruned)
+        found = jax.jit(path_form.network_output)(pruned, space, tokens)
+        along = jax.eval_shape(path_form.path_weights, pruned)
         assert along.shape == (np.prod(pruned_heads(heads, removed)), 5)
     expected = outputs_of(weights, episodes).output(removed)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)

@@ -118,8 +118,7 @@ def test_orders_and_labels(study, result):
 @needs_data
 @pytest.mark.parametrize("test_set", TEST_SETS)
 def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_set, tmp_path):
-    pytest.importorskip("jax")
-    import jax.numpy as jnp
+    jax = pytest.importorskip("jax")
 
     from pathkernel_one_shot import layer_form, path_form
 
@@ -128,15 +127,16 @@ def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_
     tokens, labels = (
         np.concatenate([getattr(part, name) for part in drawn]) for name in ("inputs", "labels")
     )
-    space = path_form.TokenSpace(jnp.eye(192), jnp.zeros((48, 192)))
+    space = path_form.TokenSpace(np.eye(192), np.zeros((48, 192)))
+    layer_output, path_output = map(jax.jit, (layer_form.network_output, path_form.network_output))
     for name in ("trained", "gradient"):
         removed = removed_heads(result, name)
         for count in (0, 1, 3):
             path = tmp_path / f"{count}.safetensors"
             save_checkpoint(path, pruned_checkpoint(whole, removed[:count]))
             weights = read_checkpoint(path).weights
-            by_layers = np.asarray(layer_form.network_output(weights, tokens))
-            by_paths = np.asarray(path_form.network_output(weights, space, tokens))
+            by_layers = np.asarray(layer_output(weights, tokens))
+            by_paths = np.asarray(path_output(weights, space, tokens))
             np.testing.assert_allclose(by_paths, by_layers, rtol=1e-4, atol=1e-6)
             at = {"order": name, "removed": count, "test_set": test_set}
             expected = float(result["accuracy"].sel(at))

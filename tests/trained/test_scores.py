@@ -53,7 +53,7 @@ def test_gradient_importance_against_automatic_differentiation(episodes):
         return (network_output(masked, x[None])[0] - label) ** 2
 
     ones = [np.ones(count) for count in heads]
-    slopes = jax.vmap(jax.grad(loss), (None, 0, 0))(ones, tokens, labels)
+    slopes = jax.jit(jax.vmap(jax.grad(loss), (None, 0, 0)))(ones, tokens, labels)
     outputs = outputs_of(weights, episodes)
     for found, slope in zip(gradient_scores(outputs, normalised=False), slopes):
         np.testing.assert_allclose(found, np.abs(slope).mean(axis=0), rtol=1e-10)
