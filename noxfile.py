@@ -36,7 +36,7 @@ MUTATED = {  # room: its package, and the tests that are to notice a change
 MUTATION = """
 [tool.mutmut]
 source_paths = ["{package}"]
-also_copy = ["examples"]
+also_copy = ["docs", "examples"]
 pytest_add_cli_args_test_selection = ["{tests}"]
 pytest_add_cli_args = ["-m", "not slow"]
 """
@@ -140,7 +140,7 @@ def mutation(session, room):
     folder = Path(session.create_tmp()).resolve() / "mutation"  # mutmut works on copies beside it
     shutil.rmtree(folder, ignore_errors=True)
     package, tests = MUTATED[room]
-    for source in map(Path, (package, "tests", "examples")):
+    for source in map(Path, (package, "tests", "docs", "examples")):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, folder / source.name, ignore=ignored)
     settings = MUTATION.format(package=Path(package).name, tests=tests)

@@ -19,6 +19,7 @@ from bert import HEADS, Encoder
 from reviews import reviews
 from threadpoolctl import threadpool_limits
 
+from pathkernel_datasets.store import open_store
 from pathkernel_trained.correlation import interval, rank_correlations, resampled_heads
 
 LAYERS = 2  # of the encoder's six, so that there are 12² paths
@@ -179,21 +180,19 @@ def compare(store: Path, seed: int, random_orders: int, figure: Path) -> None:
 
 
 def _scores(store: Path) -> tuple[dict[str, np.ndarray], str]:
-    """The theory's scores at each width, and the name of those with most log evidence."""
-    import xarray as xr
-
-    study, found, evidence = xr.open_zarr(store), {}, {}
+    """The theory's scores at each width, and the name of those of least leave-one-out error."""
+    study, found, errors = open_store(store), {}, {}
     for width in study.width.values:
         point = study.sel(width=width).isel(seed=0)
-        best = point.isel(temperature=int(np.nanargmax(point.log_evidence.values)))
+        best = point.isel(temperature=int(point.leave_one_out_squared_error.argmin()))
         name = f"theory, N = {width:g}"
         found[name] = best.head_score.values.ravel()
-        evidence[name] = float(best.log_evidence)
+        errors[name] = float(best.leave_one_out_squared_error)
         print(
             f"{name}: T = {float(best.temperature):g}, accuracy {float(best.accuracy[0]):.3f}, "
-            f"log evidence {evidence[name]:.0f}"
+            f"leave-one-out squared error {errors[name]:.3f}"
         )
-    return found, max(evidence, key=evidence.__getitem__)
+    return found, min(errors, key=errors.__getitem__)
 
 
 def draw(

@@ -141,14 +141,13 @@ class Solution:
 
     @property
     def log_evidence(self) -> float:
-        """Leading-order log evidence ln p(Y), in nats.
+        """Leading-order log evidence ln p(Y), in nats; exact in the Gaussian process limit.
 
         NaN where a width is smaller than its order parameter: the prior of that one is singular,
         and the expansion about a regular minimum not defined.
         """
-        if any(
-            width < size for width, size in zip(self.network.degrees_of_freedom, self.network.sizes)
-        ):
+        sizes = zip(self.network.degrees_of_freedom, self.network.sizes)
+        if self.status is not Status.GP_LIMIT and any(width < size for width, size in sizes):
             return math.nan
         coordinates = ChainCoordinates(self.network)
         excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))

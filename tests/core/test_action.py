@@ -10,6 +10,7 @@ from pathkernel_core import (
     PathKernels,
     entropy,
     entropy_gradient,
+    gp_limit,
     gp_order_parameters,
     minimise_action,
 )
@@ -108,6 +109,8 @@ def test_log_evidence_approaches_the_limits_at_any_width(generator):
     for width in (1e6, 1e9, 1e15, 1e200, 1e308):
         solution = minimise_action(problem, Network((2, 2), width), 0.3)
         assert abs(solution.log_evidence - want) < 100 / width + 1e-9
+    for width in (0.5, 3, 100):  # narrower than U, too, the limit is a Gaussian process
+        assert gp_limit(problem, Network((2, 2), width), 0.3).log_evidence == pytest.approx(want)
 
 
 def test_log_evidence_agrees_with_the_exact_integral_as_one_over_the_width():
