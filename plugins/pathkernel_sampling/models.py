@@ -102,11 +102,11 @@ class OrderParameterModel(_GivenOrderParameter):
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior."""
-        generator, draws, start = _generator(key), [], 0
+        generator, draws, remaining = _generator(key), [], np.asarray(self.degrees)
         for rows, columns in _indices(self.levels):
             values = generator.standard_normal(len(rows))
-            degrees = np.asarray(self.degrees)[start : start + len(rows)][rows == columns]
-            start += len(rows)
+            degrees, remaining = np.split(remaining, [len(rows)])
+            degrees = degrees[rows == columns]
             square = generator.chisquare(degrees)
             values[rows == columns] = np.sqrt(degrees / 2) * np.log(square / degrees)
             draws.append(values)

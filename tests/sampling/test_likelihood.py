@@ -43,6 +43,11 @@ def dense_energy(factor, features, labels):
     return 2 * jnp.log(jnp.diag(lower)).sum() + flat @ jnp.linalg.solve(noisy, flat)
 
 
+# compiled once for all tests
+dense_energy_and_gradient = jax.jit(jax.value_and_grad(dense_energy))
+energy_and_gradient = jax.jit(jax.value_and_grad(energy, argnums=1))
+
+
 CASES = [
     (kind, outputs, rank)
     for kind in ("examples", "features", "kernels")
@@ -57,8 +62,8 @@ def test_energy_and_gradient_are_those_of_the_dense_formula(kind, outputs, rank)
     generator = np.random.default_rng(rank)
     factor = jnp.asarray(generator.standard_normal((3 * outputs, rank)))
     form = space(kind, features, labels)
-    want, want_gradient = jax.jit(jax.value_and_grad(dense_energy))(factor, features, labels)
-    got, gradient = jax.jit(jax.value_and_grad(energy, argnums=1))(form, factor, TEMPERATURE)
+    want, want_gradient = dense_energy_and_gradient(factor, features, labels)
+    got, gradient = energy_and_gradient(form, factor, TEMPERATURE)
     np.testing.assert_allclose(got, want, rtol=1e-11)
     np.testing.assert_allclose(gradient, want_gradient, rtol=1e-8, atol=1e-9)
 
@@ -69,10 +74,11 @@ def test_gradient_is_that_of_finite_differences(kind, outputs, rank):
     generator = np.random.default_rng(rank)
     factor = generator.standard_normal((3 * outputs, rank))
     direction = generator.standard_normal(factor.shape)
-    value = jax.jit(energy)
-    slope = np.sum(jax.jit(jax.grad(energy, argnums=1))(form, factor, TEMPERATURE) * direction)
+    slope = np.sum(energy_and_gradient(form, factor, TEMPERATURE)[1] * direction)
     step = 1e-5
-    above, below = (value(form, factor + s * direction, TEMPERATURE) for s in (step, -step))
+    above, below = (
+        energy_and_gradient(form, factor + s * direction, TEMPERATURE)[0] for s in (step, -step)
+    )
     np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-6)
 
 
