@@ -7,6 +7,7 @@ that of Vinyals et al. (2016) as torchmeta ships it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -155,11 +156,10 @@ def read_drawings(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
             raise LookupError(f"folder must be one of {', '.join(_ARCHIVES)}, but is {folder!r}")
         path = locate(_ARCHIVES[folder])
         known = path.stat()
-        _check_contents(path, folder, known.st_size, known.st_mtime_ns)
-        with DrawingArchive(path, folder) as archive:
-            for place, (character, number) in enumerate(drawings):
-                if character.folder == folder:
-                    images[place] = resize(archive.drawing(character, number))
+        archive = _opened(path, folder, known.st_size, known.st_mtime_ns)
+        for place, (character, number) in enumerate(drawings):
+            if character.folder == folder:
+                images[place] = resize(archive.drawing(character, number))
     return np.stack(images)
 
 
@@ -263,12 +263,15 @@ class DrawingArchive:
             raise damaged(self.path, f"{entry.filename} cannot be read ({error})") from error
 
 
-@functools.cache
-def _check_contents(path: Path, folder: str, size: int, changed: int) -> None:
-    """Raise an ImageDataError unless the drawings are the public ones; looks once at each file."""
-    with DrawingArchive(path, folder) as archive:
+@functools.lru_cache(maxsize=len(_ARCHIVES))
+def _opened(path: Path, folder: str, size: int, changed: int) -> DrawingArchive:
+    """Archive whose drawings are the public ones; it stays open, as its directory is long."""
+    with contextlib.ExitStack() as stack:
+        archive = stack.enter_context(DrawingArchive(path, folder))
         if archive.content_digest() != _CONTENTS[folder]:
             raise damaged(path, "it holds other drawings than the public archive")
+        stack.pop_all()
+    return archive
 
 
 def archive_digest(entries: Iterable[zipfile.ZipInfo]) -> str:

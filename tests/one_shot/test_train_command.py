@@ -13,7 +13,7 @@ from pathkernel_trained.network import NetworkShape
 from without_jax import without_jax
 
 NEEDS_EXTRA = "training needs the extra: pip install pathkernel[training]"
-TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.002")
+TINY = ("--layers", "1", "--heads", "2", "--width", "8", "--qk-width", "4", "--epochs", "0.2")
 needs_data = pytest.mark.skipif(
     not os.environ.get("PATHKERNEL_DATA"),
     reason="set PATHKERNEL_DATA to a folder that holds the image archives",
@@ -124,12 +124,15 @@ def test_the_command_trains_and_goes_on(capsys, monkeypatch, tmp_path):
     pytest.importorskip("optax", reason=NEEDS_EXTRA)
     import xarray as xr
 
-    from pathkernel_one_shot import training
+    from pathkernel_one_shot import data, training
     from pathkernel_tasks.heads_file import read_heads
     from pathkernel_trained.checkpoint import read_checkpoint
 
     monkeypatch.chdir(tmp_path)
-    read_once = functools.cache(training.omniglot_data)  # 24,000 drawings take seconds
+    splits = data.split_characters()
+    few = splits | {"train": splits["train"][::10]}  # all 24,000 drawings take seconds
+    monkeypatch.setattr(data, "split_characters", lambda: few)
+    read_once = functools.cache(training.omniglot_data)
     monkeypatch.setattr(training, "omniglot_data", read_once)
     folder = tmp_path / "one-shot-images-1-2-8-4"
     for again in (False, True):
