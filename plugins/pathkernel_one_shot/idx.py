@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import math
@@ -120,8 +121,8 @@ class IdxImages:
     """
 
     def __init__(self, source: IdxSet):
-        self._pixels = read_idx(locate(source.images), source.images_digest)
-        self._labels = read_idx(locate(source.labels), source.labels_digest)
+        self._pixels = _held(locate(source.images), source.images_digest)
+        self._labels = _held(locate(source.labels), source.labels_digest)
 
     def of_class(self, label: int) -> np.ndarray:
         """Numbers, ascending, of the images of class ``label`` (0 to 9)."""
@@ -130,3 +131,13 @@ class IdxImages:
     def read(self, numbers: Iterable[int]) -> np.ndarray:
         """Images by number, (n, 32, 32), grey values 0 to 1."""
         return np.stack([resize(self._pixels[number]) for number in numbers])
+
+
+def _held(path: Path, digest: str) -> np.ndarray:
+    known = path.stat()
+    return _read_once(path, digest, known.st_size, known.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)  # images and labels of two sets, 15 MiB; every seed asks for them
+def _read_once(path: Path, digest: str, size: int, changed: int) -> np.ndarray:
+    return read_idx(path, digest)

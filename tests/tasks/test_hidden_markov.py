@@ -199,7 +199,7 @@ def results(request):
         problem = pk.PathKernels(xi, train.labels)
         solution = pk.minimise_action(problem, network, 0.01)
         entry = {
-            "accuracy": pk.accuracy(solution.predict(new).mean, test.labels),
+            "accuracy": pk.accuracy(solution.predict_mean(new), test.labels),
             "order parameter": solution.order_parameter,
             "scores": pk.head_scores(network, solution.order_parameter),
         }
@@ -207,7 +207,7 @@ def results(request):
         for name, kept in {**whole, **realisation.sub_networks}.items():
             paths = network.paths_through(kept)
             limit = pk.gp_limit(problem.keep_paths(paths), network.keep_heads(kept), 0.01)
-            entry[name] = pk.accuracy(limit.predict(new[:, paths]).mean, test.labels)
+            entry[name] = pk.accuracy(limit.predict_mean(new[:, paths]), test.labels)
         found.append(entry)
     return request.param, found
 
