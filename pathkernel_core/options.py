@@ -7,7 +7,8 @@ line of code for the command line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
+from numbers import Real
 from typing import Any
 
 NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
@@ -53,6 +54,45 @@ def option(
         "required": required,
     }
     return field(default=default, metadata=metadata)
+
+
+def option_type(declared: Field) -> Any:
+    """Type of an option's value."""
+    about = declared.metadata
+    return about.get("type") or (str if declared.default is None else type(declared.default))
+
+
+def takes_several(declared: Field) -> bool:
+    """Whether a study may take several values of an option: numbers, or words to choose from."""
+    return option_type(declared) in (int, float) or bool(declared.metadata.get("choices"))
+
+
+def several_values(configured: Any, name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Values of one option of a task for a study to take in turn, of the option's type.
+
+    Raises
+    ------
+    ValueError
+        If there is no such option, it takes one value only, or no or equal values are given.
+    """
+    declared = {entry.name: entry for entry in fields(configured)}
+    if name not in declared:
+        listed = ", ".join(declared) or "none"
+        raise ValueError(f"{configured.name} has no option {name!r}; its options: {listed}")
+    if not takes_several(declared[name]):
+        raise ValueError(
+            f"the option {name!r} takes one value: several may be given of numbers, and of words "
+            "to choose from"
+        )
+    kind = option_type(declared[name])
+    found = tuple(kind(value) if isinstance(value, Real) else value for value in values)
+    types = {type(value) for value in found}
+    words = declared[name].metadata.get("choices")
+    if found != tuple(values) or not (types == {kind} or (words and types == {str})):
+        raise ValueError(f"{name} must be values of type {kind.__name__}, not {values!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} holds a value twice: {', '.join(map(str, found))}")
+    return found
 
 
 def check_options(configured: Any) -> None:

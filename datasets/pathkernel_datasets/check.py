@@ -14,8 +14,9 @@ import zarr
 from pathkernel_datasets.checksums import damaged_chunks, is_checked
 from pathkernel_datasets.lock import exclusive, lock_of
 from pathkernel_datasets.metadata import damaged_metadata
-from pathkernel_datasets.schema import POINT
 from pathkernel_datasets.store import Store, check_store
+from pathkernel_datasets.study import grid_of
+from pathkernel_datasets.swept import words_of
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,16 @@ def check(path: str | os.PathLike) -> Checked:
         metadata = damaged_metadata(path)
         if metadata:
             return Checked(tuple(f"{name} {fault}" for name, fault in metadata.items()))
-        grid = check_store(path)
+        grid = grid_of(check_store(path))
         store = Store(path)
         study = []
         for marker in store.markers:
             for index, faults in store.damaged(marker).items():
-                at = ", ".join(f"{dim} {grid[f'{dim}s'][i]:g}" for dim, i in zip(POINT, index))
+                place = {dim: values[i] for (dim, values), i in zip(grid.items(), index)}
+                at = ", ".join(
+                    words_of(dim, value if isinstance(value, str) else f"{value:g}")
+                    for dim, value in place.items()
+                )
                 study += [f"{name} at {at} {fault}" for name, fault in sorted(faults.items())]
         arrays = _arrays(zarr.open_group(path, mode="r"))
         labels = {

@@ -17,6 +17,7 @@ import xarray as xr
 from pathkernel_datasets.choices import CHOICES, WORDS, choices_of
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.swept import check_single
 
 NOT_COMPUTED = STATUS_CODES["not computed"]
 
@@ -25,6 +26,7 @@ _TIES = "leave_one_out_log_density"
 
 def complete_seeds(dataset: xr.Dataset) -> np.ndarray:
     """Seeds of which every grid point and every limit is computed."""
+    check_single(dataset)
     computed = (dataset["status"] != NOT_COMPUTED).all(("temperature", "width"))
     done = computed & (dataset["reference_done"] != 0).all("temperature")
     return dataset["seed"].values[done.values]

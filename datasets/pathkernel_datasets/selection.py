@@ -17,6 +17,7 @@ from pathkernel_datasets.choice import (
 from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.swept import check_single
 
 CONVERGED = STATUS_CODES["converged"]
 
@@ -79,10 +80,12 @@ class Selection:
     ------
     ValueError
         If the store does not have the temperature asked for, or what the choice goes by: a
-        score of validation examples, or a log evidence at all of its widths.
+        score of validation examples, or a log evidence at all of its widths; or if the dataset
+        holds several values of an option of its task.
     """
 
     def __init__(self, dataset: xr.Dataset, temperature: float | str | None = None):
+        check_single(dataset)
         self._dataset = dataset
         available = dataset["temperature"].values
         # the markers first: what they vouch for is then surely there, even while a run goes on

@@ -7,7 +7,8 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,9 @@ from pathkernel_datasets.labelling import (
 from pathkernel_datasets.memory import bytes_in_words
 from pathkernel_datasets.metadata import consolidate, copy_metadata
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
-from pathkernel_datasets.study import SCHEMA_VERSION, differences
+from pathkernel_datasets.study import SCHEMA_VERSION, differences, grid_of
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
-_DIMS = {marker.name: marker.dims for marker in MARKERS}
 _INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
 
 
@@ -61,6 +61,8 @@ class Store:
             self._group = zarr.open_group(path, mode="r+", zarr_format=3)
             self._arrays = dict(self._group.arrays())
         self._variables = frozenset(variable_names(self._group.attrs))
+        self._study = json.loads(self._group.attrs["study"])
+        self._grid = grid_of(self._study)
         self._marked: dict[str, np.ndarray] = {}
 
     @classmethod
@@ -82,7 +84,11 @@ class Store:
         StoreError
             If there is not enough disk space, or two variables have one name.
         """
-        variables = (*variables, *MARKERS)
+        grid = grid_of(study)
+        swept = tuple(dim for dim in grid if dim not in POINT)
+        variables = [
+            replace(variable, dims=(*swept, *variable.dims)) for variable in (*variables, *MARKERS)
+        ]
         names = [*coordinates, *(variable.name for variable in variables)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -110,7 +116,7 @@ class Store:
                 write_dataset(dataset, partial)
                 codecs = CHECKED if held is None else held._arrays["status"].compressors
                 for variable in variables:
-                    _create_array(partial, variable, sizes, codecs)
+                    _create_array(partial, variable, sizes, grid, codecs)
                 if held is not None:
                     cls(partial)._take_over(held)
                 consolidate(partial)
@@ -150,19 +156,37 @@ class Store:
 
     def _take_over(self, held: Store) -> None:
         """Let chunks and results of a store of a smaller grid be here too, at their points."""
+        group = zarr.open_group(held.path, mode="r", use_consolidated=False)
+        results = sorted(group.group_keys())
+        if results and len(self._grid) > len(held._grid):
+            raise StoreError(
+                f"{held.path} holds results of a single value of {next(iter(self._grid))} "
+                f"({', '.join(results)}), which do not go with several; choose another file"
+            )
+        single = held._study["options"]  # of the option that has several values only here
         places = {
-            dim: [self.read(dim).tolist().index(value) for value in held.read(dim).tolist()]
-            for dim in POINT
+            dim: [values.index(value) for value in held._grid.get(dim) or [single[dim]]]
+            for dim, values in self._grid.items()
         }
         for name in filter(held.is_variable, held._arrays):
             old, new = held._arrays[name], self._arrays[name]
+            dims = [dim for dim in new.metadata.dimension_names if dim in places]
+            inner = new.shape[len(dims) :]
             for chunk in chunks_of(old):
                 if chunk_file(old, chunk).exists():
-                    along = zip(chunk, old.metadata.dimension_names)
-                    here = chunk_file(new, tuple(places.get(d, range(1))[i] for i, d in along))
-                    here.parent.mkdir(parents=True, exist_ok=True)
-                    link_or_copy(chunk_file(old, chunk), here)
-        for name in zarr.open_group(held.path, mode="r", use_consolidated=False).group_keys():
+                    at = dict(zip(old.metadata.dimension_names, chunk))
+                    index = tuple(places[dim][at.get(dim, 0)] for dim in dims)
+                    if old.shape[old.ndim - len(inner) :] == inner:
+                        here = chunk_file(new, (*index, *(0 for _ in inner)))
+                        here.parent.mkdir(parents=True, exist_ok=True)
+                        link_or_copy(chunk_file(old, chunk), here)
+                        continue
+                    try:
+                        values = old[chunk[: old.ndim - len(inner)]]
+                    except Exception:  # it is damaged, and computed again
+                        continue
+                    _write_padded(new, index, values)
+        for name in results:
             shutil.copytree(held.path / name, self.path / name, copy_function=link_or_copy)
 
     def _unmark_damaged(self) -> None:
@@ -229,13 +253,7 @@ class Store:
         the rest is NaN, as are variables without a value.
         """
         for name in {*self._vouched(marker), *values}:
-            array = self._arrays[name]
-            whole = np.full(array.shape[len(index) :], array.fill_value, array.dtype)
-            if name in values:
-                value = np.asarray(values[name])
-                whole[tuple(map(slice, value.shape))] = value
-            if whole.size:
-                write_chunk(array, (*index, *(0 for _ in whole.shape)), whole)
+            _write_padded(self._arrays[name], index, values.get(name))
         sync()  # the marker must not outlast a power failure that they do not
         self._mark(marker, index, code)
 
@@ -272,13 +290,24 @@ class Store:
 
     def _vouched(self, marker: str) -> list[str]:
         """Variables that a marker vouches for: with its dimensions and no more of the grid."""
-        dims = _DIMS[marker]
+        dims = self._arrays[marker].metadata.dimension_names
         return [
             name
             for name, array in self._arrays.items()
-            if tuple(dim for dim in array.metadata.dimension_names or () if dim in POINT) == dims
-            and name not in MARKER_NAMES | set(POINT)
+            if name not in MARKER_NAMES | set(self._grid)
+            and tuple(dim for dim in array.metadata.dimension_names or () if dim in self._grid)
+            == dims
         ]
+
+
+def _write_padded(array: zarr.Array, index: tuple[int, ...], value: Any) -> None:
+    """Write a value at a grid index, and NaN where it ends, or everywhere if it is None."""
+    whole = np.full(array.shape[len(index) :], array.fill_value, array.dtype)
+    if value is not None:
+        value = np.asarray(value)
+        whole[tuple(map(slice, value.shape))] = value
+    if whole.size:
+        write_chunk(array, (*index, *(0 for _ in whole.shape)), whole)
 
 
 def check_store(path: Path) -> dict[str, Any]:
@@ -316,10 +345,10 @@ def check_store(path: Path) -> dict[str, Any]:
         ) from None
     if missing:
         raise StoreError(f"{path} is damaged: it lacks {', '.join(sorted(missing))}; {remedy}")
-    for name in POINT:
+    for name, labels in grid_of(study).items():
         try:
             array = zarr.open_array(path / name, mode="r", zarr_format=3)
-            intact = np.array_equal(read_array(array), study[f"{name}s"])
+            intact = np.array_equal(read_array(array), labels)
         except Exception:  # whatever the decoder of a damaged file raises
             intact = False
         if not intact:
@@ -351,7 +380,11 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
 
 
 def _create_array(
-    folder: Path, variable: Variable, sizes: Mapping[str, int], codecs: Sequence[Any]
+    folder: Path,
+    variable: Variable,
+    sizes: Mapping[str, int],
+    grid: Container[str],
+    codecs: Sequence[Any],
 ) -> None:
     """Array filled with NaN, one chunk per grid point so that points are written alone.
 
@@ -362,7 +395,7 @@ def _create_array(
     if variable.name == "status":
         attributes["flag_values"] = list(STATUS_CODES.values())
         attributes["flag_meanings"] = " ".join(name.replace(" ", "_") for name in STATUS_CODES)
-    chunk = [1 if dim in POINT else max(1, sizes[dim]) for dim in variable.dims]
+    chunk = [1 if dim in grid else max(1, sizes[dim]) for dim in variable.dims]
     in_bytes = BytesCodec(endian=None if dtype == "int8" else "little")
     metadata = {
         "shape": [sizes[dim] for dim in variable.dims],

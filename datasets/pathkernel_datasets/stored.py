@@ -72,14 +72,33 @@ class StoredStudy:
 
         Raises
         ------
+        StoreError
+            If the store holds several values of an option.
         UnknownNameError
             If no plugin provides it.
         """
+        self.check_single()
         options = dict(self.identity["options"])
         for name in file_options(options, self.identity["provenance"]):
             found = filter(os.path.exists, self.places(options[name]))
             options[name] = str(next(found, options[name]))
         return self.plugins.task(self.identity["task"])(**options | replaced)
+
+    def check_single(self) -> None:
+        """Check that the store holds one value of every option of its task.
+
+        Raises
+        ------
+        StoreError
+            If it does not.
+        """
+        for name in self.identity.get("sweep", ()):
+            value = self.identity["options"][name][0]
+            raise StoreError(
+                f"{self.path} holds several values of the option {name!r}, and this needs a study "
+                f"of one: run one into a store of its own, with --{name.replace('_', '-')} {value} "
+                "--out FILE.zarr"
+            )
 
     def places(self, file: str | os.PathLike) -> list[Path]:
         """Where a file of the study may lie: where it was, beside the store, or here."""
@@ -187,7 +206,8 @@ def compute_result(
     Raises
     ------
     StoreError
-        If the path is no store, the store is damaged, or another process writes into it.
+        If the path is no store, the store is damaged or holds several values of an option, or
+        another process writes into it.
     ValueError
         If an option of the result is too small.
     PluginError
@@ -196,6 +216,7 @@ def compute_result(
     """
     check_options(result)
     study = StoredStudy(store, plugins)
+    study.check_single()
     if result.name in study.dataset.variables or result.name == "study":
         raise PluginError(
             f"the result {result.name!r} has the name of a variable of the study, or of the study "

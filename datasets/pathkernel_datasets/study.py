@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import numbers
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
@@ -15,11 +16,14 @@ import numpy as np
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.network import positive
-from pathkernel_core.options import check_options
+from pathkernel_core.options import check_options, several_values
 from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.errors import TaskError
+from pathkernel_datasets.schema import POINT
 
 SCHEMA_VERSION = 2
+
+_OF_VALUE = ("provenance", "drawn")  # entries of an identity that each value of an option has
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,15 @@ class Study:
     variances : float or sequence of float, optional
         Prior variances σ²_0, σ²_1 … σ²_L, σ²_a of the weights, or one number for all; by default
         the task's own.
+    sweep : mapping of str to sequence, optional
+        Several values of an option of the task, a number or one of some words, by its name. They
+        are a dimension of what is computed, in front of the others.
 
     Raises
     ------
     ValueError
-        If a number is out of range or appears twice, or an option of the task is too small.
+        If a number is out of range or appears twice, or an option of the task is too small or does
+        not take several values.
     TypeError
         If the task is none, or a single number is given where several may be.
     """
@@ -55,6 +63,7 @@ class Study:
     backend: str
     dtype: str
     variances: float | tuple[float, ...]
+    sweep: Mapping[str, tuple[Any, ...]] = field(hash=False)
 
     def __init__(
         self,
@@ -65,9 +74,21 @@ class Study:
         backend: str = "numpy",
         dtype: str = "float64",
         variances: float | Sequence[float] | None = None,
+        sweep: Mapping[str, Sequence[Any]] | None = None,
     ):
         if not isinstance(task, Task):
             raise TypeError(f"task must be a task with its options, as Custom(…), not {task!r}")
+        swept = {}
+        for name, several in (sweep or {}).items():
+            values = several_values(task, name, _sequence(name, several))
+            task = dataclasses.replace(task, **{name: values[0]})
+            if len(values) > 1:
+                swept[name] = values
+        if len(swept) > 1:
+            raise ValueError(
+                f"one option may have several values, not {' and '.join(swept)}; run a study for "
+                "each value of the others, into a store of its own"
+            )
         check_options(task)
         widths = _sequence("widths", task.widths if widths is None else widths)
         temperatures = _sequence(
@@ -98,24 +119,43 @@ class Study:
         set_(self, "backend", backend)
         set_(self, "dtype", dtype)
         set_(self, "variances", variances)
+        set_(self, "sweep", swept)
 
-    def on_grid(
-        self, widths: Sequence[float], temperatures: Sequence[float], seeds: Sequence[int]
-    ) -> Study:
-        """The same study on another grid."""
+    @property
+    def grid(self) -> dict[str, Sequence[Any]]:
+        """Values along every dimension of the grid: of the option that is swept, and of points."""
+        return {**self.sweep, **dict(zip(POINT, (self.seeds, self.temperatures, self.widths)))}
+
+    def on_grid(self, grid: Mapping[str, Sequence[Any]]) -> Study:
+        """The same study on another grid, some dimensions of which may be left out."""
+        values = self.grid | dict(grid)
+        seeds, temperatures, widths = (values.pop(name) for name in POINT)
         how = (self.backend, self.dtype, self.variances)
-        return Study(self.task, widths, temperatures, seeds, *how)
+        return Study(self.task, widths, temperatures, seeds, *how, values)
+
+    @property
+    def singles(self) -> list[Study]:
+        """The studies of single values of the option that is swept; itself if none is."""
+        found = [self.on_grid({name: [v]}) for name, values in self.sweep.items() for v in values]
+        return found or [self]
+
+    def begun(self, held: Mapping[str, Any]) -> Study:
+        """The same study on the grid of a store, by the identity of what it holds."""
+        options = self.task.options()
+        single = {name: [held["options"].get(name, options[name])] for name in self.sweep}
+        grid = single | grid_of(held)
+        return self.on_grid({name: grid[name] for name in grid if name in {*POINT, *options}})
 
     def joined(self, held: Study) -> Study:
         """The study on the grid of both, in the order of the one that holds the other.
 
         If neither does, what is new comes behind what the other holds.
         """
-        return self.on_grid(
-            _joined(self.widths, held.widths),
-            _joined(self.temperatures, held.temperatures),
-            _joined(self.seeds, held.seeds),
-        )
+        names = {**held.grid, **self.grid}
+        return self.on_grid({name: _joined(self._along(name), held._along(name)) for name in names})
+
+    def _along(self, name: str) -> tuple[Any, ...]:
+        return tuple(self.grid[name]) if name in self.grid else (getattr(self.task, name),)
 
     def identity(self) -> dict[str, Any]:
         """All that determines the results, as plain values, see :func:`differences`.
@@ -123,6 +163,15 @@ class Study:
         Among it what the task draws with the first seed, so that results of code that has changed
         are not taken for those of the code that is installed. Paths of files are absolute.
         """
+        parts = [single._identity() for single in self.singles]
+        found = dict(parts[0])
+        for name, values in self.sweep.items():
+            found["options"] = found["options"] | {name: list(values)}
+            of_values = ({key: part[key] for key in _OF_VALUE} for part in parts)
+            found["sweep"] = {name: dict(zip(map(str, values), of_values))}
+        return found
+
+    def _identity(self) -> dict[str, Any]:
         options, provenance = self.task.options(), self.task.provenance()
         for name in file_options(options, provenance):
             if os.path.exists(options[name]):
@@ -145,6 +194,12 @@ class Study:
                 }
             )
         )
+
+
+def grid_of(identity: Mapping[str, Any]) -> dict[str, list]:
+    """Values along every dimension of a store's grid, by the identity of its study."""
+    swept = {name: identity["options"][name] for name in identity.get("sweep", ())}
+    return swept | {name: identity[f"{name}s"] for name in POINT}
 
 
 def _joined(wanted: tuple, held: tuple) -> tuple:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from pathkernel_datasets.schema import (
 )
 from pathkernel_datasets.store import Store, check_store, open_store
 from pathkernel_datasets.study import Study, versions
+from pathkernel_datasets.swept import Layout, joined_layout, label_of, words_of
 from pathkernel_datasets.watching import supervised
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
@@ -112,25 +114,25 @@ def compute_study(
         store: Any = None
         if path.exists() and not _is_empty_folder(path):
             held = check_store(path)
-            begun = study.on_grid(held["widths"], held["temperatures"], held["seeds"])
+            begun = study.begun(held)
             store = Store.resume(path, held, begun.identity())
             analyses = _stored_analyses(store, analyses)
             study = study.joined(begun)
         computed = 0
-        total = len(study.seeds) * len(study.temperatures) * len(study.widths)
+        total = math.prod(map(len, study.grid.values()))
         grows = store is None or study != begun
         worked = False
-        for index, seed in enumerate(study.seeds):
+        for index, single, seed, words in _draws(study):
             if not grows and _complete(store, index):
                 continue
             worked = True
             done = 0 if store is None else int((store.marker("status") != 0).sum())
-            report(Progress(done, total, f"seed {seed}: data and attention"))
-            data = prepare_data(study, seed, library)
+            report(Progress(done, total, f"{words}: data and attention"))
+            data = prepare_data(single, seed, library)
             if grows:
                 store = _create(path, study, data, analyses, library, store)
                 grows = False
-            computed += _fill_seed(store, study, index, data, analyses, report, total)
+            computed += _fill_seed(store, single, index, words, data, analyses, report, total)
         if worked:
             report(Progress(total, total, "complete"))
         return computed
@@ -160,6 +162,24 @@ def _create(
     library: ArrayLibrary,
     held: Store | None,
 ) -> Store:
+    layouts = []
+    for place, single in enumerate(study.singles):  # before any is computed
+        drawn = prepare_data(single, study.seeds[0], library) if place else data
+        label = label_of(single.task, study.sweep)
+        layouts.append(_layout(single, label, drawn, analyses, library))
+    layout = joined_layout(study, layouts) if study.sweep else layouts[0]
+    whole = (layout.variables, layout.coordinates, layout.attributes)
+    return Store.create(path, *whole, study.identity(), held)
+
+
+def _layout(
+    study: Study,
+    label: str,
+    data: PreparedData,
+    analyses: tuple[Analysis, ...],
+    library: ArrayLibrary,
+) -> Layout:
+    """What the store of a study holds."""
     network = data.network
     situation = Situation(data.realisation, data.xi, data.labels, network)
     extra: dict[str, Any] = {}
@@ -174,8 +194,7 @@ def _create(
         *(validation_variables(kind) if data.validation is not None else ()),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
     ]
-    return Store.create(
-        path,
+    return Layout(
         variables,
         coordinates(
             network,
@@ -187,9 +206,9 @@ def _create(
             data.realisation.output_names,
         ),
         {
-            "title": f"Attention-path theory of {study.task.label}: {study.task.summary}",
+            "title": f"Attention-path theory of {label}: {study.task.summary}",
             "task": study.task.name,
-            "label": study.task.label,
+            "label": label,
             "analyses": [analysis.name for analysis in analyses],
             "sub_networks": {
                 name: " and ".join(
@@ -210,19 +229,26 @@ def _create(
             "device": library.device,
             "package_versions": versions(_RECORDED_VERSIONS),
         },
-        study.identity(),
-        held,
     )
 
 
-def _complete(store: Store, seed: int) -> bool:
-    return all(bool((store.marker(name)[seed] != 0).all()) for name in store.markers)
+def _draws(study: Study) -> Iterator[tuple[tuple[int, ...], Study, int, str]]:
+    """Data to be drawn: place in the grid, study of one value of each option, seed, words."""
+    for place, single in enumerate(study.singles):
+        value = "".join(f"{words_of(name, getattr(single.task, name))}, " for name in study.sweep)
+        for index, seed in enumerate(study.seeds):
+            yield (place, index) if study.sweep else (index,), single, seed, f"{value}seed {seed}"
+
+
+def _complete(store: Store, place: tuple[int, ...]) -> bool:
+    return all(bool((store.marker(name)[place] != 0).all()) for name in store.markers)
 
 
 def _fill_seed(
     store: Store,
     study: Study,
-    seed: int,
+    place: tuple[int, ...],
+    words: str,
     data: PreparedData,
     analyses: tuple[Analysis, ...],
     report: Report,
@@ -232,23 +258,21 @@ def _fill_seed(
     problem = PathKernels(data.xi, data.labels)
     done = int((store.marker("status") != 0).sum())
     of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
-    if not store.marker("data_done")[seed]:
-        store.write((seed,), data_values(data, analyses), "data_done", 1)
+    if not store.marker("data_done")[place]:
+        store.write(place, data_values(data, analyses), "data_done", 1)
     for t, temperature in enumerate(study.temperatures):
-        if not store.marker("reference_done")[seed, t]:
-            report(
-                Progress(done, total, f"seed {study.seeds[seed]}, T = {temperature:g}, GP limit")
-            )
+        if not store.marker("reference_done")[(*place, t)]:
+            report(Progress(done, total, f"{words}, T = {temperature:g}, GP limit"))
             values = reference_values(data, problem, temperature, of_solution)
-            store.write((seed, t), values, "reference_done", 1)
+            store.write((*place, t), values, "reference_done", 1)
     computed = 0
     for w, width in enumerate(study.widths):
         network = dataclasses.replace(data.network, widths=(width,) * len(data.network.widths))
-        missing = np.flatnonzero(store.marker("status")[seed, :, w] == 0)
+        missing = np.flatnonzero(store.marker("status")[place][:, w] == 0)
         start = None
         for t in _down_to(study.temperatures, missing):
             temperature = study.temperatures[t]
-            doing = f"seed {study.seeds[seed]}, T = {temperature:g}, N = {width:g}"
+            doing = f"{words}, T = {temperature:g}, N = {width:g}"
             here = Progress(done + computed, total, doing)
             report(here)
 
@@ -260,7 +284,7 @@ def _fill_seed(
             if t in missing:  # the others were stored before a stop; here they are starts only
                 code = "not_positive_definite" if solution is None else solution.status.name.lower()
                 values = point_values(data, solution, of_solution)
-                store.write((seed, t, w), values, "status", STATUS_CODES[code])
+                store.write((*place, t, w), values, "status", STATUS_CODES[code])
                 computed += 1
             start = solution if solution is not None and solution.status.ok else None
     return computed

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from pathkernel_core.options import option_type, takes_several
 from pathkernel_datasets.choices import WORDS
 
 RESERVED = frozenset(
@@ -68,6 +69,19 @@ class NumberOrWord(click.ParamType):
             return self.fail(f"{value!r} is neither a temperature nor one of {words}", param, ctx)
 
 
+class Several(click.ParamType):
+    """One value of an option, or several, separated by commas."""
+
+    def __init__(self, one: click.ParamType):
+        self.one, self.name = one, one.name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Text → value, or tuple of values."""
+        parts = value.split(",") if isinstance(value, str) else [value]
+        values = tuple(self.one.convert(part, param, ctx) for part in parts)
+        return values if len(values) > 1 else values[0]
+
+
 temperature_option = click.option(
     "--temperature",
     type=NumberOrWord(WORDS),
@@ -79,9 +93,11 @@ temperature_option = click.option(
 """Option of commands that report a study."""
 
 
-def options_of(configured: type) -> list[click.Option]:
-    """Options of a task or a result, one for each of its fields."""
-    return [_option(entry) for entry in dataclasses.fields(configured)]
+def options_of(configured: type, *, several: bool = False) -> list[click.Option]:
+    """Options of a task or a result, one for each of its fields; some may take several values."""
+    return [
+        _option(entry, several and takes_several(entry)) for entry in dataclasses.fields(configured)
+    ]
 
 
 def help_of(configured: Any, *, summarised: bool = False) -> str:
@@ -90,15 +106,22 @@ def help_of(configured: Any, *, summarised: bool = False) -> str:
     return f"{configured.summary}.\n\n{description}" if summarised else description
 
 
-def _option(entry: dataclasses.Field) -> click.Option:
+def _option(entry: dataclasses.Field, several: bool) -> click.Option:
     about, dashed = entry.metadata, entry.name.replace("_", "-")
-    kind = about.get("type") or (str if entry.default is None else type(entry.default))
+    kind = option_type(entry)
     flags = about.get("flags") or (f"--{dashed}",)
     if kind is bool:
         flags = (f"--{dashed}/--no-{dashed}",)
+    type_ = _parameter_type(kind, about.get("choices"), about.get("least"))
+    metavar = None
+    if several:
+        type_ = Several(click.types.convert_type(type_))
+        words = "|".join(about.get("choices") or ())
+        metavar = f"[{words}],…" if words else f"{type_.name.upper()},…"
     return click.Option(
         [*flags, entry.name],
-        type=_parameter_type(kind, about.get("choices"), about.get("least")),
+        type=type_,
+        metavar=metavar,
         default=entry.default,
         required=about.get("required", False),
         show_default=entry.default is not None,

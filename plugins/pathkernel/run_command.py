@@ -20,6 +20,7 @@ from pathkernel.output import (
     write_figures,
 )
 from pathkernel_core.hooks import Plugins
+from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
 
 if TYPE_CHECKING:
@@ -107,13 +108,15 @@ def _task_command(task: type[Task]) -> click.Command:
             show_default=True,
             help="Threads of the linear algebra on the CPU.",
         ),
-        *options_of(task),
+        *options_of(task, several=True),
     ]
     names = [entry.name for entry in dataclasses.fields(task)]
+    several = [entry.name for entry in dataclasses.fields(task) if takes_several(entry)]
 
     def callback(**values: Any) -> None:
-        task_options = {name: values.pop(name) for name in names}
-        _run_task(task(**task_options), **values)
+        options = {name: values.pop(name) for name in names}
+        sweep = {name: options[name] for name in several if isinstance(options[name], tuple)}
+        _run_task(task(**options | {name: sweep[name][0] for name in sweep}), sweep, **values)
 
     return click.Command(
         task.name, callback=callback, params=options, help=help_of(task, summarised=True)
@@ -122,6 +125,7 @@ def _task_command(task: type[Task]) -> click.Command:
 
 def _run_task(
     task: Task,
+    sweep: dict[str, tuple],
     widths: tuple[float, ...] | None,
     temperatures: tuple[float, ...] | None,
     seeds: tuple[int, ...],
@@ -139,7 +143,7 @@ def _run_task(
     from pathkernel_datasets.sweep import run_study
     from pathkernel_datasets.watching import showing_progress
 
-    study = Study(task, widths, temperatures, seeds, backend, dtype, variances)
+    study = Study(task, widths, temperatures, seeds, backend, dtype, variances, sweep)
     out = Path(f"{task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:

@@ -41,6 +41,7 @@ def show(
     store: Path, temperature: float | str | None, seed: int | None, gains: bool, only: str | None
 ) -> None:
     """Print the tables of a result store: of the study, and of every result beside it."""
+    from pathkernel_datasets.swept import each_value
     from pathkernel_views.tables import gain_table, rich_table
 
     if gains and (only is not None or seed is not None):
@@ -49,7 +50,8 @@ def show(
         )
     study, parts = _parts(store, only)
     if gains:
-        print_views([gain_table(study.dataset, temperature)])
+        datasets = each_value(study.dataset).values()
+        print_views([gain_table(dataset, temperature) for dataset in datasets])
         return
     for part in parts:
         if part == STUDY:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection, count_test_examples
+from pathkernel_datasets.swept import each_value, swept_option, words_of
 from pathkernel_views.drawing import (
     BLUE,
     GREY,
@@ -39,6 +40,7 @@ from pathkernel_views.figure_parts import (
     seed_index,
 )
 from pathkernel_views.path_figures import head_scores, kernels, order_parameters
+from pathkernel_views.swept_figure import swept
 from pathkernel_views.temperature_figure import temperature_choice
 
 _PARTS = (PURPLE, GREY, SKY)  # of sub-networks
@@ -204,7 +206,22 @@ def save_figures(
 def study_figures(
     dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
 ) -> dict[str, Callable[[], Figure]]:
-    """Functions that draw the figures of a study, by name; parameters as for the single ones."""
+    """Functions that draw the figures of a study, by name; parameters as for the single ones.
+
+    Of several values of an option, what is against it, and the figures of each in a folder.
+    """
+    figures: dict[str, Callable[[], Figure]]
+    option = swept_option(dataset)
+    if option is not None:
+        figures = {
+            f"{measure.name}_against_{option}": partial(swept, dataset, measure.name, temperature)
+            for measure in measures_of(dataset)
+        }
+        for value, part in each_value(dataset).items():
+            folder = words_of(option, value).replace(" ", "-").replace("/", "-")
+            of_value = study_figures(part, temperature, seed)
+            figures |= {f"{folder}/{name}": draw for name, draw in of_value.items()}
+        return figures
     figures = {
         measure.name: partial(measured, dataset, measure.name, temperature)
         for measure in measures_of(dataset)

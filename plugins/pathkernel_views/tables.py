@@ -16,6 +16,7 @@ from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
+from pathkernel_datasets.swept import each_value, swept_option, words_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -240,7 +241,8 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     Returns
     -------
     rich.table.Table
-        Ranges over the seeds stand beside the medians, below them if there are several test sets
+        Of several values of an option, the rows of one below those of the other. Ranges over the
+        seeds stand beside the medians, below them if there are several test sets
         or measures; none are shown for a single seed. Classes have a column for every test set,
         targets one for every measure.
 
@@ -249,8 +251,10 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     ValueError
         If the store does not have that temperature, or what the choice goes by.
     """
-    selection = Selection(dataset, temperature)
-    rows = _rows(dataset, selection)
+    parts = each_value(dataset)
+    selections = [Selection(part, temperature) for part in parts.values()]
+    groups = [_rows(part, chosen) for part, chosen in zip(parts.values(), selections)]
+    rows = [row for group in groups for row in group]
     measures = measures_of(dataset)
     if len(measures) > 1:  # which leaves no room for more
         own = _by_measure(rows, measures)
@@ -266,8 +270,14 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
         *own,
         Column("status", [row.status for row in rows], wraps=True),
     ]
+    lines, names, option = {dataset.sizes["width"] - 1}, {0}, swept_option(dataset)
+    if option is not None:
+        each = len(groups[0])
+        cells = [[str(value), *[None] * (each - 1)] for value in parts]
+        columns.insert(0, Column(words_of(option), [cell for group in cells for cell in group]))
+        lines, names = set(range(each - 1, len(rows), each)), {0, 1}
     title = str(dataset.attrs.get("title", "pathkernel study"))
-    return value_table(title, columns, _caption(dataset, selection), {dataset.sizes["width"] - 1})
+    return value_table(title, columns, _caption(dataset, selections), lines, names)
 
 
 def _by_test_set(rows: Sequence[Row], measure: Measure) -> list[Column]:
@@ -308,21 +318,22 @@ def _cell(spread: Spread, measure: Measure, stacked: bool) -> str:
     return f"{median} [{lowest}, {highest}]"
 
 
-def _caption(dataset: xr.Dataset, selection: Selection) -> str:
+def _caption(dataset: xr.Dataset, selections: Sequence[Selection]) -> str:
     seeds = dataset.sizes["seed"]
     shown = "median and range over the seeds" if seeds > 1 else "one seed"
     values = [str(value) for value in dataset["seed"].values]
     listed = ", ".join(values) if seeds <= 10 else f"{values[0]} to {values[-1]} ({seeds})"
+    chosen = {selection.describe() for selection in selections}
+    temperatures = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
     lines = [
         _measured(dataset, shown),
         f"{'Seeds' if seeds > 1 else 'Seed'} {listed}; "
         f"backend {dataset.attrs.get('backend', 'unknown')}, "
-        f"{dataset.attrs.get('dtype', 'unknown')}; {selection.describe()}.",
+        f"{dataset.attrs.get('dtype', 'unknown')}; {temperatures}.",
     ]
-    lines += [
-        f"{name.capitalize()}: {note}"
-        for name, note in json_attribute(dataset.attrs, "notes").items()
-    ]
+    every = [json_attribute(part.attrs, "notes") for part in each_value(dataset).values()]
+    notes = [f"{name.capitalize()}: {note}" for held in every for name, note in held.items()]
+    lines += dict.fromkeys(notes)
     status = dataset["status"].values
     missing = int((status == NOT_COMPUTED).sum())
     if missing:

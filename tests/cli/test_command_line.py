@@ -96,6 +96,31 @@ def test_prior_variances(invoke, tmp_path):
     assert "variances: the store has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
 
 
+def test_several_values_of_an_option(invoke):
+    """Run, show and check them; results, which take one value, say how to get it."""
+    small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")
+    status, out, err = invoke(*small, "--examples", "4,8")
+    assert status == 0, err
+    assert open_store("hidden-markov.zarr").examples.values.tolist() == [4, 8]
+    assert [line.split()[0] for line in out.splitlines() if " N = 10 " in line] == ["4", "8"]
+    _, out, _ = invoke("show", "hidden-markov.zarr", "--gains")
+    assert out.count("Gain over") == 2
+    assert "examples 8" in out
+    status, _, err = invoke("correct", "hidden-markov.zarr", "--widths", "10")
+    assert status == 1
+    assert "several values of the option 'examples'" in err
+    assert "--examples 4 --out FILE.zarr" in err
+    assert invoke("check", "hidden-markov.zarr")[0] == 0
+    status, _, err = invoke(*small, "--examples", "4,x")
+    assert status == 2
+    assert "'x' is not a valid integer" in err
+    status, _, err = invoke(*small, "--variant", "plain,strong-noise", "--out", "x.zarr")
+    assert status == 1
+    assert "run each value of 'variant' into a store of its own" in err
+    _, out, _ = invoke("run", "hidden-markov", "--help")
+    assert "--examples INTEGER,…" in out
+
+
 def test_show_and_plot(invoke, tmp_path):
     invoke(*SMALL, "--widths", "10,1000", "--no-figures", "--out", "a.zarr")
     assert not (tmp_path / "a-figures").exists()
