@@ -184,7 +184,7 @@ def _scores(store: Path) -> tuple[dict[str, np.ndarray], str]:
     study, found, errors = open_store(store), {}, {}
     for width in study.width.values:
         point = study.sel(width=width).isel(seed=0)
-        best = point.isel(temperature=int(point.leave_one_out_squared_error.argmin()))
+        best = point.isel(temperature=np.argmin(point.leave_one_out_squared_error.values))
         name = f"theory, N = {width:g}"
         found[name] = best.head_score.values.ravel()
         errors[name] = float(best.leave_one_out_squared_error)
