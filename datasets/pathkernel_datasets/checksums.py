@@ -163,6 +163,43 @@ def is_checked(array: zarr.Array) -> bool:
     return any(isinstance(codec, Crc32cCodec) for codec in array.metadata.codecs)
 
 
+def write_region(array: zarr.Array, region: Any, values: Any) -> None:
+    """Write into a part of an array, each of its chunks as :func:`write_chunk` does.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        As for :func:`write_chunk`.
+    region : int, slice without a step, or tuple of them
+        Along the first dimensions.
+    values : array
+        Of the shape of the part.
+    """
+    if tuple(array.metadata.codecs) not in _DIRECT:
+        array[region] = values
+        return
+    region = region if isinstance(region, tuple) else (region,)
+    ends = [
+        at.indices(size)[:2] if isinstance(at, slice) else (at, at + 1)
+        for at, size in itertools.zip_longest(region, array.shape, fillvalue=slice(None))
+    ]
+    values = np.reshape(values, [last - first for first, last in ends])
+    sizes = array.chunks
+    for chunk in itertools.product(*(range(a // n, -(-b // n)) for (a, b), n in zip(ends, sizes))):
+        parts = [
+            (i * n, max(first, i * n), min(last, i * n + n), first)
+            for i, n, (first, last) in zip(chunk, sizes, ends)
+        ]
+        whole = np.full(sizes, array.fill_value, array.dtype)
+        file = chunk_file(array, chunk)
+        if file.exists():
+            content = read_content(file, is_checked(array))
+            whole[...] = np.frombuffer(content, array.dtype.newbyteorder("<")).reshape(sizes)
+        inside = tuple(slice(a - start, b - start) for start, a, b, _ in parts)
+        whole[inside] = values[tuple(slice(a - first, b - first) for _, a, b, first in parts)]
+        write_chunk(array, chunk, whole)
+
+
 def chunk_file(array: zarr.Array, chunk: tuple[int, ...]) -> Path:
     """File of a chunk, by its place among the array's chunks."""
     return Path(array.store_path.store.root, array.path, array.metadata.encode_chunk_key(chunk))

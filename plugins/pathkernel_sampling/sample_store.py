@@ -26,7 +26,7 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.atomic import sync
-from pathkernel_datasets.checksums import writing_every_chunk
+from pathkernel_datasets.checksums import read_array, write_region, writing_every_chunk
 from pathkernel_datasets.draws import SAMPLES, runs, settings_of
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.groups import folder_beside, move_into, publish
@@ -189,19 +189,19 @@ class SampleStore:
     @property
     def draws_done(self) -> int:
         """Draws of each chain that are written."""
-        return int(self._arrays["adaptation"]["draws_done"][()])
+        return int(self.read("adaptation", "draws_done"))
 
     @property
     def seconds(self) -> float:
         """Time spent on the run so far, warm-up included."""
-        return float(self._arrays["adaptation"]["seconds"][self._slot()])
+        return float(self.read("adaptation", "seconds")[self._slot()])
 
     def states(self) -> list[dict[str, np.ndarray]]:
         """States of the chains after the last draw, one mapping of arrays per chain."""
         slot = self._slot()
         values = {
-            name.removeprefix(STATE): array[slot]
-            for name, array in self._arrays["adaptation"].items()
+            name.removeprefix(STATE): self.read("adaptation", name)[slot]
+            for name in self._arrays["adaptation"]
             if name.startswith(STATE)
         }
         return [
@@ -210,8 +210,8 @@ class SampleStore:
         ]
 
     def read(self, group: str, name: str) -> np.ndarray:
-        """Values of a growing array, (chain, draw, …)."""
-        return self._arrays[group][name][...]
+        """Values of an array; of a growing one (chain, draw, …)."""
+        return read_array(self._arrays[group][name])
 
     def append(
         self,
@@ -255,7 +255,7 @@ class SampleStore:
     @property
     def has_evidence(self) -> bool:
         """Whether the evidence that is written takes all draws into account."""
-        return int(self._arrays["adaptation"]["evidence_draws"][()]) == self.draws_done
+        return int(self.read("adaptation", "evidence_draws")) == self.draws_done
 
     def write_evidence(self, value: float, error: float) -> None:
         """Write an estimate of the log evidence, and its error, from all draws so far."""
@@ -270,7 +270,7 @@ class SampleStore:
         publish(self.path, self.group)
 
     def _slot(self) -> int:
-        draws = self._arrays["adaptation"]["slot_draws"][...]
+        draws = self.read("adaptation", "slot_draws")
         return int(np.flatnonzero(draws == self.draws_done)[0])
 
     def _step(self, group: str) -> int:
@@ -285,7 +285,7 @@ class SampleStore:
                 array.resize((*array.shape[:axis], length, *array.shape[axis + 1 :]))
 
     def _put(self, array: zarr.Array, region: Any, values: Any) -> None:
-        array[region] = values
+        write_region(array, region, values)
 
 
 def _settings(path: Path, group: str) -> dict[str, Any]:

@@ -8,8 +8,10 @@ from zarr.codecs import BytesCodec, GzipCodec
 from pathkernel_datasets.checksums import (
     CHECKED,
     chunk_file,
+    chunks_of,
     read_array,
     write_chunk,
+    write_region,
     writing_every_chunk,
 )
 
@@ -47,6 +49,26 @@ def test_a_chunk_is_what_zarr_writes_and_reads(tmp_path, dtype, codecs):
         np.testing.assert_array_equal(read_array(array), theirs[...])
     assert (read_array(mine)[1, 0] == 5).all()
     assert not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+def test_a_region_is_written_as_by_zarr(tmp_path, codecs):
+    for shape, chunks, regions in (
+        ((2, 5, 3), (2, 3, 3), [np.s_[:, 0:2], np.s_[:, 1:5], 1, np.s_[0, 3:4], ()]),
+        ((), (), [()]),
+    ):
+        mine, theirs = (
+            create(tmp_path / f"{name}-{len(shape)}", shape, chunks, "float64", CODECS[codecs])
+            for name in ("mine", "theirs")
+        )
+        for number, region in enumerate(regions):
+            values = number + np.arange(theirs[region].size).reshape(theirs[region].shape) / 64
+            write_region(mine, region, values)
+            theirs[region] = values
+            np.testing.assert_array_equal(read_array(mine), theirs[...])
+        for chunk in chunks_of(mine):
+            files = [chunk_file(array, chunk).read_bytes() for array in (mine, theirs)]
+            assert codecs == "another program's" or files[0] == files[1]
 
 
 @pytest.mark.parametrize("endian", ["little", "big"])
