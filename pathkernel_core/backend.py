@@ -185,8 +185,11 @@ def from_host(values: Any, like: Array, dtype: Any = None) -> Array:
     values, dtype = np.asarray(values), dtype or like.dtype
     if is_numpy_namespace(xp):
         return values.astype(dtype, copy=False)
-    # a traced array has no device; the compiler places constants
-    device = None if _is_tracer(like) else array_api_compat.device(like)
+    if _is_tracer(like):  # it has no device; the compiler places constants
+        return xp.asarray(values, dtype=dtype)
+    device = array_api_compat.device(like)
+    if is_jax_namespace(xp):  # asarray would compile a copy for every shape
+        return sys.modules["jax"].device_put(values.astype(dtype, copy=False), device)
     return xp.asarray(values, dtype=dtype, device=device)
 
 

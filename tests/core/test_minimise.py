@@ -467,3 +467,21 @@ def test_a_stalled_minimisation_gives_the_flattest_of_the_lowest_points():
     low = solution.action_history <= lowest + 1e-11 * max(1, abs(lowest))
     assert solution.gradient_norm == solution.gradient_history[low].min()
     assert len(solution.action_history) == solution.iterations + 1
+
+
+def test_jax_compiles_few_programs_for_another_number_of_examples(generator):
+    """Each takes tens of milliseconds, however small it is."""
+    jax = pytest.importorskip("jax")
+    network, programs = Network((2, 2), 10), []
+    xi, labels = map(jax.numpy.asarray, formulas.random_examples(network, 13, 4, generator))
+
+    def note(event, duration, **about):
+        if event.endswith("jaxpr_to_mlir_module_duration"):
+            programs.append(about)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        minimise_action(PathKernels(xi, labels), network, 0.1).predict(xi)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert 3 < len(programs) < 14
