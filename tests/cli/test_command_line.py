@@ -298,8 +298,10 @@ def undisturbed(tmp_path_factory):
 def start():
     """Start a command in a process of its own, forked from one that has imported all before."""
     context = multiprocessing.get_context("forkserver")
-    preload = ["pathkernel.main", "pathkernel_datasets.sweep", "pathkernel_views.tables"]
-    context.set_forkserver_preload(preload)
+    packages = "pathkernel", "pathkernel_one_shot", "pathkernel_tasks"
+    plugins = [f"{package}.plugin" for package in packages]
+    modules = ["pathkernel_datasets.sweep", "pathkernel_views.tables", "rich.progress"]
+    context.set_forkserver_preload(["pathkernel.main", *plugins, *modules])
 
     def begin(*arguments):
         process = context.Process(target=main, args=(list(arguments),))

@@ -68,9 +68,9 @@ class Validated(Small):
         return dataclasses.replace(realisation, validation=validation)
 
 
-def run(path, task=None, **settings):
+def run(path, task=None, analyses=None, **settings):
     settings = {"temperatures": TEMPERATURES, "seeds": (3, 4), **settings}
-    return compute_study(Study(task or Validated(), **settings), path)
+    return compute_study(Study(task or Validated(), **settings), path, analyses=analyses)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_leave_one_out_is_that_of_the_core(complete):
 def test_defaults(complete, tmp_path):
     """Validation examples if there are any, else the training examples, each left out."""
     assert Selection(complete).chosen == "validation"
-    run(tmp_path / "bare.zarr", Small(), widths=(5,), seeds=(0,))
+    run(tmp_path / "bare.zarr", Small(), analyses=(), widths=(5,), seeds=(0,))
     bare = open_store(tmp_path / "bare.zarr")
     assert "accuracy_validation" not in bare
     assert Selection(bare).chosen == "leave-one-out"
@@ -166,7 +166,7 @@ def test_defaults(complete, tmp_path):
 
 
 def test_one_temperature_leaves_nothing_to_choose(tmp_path):
-    run(tmp_path / "one.zarr", temperatures=(0.1,), widths=(5,), seeds=(0,))
+    run(tmp_path / "one.zarr", analyses=(), temperatures=(0.1,), widths=(5,), seeds=(0,))
     dataset = open_store(tmp_path / "one.zarr")
     assert Selection(dataset).chosen is None
     assert dataset.accuracy_validation.notnull().all()
@@ -208,7 +208,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
         return minimise(problem, network, temperature, **settings)
 
     monkeypatch.setattr(sweep, "minimise_action", spy)
-    run(tmp_path / "study.zarr", seeds=(3,))
+    run(tmp_path / "study.zarr", analyses=(), seeds=(3,))
     assert starts == [
         (width, temperature, before and (width, before))
         for width in (5, 50)
@@ -230,14 +230,14 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
 
     monkeypatch.setattr(sweep, "minimise_action", failing)
     path = tmp_path / "study.zarr"
-    run(path)
+    run(path, analyses=())
     dataset = open_store(path).load()
     assert (dataset.status.sel(temperature=0.3) != STATUS_CODES["converged"]).all()
     after = dataset.status.sel(temperature=0.02)
     assert (after == STATUS_CODES["converged"]).all()
     monkeypatch.setattr(sweep, "minimise_action", minimise)
     alone = tmp_path / "alone.zarr"
-    run(alone, temperatures=(0.02,))
+    run(alone, analyses=(), temperatures=(0.02,))
     for name in ("order_parameter", "evaluations", "predictor_mean"):
         np.testing.assert_array_equal(
             dataset[name].sel(temperature=0.02), open_store(alone)[name].sel(temperature=0.02)
@@ -256,7 +256,7 @@ def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monk
 
     monkeypatch.setattr(sweep, "minimise_action", failing)
     path = tmp_path / "study.zarr"
-    run(path)
+    run(path, analyses=())
     mine, theirs = open_store(path).load(), complete
     assert (mine.status == STATUS_CODES["converged"]).all()
     np.testing.assert_allclose(mine.order_parameter, theirs.order_parameter, atol=1e-5)

@@ -38,12 +38,12 @@ def interrupted(path, points):
 
     study = Study(NOISY, seeds=SEEDS, widths=WIDTHS, temperatures=TEMPERATURES)
     with pytest.raises(Interrupt):
-        run_study(study, path, report=report)
+        run_study(study, path, analyses=(), report=report)
     return open_store(path).load()
 
 
-def store(path, task, **settings):
-    run_study(Study(task, seeds=SEEDS, **settings), path)
+def store(path, task, seeds=SEEDS, **settings):
+    run_study(Study(task, seeds=seeds, **settings), path, analyses=())
     return open_store(path).load()
 
 
@@ -155,7 +155,8 @@ def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
     with pytest.raises(ValueError, match=r"no temperature 0.2; it has 0.02, 0.3, 1"):
         gains(validated, 0.2)
     for number, temperatures in enumerate([(0.1,), (0.1, 1.0)]):
-        plain = store(tmp_path / f"{number}.zarr", Small(), temperatures=temperatures)
+        path = tmp_path / f"{number}.zarr"
+        plain = store(path, Small(), seeds=(3,), widths=(5,), temperatures=temperatures)
         with pytest.raises(ValueError, match="no validation scores"):
             gains(plain, "validation")
 

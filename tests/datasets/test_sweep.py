@@ -309,7 +309,7 @@ def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, whole):
 def test_a_kill_while_a_store_grows_costs_nothing(tmp_path, monkeypatch):
     path = tmp_path / "small.zarr"
     small, large = (Study(Small(), widths, (0.5,), (3,)) for widths in ((10,), (5, 10)))
-    compute_study(small, path)
+    compute_study(small, path, analyses=())
     rename, calls = os.rename, []
 
     def killed(source, target):
@@ -322,10 +322,10 @@ def test_a_kill_while_a_store_grows_costs_nothing(tmp_path, monkeypatch):
         patch.setattr(os, "rename", killed)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a signal leaves no time for it
         with pytest.raises(Interrupt):
-            compute_study(large, path)
+            compute_study(large, path, analyses=())
     if not path.exists():
         assert len(list(tmp_path.glob(".small.zarr.*.old"))) == 1
-    assert compute_study(large, path) == 1
+    assert compute_study(large, path, analyses=()) == 1
     assert [file.name for file in tmp_path.iterdir() if not file.name.endswith("lock")] == [
         "small.zarr"
     ]
