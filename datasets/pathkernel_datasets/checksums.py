@@ -178,10 +178,11 @@ def write_region(array: zarr.Array, region: Any, values: Any) -> None:
     if tuple(array.metadata.codecs) not in _DIRECT:
         array[region] = values
         return
-    region = region if isinstance(region, tuple) else (region,)
+    key = region if isinstance(region, tuple) else (region,)
+    key = (*key, *[slice(None)] * (array.ndim - len(key)))
     ends = [
         at.indices(size)[:2] if isinstance(at, slice) else (at, at + 1)
-        for at, size in itertools.zip_longest(region, array.shape, fillvalue=slice(None))
+        for at, size in zip(key, array.shape)
     ]
     values = np.reshape(values, [last - first for first, last in ends])
     sizes = array.chunks
