@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import re
 import sys
@@ -14,7 +15,6 @@ import pytest
 import xarray as xr
 
 from pathkernel_core import hooks
-from pathkernel_core.testing import check_task
 
 ROOT = Path(__file__).parents[1]
 # by docs/draw_rooms.py, by examples/minilm.py, and of networks that do not come along
@@ -57,34 +57,45 @@ def test_readme_example_is_short():
     assert len(code_blocks("README.md", "python")[0].split("\n\n")[1].splitlines()) <= 10
 
 
-def test_plugin_guide_builds_a_task_that_keeps_the_contract(tmp_path, monkeypatch):
-    example, check, *_ = code_blocks("docs/plugins.md", "python")
-    (tmp_path / "parity_task.py").write_text(example)
+@pytest.fixture
+def from_plugin_guide(tmp_path, monkeypatch):
+    """Function that imports a module of the guide to plugins; its example is written to a file."""
     monkeypatch.syspath_prepend(tmp_path)
-    try:
-        import parity_task
+    written = []
 
-        check_task(parity_task.Parity(examples=20))
-        namespace = {}
-        exec(check, namespace)
-        namespace["TestParity"]().test_theory_runs()
-    finally:
-        sys.modules.pop("parity_task", None)
+    def imported(module):
+        blocks = code_blocks("docs/plugins.md", "python")
+        (example,) = [block for block in blocks if block.startswith(f"# {module}.py\n")]
+        (tmp_path / f"{module}.py").write_text(example)
+        written.append(module)
+        return importlib.import_module(module)
+
+    yield imported
+    for module in written:
+        sys.modules.pop(module, None)
 
 
-def test_plugin_guide_builds_a_result_that_keeps_the_contract(tmp_path, monkeypatch):
-    *_, example, check = code_blocks("docs/plugins.md", "python")
-    (tmp_path / "spectrum_result.py").write_text(example)
-    monkeypatch.syspath_prepend(tmp_path)
-    try:
-        namespace = {}
-        exec(check, namespace)
-        contract = namespace["TestSpectrum"]()
-        for name in dir(contract):
-            if name.startswith("test_"):
-                getattr(contract, name)()
-    finally:
-        sys.modules.pop("spectrum_result", None)
+@pytest.mark.parametrize("module", ["parity_task", "margins_analysis", "spectrum_result"])
+def test_plugin_guide_builds_what_keeps_its_contract(module, from_plugin_guide):
+    from_plugin_guide(module)
+    blocks = code_blocks("docs/plugins.md", "python")
+    (check,) = [block for block in blocks if f"from {module} import" in block]
+    namespace = {}
+    exec(check, namespace)
+    (contract,) = [held() for name, held in namespace.items() if name.startswith("Test")]
+    for name in dir(contract):
+        if name.startswith("test_"):
+            getattr(contract, name)()
+
+
+def test_heads_made_by_hand_in_the_plugin_guide_attend_as_it_says(from_plugin_guide):
+    drawn = from_plugin_guide("parity_task").Parity(examples=20).realise(0)
+    tokens = drawn.train.inputs
+    comparing, pointing = (layer.attention(tokens)[:, 0] for layer in drawn.layers)
+    assert (pointing[:, 0, 5] > 0.99).all()  # key 1, query 6
+    same = drawn.train.labels == 1
+    assert (abs(comparing[same, 1, 0] - 0.5) < 0.01).all()  # key 2, query 1
+    assert (comparing[~same, 1, 0] < 0.01).all()
 
 
 def test_plugin_guide_lists_every_hook():
