@@ -64,7 +64,9 @@ class Situation:
 
 
 class Analysis(abc.ABC):
-    """Base class of analyses.
+    """Base class of analyses: :meth:`coordinates` and :meth:`compute` are to be written.
+
+    ``pathkernel_datasets.testing.AnalysisContract`` checks them.
 
     Attributes
     ----------
@@ -87,7 +89,11 @@ class Analysis(abc.ABC):
 
     @abc.abstractmethod
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
-        """Labels of every dimension that the variables name; they must not depend on the seed."""
+        """Labels of the analysis's own dimensions, one for each place; ``{}`` if it has none.
+
+        Those that every store has, such as ``path``, ``layer`` and ``head``, are labelled by it.
+        The labels must not depend on the seed; the situation has no solution.
+        """
 
     @abc.abstractmethod
     def compute(self, situation: Situation) -> Mapping[str, Any]:

@@ -91,6 +91,8 @@ class Solution:
         Action per width and gradient norm at the start and after each step.
     network, problem, temperature
         What was solved.
+    log_evidence : float
+        Leading-order ln p(Y) of all training labels, in nats; NaN at widths below the sizes of U.
     curvature : tuple
         Steps and the changes of the gradient along them, which a minimisation that starts from
         this solution goes on with.

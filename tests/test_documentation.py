@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -29,6 +30,12 @@ GUIDES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "d
 def code_blocks(document, language):
     text = (ROOT / document).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def block_of(document, words):
+    """The only Python block of a document that holds these words."""
+    (found,) = [block for block in code_blocks(document, "python") if words in block]
+    return found
 
 
 @pytest.mark.version
@@ -64,9 +71,7 @@ def from_plugin_guide(tmp_path, monkeypatch):
     written = []
 
     def imported(module):
-        blocks = code_blocks("docs/plugins.md", "python")
-        (example,) = [block for block in blocks if block.startswith(f"# {module}.py\n")]
-        (tmp_path / f"{module}.py").write_text(example)
+        (tmp_path / f"{module}.py").write_text(block_of("docs/plugins.md", f"# {module}.py\n"))
         written.append(module)
         return importlib.import_module(module)
 
@@ -78,10 +83,8 @@ def from_plugin_guide(tmp_path, monkeypatch):
 @pytest.mark.parametrize("module", ["parity_task", "margins_analysis", "spectrum_result"])
 def test_plugin_guide_builds_what_keeps_its_contract(module, from_plugin_guide):
     from_plugin_guide(module)
-    blocks = code_blocks("docs/plugins.md", "python")
-    (check,) = [block for block in blocks if f"from {module} import" in block]
     namespace = {}
-    exec(check, namespace)
+    exec(block_of("docs/plugins.md", f"from {module} import"), namespace)
     (contract,) = [held() for name, held in namespace.items() if name.startswith("Test")]
     for name in dir(contract):
         if name.startswith("test_"):
@@ -96,6 +99,35 @@ def test_heads_made_by_hand_in_the_plugin_guide_attend_as_it_says(from_plugin_gu
     same = drawn.train.labels == 1
     assert (abs(comparing[same, 1, 0] - 0.5) < 0.01).all()  # key 2, query 1
     assert (comparing[~same, 1, 0] < 0.01).all()
+
+
+def test_guide_takes_attention_out_of_an_encoder_and_switches_heads_off():
+    torch = pytest.importorskip("torch")
+    namespace = {"tokens": np.random.default_rng(0).normal(size=(5, 8, 16))}
+    exec(block_of("docs/bring-your-own.md", "average_attn_weights"), namespace)
+    exec(block_of("docs/bring-your-own.md", "def without"), namespace)
+    tokens, encoder = namespace["sequences"], namespace["encoder"]
+    torch.testing.assert_close(namespace["hidden"], encoder(tokens))
+    module = encoder.layers[0].self_attn
+    projected = tokens @ module.in_proj_weight.T + module.in_proj_bias
+    queries, keys, values = projected.reshape(5, 8, 3, 4, 4).permute(2, 0, 3, 1, 4)
+    weights = torch.softmax(queries @ keys.mT / 2, dim=-1)  # over the keys
+    torch.testing.assert_close(namespace["attention"][0], weights.detach())
+    heads = weights @ values
+    heads[:, 1] = 0
+    pruned = namespace["without"](encoder, 1, 2).layers[0].self_attn
+    expected = module.out_proj(heads.transpose(1, 2).reshape(5, 8, 16))
+    torch.testing.assert_close(pruned(tokens, tokens, tokens)[0], expected)
+
+
+def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    exec(block_of("docs/bring-your-own.md", "load_diabetes"), namespace)
+    exec(block_of("docs/bring-your-own.md", "found.log_evidence"), namespace)
+    temperature, covered = capsys.readouterr().out.split()[:2]
+    assert (temperature, round(float(covered), 2)) == ("0.3", 0.88)
 
 
 def test_plugin_guide_lists_every_hook():
