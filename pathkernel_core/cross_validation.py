@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pathkernel_core.backend import Array, batches, real_floating, rows_of, to_host
+from pathkernel_core.backend import Array, array_namespace, batches, real_floating, rows_of, to_host
+from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import PREDICTION_ELEMENTS, Solution
+from pathkernel_core.spaces import FeatureSpace
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,8 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     Raises
     ------
     ValueError
-        If these are not the examples of the solution: another number of them, or another shape.
+        If these are not the examples of the solution: another number of them, another shape, or
+        other labels; those of a problem in feature space are compared by their sum of squares.
     """
     problem, outputs = solution.problem, solution.network.outputs
     shape = (problem.n_examples, problem.n_paths, problem.input_width)
@@ -66,6 +69,7 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
             f"{targets.shape}"
         )
     targets = targets.reshape(shape[0], outputs)
+    _check_labels(problem, targets)
     step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
     posterior, factor = solution.posterior
     parts = [
@@ -87,3 +91,17 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
         squared_error=float(np.mean(residual**2)),
         log_density=float(density.mean()),
     )
+
+
+def _check_labels(problem: PathKernels, labels: np.ndarray) -> None:
+    form, array = problem.form, problem.array
+    rounding = math.sqrt(array_namespace(array=array).finfo(array.dtype).eps)
+    if isinstance(form, FeatureSpace):
+        held, given = np.array(form.label_square), np.sum(labels**2)
+    else:
+        held, given = to_host(form.labels), labels
+    if not np.allclose(held, given, rtol=0, atol=rounding * abs(held).max()):
+        raise ValueError(
+            "labels are not those that the solution was computed from; give the same, centred "
+            "if those were"
+        )

@@ -203,7 +203,7 @@ class Solution:
         array, shape (P_new,) or (P_new, C)
         """
         xp = self._check_new(xi)
-        xi = real_floating("xi", xi, ("P_new", self.problem.n_paths, self.problem.input_width))
+        xi = real_floating("xi", xi)
         with np.errstate(over="ignore", invalid="ignore"):
             mean = compiled(_mean, xp)(xi, self.posterior[0].weights, self.problem.basis)
         not_overflown("the predictor's mean", mean, "rescale xi")
@@ -214,6 +214,13 @@ class Solution:
         xp = array_namespace(xi=xi, training=self.problem.array)
         if xi.ndim != 3 or xi.shape[0] == 0:
             raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
+        paths, width = self.problem.n_paths, self.problem.input_width
+        if xi.shape[1:] != (paths, width):
+            raise ValueError(
+                f"xi must have shape (P_new, {paths}, {width}), but has {tuple(xi.shape)}; tokens "
+                "go through attentioned_inputs first, with the layers and the readout of the "
+                "training examples"
+            )
         return xp
 
     @cached_property

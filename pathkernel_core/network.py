@@ -34,6 +34,8 @@ class Network:
     ------
     ValueError
         If a number is missing, zero, negative or not finite.
+    TypeError
+        If something else stands where a number should.
 
     Examples
     --------
@@ -172,16 +174,17 @@ def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
 
 def _per_layer(name: str, values: Any, count: int, meaning: str) -> tuple[float, ...]:
     try:
-        values = (values,) * count if isinstance(values, numbers.Real) else tuple(values)
+        several = (values,) * count if isinstance(values, numbers.Real) else tuple(values)
     except TypeError:
-        raise TypeError(f"{name} must be one number or {count} numbers, not {values!r}") from None
-    if len(values) != count:
+        several = ()
+    if isinstance(values, str) or not several:
+        raise TypeError(f"{name} must be one number or {count} numbers ({meaning}), not {values!r}")
+    found = tuple(positive(f"each of {name}", value) for value in several)
+    if len(found) != count:
         raise ValueError(
-            f"{name} must be one number or {count} numbers ({meaning}), but has {len(values)}"
+            f"{name} must be one number or {count} numbers ({meaning}), but has {len(found)}"
         )
-    for value in values:
-        positive(name, value)
-    return tuple(float(value) for value in values)
+    return found
 
 
 def positive(name: str, value: Any) -> float:
@@ -191,6 +194,8 @@ def positive(name: str, value: Any) -> float:
             f"{name} must be a number, but is {value!r}; take float({name}), or, for gradients "
             "with respect to it, pathkernel_core.differentiable_solution"
         )
-    if not isinstance(value, numbers.Real) or not math.isfinite(value) or value <= 0:
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be one number, but is {value!r}")
+    if not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name} must be positive and finite, but is {value!r}")
     return float(value)

@@ -105,16 +105,17 @@ class Study:
                 raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {seed!r}")
         if variances is None:
             variances = task.variances
-        if isinstance(variances, Sequence):
-            variances = tuple(positive("variances", value) for value in variances)
+        if isinstance(variances, Sequence) and not isinstance(variances, str):
+            variances = tuple(positive("each of variances", value) for value in variances)
             if len(variances) == 1:
                 (variances,) = variances
         else:
             positive("variances", variances)
         set_ = object.__setattr__
         set_(self, "task", task)
-        set_(self, "widths", tuple(positive("widths", value) for value in widths))
-        set_(self, "temperatures", tuple(positive("temperatures", value) for value in temperatures))
+        set_(self, "widths", tuple(positive("each of widths", value) for value in widths))
+        temperatures = tuple(positive("each of temperatures", value) for value in temperatures)
+        set_(self, "temperatures", temperatures)
         set_(self, "seeds", tuple(map(int, seeds)))
         set_(self, "backend", backend)
         set_(self, "dtype", dtype)

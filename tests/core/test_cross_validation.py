@@ -55,3 +55,15 @@ def test_other_examples_are_refused(generator):
         pk.leave_one_out(solution, xi[:7], labels[:7])
     with pytest.raises(ValueError, match="labels must hold 1 outputs of 8 examples"):
         pk.leave_one_out(solution, xi, labels[:7])
+
+
+@pytest.mark.parametrize("space", ["examples", "features", "kernels"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_other_labels_are_refused(generator, space, dtype):
+    network = pk.Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 8, 3, generator)
+    arrays = [each.astype(dtype) for each in (xi, labels + 3)]
+    solution = pk.gp_limit(pk.PathKernels(*arrays, space), network, 0.1)
+    pk.leave_one_out(solution, *arrays)
+    with pytest.raises(ValueError, match="labels are not those that the solution was computed"):
+        pk.leave_one_out(solution, arrays[0], arrays[1] - 3)

@@ -96,6 +96,19 @@ def test_bad_numbers_are_named(arguments, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("widths", "50", r"widths must be one number or 2 numbers \(N_0 … N_L\), not '50'"),
+        ("widths", ("50",), "each of widths must be one number, but is '50'"),
+        ("variances", ([1, 2], 1, 1), r"each of variances must be one number, but is \[1, 2\]"),
+    ],
+)
+def test_text_and_lists_are_no_numbers(name, value, message):
+    with pytest.raises(TypeError, match=message):
+        Network(**{"heads": (4,), "widths": 50} | {name: value})
+
+
+@pytest.mark.parametrize(
     ("kept", "message"),
     [
         (((1,),), "kept must name the heads of each of the 2 layers, but has 1 entries"),
