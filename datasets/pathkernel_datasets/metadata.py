@@ -91,7 +91,7 @@ def damaged_metadata(path: Path) -> dict[str, str]:
 
 def _differing(path: Path, copied: Mapping[str, str] | None) -> dict[str, str]:
     if copied is None:
-        return {COPY: "cannot be read"} if _has_copy(path) else {}
+        return {COPY: "cannot be read"} if has_copy(path) else {}
     found = {}
     deleted = tuple(f"{group}/" for group in _deleted(path, copied))
     for name, text in copied.items():
@@ -156,7 +156,8 @@ def _deleted(path: Path, copied: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _has_copy(path: Path) -> bool:
+def has_copy(path: Path) -> bool:
+    """Whether there is a copy of metadata, or was one: by this a damaged store is known as ours."""
     root = path / _FILE
     return (path / COPY).exists() or (root.exists() and b'"crc32c"' in root.read_bytes())
 

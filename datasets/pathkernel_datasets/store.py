@@ -40,9 +40,9 @@ from pathkernel_datasets.labelling import (
     variable_names,
 )
 from pathkernel_datasets.memory import bytes_in_words
-from pathkernel_datasets.metadata import consolidate, copy_metadata
+from pathkernel_datasets.metadata import consolidate, copy_metadata, has_copy
 from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODES
-from pathkernel_datasets.study import SCHEMA_VERSION, differences, grid_of
+from pathkernel_datasets.study import OTHER_DATA, SCHEMA_VERSION, differences, grid_of
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
@@ -147,8 +147,12 @@ class Store:
         if different:
             raise StoreError(
                 f"{path} holds another study and is left as it is ({'; '.join(different)}). Choose "
-                "another file (--out on the command line), or run with the store's own settings to "
-                "go on with it"
+                "another file (--out on the command line)"
+                + (
+                    ""
+                    if different[-1].startswith(OTHER_DATA)
+                    else ", or run with the store's own settings to go on with it"
+                )
             )
         store = cls(path)
         store._unmark_damaged()
@@ -328,7 +332,11 @@ def check_store(path: Path) -> dict[str, Any]:
         inside = (entry for entry in path.iterdir() if (entry / "zarr.json").exists())
         present = {entry.name for entry in inside if _metadata(entry)["node_type"] == "array"}
     except Exception as error:  # whatever the parser and the file system raise
-        raise StoreError(f"{path} is no readable Zarr store ({error}); {remedy}") from None
+        if not has_copy(path):
+            raise StoreError(f"{path} is {_something_else(path)}") from None
+        raise StoreError(
+            f"{path} is damaged: its metadata are unreadable ({error}); {remedy}"
+        ) from None
     if "schema_version" not in attributes or "study" not in attributes:
         raise StoreError(f"{path} is a Zarr store, but not one of pathkernel; choose another file")
     if attributes["schema_version"] != SCHEMA_VERSION:
@@ -354,6 +362,18 @@ def check_store(path: Path) -> dict[str, Any]:
         if not intact:
             raise StoreError(f"{path} is damaged: its coordinate {name!r} is lost; {remedy}")
     return study
+
+
+def _something_else(path: Path) -> str:
+    if path.is_dir():
+        return "a folder, but no store of pathkernel; choose another"
+    with path.open("rb") as file:
+        if not file.read(4).startswith((b"CDF", b"\x89HDF")):
+            return "a file; a store of pathkernel is a folder, such as NAME.zarr"
+    return (
+        "a NetCDF file, which xarray.open_dataset opens; give the store that it was made from, a "
+        "folder such as NAME.zarr"
+    )
 
 
 def _metadata(folder: Path) -> dict[str, Any]:

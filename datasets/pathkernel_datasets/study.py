@@ -23,6 +23,8 @@ from pathkernel_datasets.schema import POINT
 
 SCHEMA_VERSION = 2
 
+OTHER_DATA = "the task draws other data than when the store was begun"
+_EXPLAINING = {"schema", "task", "options", "provenance", "seeds", "versions"}  # other draws
 _OF_VALUE = ("provenance", "drawn")  # entries of an identity that each value of an option has
 
 
@@ -219,7 +221,8 @@ def file_options(options: Mapping[str, Any], provenance: Mapping[str, str]) -> l
 def differences(held: Mapping[str, Any], wanted: Mapping[str, Any], here: str) -> list[str]:
     """What differs between the identities of two studies, entry by entry, in words.
 
-    Paths do not count, where the provenance says what the file holds.
+    Paths do not count, where the provenance says what the file holds; nor do other draws where
+    something else explains them.
 
     Parameters
     ----------
@@ -233,18 +236,31 @@ def differences(held: Mapping[str, Any], wanted: Mapping[str, Any], here: str) -
         dict(study, options={key: v for key, v in study["options"].items() if key not in known})
         for study in (held, wanted)
     )
-    return _different(one, other, here)
+    different = _different(one, other)
+    different.sort(key=lambda entry: entry[0][0] != "options")
+    drawn = dict.fromkeys(keys[-1] for keys, _, _ in different if "drawn" in keys)
+    lines = [
+        f"{', '.join(keys)}: the store has {json.dumps(one)}, {here} {json.dumps(other)}"
+        for keys, one, other in different
+        if "drawn" not in keys
+    ]
+    if drawn and not any(_EXPLAINING & set(keys) for keys, _, _ in different):
+        lines.append(f"{OTHER_DATA}, since its code or a file has changed: {', '.join(drawn)}")
+    return lines
 
 
-def _different(held: Mapping[str, Any], wanted: Mapping[str, Any], here: str) -> list[str]:
-    lines = []
+def _different(
+    held: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> list[tuple[tuple[str, ...], Any, Any]]:
+    """Places of entries that differ, and both entries."""
+    found: list[tuple[tuple[str, ...], Any, Any]] = []
     for key in sorted({**held, **wanted}):
         one, other = held.get(key), wanted.get(key)
         if isinstance(one, dict) and isinstance(other, dict):
-            lines += [f"{key}, {line}" for line in _different(one, other, here)]
+            found += [((key, *keys), *entries) for keys, *entries in _different(one, other)]
         elif one != other:
-            lines.append(f"{key}: the store has {json.dumps(one)}, {here} {json.dumps(other)}")
-    return lines
+            found.append(((key,), one, other))
+    return found
 
 
 def _sequence(name: str, values: Any) -> tuple[Any, ...]:

@@ -40,6 +40,35 @@ def store(whole, tmp_path):
     return shutil.copytree(whole, tmp_path / "study.zarr")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"notes", "is a file; a store of pathkernel is a folder, such as NAME.zarr"),
+        (b"CDF\x01", "is a NetCDF file, which xarray.open_dataset opens; give the store"),
+        (b"\x89HDF\r\n\x1a\n", "is a NetCDF file, which xarray.open_dataset opens; give the store"),
+        (None, "is a folder, but no store of pathkernel; choose another"),
+    ],
+)
+def test_what_never_was_a_store(tmp_path, content, message):
+    path = tmp_path / "d.nc"
+    if content is None:
+        (path / "inside").mkdir(parents=True)
+    else:
+        path.write_bytes(content)
+    for read in (open_store, check, run):
+        with pytest.raises(StoreError, match=message) as caught:
+            read(path)
+        assert "run the command" not in str(caught.value)
+
+
+def test_a_store_without_its_metadata_is_a_damaged_store(store):
+    (store / "zarr.json").unlink()
+    with pytest.raises(StoreError, match=r"is damaged: its metadata.*; run the command again"):
+        open_store(store)
+    with pytest.warns(StoreWarning):
+        assert run(store) == 0
+
+
 def content(path):
     files = (file for file in path.rglob("*") if file.is_file())
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}

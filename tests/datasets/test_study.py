@@ -48,7 +48,7 @@ def test_a_number_where_several_may_be(name, value):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("variances", "1.0"), ("variances", ("1.0",)), ("widths", ("50",)), ("temperatures", ([1],))],
+    [("variances", "1.0"), ("variances", ("1.0",)), ("widths", ("50",)), ("temperatures", ("1",))],
 )
 def test_what_is_no_number(name, value):
     with pytest.raises(TypeError, match=f"{name} must be one number, but is "):
