@@ -74,9 +74,7 @@ def _run_group(arguments: list[str], ready: Callable[[], None]) -> int:
         group = _with_commands(plugins)
         ready()
         group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
-    except click.exceptions.Abort:
-        return INTERRUPTED
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         say("Interrupted.", err=True)
         return INTERRUPTED
     except click.ClickException as error:

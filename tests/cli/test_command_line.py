@@ -12,7 +12,7 @@ import time
 import pytest
 import xarray as xr
 
-from pathkernel.main import main
+from pathkernel.main import main, pathkernel
 from pathkernel.output import print_views, say
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
@@ -55,6 +55,14 @@ def test_run_prints_a_table_and_says_where_everything_lies(invoke, tmp_path):
     assert f"{float(dataset.accuracy.sel(width=10).median()):.3f}" in out
     assert "good + denoising" in out
     assert err == "", "stderr is no terminal: no progress and no warning belongs there"
+
+
+def test_ctrl_c_before_a_command_can_say_more(invoke, monkeypatch):
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pathkernel, "callback", interrupted)
+    assert invoke("plugins") == (130, "", "\nInterrupted.\n")
 
 
 def test_names_from_files_do_not_command_the_terminal(capsys):
