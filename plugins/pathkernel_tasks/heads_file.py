@@ -101,6 +101,9 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
     """
     check_suffix(path)
     arrays, ignored = array_files.read_arrays(path, _KIND, lambda name: _is_wanted(path, name))
+    about = _header(path)
+    if ignored and about.get("format", "").startswith("pathkernel "):  # of a whole network
+        ignored = f"{Path(path).name} is a checkpoint: compare and prune take its values, too"
     numbers = _layer_numbers(path, arrays)
     if width is None:
         width = (arrays["queries.1"].shape or (0,))[-1]
@@ -141,7 +144,7 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
             raise ValueError(f"heads file {str(path)!r}: 'scale' must be positive, but is {scale}")
         scales = np.broadcast_to(scale.ravel(), (len(pairs),)).tolist()
     layers = tuple(QueryKey(*pair, scale) for pair, scale in zip(pairs, scales))
-    return Heads(layers, vectors, _approximation(path, arrays), ignored)
+    return Heads(layers, vectors, _approximation(about, arrays), ignored)
 
 
 def save_heads(
@@ -209,12 +212,18 @@ def _scale(layer: QueryKey) -> float:
     return 1 / (width * math.sqrt(qk_width))  # QueryKey's default
 
 
-def _approximation(path: str | Path, arrays: dict[str, np.ndarray]) -> str:
-    if Path(path).suffix.lower() == ".safetensors":
-        from safetensors import safe_open
+def _header(path: str | Path) -> dict[str, str]:
+    if Path(path).suffix.lower() != ".safetensors":
+        return {}
+    from safetensors import safe_open
 
-        with safe_open(path, framework="numpy") as file:
-            return printable((file.metadata() or {}).get("approximation", ""))
+    with safe_open(path, framework="numpy") as file:
+        return file.metadata() or {}
+
+
+def _approximation(about: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
+    if "approximation" in about:
+        return printable(about["approximation"])
     sentence = arrays.get("approximation", np.array(""))
     return printable(str(sentence)) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
 

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from pathkernel_core.backend import to_host
 from pathkernel_datasets.atomic import replacing
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
@@ -53,7 +54,8 @@ class Checkpoint:
     Attributes
     ----------
     weights : mapping of str to array
-        See :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
+        Of any array library; what PyTorch would differentiate is taken detached. See
+        :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
     label_vectors : array, shape (3, N_0), or None
         Label vectors of −, + and ? that the network was trained with, if its task has them.
     about : mapping
@@ -92,10 +94,10 @@ def save_checkpoint(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
     """
     arrays = dict(checkpoint.further)
     for name in _PLAIN:
-        arrays[name] = np.asarray(checkpoint.weights[name])
+        arrays[name] = np.ascontiguousarray(to_host(checkpoint.weights[name]))
     for name in LAYERED:
         for number, array in enumerate(checkpoint.weights[name], start=1):
-            arrays[f"{name}.{number}"] = np.ascontiguousarray(array)
+            arrays[f"{name}.{number}"] = np.ascontiguousarray(to_host(array))
     arrays["scale"] = np.array(checkpoint.scale)
     if checkpoint.label_vectors is not None:
         arrays["labels"] = np.ascontiguousarray(checkpoint.label_vectors)

@@ -40,6 +40,23 @@ def path(tmp_path, checkpoint):
     return path
 
 
+def test_parameters_of_torch_are_taken_detached(tmp_path, checkpoint):
+    torch = pytest.importorskip("torch")
+    parameters = {
+        name: torch.nn.Parameter(torch.asarray(array)) for name, array in checkpoint.weights.items()
+    }
+    save_checkpoint(tmp_path / "own.safetensors", Checkpoint(parameters))
+    found = read_checkpoint(tmp_path / "own.safetensors").weights
+    for name, array in checkpoint.weights.items():
+        assert np.array_equal(found[name], array)
+
+
+def test_a_checkpoint_is_known_as_one(path):
+    """What of it is read as heads is no slip, and the rest is not lost."""
+    note = "network.safetensors is a checkpoint: compare and prune take its values, too"
+    assert read_heads(path).ignored == note
+
+
 def test_round_trip(tmp_path, checkpoint):
     path = tmp_path / "latest.safetensors"
     further = {"curve.loss": np.arange(3.0), "optimiser.count": np.array(4, dtype=np.int32)}
