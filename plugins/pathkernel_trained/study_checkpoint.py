@@ -38,10 +38,15 @@ def study_checkpoint(
     store, stored = study.path, study.identity
     if "heads" not in stored["provenance"]:
         kind = "random" if stored["options"].get("heads") == "random" else "made by its task"
+        belongs = f"the heads of {store} are {kind}, so that no trained network belongs to them"
+        if stored["task"] == "custom":
+            belongs = (
+                f"the attention of {store} was given as matrices, without the network's values"
+            )
         raise StoreError(
-            f"the heads of {store} are {kind}, so that no trained network belongs to them; "
-            "make a study of one with: pathkernel run one-shot-images --heads trained:NAME or "
-            "network.safetensors, or pathkernel run custom"
+            f"{belongs}; what the theory itself says of heads is head_score in the store. Compare "
+            "and prune a study of a checkpoint: pathkernel run one-shot-images --heads "
+            "trained:NAME, or pathkernel run custom --heads network.safetensors"
         )
     file = _find(study) if given is None else heads_path(given)
     held = read_paths(file)

@@ -23,6 +23,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
+from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import read_heads, save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
@@ -337,6 +338,20 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
     run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov)
     with pytest.raises(StoreError, match="are made by its task"):
         compare_study(markov, save_network(tmp_path / "network.safetensors"))
+    inputs, labels = np.ones((4, 2, 3)), [0, 1, 0, 1]
+    task = Custom.from_arrays(
+        inputs,
+        labels,
+        attention=[np.full((4, 1, 2, 2), 0.5)],
+        test_inputs=inputs,
+        test_labels=labels,
+        test_attention=[np.full((4, 1, 2, 2), 0.5)],
+        folder=tmp_path,
+    )
+    run_study(Study(task, (10,), (1.0,)), tmp_path / "custom.zarr")
+    message = "attention of .* was given as matrices.*head_score in the store.*custom --heads"
+    with pytest.raises(StoreError, match=message):
+        compare_study(tmp_path / "custom.zarr")
     with pytest.raises(StoreError, match="there is no store"):
         compare_study(tmp_path / "none.zarr")
     with pytest.raises(StoreError, match=r"holds no comparison; make one with: pathkernel compare"):
