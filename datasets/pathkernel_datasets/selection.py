@@ -146,9 +146,14 @@ class Selection:
         words = f"T of {choices_of(self._dataset)[self.chosen].words}"
         if not values:
             return words
-        lowest, highest = min(self.temperatures), max(self.temperatures)
-        widths = f"{lowest:g}" if lowest == highest else f"{lowest:g} to {highest:g}"
-        return f"{words} at each width ({widths}) and in the GP limit ({self.temperature_gp:g})"
+        known = self.temperatures[(self.status != NOT_COMPUTED).any("seed").values]
+        places = []
+        if known.size:
+            ends = dict.fromkeys(f"{value:g}" for value in (known.min(), known.max()))
+            places.append(f" at each width ({' to '.join(ends)})")
+        if self.references_done.any():
+            places.append(f" in the GP limit ({self.temperature_gp:g})")
+        return words + " and".join(places)
 
     def _at_width(self, variable: xr.DataArray) -> xr.DataArray:
         every = xr.DataArray(np.arange(variable.sizes["width"]), dims="width")

@@ -36,7 +36,7 @@ class Row:
     width : float or None
         Width N; None for limits.
     temperature : float
-        Gibbs temperature T that the row is taken at.
+        Gibbs temperature T that the row is taken at; NaN where none could be chosen yet.
     action : Spread or None
         Action per width S/N; None for limits.
     scores : dict of str to dict of str to Spread
@@ -92,11 +92,12 @@ def _width_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
     for w, width in enumerate(dataset["width"].values):
         codes = selection.status.isel(width=w).values.tolist()
         problems = {names[code]: codes.count(code) for code in sorted(set(codes) - {CONVERGED})}
+        known = not selection.chosen or set(codes) != {NOT_COMPUTED}
         rows.append(
             Row(
                 name=f"N = {number(width)}",
                 width=float(width),
-                temperature=float(selection.temperatures[w]),
+                temperature=float(selection.temperatures[w]) if known else np.nan,
                 action=Spread.of(action.isel(width=w).values),
                 scores={name: _by_set(found.isel(width=w)) for name, found in scores.items()},
                 evaluations=Spread.of(evaluations.isel(width=w).values).median,
@@ -116,13 +117,15 @@ def _limit_rows(dataset: xr.Dataset, selection: Selection) -> list[Row]:
             part = {name: found.isel(sub_network=place) for name, found in parts.items()}
             limits.append((dataset["sub_network"].values[place], float(temperature), part))
     done = selection.references_done.values
+    known = not selection.chosen or done.any()
     rows = []
     for name, temperature, found in limits:
         failed = int((found[names[-1]].isnull().all("test_set").values & done).sum())
         problems = {"not computed": int((~done).sum()), "not positive definite": failed}
         status = _status(problems, done.size)
         scores = {measure: _by_set(values) for measure, values in found.items()}
-        rows.append(Row(str(name), None, temperature, None, scores, None, status))
+        at = temperature if known else np.nan
+        rows.append(Row(str(name), None, at, None, scores, None, status))
     return rows
 
 
@@ -277,7 +280,7 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
         columns.insert(0, Column(words_of(option), [cell for group in cells for cell in group]))
         lines, names = set(range(each - 1, len(rows), each)), {0, 1}
     title = str(dataset.attrs.get("title", "pathkernel study"))
-    return value_table(title, columns, _caption(dataset, selections), lines, names)
+    return value_table(title, columns, _caption(dataset, selections, rows), lines, names)
 
 
 def _by_test_set(rows: Sequence[Row], measure: Measure) -> list[Column]:
@@ -318,7 +321,7 @@ def _cell(spread: Spread, measure: Measure, stacked: bool) -> str:
     return f"{median} [{lowest}, {highest}]"
 
 
-def _caption(dataset: xr.Dataset, selections: Sequence[Selection]) -> str:
+def _caption(dataset: xr.Dataset, selections: Sequence[Selection], rows: Sequence[Row]) -> str:
     seeds = dataset.sizes["seed"]
     shown = "median and range over the seeds" if seeds > 1 else "one seed"
     values = [str(value) for value in dataset["seed"].values]
@@ -331,6 +334,8 @@ def _caption(dataset: xr.Dataset, selections: Sequence[Selection]) -> str:
         f"backend {dataset.attrs.get('backend', 'unknown')}, "
         f"{dataset.attrs.get('dtype', 'unknown')}; {temperatures}.",
     ]
+    if selections[0].chosen:
+        lines += _doubts(dataset, selections[0].chosen, rows)
     every = [json_attribute(part.attrs, "notes") for part in each_value(dataset).values()]
     notes = [f"{name.capitalize()}: {note}" for held in every for name, note in held.items()]
     lines += dict.fromkeys(notes)
@@ -339,6 +344,27 @@ def _caption(dataset: xr.Dataset, selections: Sequence[Selection]) -> str:
     if missing:
         lines.append(f"{missing} of {status.size} grid points are not computed yet.")
     return "\n".join(lines)
+
+
+def _doubts(dataset: xr.Dataset, choice: str, rows: Sequence[Row]) -> list[str]:
+    """Where the temperatures that were chosen deserve a second look."""
+    grid, taken = dataset["temperature"].values, {row.temperature for row in rows}
+    ends = ((grid.min(), "smallest", "smaller"), (grid.max(), "largest", "larger"))
+    lines = [
+        f"T = {end:g} is the {word} of the grid; {beyond} ones may be better."
+        for end, word, beyond in ends
+        if end in taken
+    ]
+    parts = each_value(dataset).values()
+    size = min(part.sizes["path"] * part.sizes.get("output", 1) for part in parts)  # of U_1
+    narrow = [row.name for row in rows if row.width is not None and row.width < size]
+    if choice == "leave-one-out" and narrow:
+        of = "paths times outputs" if "output" in dataset.sizes else "paths"
+        lines.append(
+            f"{', '.join(dict.fromkeys(narrow))}: below the number of {of}, {size}, where "
+            "leave-one-out is optimistic (docs/temperature.md)."
+        )
+    return [" ".join(lines)] if lines else []
 
 
 def _measured(dataset: xr.Dataset, shown: str) -> str:

@@ -250,6 +250,43 @@ def test_choice_in_an_unfinished_run_compares_seeds_that_have_all_temperatures(s
     assert set(Selection(several, "evidence").temperatures) == {3.0}
 
 
+def sentence(dataset, **options):
+    """What is printed, as one line."""
+    return " ".join(printed(dataset, **options).split())
+
+
+def test_a_chosen_temperature_at_an_end_of_the_grid_is_said(several):
+    assert {row.temperature for row in summary(several, "evidence")} == {0.3}
+    assert "of the grid" not in sentence(several, temperature="evidence")
+    assert "of the grid" not in sentence(several, temperature=3.0)
+    rising = several.load().copy(deep=True)
+    rising["log_evidence"] = rising["temperature"].broadcast_like(rising["log_evidence"])
+    text = sentence(rising, temperature="evidence")
+    assert "T = 3 is the largest of the grid; larger ones may be better." in text
+    assert "smallest of" not in text
+
+
+def test_leave_one_out_of_narrow_networks_is_doubted(several):
+    """Two paths, and widths of 5 and more; then the same with the width of a single number."""
+    assert "optimistic" not in sentence(several)
+    narrow = several.assign_coords(width=[1, 50, 500])
+    text = sentence(narrow)
+    assert "N = 1: below the number of paths, 2, where leave-one-out is optimistic" in text
+    assert "optimistic" not in sentence(narrow, temperature=0.3)
+
+
+def test_no_temperature_where_nothing_is_computed(several):
+    begun = several.load().copy(deep=True)
+    begun.status[:, :, 1:] = 0
+    begun.reference_done[:] = 0
+    temperatures = [row.temperature for row in summary(begun)]
+    assert temperatures[0] == summary(several)[0].temperature
+    assert np.isnan(temperatures[1:]).all()
+    assert [row.temperature for row in summary(begun, 0.3)] == [0.3] * 5
+    words = f"T of smallest leave-one-out squared error at each width ({temperatures[0]:g})"
+    assert Selection(begun).describe() == words
+
+
 def test_unfinished_points_do_not_count_even_if_half_written(plain):
     plain = plain.load().copy(deep=True)
     plain.status[2, 0, 1] = 0
