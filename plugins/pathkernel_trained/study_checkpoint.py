@@ -44,7 +44,7 @@ def study_checkpoint(
                 f"the attention of {store} was given as matrices, without the network's values"
             )
         raise StoreError(
-            f"{belongs}; what the theory itself says of heads is head_score in the store. Compare "
+            f"{belongs}; the theory's score of every head is in the store, as head_score. Compare "
             "and prune a study of a checkpoint: pathkernel run one-shot-images --heads "
             "trained:NAME, or pathkernel run custom --heads network.safetensors"
         )
