@@ -209,6 +209,11 @@ class Store:
                 )
 
     @property
+    def identity(self) -> str:
+        """All that determines the results, as JSON."""
+        return str(self._group.attrs["study"])
+
+    @property
     def analyses(self) -> list[str]:
         """Names of the analyses whose variables the store holds."""
         return list(json_attribute(self._group.attrs, "analyses"))

@@ -1,45 +1,34 @@
-"""Computing a study into its store, grid point by grid point.
-
-At each width the temperatures are gone through from the highest, where the minimum is nearest to
-the Gaussian process limit, to the lowest; a minimisation begins at its neighbour's minimum with the
-curvature that was seen on the way there. That takes fewer evaluations than upwards, or from width
-to width. A run that was stopped finds the starts that it lacks by minimising again, so that its
-store is bit for bit that of a run that was not.
-"""
+"""Computing a study into its store: what is there already, what is not, and who computes it."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, as_completed
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Analysis, Situation
-from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.hooks import load_plugins
-from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Solution, minimise_action
-from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.evaluation import (
-    AnalysisError,
-    data_values,
-    point_values,
-    reference_values,
-)
+from pathkernel_datasets.evaluation import AnalysisError
 from pathkernel_datasets.groups import sole_writer
+from pathkernel_datasets.pieces import (
+    Drawn,
+    Piece,
+    compute_piece,
+    draws_of,
+    fill,
+    missing_pieces,
+)
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
     KNOWN_DIMENSIONS,
-    STATUS_CODES,
     analysis_variables,
     coordinates,
     core_variables,
@@ -47,7 +36,7 @@ from pathkernel_datasets.schema import (
 )
 from pathkernel_datasets.store import Store, check_store, open_store
 from pathkernel_datasets.study import Study, versions
-from pathkernel_datasets.swept import Layout, joined_layout, label_of, words_of
+from pathkernel_datasets.swept import Layout, joined_layout, label_of
 from pathkernel_datasets.watching import supervised
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
@@ -58,6 +47,7 @@ def run_study(
     path: str | os.PathLike,
     *,
     analyses: Iterable[Analysis] | None = None,
+    executor: Executor | None = None,
     threads: int | None = 1,
     report: Report | None = None,
 ) -> xr.Dataset:
@@ -74,8 +64,13 @@ def run_study(
     analyses : iterable of Analysis, optional
         Analyses whose variables the store also holds; by default all that are registered, as on
         the command line. A store that was begun with others goes on with those.
+    executor : concurrent.futures.Executor, optional
+        Workers to compute the study, each a seed at one width at a time: processes, such as those
+        of :func:`pathkernel_datasets.workers.processes`, or those of Dask. They write into the
+        store themselves, so that it must be where all of them see it; it comes out the same.
     threads : int, optional
-        Threads of the linear algebra on the CPU; None leaves their number as it is.
+        Threads of the linear algebra on the CPU, of every worker; None leaves their number as it
+        is.
     report : callable, optional
         Called with a Progress before every step, not at all if nothing was left to do. By default
         a bar shows it, on a terminal and in a notebook; elsewhere a line on stderr every minute.
@@ -89,13 +84,14 @@ def run_study(
     ------
     StoreError
         If the store is damaged, holds another study, or cannot be written, or another process
-        writes into it.
+        writes into it; or if a worker ended before its work was done.
     """
     if not isinstance(study, Study):
         raise TypeError(f"study must be a Study, not {study!r}; call run_study(Study(task), path)")
     array_library(study.backend, study.dtype)  # loaded before its threads are limited
     with supervised(report, threads) as tell:
-        compute_study(study, path, analyses=analyses, report=tell)
+        how = {"executor": executor, "threads": threads, "report": tell}
+        compute_study(study, path, analyses=analyses, **how)
     return open_store(path)
 
 
@@ -104,6 +100,8 @@ def compute_study(
     path: str | os.PathLike,
     *,
     analyses: Iterable[Analysis] | None = None,
+    executor: Executor | None = None,
+    threads: int | None = 1,
     report: Report = silent,
 ) -> int:
     """Compute a study as :func:`run_study` does; the number of grid points that were computed."""
@@ -118,24 +116,61 @@ def compute_study(
             store = Store.resume(path, held, begun.identity())
             analyses = _stored_analyses(store, analyses)
             study = study.joined(begun)
-        computed = 0
-        total = math.prod(map(len, study.grid.values()))
+        computed, pieces = 0, []
         grows = store is None or study != begun
-        worked = False
-        for index, single, seed, words in _draws(study):
-            if not grows and _complete(store, index):
+        for draw in draws_of(study):
+            lacking = [] if grows else missing_pieces(draw, store)
+            if not grows and not lacking:
                 continue
-            worked = True
-            done = 0 if store is None else int((store.marker("status") != 0).sum())
-            report(Progress(done, total, f"{words}: data and attention"))
-            data = prepare_data(single, seed, library)
+            drawn = None
+            if grows or executor is None:
+                done = 0 if store is None else int((store.marker("status") != 0).sum())
+                report(Progress(done, _points(study), f"{draw.words}: data and attention"))
+                drawn = Drawn.of(draw)
             if grows:
-                store = _create(path, study, data, analyses, library, store)
-                grows = False
-            computed += _fill_seed(store, single, index, words, data, analyses, report, total)
-        if worked:
-            report(Progress(total, total, "complete"))
+                store = _create(path, study, drawn.data, analyses, library, store)
+                grows, lacking = False, missing_pieces(draw, store)
+            pieces += lacking
+            if executor is None:
+                computed += sum(fill(piece, store, drawn, analyses, report) for piece in lacking)
+        if executor is not None and pieces:
+            computed = _distribute(executor, store, pieces, analyses, threads, report)
+        if pieces:
+            report(Progress(_points(study), _points(study), "complete"))
         return computed
+
+
+def _points(study: Study) -> int:
+    return math.prod(map(len, study.grid.values()))
+
+
+def _distribute(
+    executor: Executor,
+    store: Store,
+    pieces: Sequence[Piece],
+    analyses: tuple[Analysis, ...],
+    threads: int | None,
+    report: Report,
+) -> int:
+    """Let workers compute pieces; returns the number of grid points."""
+    path, status = store.path.resolve(), store.marker("status")
+    done, computed = int((status != 0).sum()), 0
+    report(Progress(done, status.size, "waiting for workers"))
+    shared = (store.identity, analyses, threads)
+    futures = {executor.submit(compute_piece, path, piece, *shared): piece for piece in pieces}
+    try:
+        for future in as_completed(futures):
+            computed += future.result()
+            report(Progress(done + computed, status.size, f"{futures[future].words}: done"))
+    except BrokenExecutor:
+        raise StoreError(
+            "a worker ended before its work was done, perhaps for lack of memory; what is computed "
+            f"is in {store.path}: run the same again to go on, with fewer workers"
+        ) from None
+    finally:
+        for future in futures:
+            future.cancel()
+    return computed
 
 
 def _is_empty_folder(path: Path) -> bool:
@@ -230,91 +265,6 @@ def _layout(
             "package_versions": versions(_RECORDED_VERSIONS),
         },
     )
-
-
-def _draws(study: Study) -> Iterator[tuple[tuple[int, ...], Study, int, str]]:
-    """Data to be drawn: place in the grid, study of one value of each option, seed, words."""
-    for place, single in enumerate(study.singles):
-        value = "".join(f"{words_of(name, getattr(single.task, name))}, " for name in study.sweep)
-        for index, seed in enumerate(study.seeds):
-            yield (place, index) if study.sweep else (index,), single, seed, f"{value}seed {seed}"
-
-
-def _complete(store: Store, place: tuple[int, ...]) -> bool:
-    return all(bool((store.marker(name)[place] != 0).all()) for name in store.markers)
-
-
-def _fill_seed(
-    store: Store,
-    study: Study,
-    place: tuple[int, ...],
-    words: str,
-    data: PreparedData,
-    analyses: tuple[Analysis, ...],
-    report: Report,
-    total: int,
-) -> int:
-    """Compute what the store lacks for one seed; returns the number of grid points."""
-    problem = PathKernels(data.xi, data.labels)
-    done = int((store.marker("status") != 0).sum())
-    of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
-    if not store.marker("data_done")[place]:
-        store.write(place, data_values(data, analyses), "data_done", 1)
-    for t, temperature in enumerate(study.temperatures):
-        if not store.marker("reference_done")[(*place, t)]:
-            report(Progress(done, total, f"{words}, T = {temperature:g}, GP limit"))
-            values = reference_values(data, problem, temperature, of_solution)
-            store.write((*place, t), values, "reference_done", 1)
-    computed = 0
-    for w, width in enumerate(study.widths):
-        network = dataclasses.replace(data.network, widths=(width,) * len(data.network.widths))
-        missing = np.flatnonzero(store.marker("status")[place][:, w] == 0)
-        start = None
-        for t in _down_to(study.temperatures, missing):
-            temperature = study.temperatures[t]
-            doing = f"{words}, T = {temperature:g}, N = {width:g}"
-            here = Progress(done + computed, total, doing)
-            report(here)
-
-            def within(step: Progress, here: Progress = here) -> None:
-                numbers = {"evaluations": step.done, **step.numbers}
-                report(dataclasses.replace(here, numbers=numbers))
-
-            solution = minimise_from(problem, network, temperature, start, within)
-            if t in missing:  # the others were stored before a stop; here they are starts only
-                code = "not_positive_definite" if solution is None else solution.status.name.lower()
-                values = point_values(data, solution, of_solution)
-                store.write((*place, t, w), values, "status", STATUS_CODES[code])
-                computed += 1
-            start = solution if solution is not None and solution.status.ok else None
-    return computed
-
-
-def _down_to(temperatures: Sequence[float], missing: np.ndarray) -> list[int]:
-    """Indices of the temperatures from the highest down to the lowest that is missing."""
-    order = np.argsort(temperatures)[::-1]
-    last = np.flatnonzero(np.isin(order, missing))
-    return order[: last[-1] + 1].tolist() if last.size else []
-
-
-def minimise_from(
-    problem: PathKernels,
-    network: Network,
-    temperature: float,
-    start: Solution | None,
-    report: Report = silent,
-) -> Solution | None:
-    """Minimum of the action from a neighbour's, or else from the limit; None if that fails."""
-    if start is not None:
-        with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
-            solution = minimise_action(
-                problem, network, temperature, start=start, throw=False, report=report
-            )
-            if solution.status.ok:
-                return solution
-    with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
-        return minimise_action(problem, network, temperature, throw=False, report=report)
-    return None
 
 
 def _check_dimensions(analysis: Analysis, extra: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import xarray as xr
 
 
@@ -106,7 +109,19 @@ def _task_command(task: type[Task]) -> click.Command:
             type=click.IntRange(min=1),
             default=1,
             show_default=True,
-            help="Threads of the linear algebra on the CPU.",
+            help="Threads of the linear algebra on the CPU, of every worker.",
+        ),
+        click.Option(
+            ["--jobs"],
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Processes of this machine to compute with.",
+        ),
+        click.Option(
+            ["--scheduler"],
+            metavar="ADDRESS",
+            help="Compute with the workers of a Dask scheduler, tcp://HOST:PORT.",
         ),
         *options_of(task, several=True),
     ]
@@ -135,7 +150,11 @@ def _run_task(
     out: Path | None,
     figures: bool,
     threads: int,
+    jobs: int,
+    scheduler: str | None,
 ) -> None:
+    if scheduler is not None and jobs > 1:
+        raise click.UsageError("--jobs and --scheduler exclude each other: take one of them")
     if backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
@@ -147,9 +166,15 @@ def _run_task(
     out = Path(f"{task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with showing_progress() as report:
-            analyses = plugins.analyses.values()
-            dataset = run_study(study, out, analyses=analyses, threads=threads, report=report)
+        with _workers(jobs, scheduler) as executor, showing_progress() as report:
+            dataset = run_study(
+                study,
+                out,
+                analyses=plugins.analyses.values(),
+                executor=executor,
+                threads=threads,
+                report=report,
+            )
     except KeyboardInterrupt:
         kept = (
             f"What is computed is in {out}; run"
@@ -158,6 +183,14 @@ def _run_task(
         )
         leave_interrupted(f"{kept} the same command again to go on.")
     _finish(out, dataset, report.called, figures)
+
+
+def _workers(jobs: int, scheduler: str | None) -> AbstractContextManager[Executor | None]:
+    from pathkernel_datasets.workers import cluster, processes
+
+    if scheduler is not None:
+        return cluster(scheduler)
+    return processes(jobs) if jobs > 1 else nullcontext()
 
 
 def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> None:

@@ -20,12 +20,12 @@ from pathkernel_datasets.evaluation import predicted_values
 from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.next_evidence import grid_corrections, grid_group
+from pathkernel_datasets.pieces import minimise_from
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.store import check_store
 from pathkernel_datasets.stored import StoredStudy, compute_result
-from pathkernel_datasets.sweep import minimise_from
 from pathkernel_sampling.corrections import Correction, next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
 

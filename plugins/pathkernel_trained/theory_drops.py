@@ -23,9 +23,9 @@ from pathkernel_core.minimise import Solution
 from pathkernel_core.network import Network
 from pathkernel_core.predictor import accuracy
 from pathkernel_datasets.choice import best
+from pathkernel_datasets.pieces import minimise_from
 from pathkernel_datasets.point import PointData
 from pathkernel_datasets.prepared import PreparedData
-from pathkernel_datasets.sweep import minimise_from
 from pathkernel_trained.heads import Head, kept_heads, removable_heads
 from pathkernel_trained.pruning_layout import labelled_orders
 

@@ -19,8 +19,8 @@ import zarr
 import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets import pieces
 from pathkernel_datasets import store as store_module
-from pathkernel_datasets import sweep
 from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.store import StoreError, open_store
@@ -269,8 +269,8 @@ def test_a_store_grows_to_the_one_that_is_computed_at_once(tmp_path, monkeypatch
         minimised.append(network.width)
         return minimise(problem, network, *given)
 
-    minimise = sweep.minimise_from
-    monkeypatch.setattr(sweep, "minimise_from", counting)
+    minimise = pieces.minimise_from
+    monkeypatch.setattr(pieces, "minimise_from", counting)
     larger = ((3, 1, 4), (5, 10, 50, 100))
     for name, steps in {"grown": [((3, 4), (10, 100)), larger], "at_once": [larger]}.items():
         path = tmp_path / f"{name}.zarr"
@@ -367,14 +367,14 @@ def test_other_data_behind_the_same_options_is_another_study(complete):
 
 
 def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
-    minimise = sweep.minimise_action
+    minimise = pieces.minimise_action
 
     def failing(problem, network, temperature, **settings):
         if network.width == 5:
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(sweep, "minimise_action", failing)
+    monkeypatch.setattr(pieces, "minimise_action", failing)
     path = tmp_path / "small.zarr"
     run(path)
     dataset = open_store(path).load()
@@ -384,9 +384,9 @@ def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeyp
 
 
 def test_unconverged_points_are_marked(tmp_path, monkeypatch):
-    minimise = sweep.minimise_action
+    minimise = pieces.minimise_action
     monkeypatch.setattr(
-        sweep,
+        pieces,
         "minimise_action",
         lambda *args, **settings: minimise(*args, **settings, max_evaluations=2),
     )

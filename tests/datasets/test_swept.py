@@ -14,8 +14,8 @@ import xarray as xr
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets import pieces
 from pathkernel_datasets import store as store_module
-from pathkernel_datasets import sweep
 from pathkernel_datasets.check import check
 from pathkernel_datasets.choice import choose
 from pathkernel_datasets.errors import StoreError, StoreWarning, TaskError
@@ -139,8 +139,8 @@ def test_a_store_grows_by_values_to_the_one_computed_at_once(tmp_path, monkeypat
         minimised.append(problem)
         return minimise(problem, *given)
 
-    minimise = sweep.minimise_from
-    monkeypatch.setattr(sweep, "minimise_from", counting)
+    minimise = pieces.minimise_from
+    monkeypatch.setattr(pieces, "minimise_from", counting)
     values = (*first, 10)
     for name, steps in {"grown": (first, values), "at_once": (values,)}.items():
         for asked in steps:

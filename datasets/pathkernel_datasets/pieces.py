@@ -1,0 +1,210 @@
+"""The pieces of a study that are computed on their own, here or by a worker.
+
+At each width the temperatures are gone through from the highest, where the minimum is nearest to
+the Gaussian process limit, to the lowest; a minimisation begins at its neighbour's minimum with the
+curvature that was seen on the way there. That takes fewer evaluations than upwards, or from width
+to width. A run that was stopped finds the starts that it lacks by minimising again, so that its
+store is bit for bit that of a run that was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from pathkernel_core.analysis import Analysis
+from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minimise import Solution, minimise_action
+from pathkernel_core.network import Network
+from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.evaluation import data_values, point_values, reference_values
+from pathkernel_datasets.prepared import PreparedData, prepare_data
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.store import Store
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.swept import words_of
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The data of one seed, of one value of the option that is swept.
+
+    Attributes
+    ----------
+    place : tuple of int
+        Where it lies in the store's grid.
+    study : Study
+        With one value of every option.
+    seed : int
+    words : str
+    """
+
+    place: tuple[int, ...]
+    study: Study
+    seed: int
+    words: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is computed in one go of a draw: a width at all temperatures, or what no width enters.
+
+    Attributes
+    ----------
+    draw : Draw
+    width : int or None
+        Index of the width; None for the data and the Gaussian process limits.
+    """
+
+    draw: Draw
+    width: int | None
+
+    @property
+    def words(self) -> str:
+        """What is computed."""
+        if self.width is None:
+            return f"{self.draw.words}, GP limit"
+        return f"{self.draw.words}, N = {self.draw.study.widths[self.width]:g}"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Data of a draw, and the problem that they pose."""
+
+    data: PreparedData
+    problem: PathKernels
+
+    @classmethod
+    def of(cls, draw: Draw) -> Drawn:
+        """Draw them, in the study's array library."""
+        library = array_library(draw.study.backend, draw.study.dtype)
+        data = prepare_data(draw.study, draw.seed, library)
+        return cls(data, PathKernels(data.xi, data.labels))
+
+
+def draws_of(study: Study) -> Iterator[Draw]:
+    """All draws of a study, seed after seed."""
+    for place, single in enumerate(study.singles):
+        value = "".join(f"{words_of(name, getattr(single.task, name))}, " for name in study.sweep)
+        for index, seed in enumerate(study.seeds):
+            at = (place, index) if study.sweep else (index,)
+            yield Draw(at, single, seed, f"{value}seed {seed}")
+
+
+def missing_pieces(draw: Draw, store: Store) -> list[Piece]:
+    """Pieces of a draw that the store lacks, all or some of."""
+    others = [store.marker(name)[draw.place] for name in store.markers if name != "status"]
+    pieces = [] if all(np.all(done) for done in others) else [Piece(draw, None)]
+    lacking = (store.marker("status")[draw.place] == 0).any(axis=0)
+    return [*pieces, *(Piece(draw, int(w)) for w in np.flatnonzero(lacking))]
+
+
+def compute_piece(
+    path: Path, piece: Piece, identity: str, analyses: Sequence[Analysis], threads: int | None
+) -> int:
+    """Compute a piece in a worker; returns the number of grid points.
+
+    Parameters
+    ----------
+    path : Path
+        The store, which several workers write into at the same time, at other places.
+    piece : Piece
+    identity : str
+        Of the study: another one has other data, though its task be called the same.
+    analyses : sequence of Analysis
+    threads : int or None
+        Threads of the linear algebra; None leaves their number as it is.
+    """
+    with threadpool_limits(limits=threads):
+        drawn = _last_drawn(identity, piece.draw)
+        return fill(piece, Store(path), drawn, analyses)
+
+
+@functools.lru_cache(maxsize=1)
+def _last_drawn(identity: str, draw: Draw) -> Drawn:
+    """A worker has several pieces of the same data, one after another."""
+    return Drawn.of(draw)
+
+
+def fill(
+    piece: Piece,
+    store: Store,
+    drawn: Drawn,
+    analyses: Sequence[Analysis],
+    report: Report = silent,
+) -> int:
+    """Compute what the store lacks of a piece; returns the number of grid points."""
+    place, study = piece.draw.place, piece.draw.study
+    data, problem = drawn.data, drawn.problem
+    of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
+    status = store.marker("status")
+
+    def tell(temperature: float) -> Progress:
+        doing = f"{piece.words}, T = {temperature:g}"
+        here = Progress(int((status != 0).sum()), status.size, doing)
+        report(here)
+        return here
+
+    if piece.width is None:
+        if not store.marker("data_done")[place]:
+            store.write(place, data_values(data, analyses), "data_done", 1)
+        for t, temperature in enumerate(study.temperatures):
+            if not store.marker("reference_done")[(*place, t)]:
+                tell(temperature)
+                values = reference_values(data, problem, temperature, of_solution)
+                store.write((*place, t), values, "reference_done", 1)
+        return 0
+    widths = (study.widths[piece.width],) * len(data.network.widths)
+    network = dataclasses.replace(data.network, widths=widths)
+    missing = np.flatnonzero(status[place][:, piece.width] == 0)
+    start = None
+    for t in _down_to(study.temperatures, missing):
+        here = tell(study.temperatures[t])
+
+        def within(step: Progress, here: Progress = here) -> None:
+            numbers = {"evaluations": step.done, **step.numbers}
+            report(dataclasses.replace(here, numbers=numbers))
+
+        solution = minimise_from(problem, network, study.temperatures[t], start, within)
+        if t in missing:  # the others were stored before a stop; here they are starts only
+            code = "not_positive_definite" if solution is None else solution.status.name.lower()
+            values = point_values(data, solution, of_solution)
+            store.write((*place, t, piece.width), values, "status", STATUS_CODES[code])
+        start = solution if solution is not None and solution.status.ok else None
+    return len(missing)
+
+
+def _down_to(temperatures: Sequence[float], missing: np.ndarray) -> list[int]:
+    """Indices of the temperatures from the highest down to the lowest that is missing."""
+    order = np.argsort(temperatures)[::-1]
+    last = np.flatnonzero(np.isin(order, missing))
+    return order[: last[-1] + 1].tolist() if last.size else []
+
+
+def minimise_from(
+    problem: PathKernels,
+    network: Network,
+    temperature: float,
+    start: Solution | None,
+    report: Report = silent,
+) -> Solution | None:
+    """Minimum of the action from a neighbour's, or else from the limit; None if that fails."""
+    if start is not None:
+        with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
+            solution = minimise_action(
+                problem, network, temperature, start=start, throw=False, report=report
+            )
+            if solution.status.ok:
+                return solution
+    with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
+        return minimise_action(problem, network, temperature, throw=False, report=report)
+    return None
