@@ -160,13 +160,21 @@ class Study:
     def _along(self, name: str) -> tuple[Any, ...]:
         return tuple(self.grid[name]) if name in self.grid else (getattr(self.task, name),)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, drawn: Iterable[Realisation] | None = None) -> dict[str, Any]:
         """All that determines the results, as plain values, see :func:`differences`.
 
         Among it what the task draws with the first seed, so that results of code that has changed
         are not taken for those of the code that is installed. Paths of files are absolute.
+
+        Parameters
+        ----------
+        drawn : iterable of Realisation, optional
+            What each value of the option that is swept draws with the first seed, where it is at
+            hand.
         """
-        parts = [single._identity() for single in self.singles]
+        if drawn is None:
+            drawn = (draw(single.task, self.seeds[0]) for single in self.singles)
+        parts = [single._identity(own) for single, own in zip(self.singles, drawn)]
         found = dict(parts[0])
         for name, values in self.sweep.items():
             found["options"] = found["options"] | {name: list(values)}
@@ -174,7 +182,7 @@ class Study:
             found["sweep"] = {name: dict(zip(map(str, values), of_values))}
         return found
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self, drawn: Realisation) -> dict[str, Any]:
         options, provenance = self.task.options(), self.task.provenance()
         for name in file_options(options, provenance):
             if os.path.exists(options[name]):
@@ -193,7 +201,7 @@ class Study:
                     "backend": self.backend,
                     "dtype": self.dtype,
                     "versions": versions(("pathkernel", *_distributions(type(self.task)))),
-                    "drawn": fingerprint(draw(self.task, self.seeds[0])),
+                    "drawn": fingerprint(drawn),
                 }
             )
         )

@@ -90,8 +90,9 @@ def run_study(
         raise TypeError(f"study must be a Study, not {study!r}; call run_study(Study(task), path)")
     array_library(study.backend, study.dtype)  # loaded before its threads are limited
     with supervised(report, threads) as tell:
-        how = {"executor": executor, "threads": threads, "report": tell}
-        compute_study(study, path, analyses=analyses, **how)
+        compute_study(
+            study, path, analyses=analyses, executor=executor, threads=threads, report=tell
+        )
     return open_store(path)
 
 
@@ -116,23 +117,24 @@ def compute_study(
             store = Store.resume(path, held, begun.identity())
             analyses = _stored_analyses(store, analyses)
             study = study.joined(begun)
-        computed, pieces = 0, []
+        computed = 0
+        pieces: list[Piece] = []
         grows = store is None or study != begun
         for draw in draws_of(study):
             lacking = [] if grows else missing_pieces(draw, store)
-            if not grows and not lacking:
+            if not grows and (executor is not None or not lacking):
+                pieces += lacking
                 continue
-            drawn = None
-            if grows or executor is None:
-                done = 0 if store is None else int((store.marker("status") != 0).sum())
-                report(Progress(done, _points(study), f"{draw.words}: data and attention"))
-                drawn = Drawn.of(draw)
+            done = 0 if store is None else int((store.marker("status") != 0).sum())
+            report(Progress(done, _points(study), f"{draw.words}: data and attention"))
+            drawn = Drawn.of(draw)
             if grows:
                 store = _create(path, study, drawn.data, analyses, library, store)
                 grows, lacking = False, missing_pieces(draw, store)
             pieces += lacking
             if executor is None:
-                computed += sum(fill(piece, store, drawn, analyses, report) for piece in lacking)
+                for piece in lacking:
+                    computed += fill(piece, store, drawn, analyses, report)
         if executor is not None and pieces:
             computed = _distribute(executor, store, pieces, analyses, threads, report)
         if pieces:
@@ -197,14 +199,15 @@ def _create(
     library: ArrayLibrary,
     held: Store | None,
 ) -> Store:
-    layouts = []
+    layouts, realisations = [], []
     for place, single in enumerate(study.singles):  # before any is computed
         drawn = prepare_data(single, study.seeds[0], library) if place else data
         label = label_of(single.task, study.sweep)
         layouts.append(_layout(single, label, drawn, analyses, library))
+        realisations.append(drawn.realisation)
     layout = joined_layout(study, layouts) if study.sweep else layouts[0]
     whole = (layout.variables, layout.coordinates, layout.attributes)
-    return Store.create(path, *whole, study.identity(), held)
+    return Store.create(path, *whole, study.identity(realisations), held)
 
 
 def _layout(

@@ -76,7 +76,10 @@ def test_a_store_that_lacks_something_is_completed(tmp_path):
 
 def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
     path = tmp_path / "far.zarr"
-    with processes(2) as executor, pytest.raises(StoreError, match="a worker ended.*fewer workers"):
+    with (
+        processes(2) as executor,
+        pytest.raises(StoreError, match=r"a worker ended.*fewer workers"),
+    ):
         compute_study(study(elsewhere="killed"), path, executor=executor)
     compute_study(study(elsewhere="killed"), path)
     compute_study(study(elsewhere="killed"), tmp_path / "near.zarr")
@@ -84,5 +87,8 @@ def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
 
 
 def test_what_a_worker_raises_is_raised(tmp_path):
-    with processes(1) as executor, pytest.raises(TaskError, match="cannot draw seed 3.*no seventh"):
+    with (
+        processes(1) as executor,
+        pytest.raises(TaskError, match=r"cannot draw seed 3.*no seventh"),
+    ):
         compute_study(study(examples=7), tmp_path / "far.zarr", executor=executor)
