@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ CHECKED = (ZstdCodec(level=0), Crc32cCodec())
 MISSING = "is missing"
 
 _CHECKSUM = 4  # bytes
+_SETTING = threading.Lock()
 _ZSTD = Zstd(level=0)
 _DIRECT = [
     (BytesCodec(endian=endian), *codecs)
@@ -42,9 +44,12 @@ _DIRECT = [
 ]  # chunks of one array each that are read and written here
 
 
-def writing_every_chunk() -> AbstractContextManager:
+@contextmanager
+def writing_every_chunk() -> Iterator[None]:
     """Let arrays that are opened meanwhile write every chunk."""
-    return zarr.config.set({"array.write_empty_chunks": True})
+    # the setting is the process's: threads that took turns would leave it to one another
+    with _SETTING, zarr.config.set({"array.write_empty_chunks": True}):
+        yield
 
 
 def write_dataset(dataset: xr.Dataset, folder: str | os.PathLike) -> None:

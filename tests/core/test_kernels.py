@@ -202,9 +202,11 @@ def test_bad_paths_are_named(examples, paths, message):
 
 def test_bad_points_are_named(examples):
     problem, u = PathKernels(*examples), np.eye(4)
-    for temperature in (0, -1.0, math.nan, math.inf, "cold"):
+    for temperature in (0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"temperature must be positive .* {temperature!r}"):
             problem.energy_and_gradient(u, temperature)
+    with pytest.raises(TypeError, match="temperature must be one number, but is 'cold'"):
+        problem.energy_and_gradient(u, "cold")
     with pytest.raises(ValueError, match="variance must be positive and finite, but is 0"):
         problem.energy_and_gradient(u, 1.0, 0)
     message = (

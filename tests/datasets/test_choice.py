@@ -16,8 +16,8 @@ from test_sweep import Interrupt, Small
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples
+from pathkernel_datasets import pieces
 from pathkernel_datasets import store as store_module
-from pathkernel_datasets import sweep
 from pathkernel_datasets.choice import best, choose
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection
@@ -199,7 +199,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_store(tmp_path, complete, mo
 
 def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, monkeypatch):
     starts = []
-    minimise = sweep.minimise_action
+    minimise = pieces.minimise_action
 
     def spy(problem, network, temperature, **settings):
         start = settings.get("start")
@@ -207,7 +207,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
         starts.append((network.width, temperature, before))
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(sweep, "minimise_action", spy)
+    monkeypatch.setattr(pieces, "minimise_action", spy)
     run(tmp_path / "study.zarr", analyses=(), seeds=(3,))
     assert starts == [
         (width, temperature, before and (width, before))
@@ -219,7 +219,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
 @pytest.mark.parametrize("failure", ["not positive definite", "stalled"])
 def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeypatch, failure):
     """The next temperature starts from the limit, as it would alone."""
-    minimise = sweep.minimise_action
+    minimise = pieces.minimise_action
 
     def failing(problem, network, temperature, **settings):
         if temperature == 0.3:
@@ -228,14 +228,14 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(sweep, "minimise_action", failing)
+    monkeypatch.setattr(pieces, "minimise_action", failing)
     path = tmp_path / "study.zarr"
     run(path, analyses=())
     dataset = open_store(path).load()
     assert (dataset.status.sel(temperature=0.3) != STATUS_CODES["converged"]).all()
     after = dataset.status.sel(temperature=0.02)
     assert (after == STATUS_CODES["converged"]).all()
-    monkeypatch.setattr(sweep, "minimise_action", minimise)
+    monkeypatch.setattr(pieces, "minimise_action", minimise)
     alone = tmp_path / "alone.zarr"
     run(alone, analyses=(), temperatures=(0.02,))
     for name in ("order_parameter", "evaluations", "predictor_mean"):
@@ -247,14 +247,14 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
 
 
 def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monkeypatch):
-    minimise = sweep.minimise_action
+    minimise = pieces.minimise_action
 
     def failing(problem, network, temperature, start=None, **settings):
         if start is not None:
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(sweep, "minimise_action", failing)
+    monkeypatch.setattr(pieces, "minimise_action", failing)
     path = tmp_path / "study.zarr"
     run(path, analyses=())
     mine, theirs = open_store(path).load(), complete
