@@ -148,7 +148,7 @@ def write_content(file: Path, content: Any, checked: bool = True) -> None:
     if checked:
         data += _checksum(data)
     os.makedirs(file.parent, exist_ok=True)
-    partial = file.with_name(f"{file.name}{PARTIAL}")
+    partial = file.with_name(f"{file.name}.{os.getpid()}{PARTIAL}")  # a worker may be at it, too
     partial.write_bytes(data)
     os.replace(partial, file)  # the file that was there may be another store's too, by a link
 
@@ -198,7 +198,11 @@ def write_region(array: zarr.Array, region: Any, values: Any) -> None:
         ]
         whole = np.full(sizes, array.fill_value, array.dtype)
         file = chunk_file(array, chunk)
-        if file.exists():
+        covered = all(
+            a == start and b >= min(start + n, size)
+            for (start, a, b, _), n, size in zip(parts, sizes, array.shape)
+        )
+        if not covered and file.exists():  # one that is replaced may be damaged
             content = read_content(file, is_checked(array))
             whole[...] = np.frombuffer(content, array.dtype.newbyteorder("<")).reshape(sizes)
         inside = tuple(slice(a - start, b - start) for start, a, b, _ in parts)

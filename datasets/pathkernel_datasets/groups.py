@@ -162,4 +162,4 @@ def _remove_left_over(path: Path) -> None:
     for folder, _, names in os.walk(path):
         for name in names:
             if name.endswith(PARTIAL):  # of a chunk
-                Path(folder, name).unlink()
+                Path(folder, name).unlink(missing_ok=True)

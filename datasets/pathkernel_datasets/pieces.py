@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -26,6 +28,7 @@ from pathkernel_core.minimise import Solution, minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.evaluation import data_values, point_values, reference_values
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import STATUS_CODES
@@ -124,9 +127,24 @@ def compute_piece(
     threads : int or None
         Threads of the linear algebra; None leaves their number as it is.
     """
+    store = Store(path)
+    if store.identity != identity:
+        raise StoreError(f"{path} holds another study by now; run that one again")
+    _check_files(piece.draw, json.loads(identity))
     with threadpool_limits(limits=threads):
-        drawn = _last_drawn(identity, piece.draw)
-        return fill(piece, Store(path), drawn, analyses)
+        return fill(piece, store, _last_drawn(identity, piece.draw), analyses)
+
+
+def _check_files(draw: Draw, identity: Mapping[str, Any]) -> None:
+    """Check that a worker, which may run elsewhere, reads the files that the study began with."""
+    held = identity["provenance"]
+    for name, values in identity.get("sweep", {}).items():
+        held = values[str(getattr(draw.study.task, name))]["provenance"]
+    if draw.study.task.provenance() != held:
+        raise StoreError(
+            "a worker finds other files than the study was begun with; give their absolute paths, "
+            "and start workers in this folder"
+        )
 
 
 @functools.lru_cache(maxsize=1)

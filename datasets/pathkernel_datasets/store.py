@@ -28,8 +28,8 @@ from pathkernel_datasets.checksums import (
     chunks_of,
     damaged_chunks,
     read_array,
-    write_chunk,
     write_dataset,
+    write_region,
     writing_every_chunk,
 )
 from pathkernel_datasets.errors import StoreError, StoreWarning
@@ -267,7 +267,7 @@ class Store:
         self._mark(marker, index, code)
 
     def _mark(self, marker: str, index: tuple[int, ...], code: int) -> None:
-        write_chunk(self._arrays[marker], index, np.array(code, self._arrays[marker].dtype))
+        write_region(self._arrays[marker], index, code)
         if marker in self._marked:
             self._marked[marker][index] = code
 
@@ -316,7 +316,7 @@ def _write_padded(array: zarr.Array, index: tuple[int, ...], value: Any) -> None
         value = np.asarray(value)
         whole[tuple(map(slice, value.shape))] = value
     if whole.size:
-        write_chunk(array, (*index, *(0 for _ in whole.shape)), whole)
+        write_region(array, index, whole)
 
 
 def check_store(path: Path) -> dict[str, Any]:
@@ -398,10 +398,15 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     try:
         dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
         arrays = dict(zarr.open_group(path, mode="r", zarr_format=3).arrays())
-        lazily = indexing.LazilyIndexedArray
-        return dataset.copy(data={name: lazily(StoredArray(arrays[name])) for name in dataset})
+        return dataset.copy(data={name: _lazily(arrays[name]) for name in dataset})
     except Exception as error:
         raise StoreError(f"{path} is damaged ({error}); run the study again elsewhere") from None
+
+
+def _lazily(array: zarr.Array) -> Any:
+    """As xarray opens an array: read once, when it is used, and edited in memory alone."""
+    lazy = indexing.LazilyIndexedArray(StoredArray(array))
+    return indexing.MemoryCachedArray(indexing.CopyOnWriteArray(lazy))
 
 
 def _create_array(

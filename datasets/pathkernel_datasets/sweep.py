@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, as_completed, wait
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +166,14 @@ def _distribute(
             report(Progress(done + computed, status.size, f"{futures[future].words}: done"))
     except BrokenExecutor:
         raise StoreError(
-            "a worker ended before its work was done, perhaps for lack of memory; what is computed "
-            f"is in {store.path}: run the same again to go on, with fewer workers"
+            "a worker ended before its work was done: for lack of memory, or because the task is "
+            f"not in a module that it can import. What is computed is in {store.path}: run the "
+            "same again to go on, with fewer workers"
         ) from None
     finally:
         for future in futures:
             future.cancel()
+        wait(futures)  # while the store is ours
     return computed
 
 

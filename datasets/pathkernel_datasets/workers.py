@@ -48,13 +48,13 @@ def cluster(address: str) -> Iterator[Executor]:
         raise StoreError(
             f"no Dask scheduler answers at {address} ({error}); start one with: dask scheduler"
         ) from None
-    try:
-        with client, client.get_executor() as executor:
+    with client, client.get_executor() as executor:
+        try:
             yield executor
-    except (CancelledError, OSError, TimeoutError) as error:
-        if client.status == "running":
-            raise
-        raise StoreError(
-            f"the Dask scheduler at {address} is lost ({type(error).__name__}); what is computed "
-            "is stored: start another, and run the same command again to go on"
-        ) from None
+        except (CancelledError, OSError, TimeoutError) as error:
+            if client.status == "running":
+                raise
+            raise StoreError(
+                f"the Dask scheduler at {address} is lost ({type(error).__name__}); what is "
+                "computed is stored: start another, and run the same command again to go on"
+            ) from None

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import io
 import json
+import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -156,7 +157,7 @@ def read_drawings(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
             raise LookupError(f"folder must be one of {', '.join(_ARCHIVES)}, but is {folder!r}")
         path = locate(_ARCHIVES[folder])
         known = path.stat()
-        archive = _opened(path, folder, known.st_size, known.st_mtime_ns)
+        archive = _opened(path, folder, known.st_size, known.st_mtime_ns, os.getpid())
         for place, (character, number) in enumerate(drawings):
             if character.folder == folder:
                 images[place] = resize(archive.drawing(character, number))
@@ -264,8 +265,11 @@ class DrawingArchive:
 
 
 @functools.lru_cache(maxsize=len(_ARCHIVES))
-def _opened(path: Path, folder: str, size: int, changed: int) -> DrawingArchive:
-    """Archive whose drawings are the public ones; it stays open, as its directory is long."""
+def _opened(path: Path, folder: str, size: int, changed: int, process: int) -> DrawingArchive:
+    """Archive whose drawings are the public ones; it stays open, as its directory is long.
+
+    Each process, forked ones too, has its own: its place in the file would be that of all.
+    """
     with contextlib.ExitStack() as stack:
         archive = stack.enter_context(DrawingArchive(path, folder))
         if archive.content_digest() != _CONTENTS[folder]:

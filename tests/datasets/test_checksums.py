@@ -100,3 +100,15 @@ def test_a_written_chunk_leaves_its_links_alone(tmp_path):
     write_chunk(array, (0,), np.zeros(2))
     assert (tmp_path / "link").read_bytes() == before
     np.testing.assert_array_equal(read_array(array), [0, 0])
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+def test_a_damaged_chunk_is_replaced_whatever_the_chunks(tmp_path, codecs):
+    array = create(tmp_path / "a", (4, 3), (2, 3), "float64", CODECS[codecs])
+    write_region(array, slice(None), np.ones((4, 3)))
+    chunk_file(array, (0, 0)).write_bytes(b"nothing")
+    write_region(array, slice(0, 2), np.zeros((2, 3)))
+    write_region(array, (3, slice(1, 3)), np.zeros(2))
+    want = np.array([[0, 0, 0], [0, 0, 0], [1, 1, 1], [1, 0, 0.0]])
+    assert np.array_equal(read_array(array), want)
+    assert np.array_equal(array[...], want)

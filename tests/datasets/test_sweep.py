@@ -218,6 +218,16 @@ class Interrupt(Exception):
     """Stands for whatever stops a run."""
 
 
+def test_an_opened_store_is_edited_in_memory_alone(complete):
+    dataset = open_store(complete)
+    before = dataset.action.values.copy()
+    dataset["action"][0] = np.nan
+    assert np.isnan(dataset.action.values[0]).all()
+    copied = dataset.copy(deep=True)
+    assert np.isnan(copied.action.values[0]).all()
+    assert np.array_equal(open_store(complete).action.values, before)
+
+
 @pytest.mark.parametrize("after", [1, 2, 5, 9])
 def test_interrupted_run_goes_on_to_the_same_store(tmp_path, whole, monkeypatch, after):
     path = tmp_path / "small.zarr"

@@ -14,6 +14,7 @@ import zarr
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets.errors import StoreError, TaskError
+from pathkernel_datasets.pieces import Piece, compute_piece, draws_of
 from pathkernel_datasets.store import Store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study, run_study
@@ -74,6 +75,17 @@ def test_a_store_that_lacks_something_is_completed(tmp_path):
         Store(path)._mark("status", (0, 1, 0), 0)  # as if stopped there
         assert compute_study(study(), path, executor=workers) == 7
     assert content(tmp_path / "far.zarr") == content(tmp_path / "near.zarr")
+
+
+def test_a_piece_of_another_study_is_not_written(tmp_path):
+    """As one would be that comes late, when the store has grown or is another."""
+    path = tmp_path / "near.zarr"
+    compute_study(study(), path, analyses=())
+    before = content(path)
+    (draw, _) = draws_of(study())
+    with pytest.raises(StoreError, match="holds another study by now"):
+        compute_piece(path, Piece(draw, 0), "{}", (), 1)
+    assert content(path) == before
 
 
 def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
