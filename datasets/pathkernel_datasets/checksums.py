@@ -72,25 +72,6 @@ def write_dataset(dataset: xr.Dataset, folder: str | os.PathLike) -> None:
         file.write_bytes(content.to_bytes())
 
 
-def write_chunk(array: zarr.Array, chunk: tuple[int, ...], values: np.ndarray) -> None:
-    """Write a chunk, whole or not at all: the bytes that Zarr writes, in a tenth of its time.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        Opened by :func:`writing_every_chunk`.
-    chunk : tuple of int
-        Its place among the array's chunks.
-    values : array
-        As many as a chunk has.
-    """
-    if tuple(array.metadata.codecs) not in _DIRECT:  # written anew by another program
-        array[_region(array, chunk)] = values.reshape(array.chunks)
-        return
-    content = np.ascontiguousarray(values, array.dtype.newbyteorder("<"))
-    write_content(chunk_file(array, chunk), content, is_checked(array))
-
-
 def read_array(array: zarr.Array, key: Sequence[Any] = ()) -> np.ndarray:
     """Values of an array, as Zarr reads them, in a tenth of its time.
 
@@ -106,7 +87,7 @@ def read_array(array: zarr.Array, key: Sequence[Any] = ()) -> np.ndarray:
         If a chunk is damaged; without checksums, a RuntimeError if it cannot be decoded.
     """
     key = (*key, *[slice(None)] * (array.ndim - len(key)))
-    if tuple(array.metadata.codecs) not in _DIRECT:
+    if not _is_direct(array):
         return array.oindex[key]
     places = [np.atleast_1d(np.arange(size)[at]) for size, at in zip(array.shape, key)]
     found = np.full([along.size for along in places], array.fill_value, array.dtype)
@@ -117,10 +98,9 @@ def read_array(array: zarr.Array, key: Sequence[Any] = ()) -> np.ndarray:
     for part in itertools.product(*parts):
         chunk, here, inside = zip(*part) if part else ((), (), ())
         try:
-            content = read_content(chunk_file(array, chunk), is_checked(array))
+            values = _read_chunk(array, chunk)
         except FileNotFoundError:
             continue
-        values = np.frombuffer(content, array.dtype.newbyteorder("<")).reshape(array.chunks)
         found[np.ix_(*here)] = values[np.ix_(*inside)]
     kept = (along.size for along, at in zip(places, key) if not isinstance(at, (int, np.integer)))
     return found.reshape(tuple(kept))
@@ -159,6 +139,16 @@ def read_content(file: Path, checked: bool = True) -> bytes:
     return _ZSTD.decode(_compared(data) if checked else data)
 
 
+def _is_direct(array: zarr.Array) -> bool:
+    """Whether chunks are written and read here; not those of another program, by Zarr."""
+    return tuple(array.metadata.codecs) in _DIRECT
+
+
+def _read_chunk(array: zarr.Array, chunk: tuple[int, ...]) -> np.ndarray:
+    content = read_content(chunk_file(array, chunk), is_checked(array))
+    return np.frombuffer(content, array.dtype.newbyteorder("<")).reshape(array.chunks)
+
+
 def _region(array: zarr.Array, chunk: tuple[int, ...]) -> tuple[slice, ...]:
     return tuple(slice(i * n, i * n + n) for i, n in zip(chunk, array.chunks))
 
@@ -169,18 +159,20 @@ def is_checked(array: zarr.Array) -> bool:
 
 
 def write_region(array: zarr.Array, region: Any, values: Any) -> None:
-    """Write into a part of an array, each of its chunks as :func:`write_chunk` does.
+    """Write into a part of an array, each of its chunks whole or not at all.
+
+    The bytes are those that Zarr writes, in a tenth of its time.
 
     Parameters
     ----------
     array : zarr.Array
-        As for :func:`write_chunk`.
+        Opened by :func:`writing_every_chunk`.
     region : int, slice without a step, or tuple of them
         Along the first dimensions.
     values : array
         Of the shape of the part.
     """
-    if tuple(array.metadata.codecs) not in _DIRECT:
+    if not _is_direct(array):
         array[region] = values
         return
     key = region if isinstance(region, tuple) else (region,)
@@ -203,11 +195,11 @@ def write_region(array: zarr.Array, region: Any, values: Any) -> None:
             for (start, a, b, _), n, size in zip(parts, sizes, array.shape)
         )
         if not covered and file.exists():  # one that is replaced may be damaged
-            content = read_content(file, is_checked(array))
-            whole[...] = np.frombuffer(content, array.dtype.newbyteorder("<")).reshape(sizes)
+            whole[...] = _read_chunk(array, chunk)
         inside = tuple(slice(a - start, b - start) for start, a, b, _ in parts)
         whole[inside] = values[tuple(slice(a - first, b - first) for _, a, b, first in parts)]
-        write_chunk(array, chunk, whole)
+        content = np.ascontiguousarray(whole, array.dtype.newbyteorder("<"))
+        write_content(file, content, is_checked(array))
 
 
 def chunk_file(array: zarr.Array, chunk: tuple[int, ...]) -> Path:

@@ -84,14 +84,17 @@ class Drawn:
     """Data of a draw, and the problem that they pose."""
 
     data: PreparedData
-    problem: PathKernels
 
     @classmethod
     def of(cls, draw: Draw) -> Drawn:
         """Draw them, in the study's array library."""
         library = array_library(draw.study.backend, draw.study.dtype)
-        data = prepare_data(draw.study, draw.seed, library)
-        return cls(data, PathKernels(data.xi, data.labels))
+        return cls(prepare_data(draw.study, draw.seed, library))
+
+    @functools.cached_property
+    def problem(self) -> PathKernels:
+        """Made when it is used: a process that only makes the store does without."""
+        return PathKernels(self.data.xi, self.data.labels)
 
 
 def draws_of(study: Study) -> Iterator[Draw]:

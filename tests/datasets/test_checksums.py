@@ -10,7 +10,6 @@ from pathkernel_datasets.checksums import (
     chunk_file,
     chunks_of,
     read_array,
-    write_chunk,
     write_region,
     writing_every_chunk,
 )
@@ -40,7 +39,7 @@ def test_a_chunk_is_what_zarr_writes_and_reads(tmp_path, dtype, codecs):
         for name in ("mine", "theirs")
     )
     for number, index in enumerate([(0, 0), (1, 2), (0, 0)]):
-        write_chunk(mine, (*index, 0, 0), values + number)
+        write_region(mine, index, values + number)
         theirs[index] = values + number
         written = [chunk_file(array, (*index, 0, 0)).read_bytes() for array in (mine, theirs)]
         if codecs != "another program's":  # gzip writes the time
@@ -94,10 +93,10 @@ def test_a_part_is_read_along_each_dimension_by_itself(tmp_path, codecs, key):
 def test_a_written_chunk_leaves_its_links_alone(tmp_path):
     """A store that has grown shares its files with the older one until that is gone."""
     array = create(tmp_path / "a", (2,), (2,), "float64", CHECKED)
-    write_chunk(array, (0,), np.ones(2))
+    write_region(array, slice(None), np.ones(2))
     before = chunk_file(array, (0,)).read_bytes()
     (tmp_path / "link").hardlink_to(chunk_file(array, (0,)))
-    write_chunk(array, (0,), np.zeros(2))
+    write_region(array, slice(None), np.zeros(2))
     assert (tmp_path / "link").read_bytes() == before
     np.testing.assert_array_equal(read_array(array), [0, 0])
 
