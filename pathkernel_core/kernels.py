@@ -458,11 +458,11 @@ def _moments(
     explained: Callable[..., Array],
 ) -> tuple[Array, Array]:
     xp = array_namespace(xi=xi)
-    mean, prior, mixed = _prior_moments(xi, factor, weights, basis)
+    mean = predictor_mean(xi, weights, basis)
+    prior, mixed = _prior_variance(xi, factor, basis)
     # rounding may leave a variance of -1e-17 where the examples determine the output
     variance = xp.clip(prior - explained(mixed, *arrays), min=0.0)
-    shape = (xi.shape[0], weights.shape[0] // xi.shape[1])
-    return xp.reshape(mean, shape), xp.reshape(variance, shape)
+    return mean, xp.reshape(variance, mean.shape)
 
 
 def _covariances(
@@ -476,8 +476,8 @@ def _covariances(
 ) -> tuple[Array, Array]:
     """Mean (P, C) and covariance of the outputs (P, C, C)."""
     xp = array_namespace(xi=xi)
-    examples, outputs = xi.shape[0], weights.shape[0] // xi.shape[1]
-    mean, _, mixed = _prior_moments(xi, factor, weights, basis)
+    outputs = weights.shape[0] // xi.shape[1]
+    _, mixed = _prior_variance(xi, factor, basis)
     by_output = [mixed[output::outputs, ...] for output in range(outputs)]
 
     def variance(rows: Array) -> Array:
@@ -489,21 +489,29 @@ def _covariances(
         for d, two in enumerate(by_output[:c]):
             found[c, d] = found[d, c] = (variance(one + two) - variance(one - two)) / 4
     covariance = xp.stack([found[pair] for pair in sorted(found)], axis=1)
-    return xp.reshape(mean, (examples, outputs)), xp.reshape(covariance, (-1, outputs, outputs))
+    covariance = xp.reshape(covariance, (-1, outputs, outputs))
+    return predictor_mean(xi, weights, basis), covariance
 
 
-def _prior_moments(
-    xi: Array, factor: Array, weights: Array, basis: Array | None
-) -> tuple[Array, Array, Array]:
-    """Mean and variance without any examples explained, per row, and the mixed features."""
+def predictor_mean(xi: Array, weights: Array, basis: Array | None) -> Array:
+    """Φ(x) · weights, (P, C), as one product."""
     xp = array_namespace(xi=xi)
-    features = xi / math.sqrt(xi.shape[1] * xi.shape[2])
-    full = per_output(features, weights.shape[0] // xi.shape[1])
-    mixed = xp.matmul(xp.matrix_transpose(factor), full)
-    prior = xp.sum(mixed**2, axis=(1, 2))
+    examples, paths, width = xi.shape
     if basis is not None:
-        full, mixed = xp.matmul(full, basis), xp.matmul(mixed, basis)
-    return xp.sum(full * weights, axis=(1, 2)), prior, mixed
+        weights = xp.matmul(weights, xp.matrix_transpose(basis))
+    by_output = xp.permute_dims(xp.reshape(weights, (paths, -1, width)), (0, 2, 1))
+    by_output = xp.reshape(by_output, (paths * width, -1)) / math.sqrt(width * paths)
+    return xp.matmul(xp.reshape(xi, (examples, paths * width)), by_output)
+
+
+def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Array, Array]:
+    """Variance without any examples explained, per row, and the mixed features."""
+    xp = array_namespace(xi=xi)
+    full = per_output(xi, factor.shape[0] // xi.shape[1])
+    scaled = factor / math.sqrt(xi.shape[1] * xi.shape[2])
+    mixed = xp.matmul(xp.matrix_transpose(scaled), full)
+    flat = xp.reshape(mixed, (mixed.shape[0], -1))
+    return xp.vecdot(flat, flat), mixed if basis is None else _rotated(mixed, basis)
 
 
 def _example_cost(rows: int, features: int) -> float:

@@ -27,7 +27,7 @@ from pathkernel_core.backend import (
 )
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
-from pathkernel_core.kernels import PathKernels
+from pathkernel_core.kernels import PathKernels, predictor_mean
 from pathkernel_core.network import Network, positive
 from pathkernel_core.notebook import matrix, table
 from pathkernel_core.order_parameter import head_scores
@@ -205,7 +205,7 @@ class Solution:
         xp = self._check_new(xi)
         xi = real_floating("xi", xi)
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = compiled(_mean, xp)(xi, self.posterior[0].weights, self.problem.basis)
+            mean = compiled(predictor_mean, xp)(xi, self.posterior[0].weights, self.problem.basis)
         not_overflown("the predictor's mean", mean, "rescale xi")
         return mean[:, 0] if self.network.outputs == 1 else mean
 
@@ -228,17 +228,6 @@ class Solution:
         """Gaussian posterior of the predictor, and the factor of σ²_0 U it is taken at."""
         factor = math.sqrt(self.network.variances[0]) * self.factors[0]
         return self.problem.form.posterior(factor, self.temperature), factor
-
-
-def _mean(xi: Array, weights: Array, basis: Array | None) -> Array:
-    """Φ(x) · weights, (P, C), as one product."""
-    xp = array_namespace(xi=xi)
-    examples, paths, width = xi.shape
-    if basis is not None:
-        weights = xp.matmul(weights, xp.matrix_transpose(basis))
-    by_output = xp.permute_dims(xp.reshape(weights, (paths, -1, width)), (0, 2, 1))
-    flat = xp.reshape(xi, (examples, paths * width)) / math.sqrt(width * paths)
-    return xp.matmul(flat, xp.reshape(by_output, (paths * width, -1)))
 
 
 def minimise_action(
