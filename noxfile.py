@@ -1,7 +1,10 @@
 """Every check of the project: ``pip install "nox[uv]" && nox``."""
 
+import contextlib
 import os
+import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -32,13 +35,20 @@ LIBRARIES = ("array-api-strict>=2.3", "dask>=2025.9", "scikit-learn>=1.5", "torc
 MUTATED = {  # room: its package, and the tests that are to notice a change
     "core": ("pathkernel_core", "tests/core"),
     "tasks": ("plugins/pathkernel_tasks", "tests/tasks"),
+    "sampling": ("plugins/pathkernel_sampling", "tests/sampling"),
 }
+# In the place of an operator of arithmetic only +, -, * and / are tried: others fail at once.
 MUTATION = """
-[tool.mutmut]
-source_paths = ["{package}"]
-also_copy = ["docs", "examples"]
-pytest_add_cli_args_test_selection = ["{tests}"]
-pytest_add_cli_args = ["-m", "not slow"]
+[cosmic-ray]
+module-path = "{package}"
+excluded-modules = ["**/testing.py"]
+test-command = "python -m pytest -q -x -W error -m 'not slow' {tests}"
+timeout = 3600.0
+distributor.name = "local"
+filters.operators-filter.exclude-operators = [
+    "core/ReplaceBinaryOperator_BitOr_",
+    "core/ReplaceBinaryOperator_.*_(BitOr|BitAnd|BitXor|LShift|RShift|Mod|FloorDiv|Pow)$",
+]
 """
 
 PROJECT = nox.project.load_toml("pyproject.toml")
@@ -132,23 +142,42 @@ def coverage(session):
 @nox.session(python=PYTHON, default=False)
 @nox.parametrize("room", [nox.param(room, id=room) for room in MUTATED])
 def mutation(session, room):
-    """Change a room in one place after another; list the changes that no test notices. Hours.
+    """Change a room in 60 places, or as many as are asked for, one at a time; what goes unnoticed?
 
-    ``nox -s "mutation(core)" -- "*__mutmut_3"`` tries the third change of every function.
+    ``nox -s "mutation(core)" -- 100``; a change takes as long as the tests of the room.
     """
-    session.install(".", *_group("test"), "mutmut==3.8.1")
-    folder = Path(session.create_tmp()).resolve() / "mutation"  # mutmut works on copies beside it
+    extras = "[sampling]" if room == "sampling" else ""
+    session.install(f".{extras}", *_group("test"), "cosmic-ray==8.7.0")
+    folder = Path(session.create_tmp()).resolve() / "mutation"  # files change while tests run
     shutil.rmtree(folder, ignore_errors=True)
+    for source in ("pathkernel_core", "datasets", "plugins", "tests", "docs", "examples"):
+        shutil.copytree(source, folder / source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy("pyproject.toml", folder)
     package, tests = MUTATED[room]
-    for source in map(Path, (package, "tests", "docs", "examples")):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, folder / source.name, ignore=ignored)
-    settings = MUTATION.format(package=Path(package).name, tests=tests)
-    project = Path("pyproject.toml").read_text(encoding="utf-8")
-    (folder / "pyproject.toml").write_text(project + settings, encoding="utf-8")
+    settings = MUTATION.format(package=package, tests=tests)
+    (folder / "mutation.toml").write_text(settings, encoding="utf-8")
     session.chdir(folder)
-    session.run("mutmut", "run", *session.posargs, env=ENVIRONMENT)
-    session.run("mutmut", "results")
+    session.run("cosmic-ray", "init", "mutation.toml", "mutation.sqlite")
+    session.run("cr-filter-operators", "mutation.sqlite", "mutation.toml")
+    _keep_a_sample(folder / "mutation.sqlite", *map(int, session.posargs or ["60"]))
+    paths = os.pathsep.join(str(folder / place) for place in (".", "datasets", "plugins"))
+    environment = ENVIRONMENT | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    session.run("cosmic-ray", "exec", "mutation.toml", "mutation.sqlite", env=environment)
+    session.run("cr-report", "--surviving-only", "--show-diff", "mutation.sqlite")
+
+
+def _keep_a_sample(store, count):
+    """Leave so many of the changes that are not filtered out, the same ones every time."""
+    order = "module_path, start_pos_row, start_pos_col, operator_name, operator_args, occurrence"
+    with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+        wanted = "job_id NOT IN (SELECT job_id FROM work_results)"
+        query = f"SELECT job_id FROM mutation_specs WHERE {wanted} ORDER BY {order}"
+        jobs = connection.execute(query).fetchall()
+        kept = random.Random(0).sample(jobs, min(count, len(jobs)))
+        connection.execute("CREATE TEMPORARY TABLE kept (job_id)")
+        connection.executemany("INSERT INTO kept VALUES (?)", kept)
+        for table in ("work_results", "mutation_specs", "work_items"):
+            connection.execute(f"DELETE FROM {table} WHERE job_id NOT IN kept")
 
 
 @nox.session(python=PYTHON, default=GPU)

@@ -58,6 +58,7 @@ NETWORKS = {  # shipped network: options of its study
     "2-4-512-128": ("--seed", "0-4"),
     "2-4-512-128-seed1": ("--seed", "0-4", "--widths", "10,100"),
     "3-3-512-170": ("--seed", "0-2", "--widths", "10,100,10000"),
+    "2-8-512-64": ("--seed", "0-2", "--widths", "10,100,10000"),
 }
 
 
@@ -375,7 +376,7 @@ def of_pruning(network: str, figure: str) -> Path:
     return beside(images(network), f"pruning/{figure}")
 
 
-MAIN, DEEPER = "2-4-512-128", "3-3-512-170"
+MAIN, DEEPER, WIDER = "2-4-512-128", "3-3-512-170", "2-8-512-64"
 _OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "⟨U⟩, next")
 _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "variance, next")
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
@@ -389,6 +390,7 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "one-shot-order-parameters": lambda: of_weights("order_parameters"),
     "one-shot-order-parameters-3-layers": lambda: of_deeper("order_parameters"),
     "pruning-accuracy": lambda: of_pruning(MAIN, "accuracy"),
+    "pruning-accuracy-16-heads": lambda: of_pruning(WIDER, "accuracy"),
     "pruning-heads": lambda: of_pruning(MAIN, "heads"),
     "pruning-scores": lambda: of_pruning(MAIN, "scores"),
 }
@@ -411,6 +413,8 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
     "deeper-gains": lambda: image_gains(DEEPER),
+    "wider-gains": lambda: image_gains(WIDER),
+    "wider-pruned": lambda: pruned(WIDER),
     "one-shot-networks": networks,
     "shipped-networks": shipped,
     "one-shot-pruned": lambda: pruned(MAIN),

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[1]
 MADE_ELSEWHERE = {
     "rooms",
     "minilm-heads",
-    "pruning-accuracy-16-heads",
 }
 GUIDES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 
