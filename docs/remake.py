@@ -57,6 +57,7 @@ PUBLISHED = {  # by the published code on its own draw of the data, at the width
 NETWORKS = {  # shipped network: options of its study
     "2-4-512-128": ("--seed", "0-4"),
     "2-4-512-128-seed1": ("--seed", "0-4", "--widths", "10,100"),
+    "2-4-512-128-seed2": ("--seed", "0-4", "--widths", "10,100"),
     "3-3-512-170": ("--seed", "0-2", "--widths", "10,100,10000"),
     "2-8-512-64": ("--seed", "0-2", "--widths", "10,100,10000"),
 }
