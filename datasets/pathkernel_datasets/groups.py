@@ -8,8 +8,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import xarray as xr
@@ -18,7 +18,14 @@ import zarr
 from pathkernel_datasets.atomic import PARTIAL, remove_left_over
 from pathkernel_datasets.checksums import write_dataset
 from pathkernel_datasets.errors import StoreError, StoreWarning
-from pathkernel_datasets.lock import exclusive, lock_of
+from pathkernel_datasets.lock import (
+    exclusive,
+    lock_of,
+    lock_of_part,
+    running_parts,
+    sole,
+    turn,
+)
 from pathkernel_datasets.metadata import index_group, mend_metadata
 
 _OLD, _NAME = "old", "name"  # a group that is being replaced, and which it is
@@ -42,24 +49,87 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
         If another process writes into the store, its folder does not exist or cannot be written, or
         its metadata cannot be mended.
     """
-    path = Path(path).resolve()  # one lock for all names of a store
-    if not path.parent.is_dir():
-        raise StoreError(
-            f"the folder {path.parent} does not exist; make it, or choose another file"
-        )
-    lock = lock_of(path)
-    with exclusive(path, lock):
-        _remove_left_over(path)
-        if path.exists():
-            mended = mend_metadata(path)
-            if mended:
-                warnings.warn(f"{path} was damaged: {', '.join(mended)}; mended", StoreWarning, 3)
-            _publish_left_out(path)
+    path = _place(path)
+    with sole(path):
+        _tidy(path)
         try:
             yield
         finally:
             if not path.exists():
-                lock.unlink(missing_ok=True)
+                lock_of(path).unlink(missing_ok=True)
+
+
+@contextmanager
+def part_writer(
+    path: str | os.PathLike, part: tuple[int, int] | None
+) -> Iterator[tuple[bool, Callable[[], None]]]:
+    """Hold the right to write a part of a store, beside processes that write others.
+
+    Until they are let in, no other process writes; others that are to write a part wait.
+
+    Parameters
+    ----------
+    path : path
+        The store. Locks are hidden files beside it.
+    part : tuple of int, optional
+        Which one, and of how many; by default the whole, as :func:`sole_writer`.
+
+    Returns
+    -------
+    alone : bool
+        Whether no other part is being computed. What killed writers left is removed only then, at
+        the beginning and at the end.
+    let_others_in : callable
+        To be called once there is a store, and before the part is computed.
+
+    Raises
+    ------
+    StoreError
+        As :func:`sole_writer`; or if another process writes this part.
+    ValueError
+        If there is no such part.
+    """
+    if part is None:
+        with sole_writer(path):
+            yield True, lambda: None
+        return
+    if not 1 <= part[0] <= part[1]:
+        raise ValueError(f"part must be a number and how many there are, as (1, 3), not {part}")
+    path = _place(path)
+    with ExitStack() as own:
+        with ExitStack() as whole:
+            whole.enter_context(turn(path))
+            whole.enter_context(exclusive(path, lock_of(path)))
+            alone = not running_parts(path)
+            words = f"part {part[0]} of {part[1]} of {path}"
+            own.enter_context(exclusive(words, lock_of_part(path, part)))
+            if alone:
+                _tidy(path)
+            yield alone, whole.close
+        with turn(path):
+            own.close()
+            with suppress(StoreError), sole(path):  # no other part is left
+                _remove_left_over(path)
+
+
+def _place(path: str | os.PathLike) -> Path:
+    """One name for all names of a store, and its folder is there."""
+    path = Path(path).resolve()
+    if not path.parent.is_dir():
+        raise StoreError(
+            f"the folder {path.parent} does not exist; make it, or choose another file"
+        )
+    return path
+
+
+def _tidy(path: Path) -> None:
+    """Remove what killed writers left, and mend damaged metadata."""
+    _remove_left_over(path)
+    if path.exists():
+        mended = mend_metadata(path)
+        if mended:
+            warnings.warn(f"{path} was damaged: {', '.join(mended)}; mended", StoreWarning, 4)
+        _publish_left_out(path)
 
 
 def add_group(path: str | os.PathLike, group: str, dataset: xr.Dataset) -> None:

@@ -1,9 +1,10 @@
-"""One process at a time: a lock that ends with its holder, however that ends."""
+"""Who may write: one process, or several with a part each. Locks end with their holders."""
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import filelock
@@ -16,25 +17,71 @@ def lock_of(store: Path) -> Path:
     return store.with_name(f".{store.name}.lock")
 
 
+def lock_of_part(store: Path, part: tuple[int, int]) -> Path:
+    """File of the lock of a part of a store, such as (1, 3)."""
+    return store.with_name(f".{store.name}.part-{part[0]}-of-{part[1]}.lock")
+
+
 @contextmanager
-def exclusive(path: Path, lock: Path, *, passing: bool = False) -> Iterator[None]:
+def sole(store: Path) -> Iterator[None]:
+    """Hold the right to write into all of a store.
+
+    Raises
+    ------
+    StoreError
+        As :func:`exclusive`; or if another process computes a part of it.
+    """
+    with exclusive(store, lock_of(store)):
+        if parts := running_parts(store):
+            raise StoreError(
+                f"{store} is being computed in parts ({', '.join(parts)}); wait until they end, or "
+                "work in a copy"
+            )
+        yield
+
+
+def running_parts(store: Path) -> list[str]:
+    """Parts that processes compute, such as ``1 of 3``, for the holder of the store's lock."""
+    found = []
+    before, after = f".{store.name}.part-", ".lock"
+    for file in sorted(store.parent.glob(f"{glob.escape(before)}*{after}")):
+        try:
+            with filelock.FileLock(file, timeout=0):
+                pass
+            file.unlink(missing_ok=True)  # nobody takes one without the store's lock
+        except filelock.Timeout:
+            found.append(file.name[len(before) : -len(after)].replace("-", " "))
+    return found
+
+
+def turn(store: Path) -> AbstractContextManager[None]:
+    """Wait for other parts that begin or end: they do so one after another."""
+    return exclusive(store, store.with_name(f".{store.name}.turn.lock"), wait=True)
+
+
+@contextmanager
+def exclusive(
+    path: Path | str, lock: Path, *, passing: bool = False, wait: bool = False
+) -> Iterator[None]:
     """Hold the right to write into a store or folder.
 
     Parameters
     ----------
-    path : Path
+    path : Path or str
         What is written, for messages.
     lock : Path
         File of the lock; it stays.
     passing : bool
         Remove the file at the end, where another process seldom comes at that very moment.
+    wait : bool
+        Wait until another process gives the right up.
 
     Raises
     ------
     StoreError
         If another process holds the right, or the file of the lock cannot be written.
     """
-    held = filelock.FileLock(lock, timeout=0)
+    held = filelock.FileLock(lock, timeout=-1 if wait else 0)
     try:
         held.acquire()
     except filelock.Timeout:

@@ -83,13 +83,14 @@ class Piece:
 class Drawn:
     """Data of a draw, and the problem that they pose."""
 
+    draw: Draw
     data: PreparedData
 
     @classmethod
     def of(cls, draw: Draw) -> Drawn:
         """Draw them, in the study's array library."""
         library = array_library(draw.study.backend, draw.study.dtype)
-        return cls(prepare_data(draw.study, draw.seed, library))
+        return cls(draw, prepare_data(draw.study, draw.seed, library))
 
     @functools.cached_property
     def problem(self) -> PathKernels:
@@ -106,12 +107,31 @@ def draws_of(study: Study) -> Iterator[Draw]:
             yield Draw(at, single, seed, f"{value}seed {seed}")
 
 
-def missing_pieces(draw: Draw, store: Store) -> list[Piece]:
-    """Pieces of a draw that the store lacks, all or some of."""
-    others = [store.marker(name)[draw.place] for name in store.markers if name != "status"]
-    pieces = [] if all(np.all(done) for done in others) else [Piece(draw, None)]
-    lacking = (store.marker("status")[draw.place] == 0).any(axis=0)
-    return [*pieces, *(Piece(draw, int(w)) for w in np.flatnonzero(lacking))]
+def pieces_of(study: Study, part: tuple[int, int] = (1, 1)) -> list[Piece]:
+    """Pieces of a part of a study, such as (1, 3): as many in each, next to one another.
+
+    They are of few seeds then. The store plays no role, so that a part that was stopped has the
+    same when it goes on.
+    """
+    widths = (None, *range(len(study.widths)))
+    pieces = [Piece(draw, width) for draw in draws_of(study) for width in widths]
+    first, last = (len(pieces) * number // part[1] for number in (part[0] - 1, part[0]))
+    return pieces[first:last]
+
+
+def is_complete(piece: Piece, store: Store) -> bool:
+    """Whether the store lacks nothing of a piece."""
+    if piece.width is not None:
+        return lacking(piece, store).size == 0
+    others = (name for name in store.markers if name != "status")
+    return all(np.all(store.marker(name)[piece.draw.place]) for name in others)
+
+
+def lacking(piece: Piece, store: Store) -> np.ndarray:
+    """Indices of the temperatures at which a piece's points are not computed."""
+    if piece.width is None:
+        return np.empty(0, int)
+    return np.flatnonzero(store.marker("status")[piece.draw.place][:, piece.width] == 0)
 
 
 def compute_piece(
@@ -163,15 +183,14 @@ def fill(
     analyses: Sequence[Analysis],
     report: Report = silent,
 ) -> int:
-    """Compute what the store lacks of a piece; returns the number of grid points."""
+    """Compute what the store lacks of a piece; returns the number of grid points, as reports do."""
     place, study = piece.draw.place, piece.draw.study
     data, problem = drawn.data, drawn.problem
     of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
-    status = store.marker("status")
+    missing, done = lacking(piece, store), 0
 
     def tell(temperature: float) -> Progress:
-        doing = f"{piece.words}, T = {temperature:g}"
-        here = Progress(int((status != 0).sum()), status.size, doing)
+        here = Progress(done, missing.size, f"{piece.words}, T = {temperature:g}")
         report(here)
         return here
 
@@ -186,7 +205,6 @@ def fill(
         return 0
     widths = (study.widths[piece.width],) * len(data.network.widths)
     network = dataclasses.replace(data.network, widths=widths)
-    missing = np.flatnonzero(status[place][:, piece.width] == 0)
     start = None
     for t in _down_to(study.temperatures, missing):
         here = tell(study.temperatures[t])
@@ -200,8 +218,9 @@ def fill(
             code = "not_positive_definite" if solution is None else solution.status.name.lower()
             values = point_values(data, solution, of_solution)
             store.write((*place, t, piece.width), values, "status", STATUS_CODES[code])
+            done += 1
         start = solution if solution is not None and solution.status.ok else None
-    return len(missing)
+    return done
 
 
 def _down_to(temperatures: Sequence[float], missing: np.ndarray) -> list[int]:

@@ -129,7 +129,9 @@ class Store:
         return cls(path)
 
     @classmethod
-    def resume(cls, path: Path, held: Mapping[str, Any], study: Mapping[str, Any]) -> Store:
+    def resume(
+        cls, path: Path, held: Mapping[str, Any], study: Mapping[str, Any], compare: bool = True
+    ) -> Store:
         """Open a store to go on with the same study; what is damaged is to be computed again.
 
         Parameters
@@ -137,6 +139,8 @@ class Store:
         path : Path
         held, study : mapping
             Identities of the study in the store, from :func:`check_store`, and of the one wanted.
+        compare : bool
+            Look for damage; not where others write.
 
         Raises
         ------
@@ -155,7 +159,8 @@ class Store:
                 )
             )
         store = cls(path)
-        store._unmark_damaged()
+        if compare:
+            store._unmark_damaged()
         return store
 
     def _take_over(self, held: Store) -> None:
@@ -224,7 +229,7 @@ class Store:
         return sorted(MARKER_NAMES & set(self._arrays))
 
     def marker(self, name: str) -> np.ndarray:
-        """Values of a marker over its grid, as :meth:`read` gives them; nobody else writes them."""
+        """Values of a marker over its grid, as :meth:`read` gives them; others write elsewhere."""
         if name not in self._marked:
             self._marked[name] = self.read(name)
         return self._marked[name]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, as_completed, wait
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,17 @@ from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.evaluation import AnalysisError
-from pathkernel_datasets.groups import sole_writer
+from pathkernel_datasets.groups import part_writer
 from pathkernel_datasets.pieces import (
+    Draw,
     Drawn,
     Piece,
     compute_piece,
     draws_of,
     fill,
-    missing_pieces,
+    is_complete,
+    lacking,
+    pieces_of,
 )
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
@@ -48,6 +51,7 @@ def run_study(
     *,
     analyses: Iterable[Analysis] | None = None,
     executor: Executor | None = None,
+    part: tuple[int, int] | None = None,
     threads: int | None = 1,
     report: Report | None = None,
 ) -> xr.Dataset:
@@ -68,6 +72,10 @@ def run_study(
         Workers to compute the study, each a seed at one width at a time: processes, such as those
         of :func:`pathkernel_datasets.workers.processes`, or those of Dask. They write into the
         store themselves, so that it must be where all of them see it; it comes out the same.
+    part : tuple of int, optional
+        Compute one part of the study only, such as (1, 3), the first of three. Other processes,
+        which share the file system, compute the others, at the same time or later; the store comes
+        out the same.
     threads : int, optional
         Threads of the linear algebra on the CPU, of every worker; None leaves their number as it
         is.
@@ -85,13 +93,21 @@ def run_study(
     StoreError
         If the store is damaged, holds another study, or cannot be written, or another process
         writes into it; or if a worker ended before its work was done.
+    ValueError
+        If there is no such part.
     """
     if not isinstance(study, Study):
         raise TypeError(f"study must be a Study, not {study!r}; call run_study(Study(task), path)")
     array_library(study.backend, study.dtype)  # loaded before its threads are limited
     with supervised(report, threads) as tell:
         compute_study(
-            study, path, analyses=analyses, executor=executor, threads=threads, report=tell
+            study,
+            path,
+            analyses=analyses,
+            executor=executor,
+            part=part,
+            threads=threads,
+            report=tell,
         )
     return open_store(path)
 
@@ -102,6 +118,7 @@ def compute_study(
     *,
     analyses: Iterable[Analysis] | None = None,
     executor: Executor | None = None,
+    part: tuple[int, int] | None = None,
     threads: int | None = 1,
     report: Report = silent,
 ) -> int:
@@ -109,61 +126,66 @@ def compute_study(
     path = Path(path)
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
     library = array_library(study.backend, study.dtype)
-    with sole_writer(path):
+    with part_writer(path, part) as (alone, let_others_in):
         store: Any = None
+        drawn: Drawn | None = None
         if path.exists() and not _is_empty_folder(path):
             held = check_store(path)
             begun = study.begun(held)
-            store = Store.resume(path, held, begun.identity())
+            store = Store.resume(path, held, begun.identity(), compare=alone)
             analyses = _stored_analyses(store, analyses)
             study = study.joined(begun)
+        mine = pieces_of(study, part or (1, 1))
+        total = len(study.temperatures) * sum(piece.width is not None for piece in mine)
+        if store is None or study != begun:
+            if not alone:
+                raise StoreError(
+                    f"parts of {path} are being computed on another grid; wait until they end"
+                )
+            drawn = _draw(next(draws_of(study)), Progress(0, total, ""), report)
+            store = _create(path, study, drawn.data, analyses, library, store)
+        let_others_in()
+        pieces = [piece for piece in mine if not is_complete(piece, store)]
+        done = total - sum(lacking(piece, store).size for piece in pieces)
         computed = 0
-        pieces: list[Piece] = []
-        grows = store is None or study != begun
-        for draw in draws_of(study):
-            lacking = [] if grows else missing_pieces(draw, store)
-            if not grows and (executor is not None or not lacking):
-                pieces += lacking
-                continue
-            done = 0 if store is None else int((store.marker("status") != 0).sum())
-            report(Progress(done, _points(study), f"{draw.words}: data and attention"))
-            drawn = Drawn.of(draw)
-            if grows:
-                store = _create(path, study, drawn.data, analyses, library, store)
-                grows, lacking = False, missing_pieces(draw, store)
-            pieces += lacking
-            if executor is None:
-                for piece in lacking:
-                    computed += fill(piece, store, drawn, analyses, report)
-        if executor is not None and pieces:
-            computed = _distribute(executor, store, pieces, analyses, threads, report)
+
+        def tell(here: Progress) -> None:
+            report(dataclasses.replace(here, done=done + computed + here.done, total=total))
+
+        if executor is None:
+            for piece in pieces:
+                if drawn is None or drawn.draw.place != piece.draw.place:
+                    drawn = _draw(piece.draw, Progress(0, total, ""), tell)
+                computed += fill(piece, store, drawn, analyses, tell)
+        elif pieces:
+            tell(Progress(0, total, "waiting for workers"))
+            for piece, points in _distributed(executor, store, pieces, analyses, threads):
+                computed += points
+                tell(Progress(0, total, f"{piece.words}: done"))
         if pieces:
-            report(Progress(_points(study), _points(study), "complete"))
+            tell(Progress(0, total, "complete"))
         return computed
 
 
-def _points(study: Study) -> int:
-    return math.prod(map(len, study.grid.values()))
+def _draw(draw: Draw, here: Progress, report: Report) -> Drawn:
+    report(dataclasses.replace(here, doing=f"{draw.words}: data and attention"))
+    return Drawn.of(draw)
 
 
-def _distribute(
+def _distributed(
     executor: Executor,
     store: Store,
     pieces: Sequence[Piece],
     analyses: tuple[Analysis, ...],
     threads: int | None,
-    report: Report,
-) -> int:
-    """Let workers compute pieces; returns the number of grid points."""
-    path, status = store.path.resolve(), store.marker("status")
-    done, computed = int((status != 0).sum()), 0
-    report(Progress(done, status.size, "waiting for workers"))
+) -> Iterator[tuple[Piece, int]]:
+    """Let workers compute pieces; those that are done, and their grid points."""
+    path = store.path.resolve()
     shared = (store.identity, analyses, threads)
     futures = {executor.submit(compute_piece, path, piece, *shared): piece for piece in pieces}
     try:
         for future in as_completed(futures):
-            computed += future.result()
-            report(Progress(done + computed, status.size, f"{futures[future].words}: done"))
+            yield futures[future], future.result()
     except BrokenExecutor:
         raise StoreError(
             "a worker ended before its work was done: for lack of memory, or because the task is "
@@ -174,7 +196,6 @@ def _distribute(
         for future in futures:
             future.cancel()
         wait(futures)  # while the store is ours
-    return computed
 
 
 def _is_empty_folder(path: Path) -> bool:

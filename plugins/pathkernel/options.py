@@ -16,7 +16,7 @@ from pathkernel_datasets.choices import WORDS
 RESERVED = frozenset(
     (
         *("widths", "temperatures", "seeds", "variances", "backend", "dtype"),
-        *("out", "figures", "threads", "help"),
+        *("out", "figures", "threads", "jobs", "scheduler", "part", "help"),
     )
 )
 """Names of options that every task's command has."""
@@ -49,6 +49,19 @@ class Numbers(click.ParamType):
                 example = "0-4 or 0,1,2" if self.kind is int else "10,30,100"
                 self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
         return tuple(numbers)
+
+
+class Part(click.ParamType):
+    """Which of so many parts, as 1/3."""
+
+    name = "I/N"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        """Text → number of the part, and of all parts."""
+        number, _, count = value.partition("/")
+        if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+            return int(number), int(count)
+        return self.fail(f"{value!r} is no part; write 1/3 for the first of three", param, ctx)
 
 
 class NumberOrWord(click.ParamType):

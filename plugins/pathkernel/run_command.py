@@ -12,7 +12,7 @@ import click
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import Numbers, help_of, options_of
+from pathkernel.options import Numbers, Part, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -123,6 +123,11 @@ def _task_command(task: type[Task]) -> click.Command:
             metavar="ADDRESS",
             help="Compute with the workers of a Dask scheduler, tcp://HOST:PORT.",
         ),
+        click.Option(
+            ["--part"],
+            type=Part(),
+            help="Compute one part only, such as 1/3, as do other processes that share the disk.",
+        ),
         *options_of(task, several=True),
     ]
     names = [entry.name for entry in dataclasses.fields(task)]
@@ -152,6 +157,7 @@ def _run_task(
     threads: int,
     jobs: int,
     scheduler: str | None,
+    part: tuple[int, int] | None,
 ) -> None:
     if scheduler is not None and jobs > 1:
         raise click.UsageError("--jobs and --scheduler exclude each other: take one of them")
@@ -172,6 +178,7 @@ def _run_task(
                 out,
                 analyses=plugins.analyses.values(),
                 executor=executor,
+                part=part,
                 threads=threads,
                 report=report,
             )
@@ -182,6 +189,13 @@ def _run_task(
             else "Nothing was computed yet; run"
         )
         leave_interrupted(f"{kept} the same command again to go on.")
+    if part is not None:
+        status = dataset["status"]
+        say(
+            f"Part {part[0]} of {part[1]} is computed; of all {status.size} grid points, "
+            f"{int((status != 0).sum())} are. Table and figures: pathkernel show {out}, and plot"
+        )
+        return
     _finish(out, dataset, report.called, figures)
 
 

@@ -75,6 +75,20 @@ def test_names_from_files_do_not_command_the_terminal(capsys):
     assert err == "Warning: \\x1b[8m\n"
 
 
+def test_a_part_says_what_is_computed(invoke):
+    status, out, err = invoke(*SMALL, "--widths", "10,100", "--part", "1/3")
+    assert status == 0, err
+    assert out == (
+        "Part 1 of 3 is computed; of all 2 grid points, 0 are. Table and figures: pathkernel show "
+        "hidden-markov.zarr, and plot\n"
+    )
+    assert "2 are" in invoke(*SMALL, "--widths", "10,100", "--part", "2/2")[1]
+    for wrong in ("4/3", "0/3", "1", "a/b", "-1/3"):
+        status, _, err = invoke(*SMALL, "--part", wrong)
+        assert status == 2
+        assert f"'{wrong}' is no part; write 1/3" in err
+
+
 def test_running_again_computes_nothing(invoke):
     assert invoke(*SMALL, "--no-figures")[0] == 0
     status, out, _ = invoke(*SMALL, "--no-figures")

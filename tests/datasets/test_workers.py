@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +13,10 @@ import zarr
 
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StoreError, TaskError
-from pathkernel_datasets.pieces import Piece, compute_piece, draws_of
+from pathkernel_datasets.groups import part_writer, sole_writer
+from pathkernel_datasets.pieces import Piece, compute_piece, draws_of, pieces_of
 from pathkernel_datasets.store import Store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study, run_study
@@ -55,14 +57,21 @@ def content(path):
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
+@pytest.fixture(scope="module")
+def near(tmp_path_factory):
+    """What one process makes."""
+    path = tmp_path_factory.mktemp("near") / "near.zarr"
+    compute_study(study(), path)
+    return path
+
+
 @pytest.mark.parametrize("workers", [ThreadPoolExecutor, processes])
-def test_the_store_is_that_of_one_process(tmp_path, workers):
+def test_the_store_is_that_of_one_process(near, tmp_path, workers):
     seen = []
     with workers(2) as executor:
         run_study(study(), tmp_path / "far.zarr", executor=executor, report=seen.append)
         assert compute_study(study(), tmp_path / "far.zarr", executor=executor) == 0
-    compute_study(study(), tmp_path / "near.zarr")
-    assert content(tmp_path / "far.zarr") == content(tmp_path / "near.zarr")
+    assert content(tmp_path / "far.zarr") == content(near)
     assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
     assert (seen[-1].done, seen[-1].total) == (8, 8)
     assert not zarr.config.get("array.write_empty_chunks")  # threads leave no setting behind
@@ -106,3 +115,59 @@ def test_what_a_worker_raises_is_raised(tmp_path):
         pytest.raises(TaskError, match=r"cannot draw seed 3.*no seventh"),
     ):
         compute_study(study(examples=7), tmp_path / "far.zarr", executor=executor)
+
+
+def test_parts_that_run_at_the_same_time_make_the_same_store(near, tmp_path):
+    path = tmp_path / "far.zarr"
+    seen = {number: [] for number in (1, 2, 3)}
+    with ThreadPoolExecutor(3) as pool:
+        computed = pool.map(
+            lambda number: compute_study(
+                study(), path, part=(number, 3), report=seen[number].append
+            ),
+            seen,
+        )
+        assert sum(computed) == 8
+    assert content(path) == content(near)
+    assert sum(reports[-1].total for reports in seen.values()) == 8
+    assert all(reports[-1].done == reports[-1].total for reports in seen.values())
+    assert compute_study(study(), path, part=(2, 3)) == 0
+
+
+def test_a_part_has_the_same_pieces_whatever_is_computed():
+    whole = pieces_of(study())
+    parts = [pieces_of(study(), (number, 4)) for number in (1, 2, 3, 4)]
+    assert [piece.words for part in parts for piece in part] == [piece.words for piece in whole]
+    assert {len(part) for part in parts} == {1, 2}
+    assert pieces_of(study(), (7, 7)) == whole[-1:] == parts[-1][-1:]
+
+
+def test_a_part_that_was_killed_goes_on_beside_another(near, tmp_path):
+    path, dead = tmp_path / "far.zarr", study(elsewhere="killed")
+    with processes(1) as executor, pytest.raises(BrokenExecutor):
+        executor.submit(compute_study, dead, path, part=(2, 2)).result()
+    left, writing = path / "action" / "c.1.partial", path / "action" / "c.2.partial"
+    left.write_bytes(b"")  # of the part that was killed
+    with part_writer(path, (1, 2)) as (alone, let_others_in):
+        assert alone
+        assert not left.exists()
+        let_others_in()
+        writing.write_bytes(b"")
+        compute_study(dead, path, part=(2, 2))
+        assert writing.exists()
+        with pytest.raises(StoreError, match=r"computed in parts \(1 of 2\)"):
+            compute_study(dead, path)
+        with pytest.raises(StoreError, match="computed in parts"):
+            check(path)
+        with pytest.raises(StoreError, match="is writing into part 1 of 2 of"):
+            compute_study(dead, path, part=(1, 2))
+        with pytest.raises(StoreError, match="computed on another grid"):
+            compute_study(dead.on_grid({"width": (70,)}), path, part=(2, 2))
+    assert not writing.exists()
+    with sole_writer(path), pytest.raises(StoreError, match="another process is writing into /"):
+        compute_study(dead, path, part=(1, 2))
+    assert compute_study(dead, path, part=(1, 2)) == 4
+    compute_study(dead, tmp_path / "near.zarr")
+    assert content(path) == content(tmp_path / "near.zarr")
+    with pytest.raises(ValueError, match=r"as \(1, 3\), not \(3, 2\)"):
+        compute_study(dead, path, part=(3, 2))
