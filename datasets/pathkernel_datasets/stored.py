@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 import zarr
+from threadpoolctl import threadpool_limits
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.network import Network
@@ -27,6 +31,7 @@ from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.store import check_store, open_store
 from pathkernel_datasets.study import Study, differences, file_options
 from pathkernel_datasets.watching import supervised
+from pathkernel_datasets.workers import telling_of_lost_workers, workers
 
 
 class StoredStudy:
@@ -38,6 +43,10 @@ class StoredStudy:
         Result store.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
+    executor : concurrent.futures.Executor, optional
+        Workers that a result may give its independent parts to, see :meth:`parts`.
+    threads : int, optional
+        Threads of the linear algebra of every worker.
 
     Attributes
     ----------
@@ -51,9 +60,42 @@ class StoredStudy:
         If the path is no store of pathkernel, or the store is damaged.
     """
 
-    def __init__(self, path: str | os.PathLike, plugins: Plugins | None = None):
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        plugins: Plugins | None = None,
+        executor: Executor | None = None,
+        threads: int | None = 1,
+    ):
         self.path, self._plugins = Path(path), plugins
+        self._executor, self._threads = executor, threads
         self.identity = check_store(self.path)
+
+    def __reduce__(self) -> tuple:
+        """Workers open the store themselves, with the plugins that are installed there."""
+        return _opened, (str(self.path.resolve()), json.dumps(self.identity))
+
+    @contextmanager
+    def parts(self, jobs: int = 1, scheduler: str | None = None) -> Iterator[Callable[..., Any]]:
+        """A ``map`` for parts of a result that do not depend on each other; in order.
+
+        The function and what it takes go to the executor that the study was given, else to so many
+        processes or to the workers of a Dask scheduler, else they are called here, one by one.
+
+        Raises
+        ------
+        StoreError
+            If a worker ended before its work was done.
+        """
+        given = self._executor is not None
+        with nullcontext(self._executor) if given else workers(jobs, scheduler) as executor:
+            if executor is None:
+                yield map
+                return
+            with telling_of_lost_workers(self.path):
+                yield lambda function, parts: executor.map(
+                    partial(_with_threads, self._threads, function), parts
+                )
 
     @cached_property
     def plugins(self) -> Plugins:
@@ -174,11 +216,26 @@ class StoredStudy:
         return study
 
 
+@lru_cache(maxsize=1)
+def _opened(path: str, identity: str) -> StoredStudy:
+    """A worker opens a study once for all its parts."""
+    study = StoredStudy(path)
+    if study.identity != json.loads(identity):
+        raise StoreError(f"{path} holds another study by now; run the same again")
+    return study
+
+
+def _with_threads(threads: int | None, function: Callable[..., Any], part: Any) -> Any:
+    with threadpool_limits(limits=threads):
+        return function(part)
+
+
 def compute_result(
     result: Result,
     store: str | os.PathLike,
     *,
     plugins: Plugins | None = None,
+    executor: Executor | None = None,
     threads: int | None = 1,
     report: Report | None = None,
 ) -> StoredStudy:
@@ -192,6 +249,9 @@ def compute_result(
         Result store of the study.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
+    executor : concurrent.futures.Executor, optional
+        Workers for results of independent parts, as for
+        :func:`pathkernel_datasets.sweep.run_study`.
     threads : int, optional
         Threads of the linear algebra on the CPU; None leaves their number as it is.
     report : callable, optional
@@ -215,7 +275,7 @@ def compute_result(
         data.
     """
     check_options(result)
-    study = StoredStudy(store, plugins)
+    study = StoredStudy(store, plugins, executor, threads)
     study.check_single()
     if result.name in study.dataset.variables or result.name == "study":
         raise PluginError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, as_completed, wait
+from concurrent.futures import Executor, as_completed, wait
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from pathkernel_datasets.store import Store, check_store, open_store
 from pathkernel_datasets.study import Study, versions
 from pathkernel_datasets.swept import Layout, joined_layout, label_of
 from pathkernel_datasets.watching import supervised
+from pathkernel_datasets.workers import telling_of_lost_workers
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 
@@ -184,14 +185,9 @@ def _distributed(
     shared = (store.identity, analyses, threads)
     futures = {executor.submit(compute_piece, path, piece, *shared): piece for piece in pieces}
     try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenExecutor:
-        raise StoreError(
-            "a worker ended before its work was done: for lack of memory, or because the task is "
-            f"not in a module that it can import. What is computed is in {store.path}: run the "
-            "same again to go on, with fewer workers"
-        ) from None
+        with telling_of_lost_workers(store.path):
+            for future in as_completed(futures):
+                yield futures[future], future.result()
     finally:
         for future in futures:
             future.cancel()

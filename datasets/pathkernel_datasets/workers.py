@@ -5,11 +5,40 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 from pathkernel_core.extras import import_extra
 from pathkernel_datasets.errors import StoreError
+
+
+def workers(jobs: int = 1, scheduler: str | None = None) -> AbstractContextManager[Executor | None]:
+    """So many processes, or the workers of a Dask scheduler; None for one process.
+
+    Raises
+    ------
+    ValueError
+        If both are asked for.
+    """
+    if scheduler is None:
+        return processes(jobs) if jobs > 1 else nullcontext()
+    if jobs > 1:
+        raise ValueError("jobs and scheduler exclude each other: take one of them")
+    return cluster(scheduler)
+
+
+@contextmanager
+def telling_of_lost_workers(store: Path) -> Iterator[None]:
+    """Raise a StoreError that says how to go on if a worker has ended."""
+    try:
+        yield
+    except BrokenExecutor:
+        raise StoreError(
+            "a worker ended before its work was done: for lack of memory, or because the task is "
+            f"not in a module that it can import. What is computed is in {store}: run the "
+            "same again to go on, with fewer workers"
+        ) from None
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,6 @@ from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     import xarray as xr
 
 
@@ -159,20 +156,19 @@ def _run_task(
     scheduler: str | None,
     part: tuple[int, int] | None,
 ) -> None:
-    if scheduler is not None and jobs > 1:
-        raise click.UsageError("--jobs and --scheduler exclude each other: take one of them")
     if backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
     from pathkernel_datasets.study import Study
     from pathkernel_datasets.sweep import run_study
     from pathkernel_datasets.watching import showing_progress
+    from pathkernel_datasets.workers import workers
 
     study = Study(task, widths, temperatures, seeds, backend, dtype, variances, sweep)
     out = Path(f"{task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with _workers(jobs, scheduler) as executor, showing_progress() as report:
+        with workers(jobs, scheduler) as executor, showing_progress() as report:
             dataset = run_study(
                 study,
                 out,
@@ -197,14 +193,6 @@ def _run_task(
         )
         return
     _finish(out, dataset, report.called, figures)
-
-
-def _workers(jobs: int, scheduler: str | None) -> AbstractContextManager[Executor | None]:
-    from pathkernel_datasets.workers import cluster, processes
-
-    if scheduler is not None:
-        return cluster(scheduler)
-    return processes(jobs) if jobs > 1 else nullcontext()
 
 
 def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> None:

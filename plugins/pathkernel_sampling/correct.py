@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +52,7 @@ def correct_study(
     width: float,
     temperature: float | None = None,
     seed: int | None = None,
+    executor: Executor | None = None,
     plugins: Plugins | None = None,
 ) -> Point:
     """Compute the next order in 1/N at a point of a study, unless the store holds it.
@@ -64,6 +67,8 @@ def correct_study(
         Temperature T, one of the study's; by default as for :class:`Selection`.
     seed : int, optional
         Seed of data and heads, one of the study's; by default its first.
+    executor : concurrent.futures.Executor, optional
+        Workers to compute with.
     plugins : Plugins, optional
         Where the study's task is looked up; by default those installed.
 
@@ -82,7 +87,7 @@ def correct_study(
         no minimum.
     """
     wanted = NextOrder(widths=(width,), temperature=temperature, seed=seed)
-    (at,) = wanted.wanted(compute_result(wanted, store, plugins=plugins))
+    (at,) = wanted.wanted(compute_result(wanted, store, executor=executor, plugins=plugins))
     return at
 
 
@@ -157,7 +162,10 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
 
 
 def grid_evidence(
-    study: StoredStudy, widths: Sequence[float], report: Report
+    study: StoredStudy,
+    widths: Sequence[float],
+    report: Report,
+    each: Callable[..., Iterator[xr.Dataset]] = map,
 ) -> Iterator[tuple[str, xr.Dataset]]:
     """Next order of the log evidence over the grid, where the store lacks it.
 
@@ -171,31 +179,36 @@ def grid_evidence(
                 "is smaller than its order parameter; leave it out of widths"
             )
     _, lacking = grid_corrections(study.path, study.dataset)
+    lacking = lacking.any("temperature")
+    rows = [
+        (int(seed), float(width))
+        for seed in study.dataset["seed"].values
+        for width in widths
+        if lacking.sel(seed=seed, width=width)
+    ]
+    found = each(partial(_grid_row, study), rows)
+    for done, (seed, width) in enumerate(rows):
+        report(Progress(done, len(rows), f"N = {number(width)}, seed {seed}"))
+        place = grid_group(seed, width).removeprefix(f"{NextOrder.name}/")
+        yield place, next(found)
+
+
+def _grid_row(study: StoredStudy, row: tuple[int, float]) -> xr.Dataset:
+    """Next order of the log evidence of a seed and width, at all temperatures."""
+    seed, width = row
+    temperatures = study.dataset["temperature"].values
+    point = study.rebuild(Point(width, float(temperatures[0]), seed))
+    problem = PathKernels(point.data.xi, point.data.labels)
+    status = study.dataset["status"].sel(seed=seed, width=width).values
     _, *described = _EVIDENCE
     variables = [replace(one, dims=("temperature",)) for one in described]
-    temperatures, done = study.dataset["temperature"].values, 0
-    total = int(lacking.sel(width=widths).sum())
-    for seed in study.dataset["seed"].values:
-        for width in widths:
-            here = {"seed": seed, "width": width}
-            if not lacking.sel(here).any():
-                continue
-            point = study.rebuild(Point(float(width), float(temperatures[0]), int(seed)))
-            problem = PathKernels(point.data.xi, point.data.labels)
-            converged = study.dataset["status"].sel(here).values == STATUS_CODES["converged"]
-            values, solution = np.full((2, len(temperatures)), np.nan), None
-            order = np.argsort(-temperatures)  # as the study was computed: from one to the next
-            for t in order[converged[order]]:
-                report(Progress(done, total, replace(point.at, temperature=temperatures[t]).words))
-                solution, correction = _next_order(
-                    problem, point.network, temperatures[t], solution
-                )
-                values[:, t] = [getattr(correction, one.name) for one in variables]
-                done += 1
-            named = dict(zip((one.name for one in variables), values))
-            coordinates = coordinates_along(study.dataset, ("temperature",))
-            place = grid_group(seed, width).removeprefix(f"{NextOrder.name}/")
-            yield place, labelled(named, variables, coordinates)
+    values, solution = np.full((2, len(temperatures)), np.nan), None
+    order = np.argsort(-temperatures)  # as the study was computed: from one to the next
+    for t in order[status[order] == STATUS_CODES["converged"]]:
+        solution, correction = _next_order(problem, point.network, temperatures[t], solution)
+        values[:, t] = [getattr(correction, one.name) for one in variables]
+    named = dict(zip((one.name for one in variables), values))
+    return labelled(named, variables, coordinates_along(study.dataset, ("temperature",)))
 
 
 def _next_order(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,9 @@ class _AtPoints(Result):
         type=float,
     )
     seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)
+    scheduler: str | None = option(
+        None, "Compute with the workers of a Dask scheduler, tcp://HOST:PORT.", type=str
+    )
 
     def wanted(self, study: StoredStudy) -> list[Point]:
         """Points that are asked for.
@@ -117,8 +121,9 @@ class Samples(_AtPoints):
         points = self.wanted(study)
         for at in points:  # a slip should show before the first is drawn
             run.check_settings(study, at, self)
-        for at in points:
-            run.sample_point(study, at, self, report)
+        with study.parts(scheduler=self.scheduler) as each:
+            for at in points:
+                run.sample_point(study, at, self, report, each)
         return ()
 
     def tables(self, study: StoredStudy) -> Iterator[Any]:
@@ -168,6 +173,7 @@ class NextOrder(_AtPoints):
         "Instead, the log evidence alone, at all temperatures and seeds: what --temperature "
         "next-evidence goes by.",
     )
+    jobs: int = option(1, "Processes of this machine to compute with.", least=1)
 
     def __post_init__(self) -> None:
         """Check that options do not contradict each other."""
@@ -180,13 +186,15 @@ class NextOrder(_AtPoints):
         """Next order at the points that are asked for and that the store lacks."""
         correct = needs_sampling("pathkernel_sampling.correct")
         points = self.wanted(study)
-        if self.grid:
-            yield from correct.grid_evidence(study, [at.width for at in points], report)
-            return
-        for done, at in enumerate(points):
-            if not study.holds(f"{self.name}/{at}"):
+        with study.parts(self.jobs, self.scheduler) as each:
+            if self.grid:
+                yield from correct.grid_evidence(study, [at.width for at in points], report, each)
+                return
+            points = [at for at in points if not study.holds(f"{self.name}/{at}")]
+            found = each(partial(correct.corrected, study), points)
+            for done, at in enumerate(points):
                 report(Progress(done, len(points), at.words))
-                yield str(at), correct.corrected(study, at)
+                yield str(at), next(found)
 
     def tables(self, study: StoredStudy) -> list[Any]:
         """Log evidence, entries of U, and the predictor, at the saddle and to next order."""

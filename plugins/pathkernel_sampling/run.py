@@ -6,6 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import versions
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
-from pathkernel_sampling.ensemble import Ensemble
+from pathkernel_sampling.ensemble import Ensemble, chains_at
 from pathkernel_sampling.evidence import LARGEST_DIMENSION, Evidence, log_evidence
 from pathkernel_sampling.results import Samples
 from pathkernel_sampling.sample_store import SampleStore, group_name
@@ -47,6 +48,7 @@ def sample_study(
     thin: int = 10,
     target_ess: float | None = None,
     jobs: int = 1,
+    executor: Executor | None = None,
     plugins: Plugins | None = None,
     report: Report | None = None,
 ) -> str:
@@ -82,6 +84,8 @@ def sample_study(
         machine's speed; the draws do not.
     jobs : int
         Chains that are drawn at the same time, in threads.
+    executor : concurrent.futures.Executor, optional
+        Workers that draw the chains, instead of threads, with the plugins installed there.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
     report : callable, optional
@@ -115,11 +119,15 @@ def sample_study(
         thin=thin,
         jobs=jobs,
     )
-    (at,) = wanted.wanted(compute_result(wanted, store, plugins=plugins, report=report))
+    (at,) = wanted.wanted(
+        compute_result(wanted, store, executor=executor, plugins=plugins, report=report)
+    )
     return group_name(sampler, at)
 
 
-def sample_point(study: StoredStudy, at: Point, wanted: Samples, report: Report) -> None:
+def sample_point(
+    study: StoredStudy, at: Point, wanted: Samples, report: Report, each: Callable[..., Any] = map
+) -> None:
     """Sample a point of a study whose sole writer this process is, see :func:`sample_study`.
 
     The settings are taken as checked, see :func:`check_settings`.
@@ -131,6 +139,8 @@ def sample_point(study: StoredStudy, at: Point, wanted: Samples, report: Report)
     wanted : Samples
         Sampler, chains and draws.
     report : callable
+    each : callable
+        From :meth:`StoredStudy.parts`, if workers are to draw the chains.
     """
     group = group_name(wanted.sampler, at)
     settings = {
@@ -152,14 +162,13 @@ def sample_point(study: StoredStudy, at: Point, wanted: Samples, report: Report)
     if samples is not None and samples.has_evidence and goal.reached(*_so_far(samples)):
         return
     tell(0, None, "data and attention")
-    point = study.rebuild(at)
-    build = study.plugins.samplers[wanted.sampler].build
-    model = build(point.data.xi, point.data.labels, point.network, at.temperature)
-    with Ensemble(model, point, wanted.chains, thin, wanted.jobs) as ensemble:
+    where = (study, at, wanted.sampler, thin)
+    chains = chains_at(*where)
+    with Ensemble(chains, wanted.chains, wanted.jobs, each, where) as ensemble:
         if samples is None:
             samples = _begin(ensemble, study, group, settings, tell)
         _extend(ensemble, samples, goal, tell)
-    _estimate_evidence(model, samples, at.seed)
+    _estimate_evidence(chains.model, samples, at.seed)
 
 
 def check_settings(study: StoredStudy, at: Point, wanted: Samples) -> None:
@@ -221,7 +230,7 @@ def _begin(
     states = ensemble.warm_up(settings["warm_up"], warming_up)
     warm = time.monotonic() - start
     after, block = ensemble.block(states, 0, 1)
-    outputs = ("output",) if ensemble.point.network.outputs > 1 else ()
+    outputs = ("output",) if ensemble.chains.point.network.outputs > 1 else ()
     attributes = {
         "title": f"Posterior of {study.dataset.attrs['task']}, sampler {settings['sampler']}",
         "inference_library": "blackjax",
@@ -238,17 +247,17 @@ def _begin(
         attributes,
         study.dataset,
         {
-            "order_parameter": path_dims(ensemble.point.network.outputs),
+            "order_parameter": path_dims(ensemble.chains.point.network.outputs),
             "predictor_mean": ("test_set", "example", *outputs),
             "predictor_variance": ("test_set", "example", *outputs),
             "position": ("coordinate",),
         },
         block,
-        np.asarray(ensemble.point.data.labels),
-        [state.to_arrays() for state in states],
+        np.asarray(ensemble.chains.point.data.labels),
+        states,
         warm,
     )
-    samples.append(block, [state.to_arrays() for state in after], time.monotonic() - start)
+    samples.append(block, after, time.monotonic() - start)
     return samples
 
 
@@ -256,11 +265,11 @@ def _extend(
     ensemble: Ensemble, samples: SampleStore, goal: _Goal, tell: Callable[..., None]
 ) -> None:
     """Draw and write blocks until the goal is reached."""
-    states = [nuts.ChainState.from_arrays(arrays) for arrays in samples.states()]
+    states = samples.states()
     matrices = [samples.read("posterior", "order_parameter")]
     divergences = int(samples.read("sample_stats", "diverging").sum())
     done, looked, ess, rounds = samples.draws_done, 0, np.nan, 1
-    clock = time.monotonic() - samples.seconds
+    clock, thin = time.monotonic() - samples.seconds, ensemble.chains.thin
     while True:
         if done >= 1.05 * looked:  # on average this costs little, however long the run
             matrices = [np.concatenate(matrices, axis=1)]
@@ -271,15 +280,14 @@ def _extend(
             return
         tell(done, total, "drawing", **{"min ESS": ess, "divergences": divergences})
         if goal.draws is not None:
-            rounds = min(rounds, -(-(goal.draws - done) // ensemble.thin))
+            rounds = min(rounds, -(-(goal.draws - done) // thin))
         start = time.monotonic()
-        states, block = ensemble.block(states, done // ensemble.thin, rounds)
+        states, block = ensemble.block(states, done // thin, rounds)
         took = time.monotonic() - start
-        arrays = [state.to_arrays() for state in states]
-        samples.append(block, arrays, time.monotonic() - clock)
+        samples.append(block, states, time.monotonic() - clock)
         matrices.append(block["posterior"]["order_parameter"])
         divergences += int(block["sample_stats"]["diverging"].sum())
-        done += rounds * ensemble.thin
+        done += rounds * thin
         # compilation makes the first block slow: grow from there, at most twofold
         rounds = max(1, min(2 * rounds, int(rounds * _BLOCK_SECONDS / took)))
 

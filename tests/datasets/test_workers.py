@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -48,6 +49,13 @@ class Signs(Task):
         return Realisation([heads], "mean", examples, {"test": examples})
 
 
+class Pickling(ThreadPoolExecutor):
+    """Workers in this process, which get copies as those elsewhere do."""
+
+    def submit(self, function, /, *arguments):
+        return super().submit(*pickle.loads(pickle.dumps((function, *arguments))))
+
+
 def study(**options):
     return Study(Signs(**options), seeds=(3, 4))
 
@@ -65,7 +73,7 @@ def near(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("workers", [ThreadPoolExecutor, processes])
+@pytest.mark.parametrize("workers", [Pickling, processes])
 def test_the_store_is_that_of_one_process(near, tmp_path, workers):
     seen = []
     with workers(2) as executor:

@@ -11,6 +11,7 @@ pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
 from test_targets import Noisy
+from test_workers import Pickling
 
 from pathkernel.main import main
 from pathkernel_core import (
@@ -198,12 +199,25 @@ def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path):
     assert table.row_count == 2
 
     study = compute_result(NextOrder(widths=(20, 100), grid=True), path, report=seen.append)
-    assert len(seen) == 4, "what is held is not computed again"
+    assert len(seen) == 2, "what is held is not computed again"
     assert study.results == ["corrections"]
     assert np.isin(Selection(study.dataset, "next-evidence").temperatures, (0.01, 0.3)).all()
     shutil.rmtree(path / "corrections" / "seed-1_N-20")
     known = StoredStudy(path).dataset.log_evidence_next.notnull().all(("seed", "temperature"))
     assert known.values.tolist() == [False, True], "one seed is no choice for all"
+
+
+def test_workers_give_the_same(study, corrected, tmp_path):
+    path = shutil.copytree(study, tmp_path / "study.zarr")
+    shutil.rmtree(path / "corrections")
+    with Pickling(1) as executor:
+        for wanted in (NextOrder(widths=(20,)), NextOrder(widths=(20,), grid=True)):
+            compute_result(wanted, path, executor=executor)
+    one = compute_result(NextOrder(widths=(20,), grid=True), study)
+    for part in one.result("corrections"):
+        if "N-20" in part:
+            found = StoredStudy(path).result("corrections")[part].to_dataset()
+            xr.testing.assert_identical(found, one.result("corrections")[part].to_dataset())
 
 
 def test_a_grid_takes_no_single_temperature():

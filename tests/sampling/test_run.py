@@ -17,6 +17,8 @@ import pytest
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
+from test_workers import Pickling
+
 from pathkernel.main import main
 from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
@@ -129,15 +131,24 @@ def test_the_predictor_is_that_of_its_draw(study, reference):
         np.testing.assert_allclose(found, np.diag(kernel)[10:] - explained, rtol=1e-5, atol=1e-7)
 
 
-def test_extended_in_pieces_and_in_threads_gives_the_same_draws(study, reference):
+def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(study, reference):
     group = sample_study(study, "order-parameter", draws=15, **POINT)
     assert open_samples(study, group)["posterior"].sizes["draw"] == 20, "rounded up to thin"
     sample_study(study, "order-parameter", draws=70, jobs=2, **POINT)
     seen = []
     assert sample_study(study, "order-parameter", draws=70, report=seen.append, **POINT) == group
     assert seen == [], "nothing was left to do"
-    sample_study(study, "order-parameter", draws=120, **POINT)
+    with Pickling(2) as executor:
+        sample_study(study, "order-parameter", draws=120, executor=executor, **POINT)
     assert_same(arrays(study, group), reference)
+
+
+def test_workers_warm_up_as_threads_do(original, reference, tmp_path):
+    study = shutil.copytree(original, tmp_path / "study.zarr")
+    with Pickling(2) as executor:
+        group = sample_study(study, "order-parameter", draws=10, executor=executor, **POINT)
+    found = arrays(study, group)["posterior/order_parameter"]
+    np.testing.assert_array_equal(found, reference["posterior/order_parameter"][:, :10])
 
 
 def test_killed_between_writes_gives_the_same_draws(study, reference, monkeypatch):
