@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,19 @@ from pathkernel_datasets.evaluation import data_values, point_values, reference_
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.store import Store
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.study import Study, fingerprint, task_versions
 from pathkernel_datasets.swept import words_of
+
+_ONE_AT_A_TIME = threading.Lock()  # of a worker's threads, which share the linear algebra's
+
+_OF_WORKERS = {  # entries of a study's identity: what is wrong where they differ, and the remedy
+    "versions": ("has another version of the code", "install the same everywhere"),
+    "provenance": (
+        "finds other files",
+        "give their absolute paths, and start workers in this folder",
+    ),
+    "drawn": ("draws other data", "its code has changed: install the same everywhere"),
+}
 
 
 @dataclass(frozen=True)
@@ -150,30 +162,36 @@ def compute_piece(
     threads : int or None
         Threads of the linear algebra; None leaves their number as it is.
     """
-    store = Store(path)
-    if store.identity != identity:
-        raise StoreError(f"{path} holds another study by now; run that one again")
-    _check_files(piece.draw, json.loads(identity))
-    with threadpool_limits(limits=threads):
+    with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
+        store = Store(path)
+        if store.identity != identity:
+            raise StoreError(f"{path} holds another study by now; run that one again")
         return fill(piece, store, _last_drawn(identity, piece.draw), analyses)
-
-
-def _check_files(draw: Draw, identity: Mapping[str, Any]) -> None:
-    """Check that a worker, which may run elsewhere, reads the files that the study began with."""
-    held = identity["provenance"]
-    for name, values in identity.get("sweep", {}).items():
-        held = values[str(getattr(draw.study.task, name))]["provenance"]
-    if draw.study.task.provenance() != held:
-        raise StoreError(
-            "a worker finds other files than the study was begun with; give their absolute paths, "
-            "and start workers in this folder"
-        )
 
 
 @functools.lru_cache(maxsize=1)
 def _last_drawn(identity: str, draw: Draw) -> Drawn:
     """A worker has several pieces of the same data, one after another."""
-    return Drawn.of(draw)
+    whole = json.loads(identity)
+    held = whole
+    for name, values in whole.get("sweep", {}).items():
+        held = held | values[str(getattr(draw.study.task, name))]
+    _check_worker("versions", task_versions(draw.study.task), held)
+    _check_worker("provenance", draw.study.task.provenance(), held)
+    drawn = Drawn.of(draw)
+    if draw.seed == whole["seeds"][0]:
+        _check_worker("drawn", fingerprint(drawn.data.realisation), held)
+    return drawn
+
+
+def _check_worker(entry: str, here: Any, held: Mapping[str, Any]) -> None:
+    """Check that a worker, which may run elsewhere, has the code and files of the study."""
+    if here != held[entry]:
+        what, remedy = _OF_WORKERS[entry]
+        raise StoreError(
+            f"a worker {what} than the study was begun with ({json.dumps(here)} instead of "
+            f"{json.dumps(held[entry])}); {remedy}"
+        )
 
 
 def fill(

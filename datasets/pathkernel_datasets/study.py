@@ -200,7 +200,7 @@ class Study:
                     "seeds": self.seeds,
                     "backend": self.backend,
                     "dtype": self.dtype,
-                    "versions": versions(("pathkernel", *_distributions(type(self.task)))),
+                    "versions": task_versions(self.task),
                     "drawn": fingerprint(drawn),
                 }
             )
@@ -332,6 +332,11 @@ def _weighted_sum(array: Any) -> str:
     while values.ndim:
         values = values @ np.cos(1.0 + np.arange(values.shape[-1]))
     return f"{float(values) / norm:.6f}"
+
+
+def task_versions(task: Task) -> dict[str, str]:
+    """Versions of the distributions that draw a task's data."""
+    return versions(("pathkernel", *_distributions(type(task))))
 
 
 @functools.cache

@@ -41,7 +41,7 @@ from pathkernel_datasets.store import Store, check_store, open_store
 from pathkernel_datasets.study import Study, versions
 from pathkernel_datasets.swept import Layout, joined_layout, label_of
 from pathkernel_datasets.watching import supervised
-from pathkernel_datasets.workers import telling_of_lost_workers
+from pathkernel_datasets.workers import check_sendable, telling_of_lost_workers
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 
@@ -93,7 +93,9 @@ def run_study(
     ------
     StoreError
         If the store is damaged, holds another study, or cannot be written, or another process
-        writes into it; or if a worker ended before its work was done.
+        writes into it; or if a worker ended before its work was done, or has other code or files.
+    TaskError
+        If the task or an analysis cannot be sent to workers.
     ValueError
         If there is no such part.
     """
@@ -181,6 +183,9 @@ def _distributed(
     threads: int | None,
 ) -> Iterator[tuple[Piece, int]]:
     """Let workers compute pieces; those that are done, and their grid points."""
+    task = pieces[0].draw.study.task
+    things = {f"the analysis {analysis.name!r}": analysis for analysis in analyses}
+    check_sendable(executor, {f"the task {task.name!r}": task} | things)
     path = store.path.resolve()
     shared = (store.identity, analyses, threads)
     futures = {executor.submit(compute_piece, path, piece, *shared): piece for piece in pieces}

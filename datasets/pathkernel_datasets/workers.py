@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import pickle
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from pathkernel_core.extras import import_extra
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StoreError, TaskError
 
 
 def workers(jobs: int = 1, scheduler: str | None = None) -> AbstractContextManager[Executor | None]:
@@ -35,9 +39,10 @@ def telling_of_lost_workers(store: Path) -> Iterator[None]:
         yield
     except BrokenExecutor:
         raise StoreError(
-            "a worker ended before its work was done: for lack of memory, or because the task is "
-            f"not in a module that it can import. What is computed is in {store}: run the "
-            "same again to go on, with fewer workers"
+            "a worker ended before its work was done: for lack of memory, because the task is not "
+            "in a module that it can import, or because a script begins its workers outside of "
+            f'`if __name__ == "__main__":`. What is computed is in {store}: run the same again '
+            "to go on, with fewer workers"
         ) from None
 
 
@@ -45,18 +50,54 @@ def telling_of_lost_workers(store: Path) -> Iterator[None]:
 def processes(count: int) -> Iterator[Executor]:
     """So many processes of this machine, which end at Ctrl-C as this one does.
 
-    They come from a process that has imported what they need, and nothing that has threads.
+    They come from a process that has imported what they need, and nothing that has threads. Where
+    there are GPUs, each sees one of them, in turn.
     """
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["pathkernel_datasets.pieces"])
-    with ProcessPoolExecutor(count, context, initializer=_end_at_interrupts) as executor:
+    begin = (_begin, (context.Value("i"), _gpus()))
+    with ProcessPoolExecutor(count, context, *begin) as executor:
         yield executor
 
 
-def _end_at_interrupts() -> None:
+def _gpus() -> list[str]:
+    """GPUs of NVIDIA that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return list(filter(None, os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
+    return [str(index) for index, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
+
+
+def _begin(begun: Any, gpus: Sequence[str]) -> None:
+    """Begin a worker, the first of which finds 0 begun."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with begun.get_lock():
+        number, begun.value = begun.value, begun.value + 1
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
+
+
+def check_sendable(executor: Executor, things: Mapping[str, Any]) -> None:
+    """Check that an executor's processes can be sent some things, given by what they are.
+
+    Raises
+    ------
+    TaskError
+        If one cannot; executors that do not pickle, such as Dask's, are not checked.
+    """
+    if not isinstance(executor, ProcessPoolExecutor):
+        return
+    for words, thing in things.items():
+        remedy = "define its class in a module that workers can import; its options hold plain data"
+        try:
+            pickle.dumps(thing)
+        except Exception as error:  # whatever the objects inside raise
+            raise TaskError(f"{words} cannot be sent to workers ({error}); {remedy}") from None
+        if type(thing).__module__ == "__main__" and not hasattr(
+            sys.modules["__main__"], "__file__"
+        ):
+            raise TaskError(f"{words} is known to this session alone, not to workers; {remedy}")
 
 
 @contextmanager

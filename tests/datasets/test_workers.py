@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import zarr
 
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets import pieces
 from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.groups import part_writer, sole_writer
@@ -21,7 +23,7 @@ from pathkernel_datasets.pieces import Piece, compute_piece, draws_of, pieces_of
 from pathkernel_datasets.store import Store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study, run_study
-from pathkernel_datasets.workers import processes
+from pathkernel_datasets.workers import cluster, processes
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,14 @@ class Signs(Task):
 
     elsewhere: str = option("drawn", "what happens in another process", choices=("drawn", "killed"))
     examples: int = option(6, "training examples")
+    mark: str = option("", "file without which another process is killed, which makes it")
 
     def realise(self, seed):
         away = multiprocessing.parent_process() is not None
         if away and self.elsewhere == "killed" and seed == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if away and self.mark and not os.path.exists(self.mark):
+            open(self.mark, "x").close()
             os.kill(os.getpid(), signal.SIGKILL)
         if away and self.examples == 7:
             raise ArithmeticError("there is no seventh")
@@ -117,12 +123,40 @@ def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
     assert content(path) == content(tmp_path / "near.zarr")
 
 
-def test_what_a_worker_raises_is_raised(tmp_path):
+def test_what_a_worker_raises_is_raised(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    with processes(1) as executor:
+        assert executor.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == "5"
+        with pytest.raises(TaskError, match=r"cannot draw seed 3.*no seventh"):
+            compute_study(study(examples=7), tmp_path / "far.zarr", executor=executor)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("task_versions", "a worker has another version of the code than .*install the same"),
+        ("fingerprint", "a worker draws other data than the study was begun with"),
+    ],
+)
+def test_a_worker_of_other_code_is_refused(near, tmp_path, monkeypatch, name, words):
+    path = shutil.copytree(near, tmp_path / "near.zarr")
+    Store(path)._mark("status", (0, 0, 0), 0)
+    pieces._last_drawn.cache_clear()
+    monkeypatch.setattr(pieces, name, lambda _: {"pathkernel": "another"})
+    with Pickling(1) as executor, pytest.raises(StoreError, match=words):
+        compute_study(study(), path, executor=executor)
+    assert Store(path).marker("status")[0, 0, 0] == 0
+
+
+def test_what_cannot_be_sent_is_named(tmp_path):
+    class Local(Signs):
+        name = "local"
+
     with (
         processes(1) as executor,
-        pytest.raises(TaskError, match=r"cannot draw seed 3.*no seventh"),
+        pytest.raises(TaskError, match=r"the task 'local' cannot be sent to workers.*in a module"),
     ):
-        compute_study(study(examples=7), tmp_path / "far.zarr", executor=executor)
+        compute_study(Study(Local()), tmp_path / "far.zarr", executor=executor)
 
 
 def test_parts_that_run_at_the_same_time_make_the_same_store(near, tmp_path):
@@ -179,3 +213,18 @@ def test_a_part_that_was_killed_goes_on_beside_another(near, tmp_path):
     assert content(path) == content(tmp_path / "near.zarr")
     with pytest.raises(ValueError, match=r"as \(1, 3\), not \(3, 2\)"):
         compute_study(dead, path, part=(3, 2))
+
+
+def test_dask_gives_the_work_of_a_killed_worker_to_another(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    asked = study(mark=str(tmp_path / "mark"))
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, protocol="tcp://"
+        ) as dask,
+        cluster(dask.scheduler_address) as executor,
+    ):
+        assert compute_study(asked, tmp_path / "far.zarr", executor=executor) == 8
+    assert (tmp_path / "mark").exists(), "a worker was killed"
+    compute_study(asked, tmp_path / "near.zarr")
+    assert content(tmp_path / "far.zarr") == content(tmp_path / "near.zarr")
