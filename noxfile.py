@@ -133,6 +133,13 @@ def tests_newest(session):
 
 
 @nox.session(python=PYTHON, default=False)
+def tests_distributed(session):
+    """Compute with workers of Dask, one of which is killed; seconds of several processes."""
+    session.install(".[distributed]", *_group("test"))
+    _test(session, "tests/datasets/test_workers.py")
+
+
+@nox.session(python=PYTHON, default=False)
 def coverage(session):
     """Run the suite on NumPy, and say which lines it leaves out."""
     session.install(".", *_group("test"), *_group("coverage"))
