@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 
 from pathkernel.main import main
 from pathkernel_datasets import store as store_module
+from pathkernel_datasets.chunk_files import places_of
 from pathkernel_datasets.metadata import COPY
 from pathkernel_datasets.schema import POINT
 from pathkernel_datasets.store import Store, open_store
@@ -134,11 +136,12 @@ def cost(folder: Path) -> None:
     points = compute_study(study, path)
     took = time.perf_counter() - begin
     sizes = {file: len(data) for file, data in content(path).items()}
-    chunks = sum(file.name != "zarr.json" for file in sizes)
+    arrays = [array for _, array in zarr.open_group(path, mode="r").arrays()]
+    chunks = sum(len(places_of(array)) for array in arrays)
     copy = sum(size for file, size in sizes.items() if COPY in file.parts)
     print(
         f"{points} points in {took:.1f} s; {len(sizes)} files, {sum(sizes.values())} bytes, of "
-        f"them {4 * chunks} of {chunks} checksums and {copy} of the copy of metadata"
+        f"them {4 * chunks} of {chunks} checksums of chunks and {copy} of the copy of metadata"
     )
     store, vouched = Store(path), open_store(path).isel(seed=0, temperature=0, width=0).load()
     values = {

@@ -11,22 +11,30 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import xarray as xr
 import zarr
 from numcodecs import Zstd
 from xarray.backends import BackendArray
 from xarray.core import indexing
-from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
-from pathkernel_datasets.atomic import PARTIAL
-from pathkernel_datasets.errors import ChecksumError
+from pathkernel_datasets.chunk_files import (
+    Opened,
+    Place,
+    by_file,
+    compared,
+    places_of,
+    store_chunks,
+    stored_chunk,
+    with_checksum,
+    write_file,
+)
 from pathkernel_datasets.labelling import storable
 
 CHECKED = (ZstdCodec(level=0), Crc32cCodec())
@@ -34,7 +42,6 @@ CHECKED = (ZstdCodec(level=0), Crc32cCodec())
 
 MISSING = "is missing"
 
-_CHECKSUM = 4  # bytes
 _SETTING = threading.Lock()
 _ZSTD = Zstd(level=0)
 _DIRECT = [
@@ -92,15 +99,16 @@ def read_array(array: zarr.Array, key: Sequence[Any] = ()) -> np.ndarray:
     places = [np.atleast_1d(np.arange(size)[at]) for size, at in zip(array.shape, key)]
     found = np.full([along.size for along in places], array.fill_value, array.dtype)
     parts = [
-        [(i, np.flatnonzero(along // n == i), along[along // n == i] % n) for i in set(along // n)]
+        {i: (np.flatnonzero(along // n == i), along[along // n == i] % n) for i in set(along // n)}
         for along, n in zip(places, array.chunks)
     ]
-    for part in itertools.product(*parts):
-        chunk, here, inside = zip(*part) if part else ((), (), ())
+    opened: Opened = {}
+    for chunk in by_file(array, list(itertools.product(*parts))):
         try:
-            values = _read_chunk(array, chunk)
+            values = _read_chunk(array, chunk, opened)
         except FileNotFoundError:
             continue
+        here, inside = zip(*(part[i] for part, i in zip(parts, chunk))) if chunk else ((), ())
         found[np.ix_(*here)] = values[np.ix_(*inside)]
     kept = (along.size for along, at in zip(places, key) if not isinstance(at, (int, np.integer)))
     return found.reshape(tuple(kept))
@@ -122,40 +130,55 @@ class StoredArray(BackendArray):
         return self[key]
 
 
-def write_content(file: Path, content: Any, checked: bool = True) -> None:
-    """Write the file of a chunk, whole or not at all, compressed and with or without checksum."""
-    data = _ZSTD.encode(content)
-    if checked:
-        data += _checksum(data)
-    os.makedirs(file.parent, exist_ok=True)
-    partial = file.with_name(f"{file.name}.{os.getpid()}{PARTIAL}")  # a worker may be at it, too
-    partial.write_bytes(data)
-    os.replace(partial, file)  # the file that was there may be another store's too, by a link
+def write_content(file: Path, content: Any) -> None:
+    """Write the file of a chunk, whole or not at all, compressed and with a checksum."""
+    write_file(file, _encoded(content, True))
 
 
-def read_content(file: Path, checked: bool = True) -> bytes:
+def read_content(file: Path) -> bytes:
     """Content of a file that :func:`write_content` wrote; errors as for :func:`read_array`."""
-    data = file.read_bytes()
-    return _ZSTD.decode(_compared(data) if checked else data)
+    return _decoded(file.read_bytes(), True)
+
+
+def _encoded(content: Any, checked: bool) -> bytes:
+    data = _ZSTD.encode(content)
+    return with_checksum(data) if checked else data
+
+
+def _decoded(data: bytes, checked: bool) -> bytes:
+    return _ZSTD.decode(compared(data) if checked else data)
+
+
+def codecs_of(array: zarr.Array) -> tuple[Any, ...]:
+    """Codecs of an array's chunks, also of those that lie in files of several."""
+    codecs = tuple(array.metadata.codecs)
+    return tuple(codecs[0].codecs) if isinstance(codecs[0], ShardingCodec) else codecs
 
 
 def _is_direct(array: zarr.Array) -> bool:
     """Whether chunks are written and read here; not those of another program, by Zarr."""
-    return tuple(array.metadata.codecs) in _DIRECT
+    return codecs_of(array) in _DIRECT and (
+        array.shards is None or array.metadata.codecs[0] == sharded(array.chunks, codecs_of(array))
+    )
 
 
-def _read_chunk(array: zarr.Array, chunk: tuple[int, ...]) -> np.ndarray:
-    content = read_content(chunk_file(array, chunk), is_checked(array))
+def sharded(chunks: Place, codecs: Sequence[Any]) -> ShardingCodec:
+    """Codec of files of several chunks of a shape."""
+    return ShardingCodec(chunk_shape=chunks, codecs=codecs)
+
+
+def _read_chunk(array: zarr.Array, chunk: Place, opened: Opened) -> np.ndarray:
+    content = _decoded(stored_chunk(array, chunk, opened), is_checked(array))
     return np.frombuffer(content, array.dtype.newbyteorder("<")).reshape(array.chunks)
 
 
-def _region(array: zarr.Array, chunk: tuple[int, ...]) -> tuple[slice, ...]:
+def _region(array: zarr.Array, chunk: Place) -> tuple[slice, ...]:
     return tuple(slice(i * n, i * n + n) for i, n in zip(chunk, array.chunks))
 
 
 def is_checked(array: zarr.Array) -> bool:
     """Whether an array's chunks have checksums; those of older stores have none."""
-    return any(isinstance(codec, Crc32cCodec) for codec in array.metadata.codecs)
+    return any(isinstance(codec, Crc32cCodec) for codec in codecs_of(array))
 
 
 def write_region(array: zarr.Array, region: Any, values: Any) -> None:
@@ -189,41 +212,33 @@ def write_region(array: zarr.Array, region: Any, values: Any) -> None:
             for i, n, (first, last) in zip(chunk, sizes, ends)
         ]
         whole = np.full(sizes, array.fill_value, array.dtype)
-        file = chunk_file(array, chunk)
         covered = all(
             a == start and b >= min(start + n, size)
             for (start, a, b, _), n, size in zip(parts, sizes, array.shape)
         )
-        if not covered and file.exists():  # one that is replaced may be damaged
-            whole[...] = _read_chunk(array, chunk)
+        if not covered:  # one that is replaced may be damaged
+            with suppress(FileNotFoundError):
+                whole[...] = _read_chunk(array, chunk, {})
         inside = tuple(slice(a - start, b - start) for start, a, b, _ in parts)
         whole[inside] = values[tuple(slice(a - first, b - first) for _, a, b, first in parts)]
         content = np.ascontiguousarray(whole, array.dtype.newbyteorder("<"))
-        write_content(file, content, is_checked(array))
+        store_chunks(array, {chunk: _encoded(content, is_checked(array))})
 
 
-def chunk_file(array: zarr.Array, chunk: tuple[int, ...]) -> Path:
-    """File of a chunk, by its place among the array's chunks."""
-    return Path(array.store_path.store.root, array.path, array.metadata.encode_chunk_key(chunk))
-
-
-def chunks_of(array: zarr.Array) -> Iterator[tuple[int, ...]]:
-    """Places of an array's chunks."""
-    return np.ndindex(*(-(-size // step) for size, step in zip(array.shape, array.chunks)))
-
-
-def damaged_chunks(array: zarr.Array) -> dict[tuple[int, ...], str]:
+def damaged_chunks(array: zarr.Array) -> dict[Place, str]:
     """Chunks that are lost or not as they were written, by their places, and what is wrong.
 
     Without checksums those are found that cannot be decoded; a chunk that is missing holds fill
     values then.
     """
     found = {}
+    opened: Opened = {}
     checked = is_checked(array)
-    for chunk in chunks_of(array):
+    for chunk in places_of(array):
         try:
+            data = stored_chunk(array, chunk, opened)
             if checked:
-                _compared(chunk_file(array, chunk).read_bytes())
+                compared(data)
             else:
                 array[_region(array, chunk)]
         except FileNotFoundError:
@@ -231,15 +246,3 @@ def damaged_chunks(array: zarr.Array) -> dict[tuple[int, ...], str]:
         except Exception as error:  # whatever the file system or a decoder raises
             found[chunk] = f"cannot be read ({error})"
     return found
-
-
-def _compared(data: bytes) -> bytes:
-    """What stands before a chunk's checksum, if it is its own."""
-    content, held = data[:-_CHECKSUM], data[-_CHECKSUM:]
-    if not content or _checksum(content) != held:
-        raise ChecksumError("its checksum is another")
-    return content
-
-
-def _checksum(content: bytes) -> bytes:
-    return google_crc32c.value(content).to_bytes(_CHECKSUM, "little")

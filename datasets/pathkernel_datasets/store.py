@@ -8,6 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,21 @@ from pathkernel_datasets.checksums import (
     CHECKED,
     MISSING,
     StoredArray,
-    chunk_file,
-    chunks_of,
+    codecs_of,
     damaged_chunks,
     read_array,
+    sharded,
     write_dataset,
     write_region,
     writing_every_chunk,
+)
+from pathkernel_datasets.chunk_files import (
+    Opened,
+    Place,
+    chunk_file,
+    places_of,
+    store_chunks,
+    stored_chunk,
 )
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.labelling import (
@@ -45,6 +54,7 @@ from pathkernel_datasets.schema import MARKER_NAMES, MARKERS, POINT, STATUS_CODE
 from pathkernel_datasets.study import OTHER_DATA, SCHEMA_VERSION, differences, grid_of
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
+_LARGEST_FILE = 2**24  # bytes of several points together, which each point writes anew
 _INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
 
 
@@ -114,7 +124,7 @@ class Store:
         try:
             with replacing_folder(path, overwrite=held is not None) as partial:
                 write_dataset(dataset, partial)
-                codecs = CHECKED if held is None else held._arrays["status"].compressors
+                codecs = CHECKED if held is None else codecs_of(held._arrays["status"])[1:]
                 for variable in variables:
                     _create_array(partial, variable, sizes, grid, codecs)
                 if held is not None:
@@ -181,20 +191,31 @@ class Store:
             old, new = held._arrays[name], self._arrays[name]
             dims = [dim for dim in new.metadata.dimension_names if dim in places]
             inner = new.shape[len(dims) :]
-            for chunk in chunks_of(old):
-                if chunk_file(old, chunk).exists():
-                    at = dict(zip(old.metadata.dimension_names, chunk))
-                    index = tuple(places[dim][at.get(dim, 0)] for dim in dims)
-                    if old.shape[old.ndim - len(inner) :] == inner:
-                        here = chunk_file(new, (*index, *(0 for _ in inner)))
+            same = old.shape[old.ndim - len(inner) :] == inner
+            temperatures = held._grid["temperature"] == self._grid["temperature"]
+            alike = (old.shards is None) == (new.shards is None) and (
+                new.shards is None or temperatures
+            )
+            moved: dict[Path, dict[Place, bytes]] = {}
+            opened: Opened = {}
+            for chunk in places_of(old):
+                at = dict(zip(old.metadata.dimension_names, chunk))
+                index = tuple(places[dim][at.get(dim, 0)] for dim in dims)
+                place = (*index, *(0 for _ in inner))
+                here, there = chunk_file(new, place), chunk_file(old, chunk)
+                if same and alike:
+                    if there.exists() and not here.exists():
                         here.parent.mkdir(parents=True, exist_ok=True)
-                        link_or_copy(chunk_file(old, chunk), here)
-                        continue
-                    try:
-                        values = old[chunk[: old.ndim - len(inner)]]
-                    except Exception:  # it is damaged, and computed again
-                        continue
-                    _write_padded(new, index, values)
+                        link_or_copy(there, here)
+                    continue
+                with suppress(Exception):  # it is damaged, and computed again, or there is none
+                    data = stored_chunk(old, chunk, opened)
+                    if same:
+                        moved.setdefault(here, {})[place] = data
+                    else:
+                        _write_padded(new, index, read_array(old, chunk[: old.ndim - len(inner)]))
+            for chunks in moved.values():
+                store_chunks(new, chunks)
         for name in results:
             shutil.copytree(held.path / name, self.path / name, copy_function=link_or_copy)
 
@@ -423,7 +444,8 @@ def _create_array(
 ) -> None:
     """Array filled with NaN, one chunk per grid point so that points are written alone.
 
-    Its metadata are what Zarr writes, which takes fifty times as long.
+    Chunks of all temperatures lie in one file, which one worker writes. The metadata are what Zarr
+    writes, which takes fifty times as long.
     """
     dtype = _INTEGERS.get(variable.name, "float64")
     attributes: dict[str, Any] = variable_attributes(variable)
@@ -432,13 +454,17 @@ def _create_array(
         attributes["flag_meanings"] = " ".join(name.replace(" ", "_") for name in STATUS_CODES)
     chunk = [1 if dim in grid else max(1, sizes[dim]) for dim in variable.dims]
     in_bytes = BytesCodec(endian=None if dtype == "int8" else "little")
+    codecs, files = (in_bytes, *codecs), chunk
+    row = [sizes[dim] if dim == "temperature" else n for dim, n in zip(variable.dims, chunk)]
+    if row != chunk and 8 * math.prod(row) <= _LARGEST_FILE:
+        codecs, files = (sharded(tuple(chunk), codecs),), row
     metadata = {
         "shape": [sizes[dim] for dim in variable.dims],
         "data_type": dtype,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": files}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0 if dtype != "float64" else "NaN",
-        "codecs": [codec.to_dict() for codec in (in_bytes, *codecs)],
+        "codecs": [codec.to_dict() for codec in codecs],
         "attributes": attributes,
         "dimension_names": variable.dims,
         "zarr_format": 3,

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,13 @@ class StoredStudy:
             if executor is None:
                 yield map
                 return
-            with telling_of_lost_workers(self.path):
-                yield lambda function, parts: executor.map(
-                    partial(_with_threads, self._threads, function), parts
-                )
+            with telling_of_lost_workers(self.path), ExitStack() as stack:
+
+                def each(function: Callable[..., Any], parts: Iterable[Any]) -> Iterator[Any]:
+                    limited = partial(_with_threads, self._threads, function)
+                    return stack.enter_context(closing(executor.map(limited, parts)))  # type: ignore[type-var]
+
+                yield each
 
     @cached_property
     def plugins(self) -> Plugins:

@@ -7,22 +7,25 @@ from zarr.codecs import BytesCodec, GzipCodec
 
 from pathkernel_datasets.checksums import (
     CHECKED,
-    chunk_file,
-    chunks_of,
+    MISSING,
+    damaged_chunks,
     read_array,
     write_region,
     writing_every_chunk,
 )
+from pathkernel_datasets.chunk_files import chunk_file, places_of
+from pathkernel_datasets.errors import ChecksumError
 
 CODECS = {"checked": CHECKED, "unchecked": CHECKED[:1], "another program's": (GzipCodec(),)}
 
 
-def create(path, shape, chunks, dtype, codecs, endian="little"):
+def create(path, shape, chunks, dtype, codecs, endian="little", shards=None):
     with writing_every_chunk():
         return zarr.create_array(
             path,
             shape=shape,
             chunks=chunks,
+            shards=shards,
             dtype=dtype,
             fill_value=5,
             serializer=BytesCodec(endian=None if dtype == "int8" else endian),
@@ -65,7 +68,7 @@ def test_a_region_is_written_as_by_zarr(tmp_path, codecs):
             write_region(mine, region, values)
             theirs[region] = values
             np.testing.assert_array_equal(read_array(mine), theirs[...])
-        for chunk in chunks_of(mine):
+        for chunk in places_of(mine):
             files = [chunk_file(array, chunk).read_bytes() for array in (mine, theirs)]
             assert codecs == "another program's" or files[0] == files[1]
 
@@ -111,3 +114,45 @@ def test_a_damaged_chunk_is_replaced_whatever_the_chunks(tmp_path, codecs):
     want = np.array([[0, 0, 0], [0, 0, 0], [1, 1, 1], [1, 0, 0.0]])
     assert np.array_equal(read_array(array), want)
     assert np.array_equal(array[...], want)
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+def test_several_chunks_in_a_file_are_read_and_written_as_by_zarr(tmp_path, codecs):
+    mine, theirs = (
+        create(tmp_path / name, (2, 3, 4), (1, 1, 4), "float64", CODECS[codecs], shards=(1, 3, 4))
+        for name in ("mine", "theirs")
+    )
+    for number, index in enumerate([(0, 2), (1, 1), (0, 0), (0, 2)]):
+        values = number + np.arange(4.0)
+        write_region(mine, index, values)
+        theirs[index] = values
+        for array in (mine, theirs):
+            np.testing.assert_array_equal(read_array(array), theirs[...])
+            np.testing.assert_array_equal(array[...], theirs[...])
+    assert len(list((tmp_path / "mine").rglob("[01]/0/0"))) == 2
+    np.testing.assert_array_equal(read_array(theirs, (0, [2, 0])), theirs[0][[2, 0]])
+
+
+def test_damage_costs_a_chunk_of_a_file_or_with_the_index_all(tmp_path):
+    array = create(tmp_path / "a", (2, 3), (1, 1), "float64", CHECKED, shards=(1, 3))
+    for index in ((0, 0), (0, 2), (1, 0), (1, 1)):
+        write_region(array, index, 7.0)
+    assert damaged_chunks(array) == {(0, 1): MISSING, (1, 2): MISSING}
+    file = chunk_file(array, (0, 1))
+    whole = file.read_bytes()
+    file.write_bytes(b"?" + whole[1:])
+    assert damaged_chunks(array).keys() == {(0, 0), (0, 1), (1, 2)}
+    with pytest.raises(ChecksumError):
+        read_array(array)
+    write_region(array, (0, 0), 7.0)
+    assert file.read_bytes() == whole
+    for changed in (whole[:-1], whole[:-9] + b"?" + whole[-8:], b""):
+        file.write_bytes(changed)
+        assert [chunk for chunk in damaged_chunks(array) if chunk[0] == 0] == [
+            (0, 0),
+            (0, 1),
+            (0, 2),
+        ]
+    write_region(array, (0, 2), 7.0)
+    write_region(array, (0, 0), 7.0)
+    assert file.read_bytes() == whole, "in whatever order"

@@ -190,8 +190,9 @@ def test_an_interrupted_run_goes_on_to_the_same_store(noisy, tmp_path, monkeypat
 
 def test_damage_is_named_by_its_value_and_mended(noisy, tmp_path):
     path = shutil.copytree(noisy, tmp_path / "signs.zarr")
-    chunk = next((path / "action" / "c" / "1" / "0" / "1").iterdir())
-    chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
+    file = path / "action" / "c" / "1" / "0" / "0" / "0"
+    content, index = file.read_bytes()[:-36], file.read_bytes()[-36:]  # of two temperatures
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) + index)
     assert check(path).study[0].startswith("action at noise 2, seed 3, temperature 1, width 5 ")
     with pytest.warns(StoreWarning, match="action at 1 place"):
         assert run(path, sweep={"noise": NOISES}) == 1
