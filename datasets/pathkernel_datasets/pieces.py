@@ -146,27 +146,32 @@ def lacking(piece: Piece, store: Store) -> np.ndarray:
     return np.flatnonzero(store.marker("status")[piece.draw.place][:, piece.width] == 0)
 
 
-def compute_piece(
-    path: Path, piece: Piece, identity: str, analyses: Sequence[Analysis], threads: int | None
-) -> int:
-    """Compute a piece in a worker; returns the number of grid points.
+def compute_pieces(
+    pieces: Sequence[Piece],
+    path: Path,
+    identity: str,
+    analyses: Sequence[Analysis],
+    threads: int | None,
+) -> None:
+    """Compute pieces in a worker, one after another.
 
     Parameters
     ----------
+    pieces : sequence of Piece
     path : Path
         The store, which several workers write into at the same time, at other places.
-    piece : Piece
     identity : str
         Of the study: another one has other data, though its task be called the same.
     analyses : sequence of Analysis
     threads : int or None
         Threads of the linear algebra; None leaves their number as it is.
     """
-    with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
-        store = Store(path)
-        if store.identity != identity:
-            raise StoreError(f"{path} holds another study by now; run that one again")
-        return fill(piece, store, _last_drawn(identity, piece.draw), analyses)
+    for piece in pieces:
+        with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
+            store = Store(path)
+            if store.identity != identity:
+                raise StoreError(f"{path} holds another study by now; run that one again")
+            fill(piece, store, _last_drawn(identity, piece.draw), analyses)
 
 
 @functools.lru_cache(maxsize=1)

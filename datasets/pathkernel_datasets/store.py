@@ -255,6 +255,10 @@ class Store:
             self._marked[name] = self.read(name)
         return self._marked[name]
 
+    def forget_markers(self) -> None:
+        """Read markers anew: workers have written some."""
+        self._marked.clear()
+
     def holds(self, name: str) -> bool:
         """Whether the store has a variable."""
         return name in self._arrays

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, wait
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pathkernel_datasets.pieces import (
     Draw,
     Drawn,
     Piece,
-    compute_piece,
+    compute_pieces,
     draws_of,
     fill,
     is_complete,
@@ -43,6 +44,7 @@ from pathkernel_datasets.swept import Layout, joined_layout, label_of
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.workers import check_sendable, telling_of_lost_workers
 
+_SECONDS = 2.0  # between looks at what workers have written
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 
 
@@ -162,9 +164,9 @@ def compute_study(
                 computed += fill(piece, store, drawn, analyses, tell)
         elif pieces:
             tell(Progress(0, total, "waiting for workers"))
-            for piece, points in _distributed(executor, store, pieces, analyses, threads):
-                computed += points
-                tell(Progress(0, total, f"{piece.words}: done"))
+            for points in _distributed(executor, store, pieces, analyses, threads):
+                computed = points
+                tell(Progress(0, total, "workers compute"))
         if pieces:
             tell(Progress(0, total, "complete"))
         return computed
@@ -181,22 +183,42 @@ def _distributed(
     pieces: Sequence[Piece],
     analyses: tuple[Analysis, ...],
     threads: int | None,
-) -> Iterator[tuple[Piece, int]]:
-    """Let workers compute pieces; those that are done, and their grid points."""
+) -> Iterator[int]:
+    """Let workers compute pieces; now and then, how many of their grid points are computed."""
     task = pieces[0].draw.study.task
     things = {f"the analysis {analysis.name!r}": analysis for analysis in analyses}
     check_sendable(executor, {f"the task {task.name!r}": task} | things)
-    path = store.path.resolve()
-    shared = (store.identity, analyses, threads)
-    futures = {executor.submit(compute_piece, path, piece, *shared): piece for piece in pieces}
+    missing = sum(lacking(piece, store).size for piece in pieces)
+    shared = (store.path.resolve(), store.identity, analyses, threads)
+    batches = _batches(pieces, getattr(executor, "_max_workers", 0))
+    futures = [executor.submit(compute_pieces, batch, *shared) for batch in batches]
+    pending = set(futures)
     try:
         with telling_of_lost_workers(store.path):
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            while pending:
+                done, pending = wait(pending, _SECONDS, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                store.forget_markers()
+                yield missing - sum(lacking(piece, store).size for piece in pieces)
     finally:
         for future in futures:
             future.cancel()
         wait(futures)  # while the store is ours
+
+
+def _batches(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
+    """Pieces that one worker computes, which has to prepare the data of each draw.
+
+    As many whole draws for all workers as there are for each, so that nothing is prepared twice;
+    what is left in single pieces, so that no worker waits for another.
+    """
+    draws = [list(group) for _, group in groupby(pieces, key=lambda piece: piece.draw.place)]
+    largest = max(map(len, draws))
+    whole = [draw for draw in draws if len(draw) == largest]
+    whole = whole[: len(whole) // workers * workers] if workers else []
+    taken = {draw[0].draw.place for draw in whole}
+    return whole + [[piece] for piece in pieces if piece.draw.place not in taken]
 
 
 def _is_empty_folder(path: Path) -> bool:

@@ -19,10 +19,10 @@ from pathkernel_datasets import pieces
 from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.groups import part_writer, sole_writer
-from pathkernel_datasets.pieces import Piece, compute_piece, draws_of, pieces_of
+from pathkernel_datasets.pieces import Piece, compute_pieces, draws_of, pieces_of
 from pathkernel_datasets.store import Store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study, run_study
+from pathkernel_datasets.sweep import _batches, compute_study, run_study
 from pathkernel_datasets.workers import cluster, processes
 
 
@@ -100,6 +100,20 @@ def test_a_store_that_lacks_something_is_completed(tmp_path):
     assert content(tmp_path / "far.zarr") == content(tmp_path / "near.zarr")
 
 
+def test_a_worker_gets_whole_draws_where_each_has_as_many():
+    def lengths(seeds, workers):
+        found = _batches(pieces_of(Study(Signs(), seeds=range(seeds))), workers)
+        assert [piece.words for batch in found for piece in batch] == [
+            piece.words for piece in pieces_of(Study(Signs(), seeds=range(seeds)))
+        ]
+        return list(map(len, found))
+
+    assert lengths(5, 2) == [3] * 4 + [1] * 3
+    assert lengths(1, 2) == lengths(1, 0) == [1] * 3
+    begun = pieces_of(Study(Signs(), seeds=range(3)))[1:]
+    assert list(map(len, _batches(begun, 2))) == [3, 3, 1, 1], "one is begun"
+
+
 def test_a_piece_of_another_study_is_not_written(tmp_path):
     """As one would be that comes late, when the store has grown or is another."""
     path = tmp_path / "near.zarr"
@@ -107,7 +121,7 @@ def test_a_piece_of_another_study_is_not_written(tmp_path):
     before = content(path)
     (draw, _) = draws_of(study())
     with pytest.raises(StoreError, match="holds another study by now"):
-        compute_piece(path, Piece(draw, 0), "{}", (), 1)
+        compute_pieces([Piece(draw, 0)], path, "{}", (), 1)
     assert content(path) == before
 
 

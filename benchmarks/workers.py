@@ -1,0 +1,66 @@
+"""One process against two: seconds of ``pathkernel run``, in turn, and whether stores agree.
+
+    python -m benchmarks.workers [--studies markov images] [--rounds 3] [--jobs 2]
+
+The hidden Markov study on five seeds, and the one-shot study of the paper's trained network, 100
+points on five seeds, which needs image data (see ../docs/training.md). The time is that of the
+whole command, without figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.measuring import timed
+
+STUDIES = {
+    "markov": "run hidden-markov --seed 0-4",
+    "images": "run one-shot-images --heads trained:2-4-512-128 --seed 0-4",
+}
+
+
+def run(arguments: str, store: Path, jobs: int) -> float:
+    """Wall seconds of a command that computes a store anew."""
+    shutil.rmtree(store, ignore_errors=True)
+    line = (sys.executable, "-m", "pathkernel", *arguments.split(), "--no-figures")
+    line += ("--out", str(store), "--jobs", str(jobs))
+    return timed(lambda: subprocess.run(line, check=True, stdout=subprocess.DEVNULL))[0]
+
+
+def content(store: Path) -> dict[Path, bytes]:
+    """All files of a store."""
+    files = (file for file in store.rglob("*") if file.is_file())
+    return {file.relative_to(store): file.read_bytes() for file in files}
+
+
+def measure(name: str, jobs: int, rounds: int, folder: Path) -> bool:
+    """Print a line for a study; whether the stores agree."""
+    seconds: dict[int, list[float]] = {1: [], jobs: []}
+    for number in range(rounds):
+        for count in list(seconds) if number % 2 == 0 else reversed(seconds):
+            seconds[count].append(run(STUDIES[name], folder / f"{name}-{count}.zarr", count))
+    one, several = (statistics.median(values) for values in seconds.values())
+    same = content(folder / f"{name}-1.zarr") == content(folder / f"{name}-{jobs}.zarr")
+    print(
+        f"{name}: {one:.1f} s in one process, {several:.1f} s in {jobs}, ratio {one / several:.2f};"
+        f" the stores are {'the same' if same else 'different'}",
+        flush=True,
+    )
+    return same
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        agree = [measure(name, given.jobs, given.rounds, Path(place)) for name in given.studies]
+    sys.exit(0 if all(agree) else 1)
