@@ -50,7 +50,9 @@ class PreparedData:
     offset: np.ndarray | float = 0.0
 
 
-def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData:
+def prepare_data(
+    study: Study, seed: int, library: ArrayLibrary, *, training_only: bool = False
+) -> PreparedData:
     """Draw a study's data and heads, and contract them along the paths.
 
     Parameters
@@ -60,6 +62,8 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
         Seed of data and heads.
     library : ArrayLibrary
         Of the arrays that come out.
+    training_only : bool
+        Leave test and validation examples out.
 
     Raises
     ------
@@ -87,6 +91,8 @@ def prepare_data(study: Study, seed: int, library: ArrayLibrary) -> PreparedData
             offset = offset.reshape(())
     xi, labels = along_paths(realisation.train, realisation.centred)
     network = Network(realisation.heads, max(study.widths), study.variances, realisation.outputs)
+    if training_only:
+        return PreparedData(realisation, network, xi, labels, {}, None, offset)
     tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
     held_out = realisation.validation
     validation = None if held_out is None else along_paths(held_out)

@@ -20,7 +20,6 @@ from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.evaluation import AnalysisError
 from pathkernel_datasets.groups import part_writer
 from pathkernel_datasets.pieces import (
-    Draw,
     Drawn,
     Piece,
     compute_pieces,
@@ -147,8 +146,12 @@ def compute_study(
                 raise StoreError(
                     f"parts of {path} are being computed on another grid; wait until they end"
                 )
-            drawn = _draw(next(draws_of(study)), Progress(0, total, ""), report)
-            store = _create(path, study, drawn.data, analyses, library, store)
+            first = next(draws_of(study))
+            report(Progress(0, total, f"{first.words}: data and attention"))
+            if store is None and executor is None and (part or (1, 1))[0] == 1:
+                drawn = Drawn.of(first)  # for its pieces, too
+            data = _prepared_for_layout(first.study, library) if drawn is None else drawn.data
+            store = _create(path, study, data, analyses, library, store)
         let_others_in()
         pieces = [piece for piece in mine if not is_complete(piece, store)]
         done = total - sum(lacking(piece, store).size for piece in pieces)
@@ -160,7 +163,8 @@ def compute_study(
         if executor is None:
             for piece in pieces:
                 if drawn is None or drawn.draw.place != piece.draw.place:
-                    drawn = _draw(piece.draw, Progress(0, total, ""), tell)
+                    tell(Progress(0, total, f"{piece.draw.words}: data and attention"))
+                    drawn = Drawn.of(piece.draw)
                 computed += fill(piece, store, drawn, analyses, tell)
         elif pieces:
             tell(Progress(0, total, "waiting for workers"))
@@ -172,9 +176,8 @@ def compute_study(
         return computed
 
 
-def _draw(draw: Draw, here: Progress, report: Report) -> Drawn:
-    report(dataclasses.replace(here, doing=f"{draw.words}: data and attention"))
-    return Drawn.of(draw)
+def _prepared_for_layout(single: Study, library: ArrayLibrary) -> PreparedData:
+    return prepare_data(single, single.seeds[0], library, training_only=True)
 
 
 def _distributed(
@@ -247,7 +250,7 @@ def _create(
 ) -> Store:
     layouts, realisations = [], []
     for place, single in enumerate(study.singles):  # before any is computed
-        drawn = prepare_data(single, study.seeds[0], library) if place else data
+        drawn = _prepared_for_layout(single, library) if place else data
         label = label_of(single.task, study.sweep)
         layouts.append(_layout(single, label, drawn, analyses, library))
         realisations.append(drawn.realisation)
@@ -275,7 +278,7 @@ def _layout(
     kind = str(data.realisation.kind)
     variables = [
         *core_variables(network.outputs, kind),
-        *(validation_variables(kind) if data.validation is not None else ()),
+        *(validation_variables(kind) if data.realisation.validation is not None else ()),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
     ]
     return Layout(
@@ -283,7 +286,7 @@ def _layout(
         coordinates(
             network,
             {"seed": study.seeds, "temperature": study.temperatures, "width": study.widths},
-            {name: xi.shape[0] for name, (xi, _) in data.test_sets.items()},
+            {name: len(test.labels) for name, test in data.realisation.test_sets.items()},
             data.realisation.sub_networks,
             extra,
             meanings,
