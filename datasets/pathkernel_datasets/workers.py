@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +56,8 @@ def processes(count: int) -> Iterator[Executor]:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
+        from multiprocessing import forkserver  # which not every system has
+
         context.set_forkserver_preload(["pathkernel_datasets.pieces"])
         forkserver.ensure_running()  # which imports while data are drawn here
     begin = (_begin, (context.Value("i"), _gpus()))

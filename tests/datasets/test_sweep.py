@@ -341,6 +341,21 @@ def test_a_kill_while_a_store_grows_costs_nothing(tmp_path, monkeypatch):
     ]
 
 
+def test_a_store_with_a_file_for_each_chunk_grows(tmp_path, monkeypatch):
+    """As those of before."""
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "_LARGEST_FILE", 0)
+        compute_study(Study(Small(), (5,), (0.5, 0.1), (3,)), tmp_path / "grown", analyses=())
+    whole = Study(Small(), (5, 50), (0.5, 0.1), (3,))
+    assert compute_study(whole, tmp_path / "grown", analyses=()) == 2
+    compute_study(whole, tmp_path / "at_once", analyses=())
+    contents = [
+        {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+        for path in (tmp_path / "grown", tmp_path / "at_once")
+    ]
+    assert contents[0] == contents[1]
+
+
 def test_two_runs_on_one_store_are_told(tmp_path):
     path = tmp_path / "small.zarr"
 
