@@ -10,7 +10,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from pathkernel_datasets.chunk_files import (
     Opened,
     Place,
     by_file,
+    chunk_file,
     compared,
     places_of,
     store_chunks,
@@ -181,23 +182,37 @@ def is_checked(array: zarr.Array) -> bool:
     return any(isinstance(codec, Crc32cCodec) for codec in codecs_of(array))
 
 
-def write_region(array: zarr.Array, region: Any, values: Any) -> None:
-    """Write into a part of an array, each of its chunks whole or not at all.
+def write_regions(array: zarr.Array, parts: Iterable[tuple[Any, Any]]) -> None:
+    """Write into parts of an array, none of which share a chunk: each file once, and whole.
 
-    The bytes are those that Zarr writes, in a tenth of its time.
+    The bytes of a chunk are those that Zarr writes, in a tenth of its time.
 
     Parameters
     ----------
     array : zarr.Array
         Opened by :func:`writing_every_chunk`.
-    region : int, slice without a step, or tuple of them
-        Along the first dimensions.
-    values : array
-        Of the shape of the part.
+    parts : iterable of (region, values)
+        A region is an int, a slice without a step, or a tuple of them, along the first dimensions;
+        values have its shape.
     """
-    if not _is_direct(array):
-        array[region] = values
-        return
+    files: dict[Path, dict[Place, bytes]] = {}
+    for region, values in parts:
+        if not _is_direct(array):
+            array[region] = values
+            continue
+        for chunk, data in _chunks_of_region(array, region, values):
+            files.setdefault(chunk_file(array, chunk), {})[chunk] = data
+    for chunks in files.values():
+        store_chunks(array, chunks)
+
+
+def write_region(array: zarr.Array, region: Any, values: Any) -> None:
+    """Write into a part of an array, see :func:`write_regions`."""
+    write_regions(array, [(region, values)])
+
+
+def _chunks_of_region(array: zarr.Array, region: Any, values: Any) -> Iterator[tuple[Place, bytes]]:
+    """Chunks that a region touches, encoded, with what else they hold."""
     key = region if isinstance(region, tuple) else (region,)
     key = (*key, *[slice(None)] * (array.ndim - len(key)))
     ends = [
@@ -222,7 +237,7 @@ def write_region(array: zarr.Array, region: Any, values: Any) -> None:
         inside = tuple(slice(a - start, b - start) for start, a, b, _ in parts)
         whole[inside] = values[tuple(slice(a - first, b - first) for _, a, b, first in parts)]
         content = np.ascontiguousarray(whole, array.dtype.newbyteorder("<"))
-        store_chunks(array, {chunk: _encoded(content, is_checked(array))})
+        yield chunk, _encoded(content, is_checked(array))
 
 
 def damaged_chunks(array: zarr.Array) -> dict[Place, str]:

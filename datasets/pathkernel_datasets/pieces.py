@@ -166,12 +166,15 @@ def compute_pieces(
     threads : int or None
         Threads of the linear algebra; None leaves their number as it is.
     """
-    for piece in pieces:
-        with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
-            store = Store(path)
-            if store.identity != identity:
-                raise StoreError(f"{path} holds another study by now; run that one again")
-            fill(piece, store, _last_drawn(identity, piece.draw), analyses)
+    with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
+        store = Store(path)
+        if store.identity != identity:
+            raise StoreError(f"{path} holds another study by now; run that one again")
+        try:
+            for piece in pieces:
+                fill(piece, store, _last_drawn(identity, piece.draw), analyses)
+        finally:
+            store.flush()
 
 
 @functools.lru_cache(maxsize=1)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from pathkernel_datasets.checksums import (
     sharded,
     write_dataset,
     write_region,
+    write_regions,
     writing_every_chunk,
 )
 from pathkernel_datasets.chunk_files import (
@@ -55,6 +57,7 @@ from pathkernel_datasets.study import OTHER_DATA, SCHEMA_VERSION, differences, g
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _LARGEST_FILE = 2**24  # bytes of several points together, which each point writes anew
+_TOGETHER = 0.2  # seconds of work that a kill may cost besides the point that is under way
 _INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
 
 
@@ -74,6 +77,8 @@ class Store:
         self._study = json.loads(self._group.attrs["study"])
         self._grid = grid_of(self._study)
         self._marked: dict[str, np.ndarray] = {}
+        self._held: list[tuple[tuple[int, ...], Mapping[str, Any], str, int]] = []
+        self._flushed = time.monotonic()
 
     @classmethod
     def create(
@@ -213,7 +218,8 @@ class Store:
                     if same:
                         moved.setdefault(here, {})[place] = data
                     else:
-                        _write_padded(new, index, read_array(old, chunk[: old.ndim - len(inner)]))
+                        values = read_array(old, chunk[: old.ndim - len(inner)])
+                        write_region(new, index, _padded(new, index, values))
             for chunks in moved.values():
                 store_chunks(new, chunks)
         for name in results:
@@ -289,12 +295,31 @@ class Store:
         """Write variables at a grid index, then the marker that vouches for them.
 
         A value may be shorter than its variable in a dimension (a test set with fewer examples);
-        the rest is NaN, as are variables without a value.
+        the rest is NaN, as are variables without a value. What comes within moments is written
+        together; :meth:`flush` writes the last of it.
         """
-        for name in {*self._vouched(marker), *values}:
-            _write_padded(self._arrays[name], index, values.get(name))
-        sync()  # the marker must not outlast a power failure that they do not
-        self._mark(marker, index, code)
+        self._held.append((index, values, marker, code))
+        if marker in self._marked:
+            self._marked[marker][index] = code
+        if time.monotonic() - self._flushed >= _TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held back, then its markers."""
+        held, self._held = self._held, []
+        parts: dict[str, list[tuple[Any, Any]]] = {}
+        for index, values, marker, _ in held:
+            for name in {*self._vouched(marker), *values}:
+                whole = _padded(self._arrays[name], index, values.get(name))
+                parts.setdefault(name, []).append((index, whole))
+        for name, regions in parts.items():
+            write_regions(self._arrays[name], regions)
+        if held:
+            sync()  # a marker must not outlast a power failure that they do not
+        for name in {marker for _, _, marker, _ in held}:
+            marked = [(index, code) for index, _, marker, code in held if marker == name]
+            write_regions(self._arrays[name], marked)
+        self._flushed = time.monotonic()
 
     def _mark(self, marker: str, index: tuple[int, ...], code: int) -> None:
         write_region(self._arrays[marker], index, code)
@@ -339,14 +364,13 @@ class Store:
         ]
 
 
-def _write_padded(array: zarr.Array, index: tuple[int, ...], value: Any) -> None:
-    """Write a value at a grid index, and NaN where it ends, or everywhere if it is None."""
+def _padded(array: zarr.Array, index: tuple[int, ...], value: Any) -> np.ndarray:
+    """A value at a grid index, and NaN where it ends, or everywhere if it is None."""
     whole = np.full(array.shape[len(index) :], array.fill_value, array.dtype)
     if value is not None:
         value = np.asarray(value)
         whole[tuple(map(slice, value.shape))] = value
-    if whole.size:
-        write_region(array, index, whole)
+    return whole
 
 
 def check_store(path: Path) -> dict[str, Any]:

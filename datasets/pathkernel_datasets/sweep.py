@@ -161,11 +161,14 @@ def compute_study(
             report(dataclasses.replace(here, done=done + computed + here.done, total=total))
 
         if executor is None:
-            for piece in pieces:
-                if drawn is None or drawn.draw.place != piece.draw.place:
-                    tell(Progress(0, total, f"{piece.draw.words}: data and attention"))
-                    drawn = Drawn.of(piece.draw)
-                computed += fill(piece, store, drawn, analyses, tell)
+            try:
+                for piece in pieces:
+                    if drawn is None or drawn.draw.place != piece.draw.place:
+                        tell(Progress(0, total, f"{piece.draw.words}: data and attention"))
+                        drawn = Drawn.of(piece.draw)
+                    computed += fill(piece, store, drawn, analyses, tell)
+            finally:
+                store.flush()
         elif pieces:
             tell(Progress(0, total, "waiting for workers"))
             for points in _distributed(executor, store, pieces, analyses, threads):
