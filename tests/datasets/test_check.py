@@ -193,6 +193,7 @@ def test_points_that_failed_have_all_their_chunks(store):
     """Nothing that was never written may look like something that was lost."""
     held = Store(store)
     held.write((0, 0, 0), {}, "status", 4)
+    held.flush()
     assert np.isnan(held.read("action")[0, 0, 0])
     assert check(store).study == ()
 
