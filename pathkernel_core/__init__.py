@@ -10,7 +10,6 @@ from pathkernel_core.differentiable import DifferentiableSolution, differentiabl
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError, PrecisionError
 from pathkernel_core.kernels import (
     PathKernels,
-    SufficientStatistics,
     path_kernel,
     same_path_kernels,
     total_kernel,
@@ -29,12 +28,14 @@ from pathkernel_core.predictor import (
     kernel_task_alignment,
     regression,
 )
-from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_core.statistics import SufficientStatistics, row_batches
+from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
 
 __all__ = [
     "Alignment",
     "Attention",
     "AttentionProduct",
+    "Blocks",
     "DifferentiableSolution",
     "Examples",
     "LeaveOneOut",
@@ -67,6 +68,7 @@ __all__ = [
     "path_kernel",
     "path_weights",
     "regression",
+    "row_batches",
     "same_path_kernels",
     "total_kernel",
 ]

@@ -28,6 +28,7 @@ Array = Any
 """An array of any library that follows the Python array API standard."""
 
 _SMALL = 2**17  # elements of an array that is looked at on the host, 1 MiB in float64
+_HALVED = 1024  # columns from which a symmetric product is computed by blocks
 
 
 def array_namespace(**arrays: Array) -> Any:
@@ -294,6 +295,19 @@ def add_to_diagonal(matrix: Array, value: float, xp: Any) -> Array:
         matrix.flat[:: matrix.shape[0] + 1] += value
         return matrix
     return matrix + value * identity(matrix.shape[0], matrix, xp)
+
+
+def gram_matrix(rows: Array, xp: Any) -> Array:
+    """Product rowsᵀ rows of a matrix (rows, size), of which about one half is computed."""
+    transposed = xp.matrix_transpose(rows)
+    if is_numpy_namespace(xp) or rows.shape[1] < _HALVED:  # NumPy knows that it is symmetric
+        return xp.matmul(transposed, rows)
+    half = rows.shape[1] // 2
+    one, two = rows[:, :half], rows[:, half:]
+    beside = xp.matmul(transposed[:half, :], two)
+    above = xp.concat((gram_matrix(one, xp), beside), axis=1)
+    below = xp.concat((xp.matrix_transpose(beside), gram_matrix(two, xp)), axis=1)
+    return xp.concat((above, below), axis=0)
 
 
 def cholesky(matrix: Array, xp: Any) -> Array:

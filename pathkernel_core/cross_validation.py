@@ -49,7 +49,8 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     ----------
     solution : Solution
     xi : array, shape (P, n, N_0)
-        Attentioned inputs of the training examples.
+        Attentioned inputs of the training examples; of a problem in feature space, which does not
+        hold its examples, perhaps of some of them only, each left out of all.
     labels : array, shape (P,) or (P, C)
         Their labels.
 
@@ -60,7 +61,11 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
         other labels; those of a problem in feature space are compared by their sum of squares.
     """
     problem, outputs = solution.problem, solution.network.outputs
-    shape = (problem.n_examples, problem.n_paths, problem.input_width)
+    examples = problem.n_examples
+    if isinstance(problem.form, FeatureSpace):
+        array_namespace(xi=xi)
+        examples = min(examples, xi.shape[0])
+    shape = (examples, problem.n_paths, problem.input_width)
     xi = real_floating("xi", xi, shape)
     targets = to_host(real_floating("labels", labels)).astype(float)
     if targets.size != shape[0] * outputs:
@@ -98,6 +103,8 @@ def _check_labels(problem: PathKernels, labels: np.ndarray) -> None:
     rounding = math.sqrt(array_namespace(array=array).finfo(array.dtype).eps)
     if isinstance(form, FeatureSpace):
         held, given = np.array(form.label_square), np.sum(labels**2)
+        if len(labels) < form.n_examples:  # some of them
+            given = max(held, given)
     else:
         held, given = to_host(form.labels), labels
     if not np.allclose(held, given, rtol=0, atol=rounding * abs(held).max()):

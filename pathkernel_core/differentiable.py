@@ -34,10 +34,11 @@ from pathkernel_core.backend import (
     to_host,
 )
 from pathkernel_core.coordinates import ChainCoordinates
-from pathkernel_core.kernels import PathKernels, batch_sums, posterior_moments
+from pathkernel_core.kernels import PathKernels, posterior_moments
 from pathkernel_core.minimise import Prediction, minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
+from pathkernel_core.statistics import batch_sums
 
 _HESSIAN_ELEMENTS = 2**26  # held at once while the Hessian is formed, 512 MiB in float64
 

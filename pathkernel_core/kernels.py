@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,13 +11,10 @@ import numpy as np
 from pathkernel_core.backend import (
     Array,
     array_namespace,
-    batches,
     compiled,
-    differentiated,
     from_host,
     library_name,
     real_floating,
-    rows_of,
     to_host,
 )
 from pathkernel_core.errors import NotPositiveDefiniteError
@@ -31,82 +27,12 @@ from pathkernel_core.spaces import (
     Posterior,
     per_output,
 )
+from pathkernel_core.statistics import SufficientStatistics, check_examples
 
 SpaceName = Literal["auto", "examples", "features", "kernels"]
 
-_BATCH_ELEMENTS = 2**22  # features held at once while statistics are summed, 32 MiB in float64
 _MOST_KERNELS = 2**30  # elements of all kernels in kernel space, 8 GiB in float64
 _CACHED_KERNELS = 2**22  # elements that are read twice per evaluation and should stay in cache
-
-
-@dataclass(frozen=True, eq=False)
-class SufficientStatistics:
-    """All that the feature-space energy needs of the examples: sums that stream and add up.
-
-    Attributes
-    ----------
-    gram : array, shape (n, N_0, n, N_0)
-        ξᵀξ summed over examples, unscaled.
-    projections : array, shape (n, N_0, C)
-        ξᵀY summed over examples.
-    label_square : float
-        Sum of all squared labels.
-    n_examples : int
-        Number of examples P.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> batches = [(rng.normal(size=(50, 2, 3)), rng.normal(size=50)) for _ in range(4)]
-    >>> sum(SufficientStatistics.of(xi, labels) for xi, labels in batches).n_examples
-    200
-    """
-
-    gram: Array
-    projections: Array
-    label_square: float
-    n_examples: int
-
-    def __post_init__(self):
-        array_namespace(gram=self.gram, projections=self.projections)
-        real_floating("projections", self.projections, ("n", "N_0", "C"))
-        shape = tuple(self.projections.shape[:2])
-        real_floating("gram", self.gram, shape * 2)
-        positive("n_examples", self.n_examples)
-
-    @classmethod
-    def of(cls, xi: Array, labels: Array) -> SufficientStatistics:
-        """Statistics of one batch: attentioned inputs (P, n, N_0), labels (P,) or (P, C)."""
-        xi, labels = _check_examples(xi, labels)
-        xp = array_namespace(xi=xi)
-        examples, paths, width = xi.shape
-        step = max(1, _BATCH_ELEMENTS // (paths * width))
-        first, *others = batches(examples, step)
-        sums = compiled(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
-        for batch in others:
-            more = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
-            sums = tuple(one + two for one, two in zip(sums, more))
-        gram, projections, label_square = sums
-        return cls(gram, projections, float(label_square), examples)
-
-    def __radd__(self, other: object) -> SufficientStatistics:
-        """Let ``sum`` start from 0."""
-        return self if isinstance(other, int) and other == 0 else NotImplemented
-
-    def __add__(self, other: SufficientStatistics) -> SufficientStatistics:
-        if self.projections.shape != other.projections.shape:
-            raise ValueError(
-                f"statistics of shapes {tuple(self.projections.shape)} and "
-                f"{tuple(other.projections.shape)} (paths, N_0, outputs) do not add up"
-            )
-        array_namespace(left=self.gram, right=other.gram)
-        return SufficientStatistics(
-            self.gram + other.gram,
-            self.projections + other.projections,
-            self.label_square + other.label_square,
-            self.n_examples + other.n_examples,
-        )
 
 
 class PathKernels:
@@ -141,7 +67,7 @@ class PathKernels:
     """
 
     def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
-        xi, labels = _check_examples(xi, labels)
+        xi, labels = check_examples(xi, labels)
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
         if space not in get_args(SpaceName):
@@ -396,44 +322,6 @@ def _check_pair(xi: Array, other: Array) -> tuple[Any, Array, Array]:
     if other is not xi:
         other = real_floating("other", other, ("P'", *xi.shape[1:]))
     return xp, xi, other
-
-
-def _check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
-    xp = array_namespace(xi=xi, labels=labels)
-    for name, array in (("xi", xi), ("labels", labels)):
-        if differentiated(array):
-            raise TypeError(
-                f"{name} of shape {tuple(array.shape)} is to be differentiated or compiled, which "
-                "a minimisation that runs on the host does not follow; call "
-                "pathkernel_core.differentiable_solution, or detach the array for numbers alone"
-            )
-    xi = real_floating("xi", xi, ("P", "n", "N_0"))
-    labels = real_floating("labels", labels)
-    if labels.ndim == 1:
-        labels = labels[:, None]
-    if labels.ndim != 2:
-        raise ValueError(f"labels must have shape (P,) or (P, C), but has {tuple(labels.shape)}")
-    if xi.shape[0] != labels.shape[0]:
-        raise ValueError(
-            f"labels holds {labels.shape[0]} examples, but xi of shape {tuple(xi.shape)} "
-            f"holds {xi.shape[0]}; give one label per example"
-        )
-    if 0 in labels.shape:
-        raise ValueError(f"labels of shape {tuple(labels.shape)} hold no outputs")
-    return xi, xp.astype(labels, xi.dtype, copy=False)
-
-
-def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array, Array]:
-    """ξᵀξ (n, N_0, n, N_0), ξᵀY (n, N_0, C) and ΣY² of a batch."""
-    xp = array_namespace(xi=xi)
-    examples, paths, width = xi.shape
-    flat = xp.reshape(xi, (examples, -1))
-    transposed = xp.matrix_transpose(flat)
-    return (
-        xp.reshape(xp.matmul(transposed, flat), (paths, width, paths, width)),
-        xp.reshape(xp.matmul(transposed, labels), (paths, width, labels.shape[1])),
-        xp.sum(labels**2),
-    )
 
 
 def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:

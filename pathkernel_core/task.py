@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -46,6 +46,33 @@ class Examples:
 
 
 @dataclass(frozen=True, eq=False)
+class Blocks:
+    """Training examples that are too many to hold, drawn block by block.
+
+    Attributes
+    ----------
+    examples : int
+        Number of all examples.
+    size : int
+        Number of examples of a block; the last may have fewer.
+    draw : callable
+        Number of a block → its Examples, the same ones whenever, wherever and in whatever order
+        blocks are asked for: each has a random stream of its own, or rows of a file.
+    label_mean : array, shape () or (C,), optional
+        Mean of all labels, for a realisation that is centred.
+    """
+
+    examples: int
+    size: int
+    draw: Callable[[int], Examples]
+    label_mean: Array | None = None
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return -(-self.examples // self.size)
+
+
+@dataclass(frozen=True, eq=False)
 class Realisation:
     """One draw of a task's data and heads.
 
@@ -56,7 +83,7 @@ class Realisation:
     readout : "first", "last", "mean" or int
         Token at which the network is read out.
     train : Examples
-        Training examples.
+        Training examples; where the task gives :meth:`Task.blocks`, some of them.
     test_sets : mapping of str to Examples
         Test sets by name, in the order in which they are reported.
     sub_networks : mapping of str to sequences of heads
@@ -191,6 +218,14 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def realise(self, seed: int) -> Realisation:
         """Draw the data and heads. The same seed and options must give the same arrays."""
+
+    def blocks(self, seed: int) -> Blocks | None:
+        """All training examples in blocks, where they are too many to hold; by default None.
+
+        The study then sums what the theory needs of them. ``train`` of the realisation holds some
+        of them, a few thousand at most, that analyses and leave-one-out errors are of.
+        """
+        return None
 
     def evaluation_sets(self, seed: int, examples: int) -> Mapping[str, Iterable[Examples]]:
         """Labelled examples to judge a trained network on, in batches, by the names of their sets.

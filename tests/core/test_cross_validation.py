@@ -47,6 +47,18 @@ def test_batches_change_nothing(library, generator, monkeypatch):
     np.testing.assert_allclose(parts.mean, whole.mean, rtol=1e-10)
 
 
+def test_some_of_the_examples_are_left_out_of_all(generator):
+    network = pk.Network((2,), 10)
+    xi, labels = formulas.random_examples(network, 8, 3, generator)
+    problem = pk.PathKernels.from_statistics(pk.SufficientStatistics.of(xi, labels))
+    solution = pk.gp_limit(problem, network, 0.1)
+    some, whole = (pk.leave_one_out(solution, xi[:k], labels[:k]) for k in (3, 8))
+    np.testing.assert_allclose(some.mean, whole.mean[:3], rtol=1e-12)
+    assert some.squared_error == pytest.approx(np.mean((labels[:3] - whole.mean[:3]) ** 2))
+    with pytest.raises(ValueError, match="labels are not those that the solution was computed"):
+        pk.leave_one_out(solution, xi[:3], 9 * labels[:3])
+
+
 def test_other_examples_are_refused(generator):
     network = pk.Network((2,), 10)
     xi, labels = formulas.random_examples(network, 8, 3, generator)

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core import Network, PathKernels, SufficientStatistics
-from pathkernel_core.backend import to_host
+from pathkernel_core import Network, PathKernels
 
 
 @pytest.fixture
@@ -35,69 +34,6 @@ def test_path_kernels(library, generator, examples):
     together = library.numpy(pk.same_path_kernels(there))
     for path in range(4):
         np.testing.assert_allclose(together[path], xi[:, path] @ xi[:, path].T / 5, atol=1e-14)
-
-
-def statistics_equal(one, two):
-    np.testing.assert_allclose(to_host(one.gram), to_host(two.gram), atol=1e-12)
-    np.testing.assert_allclose(to_host(one.projections), to_host(two.projections), atol=1e-12)
-    assert one.label_square == pytest.approx(two.label_square)
-    assert one.n_examples == two.n_examples
-
-
-def test_statistics_are_sums_over_examples(library, examples):
-    xi, labels = examples
-    got = SufficientStatistics.of(library.array(xi), library.array(labels))
-    gram, projections = np.zeros((4, 5, 4, 5)), np.zeros((4, 5, 1))
-    for example, label in zip(xi, labels):
-        gram += np.einsum("pi,qj->piqj", example, example)
-        projections[..., 0] += label * example
-    np.testing.assert_allclose(library.numpy(got.gram), gram, atol=1e-12)
-    np.testing.assert_allclose(library.numpy(got.projections), projections, atol=1e-12)
-    assert got.label_square == pytest.approx((labels**2).sum())
-    assert got.n_examples == 9
-
-
-def test_statistics_of_batches_add_up(library, examples, monkeypatch):
-    xi, labels = map(library.array, examples)
-    whole = SufficientStatistics.of(xi, labels)
-    parts = [
-        SufficientStatistics.of(xi[rows, ...], labels[rows]) for rows in (slice(4), slice(4, 9))
-    ]
-    statistics_equal(parts[0] + parts[1], whole)
-    monkeypatch.setattr("pathkernel_core.kernels._BATCH_ELEMENTS", 50)  # two examples at a time
-    statistics_equal(SufficientStatistics.of(xi, labels), whole)
-
-
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_streamed_statistics_give_the_same_solution(library, generator, outputs):
-    network = Network((2, 2), 15, outputs=outputs)
-    xi, labels = formulas.random_examples(network, 20, 3, generator)
-    new = generator.standard_normal((6, 4, 3))
-    total = sum(
-        (
-            SufficientStatistics.of(library.array(xi[i : i + 5]), library.array(labels[i : i + 5]))
-            for i in (5, 10, 15)
-        ),
-        start=SufficientStatistics.of(library.array(xi[:5]), library.array(labels[:5])),
-    )
-    streamed = PathKernels.from_statistics(total)
-    assert (streamed.space, streamed.n_examples, streamed.outputs) == ("features", 20, outputs)
-    assert streamed.n_features == streamed.input_width == 3
-    got = pk.minimise_action(streamed, network, 0.1)
-    want = pk.minimise_action(PathKernels(xi, labels, "examples"), network, 0.1)
-    assert got.action == pytest.approx(want.action, rel=1e-12)
-    prediction, reference = got.predict(library.array(new)), want.predict(new)
-    for ours, theirs in zip(
-        (prediction.mean, prediction.variance), (reference.mean, reference.variance)
-    ):
-        np.testing.assert_allclose(library.numpy(ours), theirs, rtol=1e-6, atol=1e-8)
-
-
-def test_statistics_that_do_not_match_do_not_add_up(generator):
-    one = SufficientStatistics.of(np.ones((2, 1, 3)), np.ones(2))
-    two = SufficientStatistics.of(np.ones((2, 2, 3)), np.ones(2))
-    with pytest.raises(ValueError, match=r"\(1, 3, 1\) and \(2, 3, 1\) \(paths, N_0, outputs\)"):
-        one + two
 
 
 def test_inputs_in_a_subspace_are_rotated_into_it(library, generator):
