@@ -8,13 +8,17 @@ from typing import ClassVar
 import numpy as np
 
 from pathkernel_core.attention import AttentionProduct, Readout
-from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_core.backend import batches
+from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
 from pathkernel_datasets.memory import check_memory
 
 STATES = 30  # hidden states of a chain
 WIDTH = 200  # features of a token
 TOKENS = STATES + 1  # a beginning-of-sequence token stands in front
-_COPIES = 3  # of all tokens while they are drawn
+_COPIES = 2  # of all tokens while they are drawn, at most
+_CACHED = 32  # chains whose noise is drawn at once, and stays in cache
+_HELD = 10_000  # training chains, of more than which blocks are drawn
+_BLOCK = 2000  # training chains of a block
 _SHARPNESS = 10.0  # inverse temperature of the softmax
 _FLIP = 0.3  # probability that a chain of class +1 changes state
 _VARIANTS = ("plain", "strong-noise", "strong-noise-uniform")
@@ -29,7 +33,8 @@ class HiddenMarkov(Task):
     preceding state, a uniform head, and a random head in each layer. The strong-noise variants keep
     the two paths that help, good and denoising, and drown the features in noise orthogonal to
     them: strong-noise with the random head of the first layer on the denoising path (Fig. 2e),
-    strong-noise-uniform with an exactly uniform one in its place (Fig. 5c).
+    strong-noise-uniform with an exactly uniform one in its place (Fig. 5c). More than 10,000
+    training chains are drawn in blocks of 2,000.
     """
 
     name: ClassVar[str] = "hidden-markov"
@@ -67,7 +72,8 @@ class HiddenMarkov(Task):
         TooLargeError
             If the chains would not fit into memory.
         """
-        tokens = TOKENS * (self.examples + self.test_examples)
+        blocks = self.blocks(seed)
+        tokens = TOKENS * ((self.examples if blocks is None else _BLOCK) + self.test_examples)
         check_memory(
             f"{self.examples} and {self.test_examples} chains",
             8 * _COPIES * tokens * (WIDTH + TOKENS),
@@ -76,7 +82,6 @@ class HiddenMarkov(Task):
         train, test, heads = (
             np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3)
         )
-        noise = 1.0 if self.variant == "plain" else 5.0
         denoising = random_head(heads)
         if self.variant == "strong-noise-uniform":
             denoising = np.zeros_like(denoising)  # equal scores: exactly uniform attention
@@ -89,10 +94,26 @@ class HiddenMarkov(Task):
         return Realisation(
             layers=[AttentionProduct(_SHARPNESS * np.stack(layer)) for layer in layers],
             readout=readout,
-            train=chains(self.examples, noise, train),
-            test_sets={"test": chains(self.test_examples, noise, test)},
+            train=chains(self.examples, self._noise, train) if blocks is None else blocks.draw(0),
+            test_sets={"test": chains(self.test_examples, self._noise, test)},
             sub_networks=sub_networks,
         )
+
+    def blocks(self, seed: int) -> Blocks | None:
+        """Training chains in blocks, each half of either class and from a stream of its own."""
+        if self.examples <= _HELD:
+            return None
+
+        def draw(number: int) -> Examples:
+            # a child of what the training chains of a realisation are drawn by
+            own = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, number)))
+            return chains(min(_BLOCK, self.examples - number * _BLOCK), self._noise, own)
+
+        return Blocks(self.examples, _BLOCK, draw)
+
+    @property
+    def _noise(self) -> float:
+        return 1.0 if self.variant == "plain" else 5.0
 
 
 def state_features() -> tuple[np.ndarray, np.ndarray]:
@@ -119,14 +140,15 @@ def chains(examples: int, noise: float, generator: np.random.Generator) -> Examp
     states = np.concatenate([first, first * np.cumprod(np.where(flips, -1, 1), axis=1)], axis=1)
 
     positive, negative = state_features()
-    gaussian = generator.standard_normal((examples, STATES, WIDTH))
-    along = sum(
-        (gaussian @ feature)[..., None] * feature / (feature @ feature)
-        for feature in (positive, negative)
-    )
     tokens = np.zeros((examples, TOKENS, WIDTH + TOKENS))
-    signal = np.where(states[..., None] > 0, positive, negative)
-    tokens[:, 1:, :WIDTH] = signal + along + noise * (gaussian - along)
+    for some in batches(examples, _CACHED):
+        gaussian = generator.standard_normal((some.stop - some.start, STATES, WIDTH))
+        along = sum(
+            (gaussian @ feature)[..., None] * feature / (feature @ feature)
+            for feature in (positive, negative)
+        )
+        signal = np.where(states[some, :, None] > 0, positive, negative)
+        tokens[some, 1:, :WIDTH] = signal + along + noise * (gaussian - along)
     tokens[:, :, WIDTH:] = np.eye(TOKENS)
     return Examples(tokens, labels)
 
