@@ -109,6 +109,30 @@ class TaskContract:
                     f"{name}: labels must hold both signs, or accuracy means nothing"
                 )
 
+    def test_blocks_are_drawn_alike(self) -> None:
+        """Blocks, if there are any, are whole, and the same ones whenever they are drawn."""
+        task, seed = self.task(), self.seeds[0]
+        blocks, realisation = task.blocks(seed), self._realise(seed)
+        if blocks is None:
+            return
+        again, sizes = task.blocks(seed), []
+        for number in reversed(range(len(blocks))):
+            block, other = blocks.draw(number), again.draw(number)
+            assert np.array_equal(block.inputs, other.inputs), f"block {number}: inputs differ"
+            assert np.array_equal(block.labels, other.labels), f"block {number}: labels differ"
+            assert block.inputs.shape[2] == realisation.train.inputs.shape[2], (
+                f"block {number}: input width differs from that of realise"
+            )
+            heads = tuple(layer.n_heads for layer in realisation.layers_of(block))
+            assert heads == realisation.heads, f"block {number}: its layers have other heads"
+            dataclasses.replace(realisation, train=block)  # checks that its labels are of the kind
+            sizes.append(block.inputs.shape[0])
+        assert set(sizes[1:]) <= {blocks.size}, "every block but the last must be of the size"
+        assert sum(sizes) == blocks.examples, "the blocks hold another number of examples"
+        assert len(blocks) == 1 or not np.array_equal(
+            blocks.draw(0).inputs[: sizes[0]], blocks.draw(len(blocks) - 1).inputs
+        ), "two blocks are the same"
+
     def test_heads_do_not_depend_on_seed_in_number(self) -> None:
         """Every seed gives the same network, test sets and sub-networks, so that they compare."""
         first, second = (self._realise(seed) for seed in self.seeds[:2])

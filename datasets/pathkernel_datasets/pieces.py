@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +30,20 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Solution, minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.errors import StoreError
+from pathkernel_core.statistics import SufficientStatistics
+from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
+from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.evaluation import data_values, point_values, reference_values
+from pathkernel_datasets.lock import exclusive
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.store import Store
-from pathkernel_datasets.study import Study, fingerprint, task_versions
+from pathkernel_datasets.study import Study, draw_blocks, fingerprint, task_versions
 from pathkernel_datasets.swept import words_of
+from pathkernel_datasets.tree_sums import Part, tree_sum
+
+_BLOCKS_OF_PART = 16  # whose sums one worker computes and keeps
+_GRID = {"widths", "temperatures", "seeds", "variances"}  # what sums over examples are free of
 
 _ONE_AT_A_TIME = threading.Lock()  # of a worker's threads, which share the linear algebra's
 
@@ -93,21 +101,69 @@ class Piece:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Data of a draw, and the problem that they pose."""
+    """Data of a draw, and the problem that they pose.
+
+    Attributes
+    ----------
+    draw : Draw
+    data : PreparedData
+    library : ArrayLibrary
+    store : Path
+        Beside which sums over training examples lie, where these are too many to hold.
+    report : callable
+        Called while they are summed.
+    """
 
     draw: Draw
     data: PreparedData
+    library: ArrayLibrary
+    store: Path
+    report: Report
 
     @classmethod
-    def of(cls, draw: Draw) -> Drawn:
+    def of(cls, draw: Draw, store: Path, report: Report = silent) -> Drawn:
         """Draw them, in the study's array library."""
         library = array_library(draw.study.backend, draw.study.dtype)
-        return cls(draw, prepare_data(draw.study, draw.seed, library))
+        return cls(draw, prepare_data(draw.study, draw.seed, library), library, store, report)
 
     @functools.cached_property
     def problem(self) -> PathKernels:
         """Made when it is used: a process that only makes the store does without."""
-        return PathKernels(self.data.xi, self.data.labels)
+        if self.data.blocks is None:
+            return PathKernels(self.data.xi, self.data.labels)
+        return PathKernels.from_statistics(self.sum_blocks(self.sum_part))
+
+    def sum_blocks(self, part: Part, executor: Executor | None = None) -> SufficientStatistics:
+        """Sums over all blocks, in a file beside the store; by workers, if there are any."""
+        identity = self.draw.study.identity([self.data.realisation])
+        own = {key: held for key, held in identity.items() if key not in _GRID}
+        digest = hashlib.sha256(json.dumps([own, self.draw.seed], sort_keys=True).encode())
+        store = self.store.resolve()
+        path = store.with_name(f"{store.stem}-statistics") / f"{digest.hexdigest()[:16]}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parts, examples = -(-self.data.n_blocks // _BLOCKS_OF_PART), self.data.n_examples
+
+        def tell(done: int) -> None:
+            doing = f"{self.draw.words}: {done / parts:.0%} of {examples} examples summed"
+            self.report(Progress(0, None, doing))
+
+        # processes that compute other parts of the study wait for the one that sums
+        with exclusive(path, path.with_suffix(".lock"), passing=True, wait=True):
+            total = tree_sum(part, parts, path, executor, tell)
+        if total.n_examples != examples:
+            raise TaskError(
+                f"the blocks of the task {self.draw.study.task.name!r} hold {total.n_examples} "
+                f"examples instead of {examples}"
+            )
+        return total.convert(self.library.asarray)
+
+    def sum_part(self, number: int) -> SufficientStatistics:
+        """Sums over some blocks, drawn one after another."""
+        first = number * _BLOCKS_OF_PART
+        blocks = range(first, min(first + _BLOCKS_OF_PART, self.data.n_blocks))
+        return SufficientStatistics.of_batches(
+            self.data.block(block, self.library) for block in blocks
+        )
 
 
 def draws_of(study: Study) -> Iterator[Draw]:
@@ -172,13 +228,30 @@ def compute_pieces(
             raise StoreError(f"{path} holds another study by now; run that one again")
         try:
             for piece in pieces:
-                fill(piece, store, _last_drawn(identity, piece.draw), analyses)
+                fill(piece, store, _last_drawn(identity, piece.draw, path), analyses)
         finally:
             store.flush()
 
 
+def sum_examples(
+    executor: Executor, draw: Draw, path: Path, identity: str, threads: int | None, report: Report
+) -> None:
+    """Let workers sum over the training examples of a draw, if they are too many to hold."""
+    if draw_blocks(draw.study.task, draw.seed) is not None:
+        part = functools.partial(_sum_part, draw, path, identity, threads)
+        Drawn.of(draw, path, report).sum_blocks(part, executor)
+
+
+def _sum_part(
+    draw: Draw, path: Path, identity: str, threads: int | None, number: int
+) -> SufficientStatistics:
+    """Sums over some blocks of a draw, in a worker."""
+    with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
+        return _last_drawn(identity, draw, path).sum_part(number)
+
+
 @functools.lru_cache(maxsize=1)
-def _last_drawn(identity: str, draw: Draw) -> Drawn:
+def _last_drawn(identity: str, draw: Draw, path: Path) -> Drawn:
     """A worker has several pieces of the same data, one after another."""
     whole = json.loads(identity)
     held = whole
@@ -186,7 +259,7 @@ def _last_drawn(identity: str, draw: Draw) -> Drawn:
         held = held | values[str(getattr(draw.study.task, name))]
     _check_worker("versions", task_versions(draw.study.task), held)
     _check_worker("provenance", draw.study.task.provenance(), held)
-    drawn = Drawn.of(draw)
+    drawn = Drawn.of(draw, path)
     if draw.seed == whole["seeds"][0]:
         _check_worker("drawn", fingerprint(drawn.data.realisation), held)
     return drawn

@@ -191,12 +191,18 @@ class StoredStudy:
         Raises
         ------
         StoreError
-            If what is installed would not give the same study.
+            If what is installed would not give the same study, or its training examples are too
+            many to hold.
         UnknownNameError
             If no plugin provides the study's task.
         """
         study = self._checked(**replaced) if replaced else self._study
         data = prepare_data(study, at.seed, array_library("numpy"))
+        if data.blocks is not None:
+            raise StoreError(
+                f"this needs all training examples at once, but the {data.n_examples} of "
+                f"{self.path} are too many to hold; run a study of fewer"
+            )
         whole = data.network
         network = Network(whole.heads, at.width, whole.variances, whole.outputs)
         return PointData(at, network, data)

@@ -7,7 +7,8 @@ import functools
 import json
 import numbers
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.network import positive
 from pathkernel_core.options import check_options, several_values
-from pathkernel_core.task import Realisation, Task
+from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.schema import POINT
 
@@ -286,8 +287,20 @@ def draw(task: Task, seed: int) -> Realisation:
         If a task of another distribution fails in its own way; those of pathkernel say themselves
         what is wrong.
     """
-    try:
+    with _named_failures(task, seed):
         return task.realise(seed)
+
+
+def draw_blocks(task: Task, seed: int) -> Blocks | None:
+    """A task's training examples in blocks, if they are too many to hold; errors as of `draw`."""
+    with _named_failures(task, seed):
+        return task.blocks(seed)
+
+
+@contextmanager
+def _named_failures(task: Task, seed: int) -> Iterator[None]:
+    try:
+        yield
     except (PathkernelError, OSError, MemoryError):
         raise
     except Exception as error:

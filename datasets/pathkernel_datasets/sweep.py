@@ -28,6 +28,7 @@ from pathkernel_datasets.pieces import (
     is_complete,
     lacking,
     pieces_of,
+    sum_examples,
 )
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import (
@@ -141,37 +142,37 @@ def compute_study(
             study = study.joined(begun)
         mine = pieces_of(study, part or (1, 1))
         total = len(study.temperatures) * sum(piece.width is not None for piece in mine)
+        done = computed = 0
+
+        def tell(here: Progress) -> None:
+            report(dataclasses.replace(here, done=done + computed + here.done, total=total))
+
         if store is None or study != begun:
             if not alone:
                 raise StoreError(
                     f"parts of {path} are being computed on another grid; wait until they end"
                 )
             first = next(draws_of(study))
-            report(Progress(0, total, f"{first.words}: data and attention"))
+            tell(Progress(0, total, f"{first.words}: data and attention"))
             if store is None and executor is None and (part or (1, 1))[0] == 1:
-                drawn = Drawn.of(first)  # for its pieces, too
+                drawn = Drawn.of(first, path, tell)  # for its pieces, too
             data = _prepared_for_layout(first.study, library) if drawn is None else drawn.data
             store = _create(path, study, data, analyses, library, store)
         let_others_in()
         pieces = [piece for piece in mine if not is_complete(piece, store)]
         done = total - sum(lacking(piece, store).size for piece in pieces)
-        computed = 0
-
-        def tell(here: Progress) -> None:
-            report(dataclasses.replace(here, done=done + computed + here.done, total=total))
-
         if executor is None:
             try:
                 for piece in pieces:
                     if drawn is None or drawn.draw.place != piece.draw.place:
                         tell(Progress(0, total, f"{piece.draw.words}: data and attention"))
-                        drawn = Drawn.of(piece.draw)
+                        drawn = Drawn.of(piece.draw, path, tell)
                     computed += fill(piece, store, drawn, analyses, tell)
             finally:
                 store.flush()
         elif pieces:
             tell(Progress(0, total, "waiting for workers"))
-            for points in _distributed(executor, store, pieces, analyses, threads):
+            for points in _distributed(executor, store, pieces, analyses, threads, tell):
                 computed = points
                 tell(Progress(0, total, "workers compute"))
         if pieces:
@@ -189,13 +190,18 @@ def _distributed(
     pieces: Sequence[Piece],
     analyses: tuple[Analysis, ...],
     threads: int | None,
+    report: Report,
 ) -> Iterator[int]:
     """Let workers compute pieces; now and then, how many of their grid points are computed."""
     task = pieces[0].draw.study.task
     things = {f"the analysis {analysis.name!r}": analysis for analysis in analyses}
     check_sendable(executor, {f"the task {task.name!r}": task} | things)
     missing = sum(lacking(piece, store).size for piece in pieces)
-    shared = (store.path.resolve(), store.identity, analyses, threads)
+    path = store.path.resolve()
+    with telling_of_lost_workers(store.path):
+        for draw in dict.fromkeys(piece.draw for piece in pieces):
+            sum_examples(executor, draw, path, store.identity, threads, report)
+    shared = (path, store.identity, analyses, threads)
     batches = _batches(pieces, getattr(executor, "_max_workers", 0))
     futures = [executor.submit(compute_pieces, batch, *shared) for batch in batches]
     pending = set(futures)
@@ -313,7 +319,7 @@ def _layout(
             "kind": kind,
             "centred": data.realisation.centred,
             "notes": dict(data.realisation.notes),
-            "training_examples": data.xi.shape[0],
+            "training_examples": data.n_examples,
             "dtype": study.dtype,
             "backend": study.backend,
             "device": library.device,
