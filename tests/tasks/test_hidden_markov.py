@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
+from pathkernel_core.testing import check_task
 from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.study import Study
@@ -18,6 +19,26 @@ def hidden_states(tokens):
     """±1 for each token behind the first, read off the features."""
     features = tokens[:, 1:, : hidden_markov.WIDTH]
     return np.sign(features @ POSITIVE - features @ NEGATIVE)
+
+
+def test_many_chains_come_in_blocks(monkeypatch):
+    """Each half of either class, from a stream that no other block or set has."""
+    assert HiddenMarkov(examples=10_000).blocks(0) is None
+    monkeypatch.setattr(hidden_markov, "_HELD", 20)
+    monkeypatch.setattr(hidden_markov, "_BLOCK", 8)
+    task = HiddenMarkov(examples=22, test_examples=8, variant="strong-noise")
+    check_task(task)
+    blocks, realisation = task.blocks(3), task.realise(3)
+    drawn = [blocks.draw(number) for number in range(len(blocks))]
+    assert [block.labels.sum() for block in drawn] == [0, 0, 0]
+    assert [len(block.labels) for block in drawn] == [8, 8, 6]
+    np.testing.assert_array_equal(realisation.train.inputs, drawn[0].inputs)
+    noise = [*(block.inputs[:4, 1] for block in drawn), realisation.test_sets["test"].inputs[:4, 1]]
+    assert len(np.unique([part[:, :200].std() for part in noise])) == 4
+    assert realisation.train.inputs[:, 1:, :200].std() == pytest.approx(5, rel=0.1)
+    held = HiddenMarkov(examples=10, test_examples=8, variant="strong-noise").realise(3)
+    one, other = (each.test_sets["test"].inputs for each in (held, realisation))
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("noise", [1.0, 5.0])
