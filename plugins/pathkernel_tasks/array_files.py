@@ -10,12 +10,21 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pathkernel_core.text import printable
-from pathkernel_tasks.array_guards import check_names, check_size, regular_files, too_large
+from pathkernel_datasets.memory import check_memory
+from pathkernel_tasks.array_guards import (
+    check_names,
+    check_size,
+    real_numbers,
+    regular_files,
+    too_large,
+)
 
 _HEADER = 2**16  # bytes within which NumPy's header of an array must end
 _TYPES = re.compile("BOOL|[IU](8|16|32|64)|B?F16|F(32|64)|C64")  # NumPy's, and bfloat16
@@ -30,7 +39,39 @@ _PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # they 
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
 Wanted = Callable[[str], bool]
-_Read = tuple[dict[str, np.ndarray], list[str]]  # arrays and notes
+_Read = tuple[dict[str, Any], list[str]]  # arrays and notes
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """Array of a Zarr folder of which rows are read when they are asked for.
+
+    Attributes
+    ----------
+    title : str
+        For messages.
+    array : zarr.Array
+    """
+
+    title: str
+    array: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole array."""
+        return self.array.shape
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        check_memory(
+            f"{len(rows)} rows of {self.title}",
+            8 * len(rows) * math.prod(self.shape[1:]),
+            "take fewer at once",
+        )
+        try:
+            read = np.asarray(self.array.oindex[rows])
+        except Exception as error:  # decoders raise anything
+            raise ValueError(f"{self.title} is damaged: {printable(str(error))}") from error
+        return real_numbers(self.title, read, whole=True)
 
 
 def content_digest(path: str | Path, kind: str) -> str:
@@ -61,7 +102,10 @@ def content_digest(path: str | Path, kind: str) -> str:
 
 
 def read_arrays(
-    path: str | Path, kind: str, wanted: Wanted = lambda name: True
+    path: str | Path,
+    kind: str,
+    wanted: Wanted = lambda name: True,
+    stays: Callable[[str, tuple[int, ...]], bool] = lambda name, shape: False,
 ) -> tuple[dict[str, np.ndarray], str]:
     """Arrays of a file, by name.
 
@@ -74,6 +118,8 @@ def read_arrays(
         What the file is, for messages, such as ``"heads file"``.
     wanted : callable
         Name → whether to read that array; all by default. It may raise a ValueError.
+    stays : callable
+        Name and shape of an array in a Zarr folder → whether to give a :class:`StoredArray`.
 
     Returns
     -------
@@ -91,8 +137,11 @@ def read_arrays(
         array is packed, masked or lacks chunks that would read as NaN.
     """
     regular_files(path, kind)
-    reader = {".zarr": _zarr, ".safetensors": _safetensors}.get(Path(path).suffix.lower(), _npz)
-    arrays, notes = reader(Path(path), kind, wanted)
+    if Path(path).suffix.lower() == ".zarr":
+        arrays, notes = _zarr(Path(path), kind, wanted, stays)
+    else:
+        reader = _safetensors if Path(path).suffix.lower() == ".safetensors" else _npz
+        arrays, notes = reader(Path(path), kind, wanted)
     return arrays, "; ".join(f"{Path(path).name}: {note}" for note in notes)
 
 
@@ -212,7 +261,9 @@ def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[in
     return shape, dtype
 
 
-def _zarr(path: Path, kind: str, wanted: Wanted) -> _Read:
+def _zarr(
+    path: Path, kind: str, wanted: Wanted, stays: Callable[[str, tuple[int, ...]], bool]
+) -> _Read:
     import zarr
 
     for file in regular_files(path, kind):
@@ -230,16 +281,20 @@ def _zarr(path: Path, kind: str, wanted: Wanted) -> _Read:
         ) from error
     found = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
     chosen, notes = _select(path, kind, found, wanted)
-    check_size(path, kind, {name: _unpacked(found[name]) for name in chosen})
-    arrays = {}
+    left = {name for name in chosen if stays(name, found[name].shape)}
+    check_size(path, kind, {name: _unpacked(found[name]) for name in chosen if name not in left})
+    arrays: dict[str, Any] = {}
     for name in chosen:
         stored = found[name]
         title = f"{kind} {str(path)!r}: {name!r} of shape {stored.shape}"
         _check_plain(title, stored.attrs)
         with _reported(path, f"{name!r} of {kind}"):
             _check_stored(path / name, stored)
-            missing, array = _missing_chunks(stored), np.asarray(stored[...])
-            if array.dtype.kind == "T":  # text of any length, instead of NumPy's own type
+            missing = _missing_chunks(stored)
+            array = StoredArray(title, stored) if name in left else np.asarray(stored[...])
+            if (
+                name not in left and array.dtype.kind == "T"
+            ):  # text of any length, instead of NumPy's own type
                 array = np.array(array.tolist(), dtype=str).reshape(array.shape)
         if missing:  # meant or lost: Zarr leaves chunks of the fill value alone out
             fill = np.asarray(stored.fill_value).item()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ import numpy as np
 
 from pathkernel_core.attention import Layer, QueryKey, Readout
 from pathkernel_core.backend import Array
-from pathkernel_core.task import KINDS, Examples, Realisation, Task, option
+from pathkernel_core.task import KINDS, Blocks, Examples, Realisation, Task, option
 from pathkernel_core.text import printable
 from pathkernel_tasks import heads_file, kept_arrays
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
-from pathkernel_tasks.custom_data import SUFFIXES, CustomData, read_data, split
+from pathkernel_tasks.custom_data import HELD, SUFFIXES, CustomData, read_data, split, take
+
+_BLOCK = 2000  # training examples of a block, at most
+_BLOCK_ELEMENTS = 2**23  # of its tokens and attention matrices, 64 MiB
+_SHOWN = 1000  # of training examples in blocks, those that analyses are of
 
 _MATRICES = (
     "attention matrices from a file: where the model that they are of attends to hidden states and "
@@ -168,6 +173,33 @@ class Custom(Task):
             If a file is missing, damaged or does not fit, or a seed other than 0 has nothing to
             draw.
         """
+        data, train, _ = self._read(seed)
+        layers, approximation, ignored = self._layers(train)
+        notes = {
+            "approximation": approximation if self.approximation is None else self.approximation,
+            "labels": data.labels.note + self._about_mean(data.train.labels, data.labels.kind),
+            "files": "; ".join(filter(None, (data.files, ignored))),
+        }
+        return Realisation(
+            layers=layers,
+            readout=self._token(),
+            train=train,
+            test_sets={name: self._widened(part) for name, part in data.test_sets.items()},
+            notes={name: sentence for name, sentence in notes.items() if sentence},
+            kind=data.labels.kind,
+            centred=self.centred,
+            output_names=data.labels.names,
+        )
+
+    def blocks(self, seed: int) -> Blocks | None:
+        """More than 10,000 training examples, and more than features, in blocks of at most 2,000.
+
+        Arrays of a Zarr folder are read block by block, those of other files held.
+        """
+        return self._read(seed)[2]
+
+    def _read(self, seed: int) -> tuple[CustomData, Examples, Blocks | None]:
+        """What the files hold; training examples, all or some; and all in blocks, if some."""
         data = read_data(self.inputs, self.labels, self.key_axis, self.kind)
         if self.centred and data.labels.kind != "targets":
             raise ValueError(
@@ -186,22 +218,23 @@ class Custom(Task):
                 f"seed {seed} would repeat seed 0: the data and their test sets are fixed, and the "
                 "seed draws nothing but the split of test_fraction. Leave the seeds out"
             )
-        layers, approximation, ignored = self._layers(data)
-        notes = {
-            "approximation": approximation if self.approximation is None else self.approximation,
-            "labels": data.labels.note + self._about_mean(data.train.labels, data.labels.kind),
-            "files": "; ".join(filter(None, (data.files, ignored))),
-        }
-        return Realisation(
-            layers=layers,
-            readout=self._token(),
-            train=self._widened(data.train),
-            test_sets={name: self._widened(part) for name, part in data.test_sets.items()},
-            notes={name: sentence for name, sentence in notes.items() if sentence},
-            kind=data.labels.kind,
-            centred=self.centred,
-            output_names=data.labels.names,
-        )
+        held, labels = data.train, data.train.labels
+        count, everything = len(labels), np.arange(len(labels))
+        if isinstance(held, Examples) and count <= HELD:
+            return data, self._widened(held), None
+        _, tokens, width = held.inputs.shape
+        train = self._widened(take(held, everything[:: max(1, count // _SHOWN)]))
+        heads = [layer.n_heads for layer in self._layers(train)[0]]
+        if math.prod(heads) * train.inputs.shape[2] * labels[0].size >= count:
+            whole = held if isinstance(held, Examples) else take(held, everything)
+            return data, self._widened(whole), None
+        matrices = 0 if train.layers is None else sum(heads) * tokens
+        size = min(_BLOCK, max(1, _BLOCK_ELEMENTS // (tokens * (width + matrices))))
+
+        def draw(number: int) -> Examples:
+            return self._widened(take(held, everything[number * size : (number + 1) * size]))
+
+        return data, train, Blocks(count, size, draw, labels.mean(axis=0))
 
     @property
     def label(self) -> str:
@@ -234,22 +267,22 @@ class Custom(Task):
                 f"readout must be first, last, mean or a token's index, not {self.readout!r}"
             ) from None
 
-    def _layers(self, data: CustomData) -> tuple[tuple[Layer, ...], str, str]:
-        """Attention of the training examples, in what it departs, and what was not read of it."""
+    def _layers(self, train: Examples) -> tuple[tuple[Layer, ...], str, str]:
+        """Attention of training examples, in what it departs, and what was not read of it."""
         if self.heads is None:
-            if data.train.layers is None:
+            if train.layers is None:
                 raise ValueError(
                     f"data file {self.inputs!r} holds no attention.1; add attention matrices, or "
                     "name a file of queries and keys with heads (--heads)"
                 )
-            return tuple(data.train.layers), _MATRICES, ""
-        if data.train.layers is not None:
+            return tuple(train.layers), _MATRICES, ""
+        if train.layers is not None:
             raise ValueError(
                 f"data file {self.inputs!r} holds attention matrices, so that heads {self.heads!r} "
                 "have no place; leave one of the two out"
             )
         heads = heads_file.read_heads(self.heads)
-        width = data.train.inputs.shape[2] + self.constant
+        width = train.inputs.shape[2]
         expected = heads.layers[0].queries.shape[2]
         if width != expected:
             remedy = ""

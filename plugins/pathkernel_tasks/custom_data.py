@@ -17,7 +17,7 @@ note says so. Labels may lie in a file of their own, under the same names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,11 +26,12 @@ import numpy as np
 
 from pathkernel_core.attention import Attention, Layer
 from pathkernel_core.task import Examples
-from pathkernel_tasks.array_files import read_arrays
+from pathkernel_tasks.array_files import StoredArray, read_arrays
 from pathkernel_tasks.array_guards import real_numbers, too_large
 from pathkernel_tasks.labels import Labels, read_labels
 
 SUFFIXES = (".npz", ".safetensors", ".zarr")
+HELD = 10_000  # training examples, of more than which those of a Zarr folder stay there
 _NAME = re.compile(r"(test_)?(inputs|labels|attention)((?:\.[^.]+)*)")
 _LAYER = re.compile(r"[1-9][0-9]{0,3}")
 _SLIP = re.compile(r"(train\w*?|test|val\w*?)?[\W_]*(input|label|attention)", re.IGNORECASE)
@@ -49,13 +50,36 @@ _Held = Mapping[_Array, tuple[str, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
+class StoredExamples:
+    """Labelled token sequences that stay in a Zarr folder.
+
+    Attributes
+    ----------
+    inputs : StoredArray, shape (P', M, N_0)
+    labels : array, shape (P,) or (P, C)
+    attention : sequence of (str, StoredArray)
+        Name and matrices of each layer, if there are any.
+    key_axis : str
+    rows : array, shape (P,)
+        Of the stored arrays, those that are meant.
+    """
+
+    inputs: StoredArray
+    labels: np.ndarray
+    attention: Sequence[tuple[str, StoredArray]]
+    key_axis: str
+    rows: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class CustomData:
     """Content of a data file.
 
     Attributes
     ----------
-    train : Examples
-        With layers of attention matrices if the file holds them.
+    train : Examples or StoredExamples
+        With layers of attention matrices if the file holds them. More than 10,000 of a Zarr folder
+        stay there.
     test_sets : dict of str to Examples
         By name; ``"test"`` if it has none. Empty if the file has no test set.
     labels : Labels
@@ -64,7 +88,7 @@ class CustomData:
         Which arrays were not read, or lack chunks; empty if there are none.
     """
 
-    train: Examples
+    train: Examples | StoredExamples
     test_sets: dict[str, Examples]
     labels: Labels
     files: str = ""
@@ -96,7 +120,7 @@ def read_data(
         names the file and the array.
     """
     where = f"data file {str(path)!r}"
-    arrays, note = read_arrays(path, "data file", lambda name: _is_wanted(name, where))
+    arrays, note = read_arrays(path, "data file", lambda name: _is_wanted(name, where), _stays)
     if labels is not None:
         own = f"labels file {str(labels)!r}"
         found, more = read_arrays(
@@ -131,13 +155,41 @@ def split(data: CustomData, fraction: float, seed: int) -> CustomData:
             f"test_fraction={fraction:g} would split the examples, but the data have test sets: "
             f"{', '.join(data.test_sets)}. Leave one of the two out"
         )
-    count = data.train.inputs.shape[0]
+    count = data.train.labels.shape[0]
     tested = round(fraction * count)
     if not 0 < tested < count:
         raise ValueError(f"test_fraction={fraction:g} of {count} examples leaves one side empty")
     order = np.random.default_rng(seed).permutation(count)
-    test = _take(data.train, order[:tested])
-    return replace(data, train=_take(data.train, order[tested:]), test_sets={"test": test})
+    test, rest = take(data.train, order[:tested]), order[tested:]
+    train: Examples | StoredExamples
+    if isinstance(data.train, StoredExamples):
+        rest = np.sort(rest)  # blocks of it lie together
+        train = replace(data.train, labels=data.train.labels[rest], rows=data.train.rows[rest])
+    else:
+        train = take(data.train, rest)
+    return replace(data, train=train, test_sets={"test": test})
+
+
+def take(examples: Examples | StoredExamples, kept: np.ndarray) -> Examples:
+    """Some of the examples, by their indices."""
+    if isinstance(examples, Examples):
+        layers = examples.layers
+        if layers is not None:
+            layers = [layer.convert(lambda omega: omega[kept]) for layer in layers]
+        return Examples(examples.inputs[kept], examples.labels[kept], layers)
+    rows = examples.rows[kept]
+    inputs = examples.inputs[rows]
+    matrices = [
+        _attention(name, omega[rows], examples.key_axis) for name, omega in examples.attention
+    ]
+    return Examples(inputs, examples.labels[kept], matrices or None)
+
+
+def _stays(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether an array is left in its Zarr folder: of the training examples, if they are many."""
+    what = _parse(name)
+    one_each = what is not None and not what.examples and what.kind != "labels"
+    return one_each and len(shape) > 0 and shape[0] > HELD
 
 
 def _parse(name: str) -> _Array | None:
@@ -190,44 +242,62 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str, kind: str | None)
             raise ValueError(f"{name!r} belongs to no test_inputs of that name")
     labels = read_labels(dict(held[_Array(name, "labels")] for name in names), kind)
     layers = _layer_numbers(held)
+    stored: StoredExamples | None = None
     sets: dict[str, Examples] = {}
+    heads: dict[str, list[int]] = {}
+    width = 0
     for name in names:
         title, inputs = held[_Array(name, "inputs")]
-        inputs = real_numbers(repr(title), inputs, whole=True)
-        if inputs.ndim != 3 or 0 in inputs.shape:
+        if not isinstance(inputs, StoredArray):
+            inputs = real_numbers(repr(title), inputs, whole=True)
+        if len(inputs.shape) != 3 or 0 in inputs.shape:
             raise ValueError(
                 f"{title!r} must have shape (P, M, N_0), examples × tokens × width, but has "
                 f"{inputs.shape}"
             )
-        if sets and inputs.shape[2] != sets[""].inputs.shape[2]:
+        if inputs.shape[2] != (width or inputs.shape[2]):
             raise ValueError(
-                f"{title!r} has tokens of width {inputs.shape[2]}, but 'inputs' of "
-                f"{sets[''].inputs.shape[2]}"
+                f"{title!r} has tokens of width {inputs.shape[2]}, but 'inputs' of {width}"
             )
         own = held[_Array(name, "labels")][0]
-        if len(inputs) != len(labels.values[own]):
+        if inputs.shape[0] != len(labels.values[own]):
             raise ValueError(
-                f"{own!r} holds {len(labels.values[own])} labels for the {len(inputs)} examples of "
-                f"{title!r}"
+                f"{own!r} holds {len(labels.values[own])} labels for the {inputs.shape[0]} "
+                f"examples of {title!r}"
             )
         given = [_Array(name, "attention", number) for number in layers]
         _check_present(held, given)
-        matrices = [_attention(*held[what], inputs, key_axis) for what in given]
-        sets[name] = Examples(inputs, labels.values[own], matrices or None)
-    train = sets.pop("")
-    for name, examples in sets.items():
-        _check_same_heads(name, examples, train)
+        omegas = [held[what] for what in given]
+        for layer, omega in omegas:
+            _check_shape(layer, omega.shape, inputs.shape)
+        if isinstance(inputs, StoredArray):
+            rows = np.arange(inputs.shape[0])
+            stored = StoredExamples(inputs, labels.values[own], omegas, key_axis, rows)
+        else:
+            matrices = [_attention(*omega, key_axis) for omega in omegas]
+            sets[name] = Examples(inputs, labels.values[own], matrices or None)
+        heads[name], width = [omega.shape[1] for _, omega in omegas], inputs.shape[2]
+        if heads[name] != heads[""]:
+            raise ValueError(
+                f"test set {name!r} has attention of {heads[name]} heads in its layers, but "
+                f"training has {heads['']}"
+            )
+    train = sets.pop("") if stored is None else stored
     return CustomData(train, sets, labels)
 
 
-def _attention(name: str, omega: np.ndarray, inputs: np.ndarray, key_axis: str) -> Layer:
-    """Attention matrices of one layer on some inputs."""
-    omega = real_numbers(repr(name), omega, whole=True)
-    examples, tokens, _ = inputs.shape
-    if omega.ndim != 4 or omega.shape != (examples, omega.shape[1] or 1, tokens, tokens):
+def _check_shape(name: str, shape: tuple[int, ...], inputs: tuple[int, ...]) -> None:
+    """Check the shape of attention matrices on some inputs."""
+    examples, tokens, _ = inputs
+    if len(shape) != 4 or shape != (examples, shape[1] or 1, tokens, tokens):
         raise ValueError(
-            f"{name!r} must have shape ({examples}, H, {tokens}, {tokens}), but has {omega.shape}"
+            f"{name!r} must have shape ({examples}, H, {tokens}, {tokens}), but has {shape}"
         )
+
+
+def _attention(name: str, omega: np.ndarray, key_axis: str) -> Layer:
+    """Attention matrices of one layer."""
+    omega = real_numbers(repr(name), omega, whole=True)
     if omega.min() < -1e-6:
         raise ValueError(f"{name!r} holds negative numbers; give attention after the softmax")
     if key_axis == "last":
@@ -256,19 +326,3 @@ def _check_present(held: _Held, wanted: Iterable[_Array]) -> None:
     if missing:
         names = sorted(name for name, _ in held.values())
         raise ValueError(f"lacks {', '.join(missing)}; it holds {', '.join(names) or 'nothing'}")
-
-
-def _check_same_heads(name: str, examples: Examples, train: Examples) -> None:
-    heads, expected = ([layer.n_heads for layer in part.layers or ()] for part in (examples, train))
-    if heads != expected:
-        raise ValueError(
-            f"test set {name!r} has attention of {heads} heads in its layers, but training has "
-            f"{expected}"
-        )
-
-
-def _take(examples: Examples, kept: np.ndarray) -> Examples:
-    layers = examples.layers
-    if layers is not None:
-        layers = [layer.convert(lambda omega: omega[kept]) for layer in layers]
-    return Examples(examples.inputs[kept], examples.labels[kept], layers)

@@ -1,6 +1,7 @@
 """The task on a user's own files: the same results as the core, and every refusal."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,14 @@ from safetensors.numpy import save_file
 
 import pathkernel_core as pk
 from pathkernel_core.testing import TaskContract
+from pathkernel_datasets import pieces
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_tasks import custom_data
+from pathkernel_tasks import custom, custom_data
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import save_heads
 from pathkernel_views.tables import rich_table
@@ -124,6 +127,123 @@ def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, di
     caption = str(rich_table(open_store(tmp_path / "study.zarr")).caption)
     assert "Approximation: of an encoder" in caption
     assert "Labels: classes 0 and 1" in caption
+
+
+MANY = 70
+
+
+def check_blocks(task):
+    class Contract(TaskContract):
+        def task(self):
+            return task
+
+    Contract().test_blocks_are_drawn_alike()
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Targets of more examples than are held at once: these, and the problem of all of them."""
+    for module in (custom, custom_data):
+        monkeypatch.setattr(module, "HELD", 30)
+    monkeypatch.setattr(custom, "_BLOCK", 8)
+    monkeypatch.setattr(custom, "_SHOWN", 10)
+    monkeypatch.setattr(pieces, "_BLOCKS_OF_PART", 2)
+    generator = np.random.default_rng(3)
+    inputs = generator.normal(size=(MANY, M, WIDTH))
+    test = generator.normal(size=(TESTS, M, WIDTH))
+    return {
+        "inputs": inputs,
+        "labels": inputs[:, :, 0].sum(axis=1) + 5,
+        "test_inputs": test,
+        "test_labels": test[:, :, 0].sum(axis=1) + 5,
+    }
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.zarr"])
+@pytest.mark.parametrize("own", [False, True], ids=["heads", "matrices"])
+def test_more_examples_than_are_held(tmp_path, data, layers, heads, many, name, own):
+    """Read in blocks, and summed; predictions and errors are those of all examples."""
+    path = data(matrices(many, layers) if own else many, name)
+    task = Custom(path, heads=None if own else heads, readout="mean", centred=True)
+    check_blocks(task)
+    assert len(task.realise(0).train.labels) == 10
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr", analyses=())
+    study = open_store(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
+    assert study.attrs["training_examples"] == MANY
+    xi, new = (
+        pk.attentioned_inputs(many[key], layers, "mean") for key in ("inputs", "test_inputs")
+    )
+    mean = many["labels"].mean()
+    labels = many["labels"] - mean
+    solution = pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((2, 3), 10), 0.1)
+    assert study.action == pytest.approx(solution.action, rel=1e-9)
+    np.testing.assert_allclose(study.order_parameter, solution.order_parameter, rtol=1e-6)
+    found = study.predictor_mean.sel(test_set="test")
+    np.testing.assert_allclose(found, solution.predict(new).mean + mean, rtol=1e-8)
+    left_out = pk.leave_one_out(solution, xi, labels)
+    error = np.mean((labels - left_out.mean)[::7] ** 2)
+    assert study.leave_one_out_squared_error == pytest.approx(error, rel=1e-7)
+
+
+def test_workers_sum_the_same_once(tmp_path, data, heads, many, monkeypatch):
+    task = Custom(data(many, "data.zarr"), heads, centred=True)
+    study = Study(task, widths=(10,), temperatures=(0.1,))
+    alone = run_study(study, tmp_path / "alone.zarr", analyses=())
+    with ThreadPoolExecutor(2) as executor:
+        together = run_study(study, tmp_path / "both.zarr", analyses=(), executor=executor)
+    xr.testing.assert_identical(alone.drop_attrs(), together.drop_attrs())
+    (one,), (other,) = (list((tmp_path / f"{n}-statistics").iterdir()) for n in ("alone", "both"))
+    assert one.read_bytes() == other.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(pieces.Drawn, "sum_part", None)  # a wider grid takes what is summed
+        wider = study.on_grid({"width": (10, 30)})
+        assert run_study(wider, tmp_path / "alone.zarr").action.notnull().all()
+    held = StoredStudy(tmp_path / "alone.zarr")
+    with pytest.raises(StoreError, match=r"needs all training examples at once, but the 70 of"):
+        held.rebuild(held.point(10))
+
+
+def test_blocks_of_a_part_of_the_examples(data, many, heads):
+    """The split is that of examples that are held; a Zarr folder is read in its own order."""
+    whole = {key: many[key] for key in ("inputs", "labels")}
+    tasks = [Custom(data(whole, f"d.{kind}"), heads, test_fraction=0.2) for kind in ("npz", "zarr")]
+    drawn = []
+    for task in tasks:
+        blocks = task.blocks(1)
+        parts = [blocks.draw(number) for number in range(len(blocks))]
+        assert (len(parts), blocks.examples) == (7, 56)
+        drawn.append(np.sort(np.concatenate([part.labels for part in parts])))
+        realisation = task.realise(1)
+        drawn.append(realisation.test_sets["test"].labels)
+        found = np.concatenate([drawn[-1], drawn[-2]])
+        np.testing.assert_array_equal(np.sort(found), np.sort(many["labels"]))
+        assert blocks.label_mean == pytest.approx(drawn[-2].mean())
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+    np.testing.assert_array_equal(drawn[1], drawn[3])
+
+
+def test_many_features_are_no_matter_of_blocks(data, many, heads, monkeypatch):
+    few = {key: value[:24] if "test" not in key else value for key, value in many.items()}
+    for module in (custom, custom_data):
+        monkeypatch.setattr(module, "HELD", 20)  # and there are as many features as examples
+    for name in ("data.npz", "data.zarr"):
+        task = Custom(data(few, name), heads)
+        assert task.blocks(0) is None
+        np.testing.assert_array_equal(task.realise(0).train.inputs, few["inputs"])
+
+
+def test_what_is_wrong_in_a_block_is_told(tmp_path, data, layers, heads, many):
+    bad = matrices(many, layers)
+    bad["attention.2"][31] *= 2
+    with pytest.raises(ValueError, match=r"attention.2' must sum to 1 over key tokens"):
+        Custom(data(bad, "data.zarr")).blocks(0).draw(3)
+    many["inputs"][33, 2, 1] = np.nan
+    task = Custom(data(many, "other.zarr"), heads)
+    with pytest.raises(ValueError, match=r"other.zarr': 'inputs' of shape .* holds NaN"):
+        run_study(Study(task), tmp_path / "study.zarr")
+    bad["attention.1"] = bad["attention.1"][:40]
+    with pytest.raises(ValueError, match=r"'attention.1' must have shape \(70, H, 5, 5\)"):
+        Custom(data(bad, "third.zarr")).realise(0)
 
 
 def test_arrays_of_any_library_are_as_good_as_files(tmp_path, library, arrays, layers, direct):
