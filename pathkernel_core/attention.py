@@ -65,10 +65,14 @@ def _attention_of_products(
     inputs: Array, products: Array, scale: float, query: int | None
 ) -> Array:
     xp = array_api_compat.array_namespace(inputs)
-    inputs = inputs[:, None, :, :]
-    asking = inputs if query is None else inputs[:, :, query : query + 1, :]
-    directions = xp.matmul(asking, xp.matrix_transpose(products))
-    return _softmax_over_keys(scale * xp.matmul(inputs, xp.matrix_transpose(directions)), xp)
+    heads, width, _ = products.shape
+    asking = inputs if query is None else inputs[:, query : query + 1, :]
+    # one product of matrices for all examples and heads, not a small one for each
+    rows = xp.reshape(asking, (-1, width))
+    directions = xp.matmul(rows, xp.matrix_transpose(xp.reshape(products, (-1, width))))
+    directions = xp.reshape(directions, (inputs.shape[0], -1, heads, width))
+    scores = xp.matmul(inputs[:, None, :, :], xp.permute_dims(directions, (0, 2, 3, 1)))
+    return _softmax_over_keys(scale * scores, xp)
 
 
 def _softmax_over_keys(scores: Array, xp: Any) -> Array:
