@@ -43,6 +43,7 @@ from pathkernel_core.backend import to_host
 TOLERANCE = 1e-5  # of the comparison with today's practice
 SAME_ACTION = 1e-7
 FLOOR_RATIO = 2.0  # largest distance from the floor
+STREAM_RATIO = 0.5
 STREAM_SECONDS, STREAM_MEBIBYTES = 10.0, 1024.0
 
 console = Console(width=120, highlight=False)
@@ -338,6 +339,11 @@ def streaming(options: argparse.Namespace) -> dict:
         f"summed in {figures['seconds_of_sums']:.1f} s, then {figures['evaluations']} evaluations "
         f"to a gradient of {figures['gradient_norm']:.0e}"
     )
+    ratio = figures["gigaflops_of_sums"] / figures["gigaflops_of_products"]
+    _verdict(
+        "rate of the sums", f"{ratio:.2f} of a product's", ratio >= STREAM_RATIO,
+        f"at least {STREAM_RATIO:g}",
+    )  # fmt: skip
     seconds, memory = figures["seconds"], figures["peak_mebibytes"]
     _verdict(
         "minimisation", f"{seconds:.2f} s", seconds <= STREAM_SECONDS, f"at most {STREAM_SECONDS:g}"
