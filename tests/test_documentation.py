@@ -129,6 +129,14 @@ def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypat
     assert (temperature, round(float(covered), 2)) == ("0.3", 0.88)
 
 
+def test_data_guide_sums_batches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    exec(block_of("docs/data.md", "SufficientStatistics.of_batches"), namespace)
+    assert namespace["sums"].n_examples == 2 * 20 * 500
+    assert namespace["solution"].status.ok
+
+
 def test_plugin_guide_lists_every_hook():
     text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`(pathkernel_\w+)\(\)`", text))
