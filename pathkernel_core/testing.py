@@ -116,6 +116,7 @@ class TaskContract:
         if blocks is None:
             return
         again, sizes = task.blocks(seed), []
+        assert again is not None, "blocks are given once, and not again"
         for number in reversed(range(len(blocks))):
             block, other = blocks.draw(number), again.draw(number)
             assert np.array_equal(block.inputs, other.inputs), f"block {number}: inputs differ"
