@@ -1,5 +1,7 @@
 """The hidden Markov task: data and heads are what it says; the theory finds what is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,10 @@ def test_many_chains_come_in_blocks(monkeypatch):
     held = HiddenMarkov(examples=10, test_examples=8, variant="strong-noise").realise(3)
     one, other = (each.test_sets["test"].inputs for each in (held, realisation))
     np.testing.assert_array_equal(one, other)
+    with monkeypatch.context() as patch:
+        patch.setattr(HiddenMarkov, "blocks", lambda task, seed: replace(blocks, examples=24))
+        with pytest.raises(AssertionError, match="another number of examples"):
+            check_task(task)
 
 
 @pytest.mark.parametrize("noise", [1.0, 5.0])
