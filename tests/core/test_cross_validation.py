@@ -59,14 +59,15 @@ def test_some_of_the_examples_are_left_out_of_all(generator):
         pk.leave_one_out(solution, xi[:3], 9 * labels[:3])
 
 
-def test_other_examples_are_refused(generator):
+@pytest.mark.parametrize(("space", "other"), [("examples", 7), ("features", 9)])
+def test_other_examples_are_refused(generator, space, other):
     network = pk.Network((2,), 10)
-    xi, labels = formulas.random_examples(network, 8, 3, generator)
-    solution = pk.gp_limit(pk.PathKernels(xi, labels), network, 0.1)
-    with pytest.raises(ValueError, match=r"xi must have shape \(8, 2, 3\), but has \(7, 2, 3\)"):
-        pk.leave_one_out(solution, xi[:7], labels[:7])
+    xi, labels = formulas.random_examples(network, 9, 3, generator)
+    solution = pk.gp_limit(pk.PathKernels(xi[:8], labels[:8], space), network, 0.1)
+    with pytest.raises(ValueError, match=rf"xi must have shape \(8, 2, 3\), but has \({other}, 2"):
+        pk.leave_one_out(solution, xi[:other], labels[:other])
     with pytest.raises(ValueError, match="labels must hold 1 outputs of 8 examples"):
-        pk.leave_one_out(solution, xi, labels[:7])
+        pk.leave_one_out(solution, xi[:8], labels[:7])
 
 
 @pytest.mark.parametrize("space", ["examples", "features", "kernels"])
