@@ -109,7 +109,7 @@ class SufficientStatistics:
             If the file is damaged or another.
         """
         try:
-            with np.load(path, allow_pickle=False) as held:
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as held:
                 gram, projections = held["gram"], held["projections"]
                 return cls(gram, projections, float(held["label_square"]), int(held["n_examples"]))
         except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -73,10 +73,10 @@ class HiddenMarkov(Task):
             If the chains would not fit into memory.
         """
         blocks = self.blocks(seed)
-        tokens = TOKENS * ((self.examples if blocks is None else _BLOCK) + self.test_examples)
+        held = self.examples if blocks is None else _BLOCK
         check_memory(
-            f"{self.examples} and {self.test_examples} chains",
-            8 * _COPIES * tokens * (WIDTH + TOKENS),
+            f"{held} and {self.test_examples} chains",
+            8 * _COPIES * (held + self.test_examples) * TOKENS * (WIDTH + TOKENS),
             "take fewer examples or test examples",
         )
         train, test, heads = (

@@ -79,5 +79,5 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_computed(monkeyp
 
 def test_chains_that_do_not_fit_are_not_drawn(monkeypatch):
     monkeypatch.setattr(memory, "memory_bound", lambda: 10**9)
-    with pytest.raises(ValueError, match=r"1000000 and 1000 chains would take .* GB of memory"):
-        HiddenMarkov(examples=1_000_000).realise(0)
+    with pytest.raises(ValueError, match=r"100 and 1000000 chains would take .* GB of memory"):
+        HiddenMarkov(test_examples=1_000_000).realise(0)
