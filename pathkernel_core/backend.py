@@ -27,6 +27,7 @@ from pathkernel_core.errors import PrecisionError
 Array = Any
 """An array of any library that follows the Python array API standard."""
 
+_NUMPY = array_api_compat.array_namespace(np.empty(0))
 _SMALL = 2**17  # elements of an array that is looked at on the host, 1 MiB in float64
 _HALVED = 1024  # columns from which a symmetric product is computed by blocks
 
@@ -41,6 +42,8 @@ def array_namespace(**arrays: Array) -> Any:
     PrecisionError
         If the arrays are JAX's and its 64-bit mode is off.
     """
+    if all(type(array) is np.ndarray for array in arrays.values()):
+        return _NUMPY  # at once: small problems ask often
     namespaces = {}
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
@@ -180,12 +183,12 @@ def from_host(values: Any, like: Array, dtype: Any = None) -> Array:
 
     Values that JAX traces and PyTorch's are on the device already and stay as they are.
     """
+    if isinstance(like, np.ndarray):
+        return np.asarray(values, dtype=dtype or like.dtype)
     if _is_tracer(values) or array_api_compat.is_torch_array(values):
         return values
     xp = array_api_compat.array_namespace(like)
     values, dtype = np.asarray(values), dtype or like.dtype
-    if is_numpy_namespace(xp):
-        return values.astype(dtype, copy=False)
     if _is_tracer(like):  # it has no device; the compiler places constants
         return xp.asarray(values, dtype=dtype)
     device = array_api_compat.device(like)
@@ -204,9 +207,11 @@ def rows_of(array: Array, batch: slice) -> Array:
     return array if batch == slice(0, array.shape[0]) else array[batch, ...]
 
 
-def joined(parts: Sequence[Array]) -> Array:
+def joined(parts: Sequence[Array], axis: int = 0) -> Array:
     """Arrays of batches, one after another."""
-    return parts[0] if len(parts) == 1 else array_api_compat.array_namespace(*parts).concat(parts)
+    if len(parts) == 1:
+        return parts[0]
+    return array_api_compat.array_namespace(*parts).concat(parts, axis=axis)
 
 
 def identity(size: int, like: Array, xp: Any) -> Array:
@@ -360,3 +365,45 @@ def invert_triangular(lower: Array, xp: Any) -> Array:
         inverse, _ = trtri(lower.T, lower=0)
         return inverse.T
     return solve_triangular(lower, identity(lower.shape[0], lower, xp), xp)
+
+
+@functools.lru_cache(maxsize=8)
+def packed_order(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Order in which a symmetric matrix is packed into its m(m+1)/2 different entries.
+
+    The flat index of each packed entry, the place of each entry of the matrix among the packed,
+    flat too, and where the packed hold the diagonal. The order is LAPACK's rectangular full packed
+    format, in which factorisations of packed matrices are as fast as of full ones.
+    """
+    matrix = np.arange(float(size**2)).reshape(size, size)
+    held = scipy.linalg.lapack.dtrttf(matrix.T, uplo="L")[0].astype(np.int64)
+    rows, columns = np.divmod(held, size)
+    place = np.empty((size, size), dtype=np.int64)
+    place[rows, columns] = place[columns, rows] = np.arange(len(held))
+    return held, place.reshape(-1), np.flatnonzero(rows == columns)
+
+
+def invert_packed(packed: Array, right: Array, xp: Any) -> tuple[Array, Array, Array]:
+    """Log determinant of a packed positive definite matrix, A⁻¹ times a vector, and A⁻¹ packed.
+
+    Consumes ``packed``. NaN where the matrix is not positive definite.
+    """
+    size = right.shape[0]
+    held, place, diagonal = packed_order(size)
+    if is_numpy_namespace(xp):
+        names = ("pftrf", "pftrs", "pftri")
+        factorise, solve, invert = scipy.linalg.get_lapack_funcs(names, (packed,))
+        lower, failed = factorise(size, packed, uplo="L", overwrite_a=1)
+        if failed:
+            return xp.asarray(xp.nan), right, packed
+        log_det = 2 * np.log(lower[diagonal]).sum()
+        solved, _ = solve(size, lower, right[:, None], uplo="L")
+        inverse, _ = invert(size, lower, uplo="L", overwrite_a=1)
+        return log_det, solved[:, 0], inverse
+    matrix = xp.take(packed, from_host(place, packed, xp.int64), axis=0)
+    lower = cholesky(xp.reshape(matrix, (size, size)), xp)
+    root = invert_triangular(lower, xp)
+    inverse = xp.matmul(xp.matrix_transpose(root), root)
+    log_det = 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
+    entries = xp.take(xp.reshape(inverse, (-1,)), from_host(held, packed, xp.int64), axis=0)
+    return log_det, xp.matmul(inverse, right), entries

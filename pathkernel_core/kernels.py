@@ -17,6 +17,7 @@ from pathkernel_core.backend import (
     real_floating,
     to_host,
 )
+from pathkernel_core.costs import Sizes, cheapest_form
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.network import positive
 from pathkernel_core.notebook import table
@@ -32,7 +33,6 @@ from pathkernel_core.statistics import SufficientStatistics, check_examples
 SpaceName = Literal["auto", "examples", "features", "kernels"]
 
 _MOST_KERNELS = 2**30  # elements of all kernels in kernel space, 8 GiB in float64
-_CACHED_KERNELS = 2**22  # elements that are read twice per evaluation and should stay in cache
 
 
 class PathKernels:
@@ -47,8 +47,8 @@ class PathKernels:
     space : {"auto", "examples", "features", "kernels"}
         Form of the energy: a factorisation of the size of the examples, P·C, or of the features,
         n·N_0·C; or the former with the kernels of all pairs of paths held in memory, faster for few
-        paths (see :attr:`kernels_are_cheaper`). All are exact; "auto" takes the one of the first
-        two with fewer operations.
+        paths. All are exact; "auto" takes the one that takes least time by
+        :func:`pathkernel_core.costs.cheapest_form`.
 
     Raises
     ------
@@ -79,18 +79,17 @@ class PathKernels:
             basis = _span(xi, xp)
         if basis is not None:
             xi = compiled(_rotated, xp)(xi, basis)
-        rows = examples * labels.shape[1]
-        features = paths * xi.shape[2] * labels.shape[1]
+        sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
         if space == "auto":
-            space = "examples" if _example_cost(rows, features) <= features**3 else "features"
+            space = cheapest_form(sizes)
         form: ExampleSpace | FeatureSpace
         if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
         else:
             kind = ExampleSpace if space == "examples" else KernelSpace
             form = kind(xi / math.sqrt(width * paths), labels)
-        held = form.n_kernels * examples**2 if isinstance(form, KernelSpace) else 0
-        if held > _MOST_KERNELS:
+        held = sizes.kernel_elements
+        if space == "kernels" and held > _MOST_KERNELS:
             raise ValueError(
                 f"the kernels of all pairs of {paths} paths between {examples} examples have "
                 f'{held:.2g} elements, more than {_MOST_KERNELS:.2g}; take space="auto"'
@@ -155,19 +154,6 @@ class PathKernels:
     def n_features(self) -> int:
         """Number of features per path after rotation into their span, at most N_0."""
         return self.input_width if self._basis is None else self._basis.shape[1]
-
-    @property
-    def kernels_are_cheaper(self) -> bool:
-        """Whether kernel space takes fewer operations than example space, for one output.
-
-        Its kernels, read twice per evaluation, must also fit into a cache of 32 MiB.
-        ``python -m benchmarks.compare spaces`` prints the times of both.
-        """
-        rows, features = self.n_examples, self.n_paths * self.n_features
-        kernels = self.n_paths * (self.n_paths + 1) // 2 * rows**2
-        if self.outputs > 1 or kernels > _CACHED_KERNELS:
-            return False
-        return 4 * kernels + 3 * rows**3 <= 3 * rows**2 * features + rows**3 / 3
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0
@@ -400,11 +386,6 @@ def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Arra
     mixed = xp.matmul(xp.matrix_transpose(scaled), full)
     flat = xp.reshape(mixed, (mixed.shape[0], -1))
     return xp.vecdot(flat, flat), mixed if basis is None else _rotated(mixed, basis)
-
-
-def _example_cost(rows: int, features: int) -> float:
-    """Operations of an example-space evaluation, where a feature-space one takes features³."""
-    return 2 * rows**2 * features + rows**3 / 3
 
 
 def _span(xi: Array, xp: Any) -> Array | None:

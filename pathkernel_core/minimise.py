@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core import quasi_newton
-from pathkernel_core.action import entropy_gradient
 from pathkernel_core.backend import (
     Array,
     array_namespace,
@@ -291,7 +289,7 @@ def minimise_action(
     coordinates, pairs = action.coordinates.gp_limit, ()
     if start is not None:
         coordinates, pairs = _warm_start(action.coordinates, start), start.curvature
-    history: list[_Evaluation] = []
+    history = _History()
 
     def stop(point: quasi_newton.Iterate) -> bool:
         history.append(point.detail)
@@ -310,7 +308,8 @@ def minimise_action(
             status = Status.CONVERGED
     except _OutOfEvaluationsError:
         status = Status.MAX_EVALUATIONS
-    solution = _solution(action, _best(history, status), status, history, pairs)
+    at = history.flattest if status is Status.STALLED else history.last
+    solution = _solution(action, at, status, history, pairs)
     if throw and not status.ok:
         raise MinimisationError(
             f"the action was not minimised: {status.value}. The gradient of S/N is "
@@ -330,22 +329,13 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     action = _Action(problem, network, temperature)
-    at = action(action.coordinates.gp_limit).detail
-    return _solution(action, at, Status.GP_LIMIT, [at])
+    history = _History()
+    history.append(action(action.coordinates.gp_limit).detail)
+    return _solution(action, history.last, Status.GP_LIMIT, history)
 
 
 class _OutOfEvaluationsError(Exception):
     pass
-
-
-def _best(history: Sequence[_Evaluation], status: Status) -> _Evaluation:
-    """The last point; where rounding hid the descent, the flattest of the equally low ones."""
-    if status is not Status.STALLED:
-        return history[-1]
-    lowest = min(point.action for point in history)
-    rounding = quasi_newton.ROUNDING * max(1.0, abs(lowest))
-    low = [point for point in history if point.action <= lowest + rounding]
-    return min(low, key=lambda point: point.gradient_norm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,6 +348,39 @@ class _Evaluation:
     @property
     def action(self) -> float:
         return self.entropy + self.energy
+
+
+class _History:
+    """Numbers of all accepted steps, and the two evaluations of which one is the solution.
+
+    Attributes
+    ----------
+    last, flattest : _Evaluation
+        The second has the smallest gradient of those whose actions differ from the lowest by no
+        more than rounding, which is where a descent ends that rounding hides.
+    """
+
+    last: _Evaluation
+    flattest: _Evaluation
+
+    def __init__(self) -> None:
+        self.actions: list[float] = []
+        self.norms: list[float] = []
+
+    def append(self, evaluation: _Evaluation) -> None:
+        """Add an accepted step."""
+        action, norm = evaluation.action, evaluation.gradient_norm
+        self.last = evaluation
+        lowest = min([action, *self.actions])
+        rounding = quasi_newton.ROUNDING * max(1.0, abs(lowest))
+        if (
+            not self.actions
+            or self.flattest.action > lowest + rounding
+            or (action <= lowest + rounding and norm < self.flattest.gradient_norm)
+        ):
+            self.flattest = evaluation
+        self.actions.append(action)
+        self.norms.append(norm)
 
 
 class _Action:
@@ -382,7 +405,7 @@ class _Action:
             )
             energy, gradient = energy / width, gradient * (variance / width)
             entropy = self.coordinates.entropy(relative)
-            norm = self._gradient_norm(factors, gradient)
+            norm = self.coordinates.largest_slope(relative, factors, gradient)
         except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
             if self.evaluations == 1:  # at the start this is the user's problem; later, a long step
                 raise
@@ -391,17 +414,12 @@ class _Action:
         detail = _Evaluation(factors, entropy, energy, norm)
         return quasi_newton.Iterate(coordinates, detail.action, gradient, detail)
 
-    def _gradient_norm(self, factors: Sequence[np.ndarray], energy: np.ndarray) -> float:
-        gradients = entropy_gradient(self.network, [factor @ factor.T for factor in factors])
-        first, *others = (gradient / self.network.width for gradient in gradients)
-        return max(float(np.abs(gradient).max()) for gradient in (first + energy, *others))
-
 
 def _solution(
     action: _Action,
     at: _Evaluation,
     status: Status,
-    history: Sequence[_Evaluation],
+    history: _History,
     curvature: tuple[quasi_newton.Pair, ...] = (),
 ) -> Solution:
     return Solution(
@@ -414,10 +432,10 @@ def _solution(
         energy=at.energy,
         status=status,
         evaluations=action.evaluations,
-        iterations=len(history) - 1,
+        iterations=len(history.actions) - 1,
         gradient_norm=at.gradient_norm,
-        action_history=np.array([step.action for step in history]),
-        gradient_history=np.array([step.gradient_norm for step in history]),
+        action_history=np.array(history.actions),
+        gradient_history=np.array(history.norms),
         network=action.network,
         problem=action.problem,
         temperature=action.temperature,

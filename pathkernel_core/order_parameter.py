@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,7 +82,7 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
             "head_scores(network, order_parameter)"
         )
     paths, outputs = network.n_paths, network.outputs
-    matrix = np.abs(to_host(order_parameter))
+    matrix = np.abs(to_host(order_parameter), dtype=float)
     if matrix.shape != (paths * outputs,) * 2:
         raise ValueError(
             f"order_parameter must have shape ({paths * outputs}, {paths * outputs}), "
@@ -89,12 +90,11 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
         )
     if not np.isfinite(matrix).all():
         matrix = np.full_like(matrix, np.nan)
-    matrix = matrix.reshape(paths, outputs, paths, outputs).sum(axis=(1, 3))
-    heads = np.array(network.paths)  # (n, L), numbered from 1
-    total = matrix.sum()
     scores = []
     for layer, count in enumerate(network.heads):
-        outside = [heads[:, layer] != head for head in range(1, count + 1)]
-        scores.append(np.array([total - matrix[np.ix_(rest, rest)].sum() for rest in outside]))
+        within = math.prod(network.heads[layer + 1 :]) * network.outputs
+        shape = (math.prod(network.heads[:layer]), count, within)
+        by_head = np.einsum("ahbcid->hi", matrix.reshape(shape * 2))
+        scores.append(by_head.sum(axis=0) + by_head.sum(axis=1) - by_head.diagonal())
     largest = max(layer.max() for layer in scores)
     return [layer / (largest or np.nan) for layer in scores]

@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
-_MEMORY = 100
+from pathkernel_core.costs import PAIRS
+
+_MEMORY, _ELEMENTS = PAIRS
+_FEWEST = 4  # pairs that are remembered, however many elements they have
 _ARMIJO = 1e-4
 _CURVATURE = 0.9
 ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
@@ -71,7 +74,8 @@ def minimise(
     """
     point = function(start)
     lowest, flattest, idle = point.value, float(np.abs(point.gradient).max()), 0
-    pairs = list(pairs[-_MEMORY:])
+    memory = min(_MEMORY, max(_FEWEST, _ELEMENTS // (2 * len(start))))
+    pairs = list(pairs[-memory:])
     if stop(point):
         return True, tuple(pairs)
     while True:
@@ -88,7 +92,7 @@ def minimise(
         moved, bent = following.x - point.x, following.gradient - point.gradient
         inner = float(moved @ bent)
         if inner > 1e-14 * np.linalg.norm(moved) * np.linalg.norm(bent):
-            pairs = [*pairs[-_MEMORY + 1 :], (moved, bent, inner)]
+            pairs = [*pairs[-memory + 1 :], (moved, bent, inner)]
         point = following
         if stop(point):
             return True, tuple(pairs)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -27,16 +27,21 @@ from pathkernel_core.backend import (
     Array,
     add_to_diagonal,
     array_namespace,
+    batches,
     cholesky,
     compiled,
     finite,
     from_host,
     holds,
     identity,
+    invert_packed,
     invert_triangular,
+    joined,
+    packed_order,
     solve_triangular,
     to_host,
 )
+from pathkernel_core.costs import BLOCK, WHITENED
 from pathkernel_core.errors import NotPositiveDefiniteError
 
 
@@ -50,7 +55,10 @@ class Space(Protocol):
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float
     ) -> tuple[float, np.ndarray]:
-        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
+        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
+
+        The factor (n·C, n·C) is lower triangular.
+        """
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
@@ -132,12 +140,15 @@ class ExampleSpace:
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float
     ) -> tuple[float, np.ndarray]:
-        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
+        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
+
+        The factor (n·C, n·C) is lower triangular.
+        """
         function, arrays = self._evaluation
         rows, _ = self._rows
-        evaluate = compiled(function, array_namespace(rows=rows))
+        evaluate = compiled(function, array_namespace(rows=rows), static=("lower",))
         factor = from_host(factor, rows)
-        energy, gradient = evaluate(*arrays, factor, from_host(temperature, rows))
+        energy, gradient = evaluate(*arrays, factor, from_host(temperature, rows), lower=True)
         energy = float(energy)
         if not math.isfinite(energy):
             raise _not_positive_definite(self._kernel(rows, factor), temperature)
@@ -180,18 +191,12 @@ class KernelSpace(ExampleSpace):
 
     name = "kernels"
 
-    @property
-    def n_kernels(self) -> int:
-        """Number of kernels held: n(n+1)/2 for one output, n² for several."""
-        paths = self.features.shape[1]
-        return paths * (paths + 1) // 2 if self.labels.shape[1] == 1 else paths**2
-
     @cached_property
     def kernels(self) -> Array:
-        """Kernels Φ_π Φ_π'ᵀ of pairs of paths, (pairs, P²).
+        """Kernels Φ_π Φ_π'ᵀ of pairs of paths, (n(n+1)/2, P(P+1)/2) for one output.
 
-        With one output, where U_ππ' = U_π'π mixes both orders of a pair, their sum stands for them:
-        n(n+1)/2 pairs. With several, all n² pairs.
+        There U_ππ' = U_π'π mixes both orders of a pair, so that their sum stands for them, a
+        symmetric matrix, which is held packed. With several outputs, all pairs in full, (n², P²).
         """
         evaluate = compiled(_kernels, array_namespace(features=self.features), static=("outputs",))
         return evaluate(self.features, outputs=self.labels.shape[1])
@@ -320,12 +325,14 @@ def _kernels(features: Array, *, outputs: int) -> Array:
     xp = array_namespace(features=features)
     by_path = xp.permute_dims(features, (1, 0, 2))
     kernels = []
+    held = from_host(packed_order(by_path.shape[1])[0], features, xp.int64)
     for pair in _pairs(by_path.shape[0], outputs)[0]:
         one, two = (by_path[int(path), ...] for path in pair)
         kernel = xp.matmul(one, xp.matrix_transpose(two))
         if outputs == 1 and pair[0] != pair[1]:
             kernel = kernel + xp.matrix_transpose(kernel)
-        kernels.append(xp.reshape(kernel, (-1,)))
+        kernel = xp.reshape(kernel, (-1,))
+        kernels.append(xp.take(kernel, held, axis=0) if outputs == 1 else kernel)
     return xp.stack(kernels)
 
 
@@ -345,6 +352,16 @@ def _mix(features: Array, factor: Array, xp: Any) -> Array:
     """Φ (B ⊗ 1), as a matrix (rows, n·C·N_0)."""
     mixed = xp.matmul(xp.matrix_transpose(factor), features)
     return xp.reshape(mixed, (features.shape[0], -1))
+
+
+def _mix_in_blocks(features: Array, factor: Array, lower: bool, xp: Any) -> Iterator[Array]:
+    """Columns of Φ (B ⊗ 1), by blocks of columns of B; what is zero in it if lower is left out."""
+    if factor.shape[1] <= BLOCK:
+        yield _mix(features, factor, xp)
+        return
+    for block in batches(factor.shape[1], BLOCK):
+        first = block.start if lower else 0
+        yield _mix(features[:, first:, :], factor[first:, block], xp)
 
 
 def _mix_gram(gram: Array, factor: Array, xp: Any) -> Array:
@@ -370,25 +387,34 @@ def _log_det(lower: Array, xp: Any) -> Array:
 
 
 def _example_energy(
-    features: Array, labels: Array, factor: Array, temperature: Array
+    features: Array, labels: Array, factor: Array, temperature: Array, lower: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Energy in example space, with L of K + T1 = LLᵀ and L⁻¹ Y."""
+    """Energy in example space, with L of K + T1 = LLᵀ and L⁻¹ Y; B may be lower triangular."""
     xp = array_namespace(features=features)
-    lower, _ = _kernel_factor(features, factor, temperature, xp)
-    coefficients = solve_triangular(lower, labels, xp)
-    return _log_det(lower, xp) + xp.sum(coefficients**2), lower, coefficients
+    kernel = None
+    for mixed in _mix_in_blocks(features, factor, lower, xp):
+        part = xp.matmul(mixed, xp.matrix_transpose(mixed))
+        kernel = part if kernel is None else kernel + part
+    root = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
+    coefficients = solve_triangular(root, labels, xp)
+    return _log_det(root, xp) + xp.sum(coefficients**2), root, coefficients
 
 
 def _example_space(
-    features: Array, labels: Array, factor: Array, temperature: Array
+    features: Array, labels: Array, factor: Array, temperature: Array, *, lower: bool = False
 ) -> tuple[Array, Array]:
     xp = array_namespace(features=features)
-    energy, lower, coefficients = _example_energy(features, labels, factor, temperature)
-    flat = xp.reshape(features, (features.shape[0], -1))
-    whitened = solve_triangular(lower, flat, xp)  # F = L⁻¹ Φ
-    z = xp.matmul(xp.matrix_transpose(coefficients), whitened)
-    z = xp.reshape(z, features.shape[1:])
-    m = _sum_over_inputs(xp.reshape(whitened, features.shape), xp)
+    energy, root, coefficients = _example_energy(features, labels, factor, temperature, lower)
+    rows, paths, width = features.shape
+    m, z = None, []
+    for inputs in batches(width, max(1, WHITENED // (rows * paths))):
+        part = features if inputs == slice(0, width) else features[:, :, inputs]
+        whitened = solve_triangular(root, xp.reshape(part, (rows, -1)), xp)  # F = L⁻¹ Φ
+        fitted = xp.matmul(xp.matrix_transpose(coefficients), whitened)
+        z.append(xp.reshape(fitted, part.shape[1:]))
+        blocks = _sum_over_inputs(xp.reshape(whitened, part.shape), xp)
+        m = blocks if m is None else m + blocks
+    z = joined(z, axis=1)
     return energy, m - xp.matmul(z, xp.matrix_transpose(z))
 
 
@@ -397,7 +423,9 @@ def _example_posterior(
 ) -> tuple[Array, Array]:
     """Weights of the mean, and L⁻¹ Φ (B ⊗ 1)."""
     xp = array_namespace(features=features)
-    lower, mixed = _kernel_factor(features, factor, temperature, xp)
+    mixed = _mix(features, factor, xp)
+    kernel = xp.matmul(mixed, xp.matrix_transpose(mixed))
+    lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
     whitened = solve_triangular(lower, mixed, xp)
     weights = xp.matmul(xp.matrix_transpose(whitened), solve_triangular(lower, labels, xp))
     return xp.matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened
@@ -427,25 +455,46 @@ def _explained_by_features(mixed: Array, inverse: Array, temperature: float) -> 
     return xp.sum(mixed**2, axis=1) - temperature * xp.sum(left**2, axis=1)
 
 
-def _kernel_factor(
-    features: Array, factor: Array, temperature: Array, xp: Any
-) -> tuple[Array, Array]:
-    """Cholesky factor of K + T1, and Φ (B ⊗ 1)."""
-    mixed = _mix(features, factor, xp)
-    kernel = xp.matmul(mixed, xp.matrix_transpose(mixed))
-    return cholesky(add_to_diagonal(kernel, temperature, xp), xp), mixed
-
-
 def _kernel_space(
-    kernels: Array, labels: Array, factor: Array, temperature: Array
+    kernels: Array, labels: Array, factor: Array, temperature: Array, *, lower: bool = False
 ) -> tuple[Array, Array]:
+    """Energy and M − R; it takes a lower triangular factor no sooner than any other."""
     xp = array_namespace(kernels=kernels)
-    examples, outputs = labels.shape
+    outputs = labels.shape[1]
     paths = factor.shape[0] // outputs
     pairs, place, share = _pairs(paths, outputs)
     u = _by_output(xp.matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
-    pairs = from_host(pairs @ (paths, 1), kernels, xp.int64)
-    kernel = xp.matmul(xp.take(u, pairs, axis=1), kernels)
+    u = xp.take(u, from_host(pairs @ (paths, 1), kernels, xp.int64), axis=1)
+    weigh = _weights_of_one_output if outputs == 1 else _weights_of_outputs
+    energy, weights = weigh(xp.matmul(u, kernels), labels, temperature, xp)
+    place, share = from_host(place, kernels, xp.int64), from_host(share[:, None], kernels)
+    gradient = share * xp.take(xp.matmul(kernels, weights), place, axis=0)
+    gradient = xp.reshape(gradient, (paths, paths, outputs, outputs))
+    gradient = xp.permute_dims(gradient, (0, 2, 1, 3))
+    return energy, xp.reshape(gradient, factor.shape[:1] * 2)
+
+
+def _weights_of_one_output(
+    kernel: Array, labels: Array, temperature: Array, xp: Any
+) -> tuple[Array, Array]:
+    """Energy, and weight of the packed kernels' entries in M − R, of the packed K (1, ·)."""
+    labels = labels[:, 0]
+    held, _, diagonal = packed_order(labels.shape[0])
+    once = np.zeros(held.shape)
+    once[diagonal] = 1.0
+    once = from_host(once, kernel)
+    log_det, fit, inverse = invert_packed(kernel[0, :] + temperature * once, labels, xp)
+    fitted = xp.reshape(fit[:, None] * fit[None, :], (-1,))
+    fitted = xp.take(fitted, from_host(held, kernel, xp.int64), axis=0)
+    weights = (2 - once) * (inverse - fitted)  # entries off the diagonal stand for two
+    return log_det + xp.sum(labels * fit), weights[:, None]
+
+
+def _weights_of_outputs(
+    kernel: Array, labels: Array, temperature: Array, xp: Any
+) -> tuple[Array, Array]:
+    """Energy, and weights of the kernels' entries in M − R, of K by pairs of outputs (C², P²)."""
+    examples, outputs = labels.shape
     kernel = xp.reshape(kernel, (outputs, outputs, examples, examples))
     kernel = xp.reshape(xp.permute_dims(kernel, (2, 0, 3, 1)), (examples * outputs, -1))
     lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
@@ -454,12 +503,7 @@ def _kernel_space(
     energy = _log_det(lower, xp) + xp.matmul(coefficients, coefficients)
     fit = xp.matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
     weights = xp.matmul(xp.matrix_transpose(inverse), inverse) - fit[:, None] * fit[None, :]
-    weights = xp.matrix_transpose(_by_output(weights, outputs, xp))
-    place, share = from_host(place, kernels, xp.int64), from_host(share[:, None], kernels)
-    gradient = share * xp.take(xp.matmul(kernels, weights), place, axis=0)
-    gradient = xp.reshape(gradient, (paths, paths, outputs, outputs))
-    gradient = xp.permute_dims(gradient, (0, 2, 1, 3))
-    return energy, xp.reshape(gradient, factor.shape[:1] * 2)
+    return energy, xp.matrix_transpose(_by_output(weights, outputs, xp))
 
 
 def _by_output(matrix: Array, outputs: int, xp: Any) -> Array:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.backend import Array, to_host
+from pathkernel_core.costs import Sizes, minimisation_bytes, minimisation_seconds
 from pathkernel_core.network import Network
 from pathkernel_core.task import Blocks, Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary
 from pathkernel_datasets.memory import check_memory
 from pathkernel_datasets.study import Study, draw, draw_blocks
-
-_COPIES = 5  # of the order parameter, and of the Gram matrix, while the action is minimised
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,10 @@ def prepare_data(
     Raises
     ------
     TooLargeError
-        If the examples along all paths, or the order parameter, would not fit into memory.
+        If the examples along all paths, or the minimisation, would not fit into memory.
     """
     realisation, blocks = draw(study.task, seed), draw_blocks(study.task, seed)
-    _check_size(realisation, blocks)
+    _check_size(realisation, blocks, min(study.widths))
     offset = None
     if realisation.centred:
         offset = _label_mean(realisation, blocks)
@@ -139,26 +138,30 @@ def _along_paths(
     return xi, library.asarray(labels)
 
 
-def _check_size(realisation: Realisation, blocks: Blocks | None) -> None:
+def expected_seconds(data: PreparedData, widths: Sequence[float]) -> float:
+    """Seconds that minimisations at these widths take on one core, by the sizes of the data."""
+    _, paths, inputs = data.xi.shape
+    sizes = Sizes(data.n_examples, paths, inputs, data.network.outputs)
+    form = None if data.blocks is None else "features"
+    return sum(minimisation_seconds(sizes, width, form) for width in widths)
+
+
+def _check_size(realisation: Realisation, blocks: Blocks | None, width: float) -> None:
     sets = [realisation.train, *realisation.test_sets.values()]
     sets += [] if realisation.validation is None else [realisation.validation]
-    paths, width = math.prod(realisation.heads), realisation.train.inputs.shape[2]
+    train, paths = realisation.train.inputs, math.prod(realisation.heads)
     examples = sum(examples.inputs.shape[0] for examples in sets)
+    data = 8 * examples * paths * train.shape[2]
     check_memory(
-        f"{examples} examples of width {width} along {paths} paths",
-        8 * examples * paths * width,
+        f"{examples} examples of width {train.shape[2]} along {paths} paths",
+        data,
         "take fewer examples, heads or layers",
     )
-    if blocks is not None:
-        check_memory(
-            f"sums over examples of width {width} along {paths} paths",
-            8 * _COPIES * (paths * width) ** 2,
-            "take fewer heads or layers",
-        )
-    rows = paths * realisation.outputs
+    number, form = (train.shape[0], None) if blocks is None else (blocks.examples, "features")
+    sizes = Sizes(number, paths, train.shape[2], realisation.outputs)
     check_memory(
-        f"the order parameter of {paths} paths and {realisation.outputs} outputs, with its "
-        "gradient and the steps of its minimisation",
-        8 * _COPIES * rows**2,
-        "take fewer heads or layers",
+        f"the minimisation over {paths} paths and {realisation.outputs} outputs, with "
+        f"{examples} examples along them,",
+        data + minimisation_bytes(sizes, width, form),
+        "take fewer examples, heads or layers",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, wait
@@ -30,7 +31,7 @@ from pathkernel_datasets.pieces import (
     pieces_of,
     sum_examples,
 )
-from pathkernel_datasets.prepared import PreparedData, prepare_data
+from pathkernel_datasets.prepared import PreparedData, expected_seconds, prepare_data
 from pathkernel_datasets.schema import (
     KNOWN_DIMENSIONS,
     analysis_variables,
@@ -142,10 +143,11 @@ def compute_study(
             study = study.joined(begun)
         mine = pieces_of(study, part or (1, 1))
         total = len(study.temperatures) * sum(piece.width is not None for piece in mine)
-        done = computed = 0
+        done, computed, expected = 0, 0, math.nan
 
         def tell(here: Progress) -> None:
-            report(dataclasses.replace(here, done=done + computed + here.done, total=total))
+            known = {"done": done + computed + here.done, "total": total, "expected": expected}
+            report(dataclasses.replace(here, **known))
 
         if store is None or study != begun:
             if not alone:
@@ -167,6 +169,8 @@ def compute_study(
                     if drawn is None or drawn.draw.place != piece.draw.place:
                         tell(Progress(0, total, f"{piece.draw.words}: data and attention"))
                         drawn = Drawn.of(piece.draw, path, tell)
+                    if math.isnan(expected):
+                        expected = expected_seconds(drawn.data, _widths_lacking(pieces, store))
                     computed += fill(piece, store, drawn, analyses, tell)
             finally:
                 store.flush()
@@ -178,6 +182,16 @@ def compute_study(
         if pieces:
             tell(Progress(0, total, "complete"))
         return computed
+
+
+def _widths_lacking(pieces: Sequence[Piece], store: Store) -> list[float]:
+    """Width of every grid point that is to be computed."""
+    return [
+        piece.draw.study.widths[piece.width]
+        for piece in pieces
+        if piece.width is not None
+        for _ in lacking(piece, store)
+    ]
 
 
 def _prepared_for_layout(single: Study, library: ArrayLibrary) -> PreparedData:

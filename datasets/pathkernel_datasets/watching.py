@@ -99,10 +99,10 @@ class Watch:
         print(line, file=sys.stderr, flush=True)
 
     def _seconds_left(self) -> float:
-        """By the time of the steps after the first; NaN until they tell something."""
+        """By the time of the steps after the first, and until they tell something, as expected."""
         done, passed = self._last.done - self._first, time.monotonic() - self._since
         if self._last.total is None or done < 1 or not passed >= _JUDGED_AFTER:
-            return math.nan
+            return self._last.expected
         return passed * (self._last.total - self._last.done) / done
 
 

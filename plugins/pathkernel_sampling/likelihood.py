@@ -155,10 +155,7 @@ class Likelihood:
         In the cheapest space. Raises what :class:`PathKernels` raises, too.
         """
         xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
-        problem = PathKernels(xi, labels)
-        if problem.space == "examples" and problem.kernels_are_cheaper:
-            problem = PathKernels(xi, labels, "kernels")
-        return cls(problem, temperature, variance_0)
+        return cls(PathKernels(xi, labels), temperature, variance_0)
 
     def log_likelihood(self, factor: jax.Array) -> jax.Array:
         """Normalised log density of the labels at U = F Fᵀ, for F (n·C, r)."""

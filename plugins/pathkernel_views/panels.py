@@ -14,6 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from pathkernel_views.drawing import BLACK, even_rows, sheet
 
 _LABELLED = 27  # more labels than that along an axis cannot be read
+_LAYERS = 6  # beside each other in a figure of head scores,
+_WIDEST = 14.0  # and inches of all of them
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,11 @@ def head_bars(dataset: xr.Dataset, words: str, series: Sequence[Bars]) -> Figure
     matplotlib.figure.Figure
     """
     heads = [len(scores) for scores in series[0].scores]
-    ratios = {"width_ratios": [count + 1 for count in heads]}
-    width = max(4.6, (0.2 + 0.13 * len(series)) * sum(heads) + 0.5 * len(heads)) / len(heads)
-    with sheet(dataset, words, [len(heads)], (width, 2.5), sharey=True, **ratios) as (figure, axes):
+    rows = even_rows(len(heads), _LAYERS)
+    ratios = {"width_ratios": [count + 1 for count in heads]} if len(rows) == 1 else {}
+    width = (0.2 + 0.13 * len(series)) * sum(heads) / len(rows) + 0.5 * rows[0]
+    width = min(max(4.6, width), _WIDEST) / rows[0]
+    with sheet(dataset, words, rows, (width, 2.5), sharey=True, **ratios) as (figure, axes):
         for layer, (axis, count) in enumerate(zip(axes, heads)):
             places, step = np.arange(1, count + 1), 0.8 / len(series)
             for bar, shown in enumerate(series):
@@ -185,7 +189,10 @@ def head_bars(dataset: xr.Dataset, words: str, series: Sequence[Bars]) -> Figure
                 if shown.errors is not None:
                     whiskers = {"ecolor": BLACK, "elinewidth": 0.9, "capsize": 2}
                     axis.errorbar(where, middle, shown.errors[layer], fmt="none", **whiskers)
-            axis.set(title=f"layer {layer + 1}", xlabel="head", xticks=places)
+            room = max(2, int(6 * width * count / np.mean(heads)))
+            axis.set(title=f"layer {layer + 1}", xlabel="head")
+            axis.set_xticks(places[:: -(-count // room)])
             axis.set_xlim(0.4, count + 0.6)
-        axes[0].set_ylabel("head score (largest 1)")
+        for first in np.cumsum([0, *rows[:-1]]):
+            axes[first].set_ylabel("head score (largest 1)")
     return figure

@@ -18,6 +18,8 @@ from pathkernel_views.figure_parts import (
 )
 from pathkernel_views.panels import Bars, HeatMap, Ticks, head_bars, heatmaps, path_ticks
 
+_KERNELS = 30  # of single paths, at most, that can be looked at beside each other
+
 
 def order_parameters(
     dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
@@ -50,8 +52,9 @@ def kernels(
 ) -> Figure:
     """Kernel of each path with itself on training examples sorted by label, and of all in one.
 
-    The total kernel is that of the Gaussian process limit and that of the smallest width, which U
-    renormalises. Each has a scale of its own, as kernels differ by orders of magnitude.
+    Of many paths a few are shown, spread evenly. The total kernel is that of the Gaussian process
+    limit and that of the smallest width, which U renormalises. Each has a scale of its own, as
+    kernels differ by orders of magnitude.
 
     Parameters and errors as for :func:`order_parameters`; they go for the total kernels, which are
     left out where they are not computed.
@@ -60,7 +63,9 @@ def kernels(
     done = dataset["data_done"].load() != 0
     of_paths = dataset["same_path_kernel"].where(done)
     index = seed_index(dataset, of_paths, seed)
-    of_paths = of_paths.isel(seed=index).transpose("path", ...)
+    paths = dataset.sizes["path"]
+    some = few(paths, _KERNELS)
+    of_paths = of_paths.isel(seed=index, path=some).transpose("path", ...)
     shown = {f"path {kernel['path'].item()}": kernel for kernel in of_paths}
     if "total_kernel" in dataset:
         selection = Selection(dataset, temperature)
@@ -75,6 +80,8 @@ def kernels(
             limits = tuple(np.percentile(kernel.values, [1, 99]))
             maps.append(HeatMap(title, kernel.values, limits=limits, colours="cividis"))
     words = f"kernels, each on a scale of its own, {seed_words(dataset, index)}"
+    if len(some) < paths:
+        words += f", {len(some)} of {paths} paths"
     label = "label of output 0" if "output" in dataset.dims else "label y"
     labels = dataset["train_label"].isel(seed=index).values
     return heatmaps(dataset, words, maps, _by_label(labels, f"training example, by {label}"))

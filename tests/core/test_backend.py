@@ -48,6 +48,25 @@ def test_triangular_routines(library, namespace, generator):
         np.testing.assert_allclose(inverse @ lower, np.eye(5), atol=1e-13)
 
 
+@pytest.mark.parametrize("size", [4, 5])  # LAPACK's packed format differs for odd sizes
+def test_packed_matrices_are_inverted(library, namespace, generator, size):
+    rows = generator.standard_normal((size, 8))
+    matrix, right = rows @ rows.T, generator.standard_normal(size)
+    matrix = (matrix + matrix.T) / 2
+    held, place, diagonal = backend.packed_order(size)
+    packed = matrix.reshape(-1)[held]
+    np.testing.assert_array_equal(packed[place].reshape(size, size), matrix)
+    np.testing.assert_array_equal(np.sort(packed[diagonal]), np.sort(matrix.diagonal()))
+    given = library.array(packed), library.array(right)
+    log_det, solved, inverse = backend.invert_packed(*given, namespace)
+    assert float(log_det) == pytest.approx(np.linalg.slogdet(matrix)[1], rel=1e-12)
+    want = np.linalg.inv(matrix)
+    np.testing.assert_allclose(library.numpy(solved), want @ right, rtol=1e-9)
+    np.testing.assert_allclose(library.numpy(inverse)[place].reshape(size, size), want, rtol=1e-9)
+    log_det, _, _ = backend.invert_packed(library.array(-packed), given[1], namespace)
+    assert np.isnan(float(log_det))
+
+
 def test_identity_and_diagonal(library, namespace):
     like = library.array([1.0], "float32")
     eye = backend.identity(3, like, namespace)

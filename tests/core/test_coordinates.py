@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pathkernel_core import Network, PathKernels, entropy, gp_order_parameters
+from pathkernel_core import (
+    Network,
+    PathKernels,
+    entropy,
+    entropy_gradient,
+    gp_order_parameters,
+)
 from pathkernel_core.coordinates import ChainCoordinates
 
 
@@ -104,6 +110,22 @@ def test_action_gradient_is_a_derivative(network, generator, derivative):
     )
     got = chain.gradient(relative, factors, gradient / width)
     assert formulas.relative_error(got * width, want) < 1e-11
+
+
+def test_largest_slope_is_that_of_the_order_parameters(network, generator):
+    chain = ChainCoordinates(network)
+    vector = 0.4 * generator.standard_normal(chain.gp_limit.shape)
+    relative = chain.relative_factors(vector)
+    factors = chain.factors(relative)
+    energy = formulas.random_positive(network.sizes[0], generator)
+    for scale in (0.0, 1.0):
+        first, *others = entropy_gradient(network, [factor @ factor.T for factor in factors])
+        slopes = [first / network.width + scale * energy, *(s / network.width for s in others)]
+        got = chain.largest_slope(relative, factors, scale * energy)
+        assert got == pytest.approx(max(abs(slope).max() for slope in slopes), rel=1e-10)
+    factors[0][-1, -1] = 0.0
+    with pytest.raises(np.linalg.LinAlgError, match="singular"):
+        chain.largest_slope(relative, factors, energy)
 
 
 def test_curvature_is_the_entropys_hessian_at_the_limit(network):

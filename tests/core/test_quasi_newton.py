@@ -44,13 +44,15 @@ def test_known_curvature_solves_a_quadratic_in_one_step():
     assert len(points) == 2
 
 
-def test_more_coordinates_than_memory():
+@pytest.mark.parametrize(("pairs", "most"), [(100, 300), (10, 1000)])
+def test_more_coordinates_than_memory(monkeypatch, pairs, most):
+    monkeypatch.setattr(quasi_newton, "_ELEMENTS", 2 * 300 * pairs)
     generator = np.random.default_rng(0)
     rows = generator.standard_normal((300, 360))
     hessian = rows @ rows.T / 360 + 0.01 * np.eye(300)
     found, points = minimise(lambda x: (0.5 * x @ hessian @ x, hessian @ x), np.ones(300))
     assert found
-    assert 100 < len(points) < 300
+    assert 100 < len(points) < most
 
 
 def quadratic(hessian, centre):

@@ -55,6 +55,26 @@ def test_spaces_agree(library, network, generator, examples, rank):
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
+def test_many_paths_are_mixed_in_blocks(library, generator, monkeypatch, outputs):
+    """The same numbers, whatever is held at once."""
+    network = Network((5,), 10, outputs=outputs)
+    xi, labels = formulas.random_examples(network, 4, 3, generator)
+    u = formulas.random_positive(network.sizes[0], generator)
+    if library.name == "jax":
+        pytest.skip("compiled code remembers the sizes of blocks")
+    form = PathKernels(library.array(xi), library.array(labels), "examples")
+    want, want_gradient = form.energy_and_gradient(u, 0.1)
+    monkeypatch.setattr("pathkernel_core.spaces.BLOCK", 2)
+    monkeypatch.setattr("pathkernel_core.spaces.WHITENED", 2 * 4 * 5 * outputs**2)
+    got, gradient = form.energy_and_gradient(u, 0.1)
+    assert got == pytest.approx(want, rel=1e-12)
+    assert formulas.relative_error(gradient, want_gradient) < 1e-12
+    root = np.linalg.qr(generator.standard_normal(u.shape))[0]  # of the same U, not triangular
+    factor = library.array(np.linalg.cholesky(u) @ root)
+    assert float(form.form.evaluate(factor, 0.1)[0]) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
 def test_spaces_have_one_minimum(library, generator, outputs):
     network = Network((2, 2), (9, 14, 11), (0.7, 1.3, 0.6, 1.9), outputs)
     xi, labels = formulas.random_examples(network, 10, 5, generator)
@@ -92,26 +112,27 @@ def test_a_factor_may_be_singular_or_wide(library, generator, space, columns, ou
 
 def test_kernels_that_would_fill_the_memory_are_refused(library, monkeypatch):
     xi, labels = library.array(np.ones((50, 8, 1))), library.array(np.ones(50))
-    monkeypatch.setattr("pathkernel_core.kernels._MOST_KERNELS", 36 * 50**2)
-    assert PathKernels(xi, labels, "kernels").form.n_kernels == 36
+    monkeypatch.setattr("pathkernel_core.kernels._MOST_KERNELS", 36 * 51 * 25)  # packed
+    assert PathKernels(xi, labels, "kernels").form.kernels.shape == (36, 51 * 25)
     two = library.array(np.ones((50, 2)))
     message = r"kernels of all pairs of 8 paths between 50 examples have 1\.6e\+05 elements, more "
     with pytest.raises(ValueError, match=message):
         PathKernels(xi, two, "kernels")
 
 
-def test_kernels_are_cheaper_for_few_paths_and_examples(generator):
-    for (examples, paths, width, outputs), cheaper in {
-        (100, 4, 231, 1): True,
-        (100, 4, 231, 2): False,  # not measured
-        (100, 16, 16, 1): False,
-        (300, 4, 64, 1): False,
-        (600, 16, 115, 1): False,  # out of cache
-    }.items():
-        xi = generator.standard_normal((examples, paths, width))
-        problem = PathKernels(xi, np.ones((examples, outputs)))
-        assert problem.kernels_are_cheaper == cheaper
-        assert problem.space != "kernels"
+@pytest.mark.parametrize(
+    ("examples", "paths", "width", "outputs", "space"),
+    [
+        (100, 4, 231, 1, "kernels"),  # the hidden Markov task
+        (100, 4, 100, 2, "examples"),  # not measured
+        (100, 16, 16, 1, "examples"),
+        (300, 8, 2, 1, "features"),
+        (300, 40, 12, 1, "examples"),  # so many kernels that reading them takes longer
+    ],
+)
+def test_the_cheapest_space_is_taken(generator, examples, paths, width, outputs, space):
+    xi = generator.standard_normal((examples, paths, width))
+    assert PathKernels(xi, np.ones((examples, outputs))).space == space
 
 
 @given(

@@ -73,7 +73,7 @@ def test_studies_that_do_not_fit_are_refused_before_anything_is_computed(monkeyp
     with pytest.raises(ValueError, match=r"26 examples .* along 6 paths would take 3\.7 kB"):
         prepare_data(Study(Small()), 0, array_library("numpy", "float64"))
     monkeypatch.setattr(memory, "memory_bound", lambda: 3744)
-    with pytest.raises(ValueError, match="the order parameter of 6 paths and 2 outputs"):
+    with pytest.raises(ValueError, match="the minimisation over 6 paths and 2 outputs"):
         prepare_data(Study(Small(outputs=2)), 0, array_library("numpy", "float64"))
 
 

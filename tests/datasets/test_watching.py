@@ -98,6 +98,13 @@ def test_each_part_of_long_work_says_what_it_takes(monkeypatch, capsys):
     assert [line for line in lines if "to go" in line] == ["20 steps, about 9.0 hours to go"]
 
 
+def test_what_is_expected_is_said_before_any_step_is_done(capsys):
+    with showing_progress() as report:
+        report(Progress(0, 20, "short", expected=100.0))
+        report(Progress(0, 20, "long", expected=9000.0))
+    assert capsys.readouterr().err == "20 steps, about 2.5 hours to go\n"
+
+
 def test_the_bar_of_a_terminal():
     with Bar(disable=True) as bar:
         report = ProgressBar(bar)

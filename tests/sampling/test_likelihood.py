@@ -99,7 +99,7 @@ def test_the_energy_is_that_of_the_core():
 @pytest.mark.parametrize(
     ("kind", "examples", "width", "outputs", "span"),
     [
-        ("kernels", 7, 30, 1, 30),
+        ("kernels", 40, 60, 1, 60),
         ("examples", 4, 9, 2, 9),
         ("examples", 6, 15, 2, 4),  # rotated into the inputs' span
         ("features", 60, 4, 1, 4),

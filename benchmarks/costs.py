@@ -1,0 +1,113 @@
+"""Fits the rates of the cost model to measured times: ``python -m benchmarks.costs``.
+
+Prints the times of single evaluations beside what the model says, and last the rates, to be put
+into ``pathkernel_core.costs.RATES``. CPU seconds of one core, so that other work on the machine
+matters less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.optimize import nnls
+
+import pathkernel_core as pk
+from benchmarks.measuring import one_thread
+from pathkernel_core import costs
+from pathkernel_core.coordinates import ChainCoordinates
+
+SHAPES = {
+    "examples": [
+        (30, 2, 10), (100, 4, 231), (100, 16, 115), (100, 16, 16), (300, 4, 64), (600, 4, 64),
+        (300, 16, 64), (600, 16, 115), (1000, 4, 20), (200, 64, 64), (200, 144, 32), (100, 256, 16),
+        (300, 512, 16), (200, 1024, 8), (2000, 2, 10),
+    ],
+    "features": [(2, 10), (4, 16), (4, 64), (16, 16), (16, 64), (64, 8), (2, 400), (256, 2)],
+    "kernels": [
+        (30, 2, 10), (100, 2, 20), (100, 4, 20), (60, 16, 10), (300, 4, 10), (300, 8, 10),
+        (600, 4, 10), (300, 16, 5), (600, 8, 5), (1000, 2, 5), (600, 2, 5), (100, 32, 5),
+    ],
+    "chain": [(2,), (4,), (16,), (64,), (144,), (256,), (512,), (1024,)],
+}  # fmt: skip
+
+console = Console(width=120, highlight=False)
+
+
+def evaluation(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable]:
+    """Sizes of a random problem, and a call that evaluates its energy, or the chain's part."""
+    generator = np.random.default_rng(0)
+    paths = shape[-2] if len(shape) > 1 else shape[0]
+    factor = np.eye(paths) + np.tril(generator.standard_normal((paths, paths))) / (10 + paths)
+    if form == "chain":
+        chain = ChainCoordinates(pk.Network((paths // 2, 2), 100))
+        x = 0.1 / paths * generator.standard_normal(chain.gp_limit.shape)
+        slope = factor + factor.T
+
+        def host() -> None:
+            relative = chain.relative_factors(x)
+            factors = chain.factors(relative)
+            chain.entropy(relative)
+            chain.gradient(relative, factors, slope)
+            chain.largest_slope(relative, factors, slope)
+
+        return costs.Sizes(1, paths, 1), host
+    if form == "features":
+        shape = (2 * shape[0] * shape[1], *shape)
+    xi, labels = generator.standard_normal(shape), generator.standard_normal(shape[0])
+    problem = pk.PathKernels(xi, labels, form)
+    return costs.Sizes(*shape), lambda: problem.form.energy_and_gradient(factor, 0.1)
+
+
+def cpu_seconds(function: Callable, least: float = 0.3) -> float:
+    """Median CPU seconds of a call, over calls that take some time together."""
+    function()
+    seconds: list[float] = []
+    while sum(seconds) < least or len(seconds) < 3:
+        start = time.process_time()
+        function()
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds)
+
+
+def fitted(form: str) -> tuple[float, ...]:
+    """Rates of a form, from relative errors of the times of its shapes."""
+    counts, measured = [], []
+    for shape in SHAPES[form]:
+        sizes, call = evaluation(form, shape)
+        counts.append(costs.operations(form, sizes))
+        measured.append(cpu_seconds(call))
+    weighted = np.array(counts) / np.array(measured)[:, None]
+    scale = weighted.max(axis=0)
+    rates = nnls(weighted / scale, np.ones(len(measured)))[0] / scale
+    table = Table(title=f"{form}: one evaluation")
+    for heading in ("shape", "measured, ms", "model, ms", "ratio"):
+        table.add_column(heading, justify="right")
+    for shape, seconds, row in zip(SHAPES[form], measured, counts):
+        model = float(np.dot(rates, row))
+        table.add_row(
+            " × ".join(map(str, shape)), f"{1e3 * seconds:.3f}", f"{1e3 * model:.3f}",
+            f"{model / seconds:.2f}",
+        )  # fmt: skip
+    console.print(table)
+    return tuple(float(f"{rate:.2g}") for rate in rates)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.parse_args()
+    with one_thread():
+        rates = {form: fitted(form) for form in SHAPES}
+    console.print("RATES = {")
+    for form, values in rates.items():
+        console.print(f'    "{form}": {values},')
+    console.print("}")
+
+
+if __name__ == "__main__":
+    main()

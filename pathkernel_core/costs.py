@@ -1,0 +1,133 @@
+"""What evaluations and minimisations cost, in seconds and bytes, by the sizes of a problem.
+
+Seconds are a sum over the operations that an evaluation consists of, counted, each at a rate that
+was fitted to measured times of one CPU core with NumPy: ``python -m benchmarks.costs`` fits the
+rates and prints what they miss. Other machines and libraries are faster or slower, in much the same
+proportions: from the sizes alone, never from a clock, the cheapest form of the energy is chosen, so
+that the same problem is always computed in the same form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Form = Literal["examples", "features", "kernels"]
+
+BLOCK = 128  # paths whose features example space mixes at once
+WHITENED = 2**24  # elements of whitened features that it holds at once, 128 MiB in float64
+PAIRS = 100, 2**27  # steps that a minimisation remembers, and elements of all of them, 1 GiB
+
+_CACHED = 2**21  # elements of kernels that are read from the cache, 16 MiB in float64
+_MOST_KERNELS = 2**27  # elements of kernels that are chosen unasked, 1 GiB in float64
+_SHARED_BY = 20  # evaluations, at least, that share the kernels made once
+
+# seconds per operation of an evaluation, by form: the last line of python -m benchmarks.costs
+RATES: Mapping[str, tuple[float, ...]] = {
+    "examples": (9.9e-11, 6.1e-11, 1.5e-11, 8.1e-09, 1.8e-06, 2.1e-05),
+    "features": (1.5e-10, 4e-11, 1.8e-08, 1.1e-04),
+    "kernels": (3.1e-10, 2.7e-10, 5.7e-11, 1.5e-08, 6e-05),
+    "chain": (6.7e-11, 4.3e-08, 2.2e-04),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a problem: P examples along n paths of N_0 inputs, C outputs."""
+
+    examples: int
+    paths: int
+    inputs: int
+    outputs: int = 1
+
+    @property
+    def kernel_elements(self) -> int:
+        """Elements of the kernels of all pairs of paths, packed if there is one output."""
+        if self.outputs > 1:
+            return self.paths**2 * self.examples**2
+        pairs = self.paths * (self.paths + 1) // 2
+        return pairs * (self.examples * (self.examples + 1) // 2)
+
+
+def operations(form: str, sizes: Sizes) -> tuple[float, ...]:
+    """Operations of one evaluation, in the order of its rates: multiplications, entries, calls.
+
+    ``form`` is one of those of the energy, or "chain" for the order parameters on the host.
+    """
+    rows, paths = sizes.examples * sizes.outputs, sizes.paths * sizes.outputs
+    width = paths * sizes.inputs
+    if form == "examples":  # mixing and sum of blocks, K and L⁻¹Φ, L, entries, a call per row
+        mixing = 1.0 if paths <= BLOCK else 0.5 + 0.5 * BLOCK / paths
+        mixed = (mixing + 0.5) * rows * paths * width
+        return mixed, rows**2 * width, rows**3, rows * width, rows, 1
+    if form == "features":  # mixing and sum of blocks, L and L⁻¹, entries
+        return 2.5 * width**2 * paths, width**3 / 3, width**2, 1
+    if form == "kernels":  # kernels read, those read from beyond the cache, (K + T1)⁻¹, its entries
+        kernels = sizes.kernel_elements
+        return 2 * kernels, 2 * max(0, kernels - _CACHED), rows**3 / 2, rows**2, 1
+    return paths**3, paths**2, 1
+
+
+def evaluation_seconds(form: str, sizes: Sizes) -> float:
+    """Seconds of one evaluation of energy and gradient in a form, on one core."""
+    return sum(rate * count for rate, count in zip(RATES[form], operations(form, sizes)))
+
+
+def cheapest_form(sizes: Sizes) -> Form:
+    """Form of the energy whose evaluations take least, the kernels shared by some of them."""
+    seconds: dict[Form, float] = {
+        "examples": evaluation_seconds("examples", sizes),
+        "features": evaluation_seconds("features", sizes),
+    }
+    if sizes.outputs == 1 and sizes.kernel_elements <= _MOST_KERNELS:
+        entries = sizes.paths * (sizes.paths + 1) / 2 * sizes.examples**2
+        _, product, _, entry, *_ = RATES["examples"]
+        making = entries * (product * sizes.inputs + entry)
+        seconds["kernels"] = evaluation_seconds("kernels", sizes) + making / _SHARED_BY
+    return min(seconds, key=lambda form: seconds[form])
+
+
+def evaluations(sizes: Sizes, width: float) -> float:
+    """Evaluations that a minimisation to the default tolerance takes, roughly.
+
+    The more labels there are for each unit of width, the further the minimum is from the Gaussian
+    process limit. At low temperatures there are up to half as many again, and fewer where a
+    minimisation goes on with its neighbour's curvature.
+    """
+    return 4 + 7 * (sizes.examples * sizes.outputs / width) ** 0.42
+
+
+def minimisation_seconds(sizes: Sizes, width: float, form: str | None = None) -> float:
+    """Seconds of a minimisation on one core, in a form of the energy or the cheapest one."""
+    form = cheapest_form(sizes) if form is None else form
+    once = evaluation_seconds(form, sizes) + evaluation_seconds("chain", sizes)
+    return evaluations(sizes, width) * once
+
+
+def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> float:
+    """Bytes of a problem and its minimisation in float64, besides the inputs that it is made from.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    width : float
+        N, on which it depends how many steps are remembered.
+    form : str, optional
+        Form of the energy; by default the cheapest.
+    """
+    form = cheapest_form(sizes) if form is None else form
+    rows, paths = sizes.examples * sizes.outputs, sizes.paths * sizes.outputs
+    features = rows * paths * sizes.inputs
+    if form == "features":
+        held = 5.0 * (paths * sizes.inputs) ** 2
+    else:
+        held = features * (1 + 1 / sizes.outputs if sizes.outputs > 1 else 1) + 2.0 * rows**2
+        if form == "examples":
+            held += 3 * min(features, WHITENED) + rows * min(paths, BLOCK) * sizes.inputs
+        else:  # stacked once they are made
+            held += 2.0 * sizes.kernel_elements + 3 * rows**2
+    most, elements = PAIRS
+    coordinates = 0.7 * paths**2  # of all order parameters, half of it for one layer of many heads
+    pairs = min(evaluations(sizes, width), most, elements / (2 * coordinates))
+    return 8 * (held + 14 * paths**2 + (8 + 2 * pairs) * coordinates)
