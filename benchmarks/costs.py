@@ -1,21 +1,28 @@
-"""Fits the rates of the cost model to measured times: ``python -m benchmarks.costs``.
+"""Fits the rates of the cost model to measured times, or sets minimisations beside the model.
 
-Prints the times of single evaluations beside what the model says, and last the rates, to be put
-into ``pathkernel_core.costs.RATES``. CPU seconds of one core, so that other work on the machine
-matters less.
+    python -m benchmarks.costs
+    python -m benchmarks.costs --heads 32,32 --examples 600 --inputs 64 --widths 1000,100
+
+The first prints the times of single evaluations beside what the model says, and last the rates, to
+be put into ``pathkernel_core.costs.RATES``; the second minimises the action of a random problem and
+prints time, memory and evaluations beside the model's. CPU seconds, so that other work on the
+machine matters less.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from scipy.optimize import nnls
+from threadpoolctl import threadpool_limits
 
 import pathkernel_core as pk
 from benchmarks.measuring import one_thread
@@ -98,9 +105,50 @@ def fitted(form: str) -> tuple[float, ...]:
     return tuple(float(f"{rate:.2g}") for rate in rates)
 
 
+def minimise(heads: Sequence[int], examples: int, inputs: int, widths: Sequence[float]) -> None:
+    """Minimise the action of noisy labels that three of the paths tell, at every width."""
+    generator = np.random.default_rng(0)
+    sizes = costs.Sizes(examples, math.prod(heads), inputs)
+    xi = generator.standard_normal((examples, sizes.paths, inputs))
+    signal = np.tensordot(xi[:, :3], generator.standard_normal((3, inputs))[: sizes.paths], axes=2)
+    labels = np.sign(signal + 0.5 * generator.standard_normal(examples))
+    problem = pk.PathKernels(xi, labels)
+    data = xi.nbytes
+    del xi
+    table = Table(title=f"{sizes.paths} paths, {problem.space}: measured, and the model's")
+    for heading in ("N", "evaluations", "model", "CPU s", "model", "wall s", "peak GiB", "model"):
+        table.add_column(heading, justify="right")
+    for width in widths:
+        cpu, wall = time.process_time(), time.perf_counter()
+        found = pk.minimise_action(problem, pk.Network(heads, width), 0.1)
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        table.add_row(
+            f"{width:g}", f"{found.evaluations}", f"{costs.evaluations(sizes, width):.0f}",
+            f"{cpu:.1f}", f"{costs.minimisation_seconds(sizes, width):.1f}", f"{wall:.1f}",
+            f"{peak / 2**30:.2f}", f"{(data + costs.minimisation_bytes(sizes, width)) / 2**30:.2f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers between commas."""
+    return tuple(map(int, text.split(",")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.parse_args()
+    add = parser.add_argument
+    add("--heads", type=numbers, help="of every layer, to minimise with instead of fitting")
+    add("--examples", type=int, default=600)
+    add("--inputs", type=int, default=64, help="input width")
+    add("--widths", type=numbers, default=(1000, 100))
+    add("--threads", type=int, default=1, help="of the linear algebra, while it minimises")
+    options = parser.parse_args()
+    if options.heads:
+        with threadpool_limits(options.threads):
+            minimise(options.heads, options.examples, options.inputs, options.widths)
+        return
     with one_thread():
         rates = {form: fitted(form) for form in SHAPES}
     console.print("RATES = {")

@@ -59,6 +59,14 @@ def test_readme_examples_run(capsys, tmp_path, monkeypatch):
     assert labels == ["1-1", "1-2", "2-1", "2-2"]
 
 
+def test_what_is_predicted_of_many_paths(capsys):
+    exec(block_of("docs/performance.md", "minimisation_bytes"), {})
+    form, seconds, size = capsys.readouterr().out.split()
+    assert form == "examples"
+    assert float(seconds) > 10
+    assert float(size) > 8 * 600 * 1024 * 64  # the features
+
+
 def test_readme_example_is_short():
     assert len(code_blocks("README.md", "python")[0].split("\n\n")[1].splitlines()) <= 10
 

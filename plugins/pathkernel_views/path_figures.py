@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
@@ -18,6 +20,7 @@ from pathkernel_views.figure_parts import (
 )
 from pathkernel_views.panels import Bars, HeatMap, Ticks, head_bars, heatmaps, path_ticks
 
+_DIAGONAL = 200  # rows of U beyond which its diagonal is all that can be seen
 _KERNELS = 30  # of single paths, at most, that can be looked at beside each other
 
 
@@ -26,7 +29,9 @@ def order_parameters(
 ) -> Figure:
     """Order parameter U at every width, one heat map each, all on one scale.
 
-    With C outputs every path is a block of C rows and columns.
+    With C outputs every path is a block of C rows and columns. Of many paths, U less that of the
+    Gaussian process limit, whose diagonal would hide all else; the scale leaves out the 1 in 100
+    largest entries.
 
     Parameters and errors as for :func:`pathkernel_views.figures.measured`, and ``seed``: by default
     the first that is computed.
@@ -37,13 +42,19 @@ def order_parameters(
     matrices = matrices.isel(seed=index)
     outputs = dataset.sizes.get("output", 1)
     size = dataset.sizes["path"] * outputs
+    many = size > _DIAGONAL
+    limit = np.prod(dataset.attrs["variances"][1:]) * np.eye(size) if many else 0.0
     maps = []
     for w in known_widths(matrices):
         title = point_words(dataset, selection, w)
         if selection.status.values[index, w] != CONVERGED:
             title += "\n(not converged)"
-        maps.append(HeatMap(title, matrices.isel(width=w).values.reshape(size, size), "U"))
-    words = f"order parameter U, {at_seed(dataset, selection, index)}"
+        matrix = matrices.isel(width=w).values.reshape(size, size) - limit
+        maps.append(HeatMap(title, matrix, "U − limit" if many else "U"))
+    if many:
+        reach = max(float(np.percentile(np.abs(shown.matrix), 99)) for shown in maps) or 1.0
+        maps = [replace(shown, limits=(-reach, reach)) for shown in maps]
+    words = f"order parameter U{' less its limit' * many}, {at_seed(dataset, selection, index)}"
     return heatmaps(dataset, words, maps, path_ticks(dataset["path"].values, outputs))
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import matplotlib
 import numpy as np
 import pytest
+import xarray as xr
 from matplotlib.colors import to_rgba
 from PIL import Image
 
@@ -24,7 +25,7 @@ from pathkernel_views import figures
 from pathkernel_views.drawing import even_rows, sheet, task_words
 from pathkernel_views.figure_files import write_figures
 from pathkernel_views.figures import NothingToPlot, save_figures
-from pathkernel_views.panels import path_ticks
+from pathkernel_views.panels import Bars, head_bars, path_ticks
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -303,6 +304,40 @@ def test_many_widths_and_paths_stay_readable(many):
     assert labels == [f"{first}-{second}" for first in range(1, 5) for second in range(1, 5)]
     assert len(drawn(figures.kernels(many))) == 16 + 2
     assert max(figure.get_size_inches()) < 12
+
+
+def test_hundreds_of_paths_are_shown_less_their_limit_and_in_part(plain, monkeypatch):
+    monkeypatch.setattr("pathkernel_views.path_figures._DIAGONAL", 2)
+    monkeypatch.setattr("pathkernel_views.path_figures._KERNELS", 2)
+    plain = plain.load().assign_attrs(variances=[3.0, 2.0, 0.25, 4.0])
+    figure = figures.order_parameters(plain)
+    panels = drawn(figure)
+    assert "order parameter U less its limit, seed 0" in heading(figure)
+    shown = plain.order_parameter.sel(seed=0).squeeze("temperature").transpose("width", ...)
+    differences = shown.values - 2 * np.eye(shown.shape[-1])
+    for axis, difference in zip(panels, differences):
+        (image,) = axis.get_images()
+        np.testing.assert_allclose(image.get_array(), difference)
+        reach = max(np.percentile(np.abs(other), 99) for other in differences)
+        assert image.get_clim() == pytest.approx((-reach, reach))
+    figure = figures.kernels(plain)
+    titles = [axis.get_title() for axis in drawn(figure)]
+    paths = plain["path"].values
+    assert titles[:2] == [f"path {paths[0]}", f"path {paths[-1]}"]
+    assert f"2 of {len(paths)} paths" in heading(figure)
+
+
+def test_scores_of_many_heads_and_layers_stay_readable():
+    dataset = xr.Dataset(attrs={"label": "toy"})
+    for heads, rows in (((64, 64), 1), ((2,) * 12, 2), ((100, 3), 1)):
+        scores = [np.linspace(0, 1, count) for count in heads]
+        figure = head_bars(dataset, "scores", [Bars(name, "black", scores) for name in "ab"])
+        assert len({axis.get_subplotspec().rowspan.start for axis in figure.axes}) == rows
+        assert max(figure.get_size_inches()) < 16
+        for axis, count in zip(figure.axes, heads):
+            assert len(axis.patches) == 2 * count
+            room = axis.get_position().width * figure.get_size_inches()[0]
+            assert len(axis.get_xticks()) <= max(2, 10 * room)
 
 
 def test_unconverged_order_parameter_is_named(plain):
