@@ -128,6 +128,9 @@ def _one_width(
     from benchmarks import todays_practice
 
     network = pk.Network(problem.heads, width)
+    device = _practice_device(options)
+    # one thread on both sides: its CPU seconds are those of a machine that does nothing else
+    clock = time.process_time if device == "cpu" else time.perf_counter
 
     def ours() -> pk.Solution:
         return pk.minimise_action(kernels, network, problem.temperature, tolerance=TOLERANCE)
@@ -143,17 +146,18 @@ def _one_width(
             tolerance=TOLERANCE,
             max_steps=max_steps,
             max_seconds=options.seconds,
-            device=_practice_device(options),
+            device=device,
+            clock=clock,
         )
 
     ours()  # warm-up of both: compilers, allocators, caches
     today(max_steps=3)
     our_seconds, their_seconds, spent = [], [], 0.0
     for _ in range(options.rounds):
-        our_seconds += [timed(ours)[0] for _ in range(options.repeats)]
+        our_seconds += [timed(ours, clock)[0] for _ in range(options.repeats)]
         descent = today()
-        seconds, solution = timed(ours)
-        our_seconds += [seconds] + [timed(ours)[0] for _ in range(options.repeats - 1)]
+        seconds, solution = timed(ours, clock)
+        our_seconds += [seconds] + [timed(ours, clock)[0] for _ in range(options.repeats - 1)]
         their_seconds.append(descent.seconds)
         spent += descent.seconds
         if not descent.converged or spent + descent.seconds > options.seconds:

@@ -41,7 +41,7 @@ def markov(seed: int = 0) -> BenchmarkProblem:
         widths=task.widths,
         learning_rate=0.1,
         max_steps=5000,
-        required_ratio=30,
+        required_ratio=150,
     )
 
 

@@ -324,16 +324,18 @@ def _feature_rows(gram: Array, projections: Array) -> tuple[Array, Array]:
 def _kernels(features: Array, *, outputs: int) -> Array:
     xp = array_namespace(features=features)
     by_path = xp.permute_dims(features, (1, 0, 2))
+    paths, examples, _ = by_path.shape
+    held = from_host(packed_order(examples)[0], features, xp.int64)
     kernels = []
-    held = from_host(packed_order(by_path.shape[1])[0], features, xp.int64)
-    for pair in _pairs(by_path.shape[0], outputs)[0]:
-        one, two = (by_path[int(path), ...] for path in pair)
-        kernel = xp.matmul(one, xp.matrix_transpose(two))
-        if outputs == 1 and pair[0] != pair[1]:
-            kernel = kernel + xp.matrix_transpose(kernel)
-        kernel = xp.reshape(kernel, (-1,))
-        kernels.append(xp.take(kernel, held, axis=0) if outputs == 1 else kernel)
-    return xp.stack(kernels)
+    for path in range(paths):
+        others = by_path[: path + 1, ...] if outputs == 1 else by_path
+        kernel = xp.matmul(by_path[path, ...], xp.matrix_transpose(others))
+        if outputs == 1:
+            share = from_host([1.0] * path + [0.5], features)[:, None, None]
+            kernel = share * (kernel + xp.matrix_transpose(kernel))
+        kernel = xp.reshape(kernel, (kernel.shape[0], -1))
+        kernels.append(xp.take(kernel, held, axis=1) if outputs == 1 else kernel)
+    return joined(kernels)
 
 
 def _kept(features: Array, paths: Array, scale: float) -> Array:
