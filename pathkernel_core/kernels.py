@@ -19,12 +19,12 @@ from pathkernel_core.backend import (
 )
 from pathkernel_core.costs import Sizes, cheapest_form
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.network import positive
 from pathkernel_core.notebook import table
 from pathkernel_core.spaces import (
     ExampleSpace,
     FeatureSpace,
-    KernelSpace,
     Posterior,
     per_output,
 )

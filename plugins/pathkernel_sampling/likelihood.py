@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathkernel_core.errors import PrecisionError
+from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import positive
-from pathkernel_core.spaces import ExampleSpace, FeatureSpace, KernelSpace, Space
+from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
 
 
 def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
