@@ -128,6 +128,8 @@ def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> f
         else:  # stacked once they are made
             held += 2.0 * sizes.kernel_elements + 3 * rows**2
     most, elements = PAIRS
-    coordinates = 0.7 * paths**2  # of all order parameters, half of it for one layer of many heads
+    coordinates = (
+        0.6 * paths**2
+    )  # of all order parameters: a half, and more for layers of two heads
     pairs = min(evaluations(sizes, width), most, elements / (2 * coordinates))
-    return 8 * (held + 14 * paths**2 + (8 + 2 * pairs) * coordinates)
+    return 8 * (held + 8 * paths**2 + (5 + 2 * pairs) * coordinates)
