@@ -146,8 +146,8 @@ def compute_study(
         done, computed, expected = 0, 0, math.nan
 
         def tell(here: Progress) -> None:
-            known = {"done": done + computed + here.done, "total": total, "expected": expected}
-            report(dataclasses.replace(here, **known))
+            at = done + computed + here.done
+            report(dataclasses.replace(here, done=at, total=total, expected=expected))
 
         if store is None or study != begun:
             if not alone:
