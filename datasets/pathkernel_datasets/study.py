@@ -8,9 +8,9 @@ import json
 import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, files, packages_distributions, version
 from typing import Any
 
 import numpy as np
@@ -356,6 +356,9 @@ def task_versions(task: Task) -> dict[str, str]:
 def _distributions(task: type[Task]) -> list[str]:
     """Distributions that the task's code may come from."""
     package = task.__module__.partition(".")[0]
+    with suppress(PackageNotFoundError):
+        if any(file.parts[0] == package for file in files("pathkernel") or ()):
+            return []  # all that is installed need not be looked through, which takes a while
     return sorted(set(packages_distributions().get(package, ())) - {"pathkernel"})
 
 
