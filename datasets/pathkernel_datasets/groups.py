@@ -100,7 +100,13 @@ def part_writer(
         with ExitStack() as whole:
             whole.enter_context(turn(path))
             whole.enter_context(exclusive(path, lock_of(path)))
-            alone = not running_parts(path)
+            running = running_parts(path)
+            if any(not other.endswith(f" of {part[1]}") for other in running):
+                raise StoreError(
+                    f"{path} is being computed in parts ({', '.join(running)}), not in {part[1]}; "
+                    "wait until they end, or take as many parts"
+                )
+            alone = not running
             words = f"part {part[0]} of {part[1]} of {path}"
             own.enter_context(exclusive(words, lock_of_part(path, part)))
             if alone:

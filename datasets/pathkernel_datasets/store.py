@@ -308,7 +308,7 @@ class Store:
 
     def flush(self) -> None:
         """Write what is held back, then its markers."""
-        held, self._held = self._held, []
+        held = list(self._held)  # kept until all is written: an interrupted flush is done again
         parts: dict[str, list[tuple[Any, Any]]] = {}
         for index, values, marker, _ in held:
             for name in {*self._vouched(marker), *values}:
@@ -321,6 +321,7 @@ class Store:
         for name in {marker for _, _, marker, _ in held}:
             marked = [(index, code) for index, _, marker, code in held if marker == name]
             write_regions(self._arrays[name], marked)
+        del self._held[: len(held)]
         self._flushed = time.monotonic()
 
     def _mark(self, marker: str, index: tuple[int, ...], code: int) -> None:

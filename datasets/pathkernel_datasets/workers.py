@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -72,9 +73,17 @@ def _gpus() -> list[str]:
     return [str(index) for index, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
+def _end_with(parent: Any) -> None:
+    """End this worker when the process that holds the store's lock has ended, however it did."""
+    parent.join()
+    os._exit(1)
+
+
 def _begin(begun: Any, gpus: Sequence[str]) -> None:
     """Begin a worker, the first of which finds 0 begun."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with begun.get_lock():
         number, begun.value = begun.value, begun.value + 1
     if gpus:

@@ -217,6 +217,8 @@ def test_a_part_that_was_killed_goes_on_beside_another(near, tmp_path):
             check(path)
         with pytest.raises(StoreError, match="is writing into part 1 of 2 of"):
             compute_study(dead, path, part=(1, 2))
+        with pytest.raises(StoreError, match=r"in parts \(1 of 2\), not in 3"):
+            compute_study(dead, path, part=(3, 3))
         with pytest.raises(StoreError, match="computed on another grid"):
             compute_study(dead.on_grid({"width": (70,)}), path, part=(2, 2))
     assert not writing.exists()
