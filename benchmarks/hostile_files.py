@@ -37,7 +37,7 @@ from PIL import Image
 from safetensors.numpy import save
 
 from pathkernel.main import _message
-from pathkernel_core import QueryKey
+from pathkernel_core import QueryKey, SufficientStatistics
 from pathkernel_one_shot.idx import read_idx
 from pathkernel_one_shot.omniglot import Character, DrawingArchive, archive_digest, read_splits
 from pathkernel_tasks.array_files import read_arrays
@@ -218,6 +218,11 @@ def read_path_network(path: Path) -> Arrays:
     return {"path_weights": found.path_weights, "order_parameter": found.order_parameter}
 
 
+def read_statistics(path: Path) -> Arrays:
+    found = SufficientStatistics.load(path)
+    return {name: np.asarray(value) for name, value in vars(found).items()}
+
+
 def read_drawings(path: Path) -> Arrays:
     intact = path.with_name("intact.zip")
     if not intact.exists():
@@ -258,6 +263,11 @@ KINDS = {
     ),
     "paths.safetensors": Kind(
         lambda path: save_paths(path, along_paths(_NETWORK)), read_path_network, safetensors_arrays
+    ),
+    "statistics.npz": Kind(
+        lambda path: SufficientStatistics.of(_INPUTS, _DATA["labels"] - 0.5).save(path),
+        read_statistics,
+        npz_arrays,
     ),
     "images.gz": Kind(
         _file(lambda path: path.write_bytes(gzip.compress(idx_content()))),

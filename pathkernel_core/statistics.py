@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -109,10 +110,14 @@ class SufficientStatistics:
             If the file is damaged or another.
         """
         try:
-            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as held:
-                gram, projections = held["gram"], held["projections"]
-                return cls(gram, projections, float(held["label_square"]), int(held["n_examples"]))
-        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            with open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
+                gram, projections, label_square, n_examples = (
+                    _member(archive, field.name) for field in fields(cls)
+                )
+            return cls(gram, projections, float(label_square), operator.index(n_examples[()]))
+        except OSError:
+            raise
+        except Exception as error:  # whatever the reader of a damaged file raises
             raise ValueError(
                 f"{os.fspath(path)!r} holds no sufficient statistics, or is damaged ({error}); "
                 "delete it, and sum them anew"
@@ -150,6 +155,15 @@ class SufficientStatistics:
             self.label_square + other.label_square,
             self.n_examples + other.n_examples,
         )
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """Array of an archive in NumPy's format npz, read to the end, where its checksum is."""
+    with archive.open(f"{name}.npy") as stream:
+        array = np.lib.format.read_array(stream, allow_pickle=False)
+        if stream.read(1):
+            raise ValueError(f"its {name} of shape {array.shape} does not end where it should")
+    return array
 
 
 def row_batches(xi: Any, labels: Any, rows: int | None = None) -> Iterator[tuple[Array, Array]]:

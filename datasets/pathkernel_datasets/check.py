@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 
 from pathkernel_datasets.checksums import damaged_chunks, is_checked
-from pathkernel_datasets.lock import sole
+from pathkernel_datasets.lock import sole, turn
 from pathkernel_datasets.metadata import damaged_metadata
 from pathkernel_datasets.store import Store, check_store
 from pathkernel_datasets.study import grid_of
@@ -57,6 +57,7 @@ def check(path: str | os.PathLike) -> Checked:
         check_store(path)  # says so
     with ExitStack() as stack:
         if os.access(path.parent, os.W_OK):  # else nobody writes there
+            stack.enter_context(turn(path))  # parts that begin wait
             stack.enter_context(sole(path))
         metadata = damaged_metadata(path)
         if metadata:

@@ -61,7 +61,9 @@ def sole_writer(path: str | os.PathLike) -> Iterator[None]:
 
 @contextmanager
 def part_writer(
-    path: str | os.PathLike, part: tuple[int, int] | None
+    path: str | os.PathLike,
+    part: tuple[int, int] | None,
+    waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[bool, Callable[[], None]]]:
     """Hold the right to write a part of a store, beside processes that write others.
 
@@ -73,6 +75,8 @@ def part_writer(
         The store. Locks are hidden files beside it.
     part : tuple of int, optional
         Which one, and of how many; by default the whole, as :func:`sole_writer`.
+    waiting : callable
+        Called before others are waited for.
 
     Returns
     -------
@@ -98,7 +102,7 @@ def part_writer(
     path = _place(path)
     with ExitStack() as own:
         with ExitStack() as whole:
-            whole.enter_context(turn(path))
+            whole.enter_context(turn(path, waiting))
             whole.enter_context(exclusive(path, lock_of(path)))
             running = running_parts(path)
             if any(not other.endswith(f" of {part[1]}") for other in running):

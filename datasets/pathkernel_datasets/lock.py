@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -54,14 +54,18 @@ def running_parts(store: Path) -> list[str]:
     return found
 
 
-def turn(store: Path) -> AbstractContextManager[None]:
+def turn(store: Path, waiting: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
     """Wait for other parts that begin or end: they do so one after another."""
-    return exclusive(store, store.with_name(f".{store.name}.turn.lock"), wait=True)
+    return exclusive(store, store.with_name(f".{store.name}.turn.lock"), waiting=waiting)
 
 
 @contextmanager
 def exclusive(
-    path: Path | str, lock: Path, *, passing: bool = False, wait: bool = False
+    path: Path | str,
+    lock: Path,
+    *,
+    passing: bool = False,
+    waiting: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """Hold the right to write into a store or folder.
 
@@ -73,21 +77,24 @@ def exclusive(
         File of the lock; it stays.
     passing : bool
         Remove the file at the end, where another process seldom comes at that very moment.
-    wait : bool
-        Wait until another process gives the right up.
+    waiting : callable, optional
+        Wait until another process gives the right up; called before.
 
     Raises
     ------
     StoreError
         If another process holds the right, or the file of the lock cannot be written.
     """
-    held = filelock.FileLock(lock, timeout=-1 if wait else 0)
+    held = filelock.FileLock(lock, timeout=0)
     try:
         held.acquire()
     except filelock.Timeout:
-        raise StoreError(
-            f"another process is writing into {path}; wait until it ends, or work in a copy"
-        ) from None
+        if waiting is None:
+            raise StoreError(
+                f"another process is writing into {path}; wait until it ends, or work in a copy"
+            ) from None
+        waiting()
+        held.acquire(timeout=-1)
     except OSError as error:  # no permission, or a file system that is read only
         raise StoreError(
             f"the folder {lock.parent} cannot be written ({error.strerror}), so that {path} stays "

@@ -147,8 +147,12 @@ class Drawn:
             doing = f"{self.draw.words}: {done / parts:.0%} of {examples} examples summed"
             self.report(Progress(0, None, doing))
 
+        def waiting() -> None:
+            doing = f"{self.draw.words}: another process sums {examples} examples"
+            self.report(Progress(0, None, doing))
+
         # processes that compute other parts of the study wait for the one that sums
-        with exclusive(path, path.with_suffix(".lock"), passing=True, wait=True):
+        with exclusive(path, path.with_name(f".{path.stem}.lock"), waiting=waiting):
             total = tree_sum(part, parts, path, executor, tell)
         if total.n_examples != examples:
             raise TaskError(

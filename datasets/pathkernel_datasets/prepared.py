@@ -14,6 +14,7 @@ from pathkernel_core.costs import Sizes, minimisation_bytes, minimisation_second
 from pathkernel_core.network import Network
 from pathkernel_core.task import Blocks, Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary
+from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.memory import check_memory
 from pathkernel_datasets.study import Study, draw, draw_blocks
 
@@ -93,7 +94,7 @@ def prepare_data(
     _check_size(realisation, blocks, min(study.widths))
     offset = None
     if realisation.centred:
-        offset = _label_mean(realisation, blocks)
+        offset = _label_mean(study.task.name, realisation, blocks)
 
     def along_paths(examples: Examples, offset: np.ndarray | None = None) -> tuple[Array, Array]:
         return _along_paths(examples, realisation, library, offset)
@@ -109,12 +110,14 @@ def prepare_data(
     return PreparedData(realisation, network, xi, labels, tests, validation, shift, blocks)
 
 
-def _label_mean(realisation: Realisation, blocks: Blocks | None) -> np.ndarray:
+def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> np.ndarray:
     """Mean of all training targets, shape () for one output."""
     if blocks is None:
         mean = to_host(realisation.train.labels).astype(float).mean(axis=0)
     elif blocks.label_mean is None:
-        raise ValueError("blocks of a realisation that is centred must give their label_mean")
+        raise TaskError(
+            f"the task {task!r} is centred and draws blocks, which must give their label_mean"
+        )
     else:
         mean = np.asarray(to_host(blocks.label_mean), dtype=float)
     return mean.reshape(()) if realisation.outputs == 1 else mean

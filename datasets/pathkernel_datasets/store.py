@@ -287,8 +287,8 @@ class Store:
             return read_array(self._arrays[name])
         except Exception as error:  # whatever the decoder of a damaged file raises
             raise StoreError(
-                f"{self.path} is damaged: its variable {name!r} cannot be read ({error}); "
-                "choose another file"
+                f"{self.path} is damaged: its variable {name!r} cannot be read ({error}); run the "
+                "study into it again, not in parts, to compute what is damaged"
             ) from None
 
     def write(

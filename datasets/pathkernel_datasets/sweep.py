@@ -132,7 +132,11 @@ def compute_study(
     path = Path(path)
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
     library = array_library(study.backend, study.dtype)
-    with part_writer(path, part) as (alone, let_others_in):
+
+    def waiting() -> None:
+        report(Progress(0, None, f"waiting for another part of {path} that begins"))
+
+    with part_writer(path, part, waiting) as (alone, let_others_in):
         store: Any = None
         drawn: Drawn | None = None
         if path.exists() and not _is_empty_folder(path):

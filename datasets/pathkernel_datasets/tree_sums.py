@@ -8,6 +8,7 @@ it, and however often that was stopped.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from pathlib import Path
@@ -57,6 +58,8 @@ def tree_sum(
         else:
             for half in _halves(first, last):
                 _file(path, half, parts).unlink(missing_ok=True)
+    for file in path.parent.glob(f"{glob.escape(path.stem)}-*-*{path.suffix}"):
+        file.unlink(missing_ok=True)  # of a process that was killed before it did so
     return SufficientStatistics.load(path)
 
 

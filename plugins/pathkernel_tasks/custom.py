@@ -19,7 +19,15 @@ from pathkernel_core.text import printable
 from pathkernel_tasks import heads_file, kept_arrays
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
-from pathkernel_tasks.custom_data import HELD, SUFFIXES, CustomData, read_data, split, take
+from pathkernel_tasks.custom_data import (
+    HELD,
+    SUFFIXES,
+    CustomData,
+    StoredExamples,
+    read_data,
+    split,
+    take,
+)
 
 _BLOCK = 2000  # training examples of a block, at most
 _BLOCK_ELEMENTS = 2**23  # of its tokens and attention matrices, 64 MiB
@@ -219,20 +227,21 @@ class Custom(Task):
                 "seed draws nothing but the split of test_fraction. Leave the seeds out"
             )
         held, labels = data.train, data.train.labels
-        count, everything = len(labels), np.arange(len(labels))
-        if isinstance(held, Examples) and count <= HELD:
-            return data, self._widened(held), None
+        count = len(labels)
+        if count <= HELD:
+            return data, self._widened(_whole(held)), None
         _, tokens, width = held.inputs.shape
-        train = self._widened(take(held, everything[:: max(1, count // _SHOWN)]))
+        shown = np.sort(np.random.default_rng(seed).choice(count, _SHOWN, replace=False))
+        train = self._widened(take(held, shown))
         heads = [layer.n_heads for layer in self._layers(train)[0]]
         if math.prod(heads) * train.inputs.shape[2] * labels[0].size >= count:
-            whole = held if isinstance(held, Examples) else take(held, everything)
-            return data, self._widened(whole), None
+            return data, self._widened(_whole(held)), None
         matrices = 0 if train.layers is None else sum(heads) * tokens
         size = min(_BLOCK, max(1, _BLOCK_ELEMENTS // (tokens * (width + matrices))))
 
         def draw(number: int) -> Examples:
-            return self._widened(take(held, everything[number * size : (number + 1) * size]))
+            rows = np.arange(number * size, min((number + 1) * size, count))
+            return self._widened(take(held, rows))
 
         return data, train, Blocks(count, size, draw, labels.mean(axis=0))
 
@@ -301,3 +310,7 @@ class Custom(Task):
             return examples
         ones = np.ones((*examples.inputs.shape[:2], 1))
         return dataclasses.replace(examples, inputs=np.concatenate([examples.inputs, ones], axis=2))
+
+
+def _whole(held: Examples | StoredExamples) -> Examples:
+    return held if isinstance(held, Examples) else take(held, np.arange(len(held.labels)))

@@ -80,6 +80,14 @@ def test_a_sum_that_was_stopped_goes_on(tmp_path):
     np.testing.assert_array_equal(total.gram, whole.gram)
 
 
+def test_halves_that_a_killed_process_left_go_with_the_sum(tmp_path):
+    tree_sum(part, PARTS, tmp_path / "all.npz")
+    for name in ("all-0-4.npz", "all-4-7.npz", "other-0-4.npz"):
+        (tmp_path / name).write_bytes(b"")
+    assert tree_sum(part, PARTS, tmp_path / "all.npz").n_examples == 5 * PARTS
+    assert left(tmp_path) == ["all.npz", "other-0-4.npz"]
+
+
 def test_a_damaged_file_is_named(tmp_path):
     tree_sum(part, 1, tmp_path / "all-0-1.npz")
     (tmp_path / "all-1-2.npz").write_bytes(b"PK")

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import queue
 import shutil
 import signal
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
@@ -19,6 +20,7 @@ from pathkernel_datasets import pieces
 from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.groups import part_writer, sole_writer
+from pathkernel_datasets.lock import sole, turn
 from pathkernel_datasets.pieces import Piece, compute_pieces, draws_of, pieces_of
 from pathkernel_datasets.store import Store
 from pathkernel_datasets.study import Study
@@ -188,6 +190,20 @@ def test_parts_that_run_at_the_same_time_make_the_same_store(near, tmp_path):
     assert sum(reports[-1].total for reports in seen.values()) == 8
     assert all(reports[-1].done == reports[-1].total for reports in seen.values())
     assert compute_study(study(), path, part=(2, 3)) == 0
+
+
+def test_a_part_that_waits_says_so_and_a_check_waits_too(tmp_path):
+    path, told = tmp_path / "far.zarr", queue.SimpleQueue()
+    with ThreadPoolExecutor(2) as pool:
+        with turn(path), sole(path):
+            late = pool.submit(compute_study, study(), path, part=(1, 1), report=told.put)
+            assert told.get(timeout=60).doing.startswith("waiting for another part of")
+        assert late.result() == 8
+        with turn(path), sole(path):  # as a part that begins holds both for a moment
+            found = pool.submit(check, path)
+            with pytest.raises(TimeoutError):
+                found.result(timeout=0.2)
+        assert found.result().computed == 8
 
 
 def test_a_part_has_the_same_pieces_whatever_is_computed():

@@ -1,5 +1,6 @@
 """The task on a user's own files: the same results as the core, and every refusal."""
 
+import dataclasses
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors.numpy import save_file
 import pathkernel_core as pk
 from pathkernel_core.testing import TaskContract
 from pathkernel_datasets import pieces
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored import StoredStudy
@@ -166,7 +167,9 @@ def test_more_examples_than_are_held(tmp_path, data, layers, heads, many, name, 
     path = data(matrices(many, layers) if own else many, name)
     task = Custom(path, heads=None if own else heads, readout="mean", centred=True)
     check_blocks(task)
-    assert len(task.realise(0).train.labels) == 10
+    held = task.realise(0).train
+    assert len(held.labels) == 10
+    assert np.ptp(np.flatnonzero(np.isin(many["labels"], held.labels)) % 7) > 3  # of any period
     run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr", analyses=())
     study = open_store(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
     assert study.attrs["training_examples"] == MANY
@@ -181,8 +184,17 @@ def test_more_examples_than_are_held(tmp_path, data, layers, heads, many, name, 
     found = study.predictor_mean.sel(test_set="test")
     np.testing.assert_allclose(found, solution.predict(new).mean + mean, rtol=1e-8)
     left_out = pk.leave_one_out(solution, xi, labels)
-    error = np.mean((labels - left_out.mean)[::7] ** 2)
+    shown = np.random.default_rng(0).choice(MANY, 10, replace=False)
+    error = np.mean((labels - left_out.mean)[shown] ** 2)
     assert study.leave_one_out_squared_error == pytest.approx(error, rel=1e-7)
+
+
+def test_blocks_without_the_mean_of_all_are_told(tmp_path, data, heads, many, monkeypatch):
+    task = Custom(data(many, "data.npz"), heads, centred=True)
+    blocks = dataclasses.replace(task.blocks(0), label_mean=None)
+    monkeypatch.setattr(Custom, "blocks", lambda self, seed: blocks)
+    with pytest.raises(TaskError, match="the task 'custom' is centred and draws blocks"):
+        run_study(Study(task), tmp_path / "study.zarr")
 
 
 def test_workers_sum_the_same_once(tmp_path, data, heads, many, monkeypatch):
@@ -192,7 +204,8 @@ def test_workers_sum_the_same_once(tmp_path, data, heads, many, monkeypatch):
     with ThreadPoolExecutor(2) as executor:
         together = run_study(study, tmp_path / "both.zarr", analyses=(), executor=executor)
     xr.testing.assert_identical(alone.drop_attrs(), together.drop_attrs())
-    (one,), (other,) = (list((tmp_path / f"{n}-statistics").iterdir()) for n in ("alone", "both"))
+    files = [(tmp_path / f"{name}-statistics").glob("[!.]*") for name in ("alone", "both")]
+    (one,), (other,) = map(list, files)
     assert one.read_bytes() == other.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(pieces.Drawn, "sum_part", None)  # a wider grid takes what is summed
@@ -230,6 +243,14 @@ def test_many_features_are_no_matter_of_blocks(data, many, heads, monkeypatch):
         task = Custom(data(few, name), heads)
         assert task.blocks(0) is None
         np.testing.assert_array_equal(task.realise(0).train.inputs, few["inputs"])
+
+
+def test_few_that_are_left_of_many_are_held_whatever_the_file(data, many, heads):
+    whole = {key: many[key] for key in ("inputs", "labels")}
+    for name in ("data.npz", "data.zarr"):
+        task = Custom(data(whole, name), heads, test_fraction=0.6)
+        assert task.blocks(0) is None
+        assert len(task.realise(0).train.labels) == 28
 
 
 def test_what_is_wrong_in_a_block_is_told(tmp_path, data, layers, heads, many):
