@@ -5,7 +5,7 @@ factorisation. With A = K + T1 and α = A⁻¹Y, and [A⁻¹]_μμ the block of 
 
     f₋μ = y_μ − [A⁻¹]_μμ⁻¹ α_μ,        Cov₋μ = [A⁻¹]_μμ⁻¹  (with the observation noise)
 
-and both follow from the ordinary prediction f_μ, V_μ on the training examples, since
+Where the examples are not held, both follow from the ordinary prediction f_μ, V_μ on them, since
 α_μ = (y_μ − f_μ)/T and [A⁻¹]_μμ = (T1 − V_μ)/T². The order parameter has seen the labels that are
 left out: where it has fitted them, these numbers are optimistic.
 """
@@ -75,21 +75,24 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
         )
     targets = targets.reshape(shape[0], outputs)
     _check_labels(problem, targets)
-    step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
     posterior, factor = solution.posterior
-    parts = [
-        problem.posterior_covariances(posterior, factor, rows_of(xi, batch))
-        for batch in batches(shape[0], step)
-    ]
-    mean, covariance = (np.concatenate(part) for part in zip(*parts))
-    temperature = solution.temperature
-    left = temperature * np.eye(outputs) - covariance  # T² [A⁻¹]_μμ
-    residual = temperature * np.linalg.solve(left, (targets - mean)[..., None])[..., 0]
-    # y − f₋μ has the covariance T² (T1 − V)⁻¹
-    sign, log_det = np.linalg.slogdet(left)
-    fit = np.einsum("po,poq,pq->p", residual, left, residual) / temperature**2
-    log_det = 2 * outputs * math.log(temperature) - np.where(sign > 0, log_det, np.nan)
-    density = -0.5 * (fit + log_det + outputs * math.log(2 * math.pi))
+    if isinstance(problem.form, FeatureSpace):
+        step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
+        parts = [
+            problem.posterior_covariances(posterior, factor, rows_of(xi, batch))
+            for batch in batches(shape[0], step)
+        ]
+        mean, covariance = (np.concatenate(part) for part in zip(*parts))
+        temperature = solution.temperature
+        coefficients = (targets - mean) / temperature
+        precision = (np.eye(outputs) - covariance / temperature) / temperature
+    else:
+        coefficients, precision = problem.form.explained_labels(posterior.root)
+    residual = np.linalg.solve(precision, coefficients[..., None])[..., 0]  # y − f₋μ
+    sign, log_det = np.linalg.slogdet(precision)
+    log_det = np.where(sign > 0, log_det, np.nan)
+    fit = np.sum(residual * coefficients, axis=1)
+    density = 0.5 * (log_det - fit - outputs * math.log(2 * math.pi))
     found = targets - residual
     return LeaveOneOut(
         mean=found[:, 0] if outputs == 1 else found,

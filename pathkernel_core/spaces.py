@@ -81,11 +81,14 @@ class Posterior:
         arrays: (rows, n·C, N_0) → (rows,), k(x)ᵀ (K + T1)⁻¹ k(x) of Eq. 30.
     arrays : tuple
         What ``explained`` takes besides: a matrix of the training examples, and numbers.
+    root : array, shape (P·C, P·C), or None
+        L of K + T1 = LLᵀ, where the examples are held.
     """
 
     weights: Array
     explained: Callable[..., Array]
     arrays: tuple[Array, ...]
+    root: Array | None = None
 
 
 def per_output(features: Array, outputs: int) -> Array:
@@ -161,10 +164,16 @@ class ExampleSpace:
         rows, labels = self._rows
         factor = from_host(factor, rows)
         evaluate = compiled(_example_posterior, array_namespace(rows=rows))
-        weights, whitened = evaluate(rows, labels, factor, from_host(temperature, rows))
+        weights, whitened, root = evaluate(rows, labels, factor, from_host(temperature, rows))
         if not holds(finite(weights)):
             raise _not_positive_definite(self._kernel(rows, factor), temperature)
-        return Posterior(weights, _explained_by_examples, (whitened,))
+        return Posterior(weights, _explained_by_examples, (whitened,), root)
+
+    def explained_labels(self, root: Array) -> tuple[np.ndarray, np.ndarray]:
+        """(K + T1)⁻¹ Y (P, C) and the blocks of (K + T1)⁻¹ on its diagonal (P, C, C), from L."""
+        evaluate = compiled(_explained_labels, array_namespace(root=root))
+        coefficients, blocks = evaluate(root, self.labels)
+        return to_host(coefficients), to_host(blocks)
 
     def _kernel(self, rows: Array, factor: Array) -> Array:
         xp = array_namespace(rows=rows)
@@ -363,15 +372,25 @@ def _example_space(
 
 def _example_posterior(
     features: Array, labels: Array, factor: Array, temperature: Array
-) -> tuple[Array, Array]:
-    """Weights of the mean, and L⁻¹ Φ (B ⊗ 1)."""
+) -> tuple[Array, Array, Array]:
+    """Weights of the mean, L⁻¹ Φ (B ⊗ 1), and L of K + T1 = LLᵀ."""
     xp = array_namespace(features=features)
     mixed = _mix(features, factor, xp)
     kernel = xp.matmul(mixed, xp.matrix_transpose(mixed))
     lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
     whitened = solve_triangular(lower, mixed, xp)
     weights = xp.matmul(xp.matrix_transpose(whitened), solve_triangular(lower, labels, xp))
-    return xp.matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened
+    return xp.matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened, lower
+
+
+def _explained_labels(root: Array, labels: Array) -> tuple[Array, Array]:
+    xp = array_namespace(root=root)
+    inverse = invert_triangular(root, xp)
+    half = xp.matmul(inverse, xp.reshape(labels, (-1, 1)))
+    coefficients = xp.matmul(xp.matrix_transpose(inverse), half)
+    by_example = xp.permute_dims(xp.reshape(inverse, (-1, *labels.shape)), (1, 2, 0))
+    blocks = xp.matmul(by_example, xp.matrix_transpose(by_example))
+    return xp.reshape(coefficients, labels.shape), blocks
 
 
 def _explained_by_examples(mixed: Array, whitened: Array) -> Array:
