@@ -198,6 +198,17 @@ def tests_cupy(session):
     )
 
 
+@nox.session(python=PYTHON, default=False)
+def benchmarks_cupy(session):
+    """Compare on the GPU; figures go to benchmarks/results, under the device's name."""
+    if not GPU:
+        session.skip("no GPU: nvidia-smi is missing or fails")
+    session.install(".[sampling]", *_group("benchmark"), "cupy-cuda12x>=13.3")
+    parts = session.posargs or ("practice", "floor", "spaces", "streaming")
+    here = {"PYTHONPATH": "."} | ENVIRONMENT
+    session.run("python", "-m", "benchmarks.compare", *parts, "--backend", "cupy", env=here)
+
+
 @nox.session(python=PYTHON)
 def wheel(session):
     """Build the wheel and use it in an environment that has nothing else."""

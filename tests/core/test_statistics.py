@@ -1,5 +1,9 @@
 """Sums over training examples, however these are split, merged, kept and read."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 from fractions import Fraction
 
 import formulas
@@ -171,3 +175,26 @@ def test_symmetric_products_by_blocks(library, generator, monkeypatch):
     got = library.numpy(gram_matrix(there, array_namespace(rows=there)))
     np.testing.assert_allclose(got, rows.T @ rows, atol=1e-14)
     np.testing.assert_array_equal(got, got.T)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_examples_on_several_devices_are_summed_there():
+    """In a process of its own, since JAX fixes the number of devices when it begins."""
+    script = """
+import jax, numpy as np, pathkernel_core as pk
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+jax.config.update("jax_enable_x64", True)
+rng = np.random.default_rng(0)
+xi = rng.normal(size=(64, 4, 3))
+labels = np.sign(xi[:, 0, 0])
+mesh = Mesh(np.array(jax.devices()), ("examples",))
+spread = NamedSharding(mesh, PartitionSpec("examples"))
+there = [jax.device_put(array, spread) for array in (xi, labels)]
+assert len(there[0].sharding.device_set) == 4
+sums, want = pk.SufficientStatistics.of(*there), pk.SufficientStatistics.of(xi, labels)
+np.testing.assert_allclose(sums.gram, want.gram, rtol=0, atol=1e-12)
+np.testing.assert_allclose(sums.projections, want.projections, rtol=0, atol=1e-12)
+"""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | flags)
