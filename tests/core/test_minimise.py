@@ -17,6 +17,7 @@ from pathkernel_core import (
     gp_limit,
     minimise_action,
 )
+from pathkernel_core.minimise import _Evaluation, _History
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 
@@ -488,3 +489,17 @@ def test_jax_compiles_few_programs_for_another_number_of_examples(generator):
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
     assert 3 < len(programs) < 14
+
+
+def test_the_flattest_of_the_lowest_steps_is_the_solution():
+    """A step that lies higher is none, however flat; of those that rounding hides the flattest."""
+
+    def flattest(*steps):
+        history = _History()
+        for action, norm in steps:
+            history.append(_Evaluation([], action, 0.0, norm))
+        return history.flattest.gradient_norm
+
+    assert flattest((5.0, 1e-9), (1.0, 1e-2)) == 1e-2
+    assert flattest((5.0, 1e-9), (1.0, 1e-2), (1.0 + 1e-13, 1e-4)) == 1e-4
+    assert flattest((1.0, 1e-4), (1.0 - 1e-13, 1e-2)) == 1e-4
