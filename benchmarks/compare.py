@@ -1,6 +1,7 @@
 """Side-by-side comparisons: ``python -m benchmarks.compare [PART ...]``, all parts by default.
 
 practice   minimise_action against today's practice: Adam through automatic differentiation
+gpytorch   one evaluation against GPyTorch's of the same marginal likelihood
 floor      one evaluation against the BLAS calls that it cannot do without
 spaces     kernel space against example space, and the sampler's feature space against the core's
 streaming  more examples than memory: seconds and peak memory
@@ -192,6 +193,44 @@ def _practice_device(options: argparse.Namespace) -> str:
 
     cuda = options.backend == "cupy" or options.device != "cpu"
     return "cuda" if cuda and torch.cuda.is_available() else "cpu"
+
+
+def gpytorch(options: argparse.Namespace) -> dict:
+    """Energy and gradient against GPyTorch's, in turn, on one core."""
+    if importlib.util.find_spec("gpytorch") is None:
+        console.print("GPyTorch is not installed; it is left out")
+        return {}
+    from benchmarks.gaussian_process import MarginalLikelihood
+
+    console.print("One evaluation of the energy and its gradient, and GPyTorch's of the same")
+    table = Table()
+    for heading in ("problem", "P × n × N_0", "GPyTorch, ms", "ours, ms", "ratio", "difference"):
+        table.add_column(heading, justify="right")
+    figures = {}
+    for problem in (
+        problems.markov(options.seed),
+        problems.images(options.seed, heads=options.image_heads),
+    ):
+        kernels = pk.PathKernels(problem.xi, problem.labels)
+        features = kernels.form.features
+        factor = np.tril(_some_factor(kernels.n_paths))
+        theirs = MarginalLikelihood(features, problem.labels, factor, problem.temperature)
+        ours = _evaluation(kernels, factor, problem.temperature)
+        (their_energy, their_gradient), (energy, gradient) = theirs(), ours()
+        gradient = 2 * gradient @ factor
+        difference = abs(their_gradient - gradient).max() / abs(gradient).max()
+        difference = max(difference, abs(their_energy - energy) / abs(energy))
+        rounds = 200 if kernels.n_examples < 200 else 20
+        seconds = alternate({"theirs": theirs, "ours": ours}, rounds)
+        ratio = seconds["theirs"] / seconds["ours"]
+        table.add_row(
+            problem.name, " × ".join(map(str, features.shape)),
+            *(f"{1e3 * value:.3f}" for value in seconds.values()), f"{ratio:.1f}",
+            f"{difference:.0e}",
+        )  # fmt: skip
+        figures[problem.name] = {**seconds, "ratio": ratio, "difference": difference}
+    console.print(table)
+    return figures
 
 
 def floor(options: argparse.Namespace) -> dict:
@@ -394,6 +433,7 @@ def _verdict(what: str, value: str, reached: bool, required: str) -> None:
 
 PARTS = {
     "practice": practice,
+    "gpytorch": gpytorch,
     "floor": floor,
     "spaces": spaces,
     "streaming": streaming,
