@@ -28,7 +28,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import correct_study, open_correction
 from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
-from pathkernel_sampling.figures import save_sample_figures
+from pathkernel_sampling.figures import predictors, save_sample_figures
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import SampleStore, open_samples, runs
 from pathkernel_sampling.sample_tables import Theory, order_parameter_table, predictor_table
@@ -385,6 +385,11 @@ def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler, task
     theory = Theory.of(open_store(path), run)
     table = predictor_table(run, theory)
     assert table.row_count == 2
+    assert (str(table.columns[1].header) == "sampled") == (task is Cycle), "one measure needs no name"
+    for axis, label in zip(predictors(open_store(path), run).axes, theory.labels):
+        drawn = {group.get_label(): len(group.lines[0].get_xdata()) for group in axis.containers}
+        signs = {"label > 0": int((label > 0).sum()), "label ≤ 0": int((label <= 0).sum())}
+        assert drawn == (signs if task is Cycle else {"test example": label.notnull().sum()})
     if task is Shifted:
         assert abs(mean.mean() - 50) < 1, "what was centred is moved back"
         assert list(map(str, table.columns[1].cells)) == ["R²\nMSE\nln p(y)"] * 2
