@@ -28,6 +28,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import correct_study, open_correction
 from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
+from pathkernel_sampling.ensemble import Chains
 from pathkernel_sampling.figures import predictors, save_sample_figures
 from pathkernel_sampling.run import sample_study
 from pathkernel_sampling.sample_store import SampleStore, open_samples, runs
@@ -131,7 +132,11 @@ def test_the_predictor_is_that_of_its_draw(study, reference):
         np.testing.assert_allclose(found, np.diag(kernel)[10:] - explained, rtol=1e-5, atol=1e-7)
 
 
-def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(study, reference):
+def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(
+    study, reference, monkeypatch
+):
+    key, used = Chains.key, []
+    monkeypatch.setattr(Chains, "key", lambda *of: used.append(of[1:]) or key(*of))
     group = sample_study(study, "order-parameter", draws=15, **POINT)
     assert open_samples(study, group)["posterior"].sizes["draw"] == 20, "rounded up to thin"
     sample_study(study, "order-parameter", draws=70, jobs=2, **POINT)
@@ -141,6 +146,7 @@ def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(study, r
     with Pickling(2) as executor:
         sample_study(study, "order-parameter", draws=120, executor=executor, **POINT)
     assert_same(arrays(study, group), reference)
+    assert sorted(used) == [(chain, step) for chain in (0, 1) for step in range(13)], "none twice"
 
 
 def test_workers_warm_up_as_threads_do(original, reference, tmp_path):
