@@ -159,25 +159,27 @@ def _run_task(
     if backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
-    from pathkernel_datasets.study import Study
-    from pathkernel_datasets.sweep import run_study
-    from pathkernel_datasets.watching import showing_progress
     from pathkernel_datasets.workers import workers
 
-    study = Study(task, widths, temperatures, seeds, backend, dtype, variances, sweep)
     out = Path(f"{task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with workers(jobs, scheduler) as executor, showing_progress() as report:
-            dataset = run_study(
-                study,
-                out,
-                analyses=plugins.analyses.values(),
-                executor=executor,
-                part=part,
-                threads=threads,
-                report=report,
-            )
+        with workers(jobs, scheduler) as executor:  # which import while this process does
+            from pathkernel_datasets.study import Study
+            from pathkernel_datasets.sweep import run_study
+            from pathkernel_datasets.watching import showing_progress
+
+            study = Study(task, widths, temperatures, seeds, backend, dtype, variances, sweep)
+            with showing_progress() as report:
+                dataset = run_study(
+                    study,
+                    out,
+                    analyses=plugins.analyses.values(),
+                    executor=executor,
+                    part=part,
+                    threads=threads,
+                    report=report,
+                )
     except KeyboardInterrupt:
         kept = (
             f"What is computed is in {out}; run"
