@@ -20,6 +20,7 @@ from pathkernel_core.order_parameter import (
     head_scores,
     order_parameter_from_weights,
     path_weights,
+    skip_scores,
 )
 from pathkernel_core.predictor import (
     Alignment,
@@ -70,5 +71,6 @@ __all__ = [
     "regression",
     "row_batches",
     "same_path_kernels",
+    "skip_scores",
     "total_kernel",
 ]

@@ -2,7 +2,8 @@
 
 Order parameters are a chain U_1, …, U_L, u_a of symmetric positive definite matrices; the first has
 the size of the number of paths times outputs, the last C × C. All of them are small and live on the
-host; only the energy touches the examples, through a Space.
+host; only the energy touches the examples, through a Space. Where layer ℓ has a skip connection,
+the leading block of U_ℓ is U_{ℓ+1}, and its prior concerns the other rows and columns.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ def partial_trace(matrix: np.ndarray, heads: int) -> np.ndarray:
 
 def gp_order_parameters(network: Network) -> tuple[np.ndarray, ...]:
     """Order parameters of the Gaussian process limit N → ∞: products of variances, diagonal."""
-    scales = np.cumprod(network.order_parameter_variances[::-1])[::-1]
-    return tuple(scale * np.eye(size) for scale, size in zip(scales, network.sizes))
+    above = network.variances[-1] * np.ones(network.outputs)
+    diagonals = [above]
+    for level, (_, variance, shared) in reversed(list(enumerate(_levels(network)[:-1]))):
+        of_heads = np.tile(variance * above, network.heads[level])
+        above = np.concatenate([above[:shared], of_heads])
+        diagonals.insert(0, above)
+    return tuple(map(np.diag, diagonals))
 
 
 def entropy(network: Network, order_parameters: Sequence[np.ndarray]) -> float:
@@ -34,7 +40,8 @@ def entropy(network: Network, order_parameters: Sequence[np.ndarray]) -> float:
     ----------
     network : Network
     order_parameters : sequence of L + 1 arrays
-        U_1, …, U_L, u_a with the sizes ``network.sizes``.
+        U_1, …, U_L, u_a with the sizes ``network.sizes``. Where a skip connection repeats one as a
+        block of the one before, it must be that block, which is not checked.
 
     Returns
     -------
@@ -48,13 +55,12 @@ def entropy(network: Network, order_parameters: Sequence[np.ndarray]) -> float:
     if not all(map(math.isfinite, log_dets)):
         return math.inf
     total = 0.0
-    for level, (width, variance) in enumerate(_levels(network)):
+    for level, (width, variance, shared) in enumerate(_levels(network)):
         if level < network.n_layers:
-            heads = network.heads[level]
-            above = order_parameters[level + 1]
-            traced = partial_trace(order_parameters[level], heads)
+            above, below = order_parameters[level + 1], order_parameters[level]
+            traced = partial_trace(below[shared:, shared:], network.heads[level])
             trace = np.trace(np.linalg.solve(above, traced))
-            normaliser = heads * log_dets[level + 1]
+            normaliser = network.branches[level] * log_dets[level + 1]
         else:
             trace, normaliser = np.trace(order_parameters[level]), 0.0
         total += width * (trace / variance - log_dets[level] + normaliser)
@@ -64,27 +70,33 @@ def entropy(network: Network, order_parameters: Sequence[np.ndarray]) -> float:
 def entropy_gradient(
     network: Network, order_parameters: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, ...]:
-    """Gradients of the entropy with respect to U_1, …, U_L, u_a, each with the others fixed."""
+    """Gradients of the entropy with respect to U_1, …, U_L, u_a, each with the others fixed.
+
+    Also where a skip connection repeats one as a block of the one before: the gradient in that one
+    alone is the sum of both.
+    """
     inverses = [np.linalg.inv(matrix) for matrix in order_parameters]
     levels = _levels(network)
     gradients = []
-    for level, (width, variance) in enumerate(levels):
+    for level, (width, variance, shared) in enumerate(levels):
         inverse = inverses[level]
         if level < network.n_layers:
-            prior = np.kron(np.eye(network.heads[level]), inverses[level + 1])
+            prior = np.kron(np.eye(network.branches[level]), inverses[level + 1])
+            prior[:shared, :shared] = 0.0
         else:
             prior = np.eye(network.outputs)
         gradient = width * (prior / variance - inverse)
         if level > 0:
-            below_width, below_variance = levels[level - 1]
-            heads = network.heads[level - 1]
-            traced = partial_trace(order_parameters[level - 1], heads)
+            below_width, below_variance, shared = levels[level - 1]
+            below = order_parameters[level - 1][shared:, shared:]
+            traced = partial_trace(below, network.heads[level - 1])
             gradient += below_width * (
-                heads * inverse - inverse @ traced @ inverse / below_variance
+                network.branches[level - 1] * inverse - inverse @ traced @ inverse / below_variance
             )
         gradients.append(gradient)
     return tuple(gradients)
 
 
-def _levels(network: Network) -> list[tuple[float, float]]:
-    return list(zip(network.degrees_of_freedom, network.order_parameter_variances))
+def _levels(network: Network) -> list[tuple[float, float, int]]:
+    variances, shared = network.order_parameter_variances, network.shared_sizes
+    return list(zip(network.degrees_of_freedom, variances, shared))

@@ -15,13 +15,14 @@ from pathkernel_core.backend import (
     array_namespace,
     batches,
     compiled,
+    from_host,
     holds,
     joined,
     not_overflown,
     real_floating,
     rows_of,
 )
-from pathkernel_core.network import positive
+from pathkernel_core.network import Skips, positive, skips_of_layers
 
 Readout = Literal["first", "last", "mean"] | int
 
@@ -237,6 +238,7 @@ def attentioned_inputs(
     layers: Sequence[Layer],
     readout: Readout = "last",
     batch_size: int | None = None,
+    skips: Skips = None,
 ) -> Array:
     """Inputs averaged by the attention along every path, ξ^π (Eq. 7).
 
@@ -250,11 +252,14 @@ def attentioned_inputs(
         Token at which the network is read out, or the mean over tokens.
     batch_size : int, optional
         Examples computed at once. The default keeps each intermediate array within 16 MiB.
+    skips : optional
+        Skip connections as of :class:`Network`: a path that skips a layer has the identity there
+        for attention. Their strengths do not matter here.
 
     Returns
     -------
     array, shape (P, n, N_0)
-        Attentioned inputs, unscaled, paths in index order (first layer slowest).
+        Attentioned inputs, unscaled, paths in index order (first layer slowest, a skip first).
 
     Raises
     ------
@@ -281,20 +286,21 @@ def attentioned_inputs(
                 f"but inputs holds {examples}"
             )
     token = _readout_token(readout, tokens)
+    skipped = [skip is not None for skip in skips_of_layers(skips, len(layers))]
     if batch_size is None:
-        batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers))
+        batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers, skipped))
     elif batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
     with np.errstate(over="ignore", invalid="ignore"):
         parts = [
-            _attentioned_batch(inputs, layers, token, batch, xp)
+            _attentioned_batch(inputs, layers, skipped, token, batch, xp)
             for batch in batches(examples, batch_size)
         ]
     xi = joined(parts)
     return not_overflown("the attentioned inputs", xi, "rescale inputs or heads")
 
 
-def _elements_per_example(inputs: Array, layers: Sequence[Layer]) -> int:
+def _elements_per_example(inputs: Array, layers: Sequence[Layer], skipped: Sequence[bool]) -> int:
     """Size of the largest intermediate array: scores, queries and keys, or weights along paths."""
     _, tokens, width = inputs.shape
     inner = [
@@ -302,18 +308,31 @@ def _elements_per_example(inputs: Array, layers: Sequence[Layer]) -> int:
         tokens,
         *(layer.queries.shape[1] for layer in layers if hasattr(layer, "queries")),
     ]
-    heads = [layer.n_heads for layer in layers]
+    heads = [layer.n_heads + skip for layer, skip in zip(layers, skipped)]
     return tokens * max(max(heads) * max(inner), math.prod(heads))
 
 
 def _attentioned_batch(
-    inputs: Array, layers: Sequence[Layer], token: int | None, batch: slice, xp: Any
+    inputs: Array,
+    layers: Sequence[Layer],
+    skipped: Sequence[bool],
+    token: int | None,
+    batch: slice,
+    xp: Any,
 ) -> Array:
     inputs = rows_of(inputs, batch)
     omega = layers[-1].select(batch).attention(inputs, query=token)
     weights = compiled(_over_queries, xp)(omega)
-    for layer in reversed(layers[:-1]):
-        weights = compiled(_continued, xp)(layer.select(batch).attention(inputs), weights)
+    if skipped[-1]:
+        tokens = inputs.shape[1]
+        read = np.full(tokens, 1 / tokens) if token is None else np.eye(tokens)[token]
+        read = np.tile(read, (inputs.shape[0], 1, 1))
+        weights = joined([from_host(read, inputs), weights], axis=1)
+    for layer, skip in reversed(list(zip(layers[:-1], skipped))):
+        above, attention = weights, layer.select(batch).attention(inputs)
+        weights = compiled(_continued, xp)(attention, above)
+        if skip:
+            weights = joined([above, weights], axis=1)
     return xp.matmul(weights, inputs)
 
 

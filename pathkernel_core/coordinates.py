@@ -9,6 +9,10 @@ triangular, the entropy is a sum of independent terms Σ_ℓ N_{ℓ-1} [|X_ℓ|�
 constant, with the Gaussian process limit at X = 1 and a Hessian near 2 N_{ℓ-1} there. That is why a
 quasi-Newton method needs few evaluations, and why no order parameter has to be inverted. It is the
 deterministic counterpart of the Bartlett decomposition of the Wishart hierarchy.
+
+A skip connection repeats U_{ℓ+1} as the leading block of U_ℓ: one more block of rows in X_ℓ, the
+first, which is 1/σ_ℓ and no coordinate. The rows below it, of the heads, are as they were, with as
+many columns more, in which the limit is at 0.
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ class _Level:
     """One order parameter of the chain: its size, and where its coordinates stand."""
 
     size: int
-    heads: int  # blocks of rows, one for each head of its layer; 1 for the readout
+    branches: int  # blocks of rows, one for a skip and each head of its layer; 1 for the readout
+    shared: int  # rows of a skip, which are fixed
     scale: float  # σ_ℓ
     weight: float  # degrees of freedom over N
     part: slice  # of all coordinates
@@ -36,24 +41,35 @@ class _Level:
     diagonal: np.ndarray  # which of the part are on the diagonal
 
     def blocks(self, matrix: np.ndarray) -> np.ndarray:
-        """Rows of a matrix split by the heads of this layer: (H, m, columns)."""
-        return matrix.reshape(self.heads, -1, matrix.shape[1])
+        """Rows of a matrix split by the branches of this layer: (branches, m, columns)."""
+        return matrix.reshape(self.branches, -1, matrix.shape[1])
+
+    def of_heads(self, blocks: np.ndarray) -> np.ndarray:
+        """Blocks without that of the skip."""
+        return blocks[bool(self.shared) :]
+
+
+def held_entries(size: int, shared: int) -> np.ndarray:
+    """Mask (size, size) of the entries of X_ℓ that are coordinates, row by row."""
+    held = np.tri(size, dtype=bool)
+    held[:shared] = False
+    return held
 
 
 def _levels(network: Network) -> list[_Level]:
     levels, start = [], 0
-    for size, heads, variance, degrees in zip(
+    for size, branches, shared, variance, degrees in zip(
         network.sizes,
-        (*network.heads, 1),
+        (*network.branches, 1),
+        network.shared_sizes,
         network.order_parameter_variances,
         network.degrees_of_freedom,
     ):
-        rows = np.arange(size)
-        part = slice(start, start := start + size * (size + 1) // 2)
-        diagonal = rows * (rows + 3) // 2
-        held = np.tri(size, dtype=bool)
-        weight = degrees / network.width
-        levels.append(_Level(size, heads, math.sqrt(variance), weight, part, held, diagonal))
+        held = held_entries(size, shared)
+        part = slice(start, start := start + int(held.sum()))
+        diagonal = np.flatnonzero(np.eye(size, dtype=bool)[held])
+        scale, weight = math.sqrt(variance), degrees / network.width
+        levels.append(_Level(size, branches, shared, scale, weight, part, held, diagonal))
     return levels
 
 
@@ -64,13 +80,18 @@ class ChainCoordinates:
         self.network = network
         self._levels = _levels(network)
         self._constant = -sum(
-            2 * level.weight * level.size * math.log(level.scale) for level in self._levels
+            2 * level.weight * len(level.diagonal) * math.log(level.scale) for level in self._levels
         )
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return self._levels[-1].part.stop
 
     @property
     def curvature(self) -> np.ndarray:
         """Diagonal of the entropy's Hessian (per N) at the Gaussian process limit."""
-        curvature = np.empty(self._levels[-1].part.stop)
+        curvature = np.empty(self.size)
         for level in self._levels:
             part = curvature[level.part]
             part[:] = 2 * level.weight
@@ -80,7 +101,7 @@ class ChainCoordinates:
     @property
     def gp_limit(self) -> np.ndarray:
         """Coordinates of the Gaussian process limit: the origin."""
-        return np.zeros(self._levels[-1].part.stop)
+        return np.zeros(self.size)
 
     def relative_factors(self, coordinates: np.ndarray) -> list[np.ndarray]:
         """Triangular matrices X_1, …, X_a."""
@@ -89,6 +110,7 @@ class ChainCoordinates:
             part = coordinates[level.part].copy()
             part[level.diagonal] = np.exp(part[level.diagonal])
             factor = np.zeros(level.held.shape)
+            factor.flat[: level.shared * level.size : level.size + 1] = 1 / level.scale
             factor[level.held] = part
             factors.append(factor)
         return factors
@@ -123,7 +145,8 @@ class ChainCoordinates:
         """Entropy divided by N."""
         total = self._constant
         for level, factor in zip(self._levels, relative):
-            logs = np.log(factor.diagonal()).sum()
+            factor = factor[level.shared :]
+            logs = np.log(factor.diagonal(level.shared)).sum()
             total += level.weight * (np.vdot(factor, factor) - 2 * logs)
         return float(total)
 
@@ -157,7 +180,7 @@ class ChainCoordinates:
         energy_gradient : array
             Gradient of the energy per N with respect to U_1.
         """
-        gradient = np.empty(self._levels[-1].part.stop)
+        gradient = np.empty(self.size)
         # with respect to B_ℓ, from B_1 up; BLAS reads the transposes of C-ordered arrays
         trmm = scipy.linalg.blas.dtrmm
         down = trmm(2.0, factors[0].T, np.ascontiguousarray(energy_gradient).T).T
@@ -171,7 +194,7 @@ class ChainCoordinates:
             slope += 2 * level.weight * factor
             part = gradient[level.part]
             part[:] = slope[level.held]
-            part[level.diagonal] *= factor.diagonal()
+            part[level.diagonal] *= factor.diagonal()[level.shared :]
             part[level.diagonal] -= 2 * level.weight
         return gradient
 
@@ -183,16 +206,18 @@ class ChainCoordinates:
     ) -> float:
         """Largest entry of the gradients of the action per N in U_1, …, u_a, the others fixed.
 
-        Those of :func:`pathkernel_core.entropy_gradient`, and of the energy; parameters as for
+        Those of :func:`pathkernel_core.entropy_gradient`, and of the energy; where a skip repeats
+        an order parameter as a block of the one below, in that one. Parameters as for
         :meth:`gradient`. Raises ``numpy.linalg.LinAlgError`` if a factor is singular.
         """
         inverses = [_inverse(factor) for factor in factors]
         precisions = [inverse.T @ inverse for inverse in inverses]
-        largest = []
+        slopes = []
         for number, level in enumerate(self._levels):
             slope = -level.weight * precisions[number]
-            blocks = slope.reshape((level.heads, level.size // level.heads) * 2)
+            blocks = slope.reshape((level.branches, level.size // level.branches) * 2)
             blocks = np.einsum("hahb->hab", blocks)  # a view of those on the diagonal
+            blocks = level.of_heads(blocks)
             prior = level.weight / level.scale**2
             if number + 1 < len(factors):
                 blocks += prior * precisions[number + 1]
@@ -202,13 +227,16 @@ class ChainCoordinates:
                 slope += energy_gradient
             else:
                 below, parts = self._levels[number - 1], relative[number - 1]
-                parts = below.blocks(parts)
+                parts = below.of_heads(below.blocks(parts))
                 excess = -np.matmul(parts, parts.transpose(0, 2, 1)).sum(axis=0)
-                excess.flat[:: level.size + 1] += below.heads
+                excess.flat[:: level.size + 1] += below.branches
                 inverse = inverses[number]
                 slope += inverse.T @ (below.weight * excess) @ inverse
-            largest += [slope.max(), -slope.min()]
-        return float(np.max(largest))
+            slopes.append(slope)
+        for number, level in reversed(list(enumerate(self._levels[:-1]))):
+            if level.shared:
+                slopes[number][: level.shared, : level.shared] += slopes.pop(number + 1)
+        return float(np.max([abs(slope).max() for slope in slopes]))
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:

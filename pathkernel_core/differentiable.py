@@ -33,7 +33,7 @@ from pathkernel_core.backend import (
     real_floating,
     to_host,
 )
-from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.coordinates import ChainCoordinates, held_entries
 from pathkernel_core.kernels import PathKernels, posterior_moments
 from pathkernel_core.minimise import Prediction, minimise_action
 from pathkernel_core.network import Network
@@ -61,7 +61,7 @@ class DifferentiableSolution:
     action: Array
     log_evidence: Array
     order_parameter: Array = field(repr=False)
-    _factor: Array = field(repr=False)  # of σ²_0 U
+    _factor: Array = field(repr=False)  # of σ²_0 n c_π c_π' U
     _form: Space = field(repr=False)
     _temperature: Array = field(repr=False)
     _example: tuple[int, int] = field(repr=False)  # shape (n, N_0) of an example
@@ -159,6 +159,7 @@ def differentiable_solution(
     evaluate = compiled(_near_minimum, xp, static=("network", "space"))
     action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=space)
     scaled = factor / xp.sqrt(variances[0])
+    factor = _path_scales(network, xi) * factor
     return DifferentiableSolution(
         action=action,
         log_evidence=log_evidence,
@@ -192,7 +193,8 @@ def _near_minimum(
     coordinates = minimum - xp.linalg.solve(hessian, slope[:, None])[:, 0]
 
     above_limit = action(minimum, theta)
-    sizes = [degrees * size for degrees, size in _levels(network)]
+    free = [size - shared for size, shared in zip(network.sizes, network.shared_sizes)]
+    sizes = [degrees * size for degrees, size in zip(network.degrees_of_freedom, free)]
     at_limit = sum(sizes) - xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
     n_labels = labels.shape[0] * labels.shape[1]
     defined = 1.0 if all(width >= size for width, size in _levels(network)) else math.nan
@@ -229,8 +231,7 @@ def _minimum(
         solution = minimise_action(problem, at, float(temperature), tolerance=tolerance)
         return ChainCoordinates(at).from_factors(solution.factors)
 
-    count = sum(size * (size + 1) // 2 for size in network.sizes)
-    return host_callback(solve, (count,), *fixed)
+    return host_callback(solve, (ChainCoordinates(network).size,), *fixed)
 
 
 def _form(xi: Array, labels: Array, space: str) -> Space:
@@ -251,10 +252,13 @@ def _action(
     network: Network,
     space: str,
 ) -> Array:
-    """Action S less the entropy of the Gaussian process limit, Σ N_{ℓ-1} m_ℓ (1 − ln σ²_ℓ)."""
+    """Action S less the entropy of the Gaussian process limit, Σ N_{ℓ-1} m_ℓ (1 − ln σ²_ℓ).
+
+    With m_ℓ the size of U_ℓ, less the rows that a skip connection repeats.
+    """
     xp = array_namespace(coordinates=coordinates)
-    energy = _form(xi, labels, space).energy(_factor(coordinates, variances, network), temperature)
-    total = energy
+    factor = _path_scales(network, xi) * _factor(coordinates, variances, network)
+    total = _form(xi, labels, space).energy(factor, temperature)
     for (degrees, _), factor in zip(_levels(network), _relative(coordinates, network)):
         below = factor * from_host(np.tri(factor.shape[0], k=-1), factor)
         logs = 2 * xp.log(xp.linalg.diagonal(factor))
@@ -263,15 +267,14 @@ def _action(
 
 
 def _relative(coordinates: Array, network: Network) -> list[Array]:
-    """Triangular matrices X_1, …, X_a, as :class:`ChainCoordinates` defines them."""
+    """Matrices X_1, …, X_a of :class:`ChainCoordinates`, but for 1/σ_ℓ in the rows of a skip."""
     xp = array_namespace(coordinates=coordinates)
     zero = coordinates.shape[0]
     padded = xp.concat([coordinates, 0 * coordinates[:1]])
     factors, start = [], 0
-    for size in network.sizes:
-        place = np.full((size, size), zero)
-        entries = np.tril_indices(size)
-        place[entries] = np.arange(start, start := start + len(entries[0]))
+    for size, shared in zip(network.sizes, network.shared_sizes):
+        place, held = np.full((size, size), zero), held_entries(size, shared)
+        place[held] = np.arange(start, start := start + int(held.sum()))
         place = from_host(place.reshape(-1), coordinates, xp.int64)
         entries = xp.reshape(xp.take(padded, place, axis=0), (size, size))
         logs = xp.linalg.diagonal(entries)
@@ -279,11 +282,19 @@ def _relative(coordinates: Array, network: Network) -> list[Array]:
     return factors
 
 
+def _path_scales(network: Network, like: Array) -> Array:
+    return from_host(network.path_scales[:, None], like)
+
+
 def _factor(coordinates: Array, variances: Array, network: Network) -> Array:
     """Factor of σ²_0 U_1, lower triangular."""
     xp = array_namespace(coordinates=coordinates)
     *layers, above = _relative(coordinates, network)
-    for heads, relative in zip(reversed(network.heads), reversed(layers)):
-        blocks = xp.reshape(relative, (heads, -1, relative.shape[1]))
+    for level, relative in reversed(list(enumerate(layers))):
+        shared = network.shared_sizes[level]
+        if shared:
+            skip = relative[:shared, :] / xp.sqrt(variances[1 + level])
+            relative = xp.concat([skip, relative[shared:, :]])
+        blocks = xp.reshape(relative, (network.branches[level], -1, relative.shape[1]))
         above = xp.reshape(xp.matmul(above, blocks), relative.shape)
     return xp.sqrt(xp.prod(variances)) * above

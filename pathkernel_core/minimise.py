@@ -28,7 +28,7 @@ from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels, predictor_mean
 from pathkernel_core.network import Network, positive
 from pathkernel_core.notebook import matrix, table
-from pathkernel_core.order_parameter import head_scores
+from pathkernel_core.order_parameter import head_scores, skip_scores
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.spaces import Posterior
 
@@ -122,6 +122,11 @@ class Solution:
         """Score of every head, layer by layer: see :func:`pathkernel_core.head_scores`."""
         return head_scores(self.network, self.order_parameter)
 
+    @property
+    def skip_scores(self) -> np.ndarray:
+        """Score of every skip connection: see :func:`pathkernel_core.skip_scores`."""
+        return skip_scores(self.network, self.order_parameter)
+
     def _repr_html_(self) -> str:
         network, scores = self.network, enumerate(self.head_scores, start=1)
         about = {
@@ -134,6 +139,8 @@ class Solution:
             "problem": repr(self.problem),
             **{f"head scores, layer {n}": " ".join(f"{x:.2f}" for x in row) for n, row in scores},
         }
+        if network.branches != network.heads:
+            about["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
         outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
         labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
         order_parameter = to_host(self.order_parameter)
@@ -223,8 +230,9 @@ class Solution:
 
     @cached_property
     def posterior(self) -> tuple[Posterior, np.ndarray]:
-        """Gaussian posterior of the predictor, and the factor of σ²_0 U it is taken at."""
-        factor = math.sqrt(self.network.variances[0]) * self.factors[0]
+        """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
+        scales = self.network.path_scales[:, None]
+        factor = math.sqrt(self.network.variances[0]) * (scales * self.factors[0])
         return self.problem.form.posterior(factor, self.temperature), factor
 
 
@@ -389,6 +397,7 @@ class _Action:
     def __init__(self, problem: PathKernels, network: Network, temperature: float):
         self.problem, self.network, self.temperature = problem, network, temperature
         self.coordinates = ChainCoordinates(network)
+        self._scales = network.path_scales[:, None]
         self.evaluations, self.limit = 0, math.inf
 
     def __call__(self, coordinates: np.ndarray) -> quasi_newton.Iterate:
@@ -401,7 +410,7 @@ class _Action:
             factors = self.coordinates.factors(relative)
         try:
             energy, gradient = self.problem.form.energy_and_gradient(
-                math.sqrt(variance) * factors[0], self.temperature
+                math.sqrt(variance) * factors[0], self.temperature, self._scales
             )
             energy, gradient = energy / width, gradient * (variance / width)
             entropy = self.coordinates.entropy(relative)
@@ -446,11 +455,11 @@ def _solution(
 def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
     if not isinstance(start, Solution):
         raise TypeError(f"start must be a Solution, not {type(start).__name__}")
-    sizes = tuple(map(len, start.factors))
-    if sizes != coordinates.network.sizes:
+    found, network = start.network, coordinates.network
+    if found.sizes != network.sizes or found.shared_sizes != network.shared_sizes:
         raise ValueError(
-            f"start has order parameters of sizes {sizes}, but this network "
-            f"needs {coordinates.network.sizes}; start from a network with the same heads"
+            f"start has order parameters of sizes {found.sizes}, but this network "
+            f"needs {network.sizes}; start from a network with the same heads and skip connections"
         )
     return coordinates.from_factors(start.factors)
 
@@ -460,9 +469,10 @@ def _check_network(problem: PathKernels, network: Network) -> None:
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
     if network.n_paths != problem.n_paths:
+        skips = f" and skips {network.skips}" if network.branches != network.heads else ""
         raise ValueError(
-            f"network has heads {network.heads}, hence {network.n_paths} paths, but the problem "
-            f"has {problem.n_paths} paths; build both from the same layers"
+            f"network has heads {network.heads}{skips}, hence {network.n_paths} paths, but the "
+            f"problem has {problem.n_paths} paths; build both from the same layers"
         )
     if network.outputs != problem.outputs:
         raise ValueError(

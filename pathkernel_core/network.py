@@ -13,6 +13,8 @@ import numpy as np
 
 from pathkernel_core.notebook import table
 
+Skips = float | None | Sequence[float | None]
+
 
 @dataclass(frozen=True)
 class Network:
@@ -29,11 +31,16 @@ class Network:
         numbers, or one number for all of them.
     outputs : int
         Number C of network outputs.
+    skips : float or None, or sequence of L of them, optional
+        Strengths s_ℓ ≥ 0 of skip connections, x^ℓ = s_ℓ x^{ℓ-1} + (what the heads add), or one
+        number for all layers. None, the default, for a layer without: its paths take a head. A
+        layer with one has paths past its heads, too, whose head is 0.
 
     Raises
     ------
     ValueError
-        If a number is missing, zero, negative or not finite.
+        If a number is missing, zero, negative or not finite, or a layer with a skip connection has
+        another width than the one below.
     TypeError
         If something else stands where a number should.
 
@@ -41,12 +48,15 @@ class Network:
     --------
     >>> Network(heads=(2, 2), widths=10).path_labels
     ('1-1', '1-2', '2-1', '2-2')
+    >>> Network(heads=(2, 1), widths=10, skips=(0.7, None)).path_labels
+    ('skip-1', '1-1', '2-1')
     """
 
     heads: tuple[int, ...]
     widths: tuple[float, ...]
     variances: tuple[float, ...] = (1.0,)
     outputs: int = 1
+    skips: tuple[float | None, ...] = ()
 
     def __init__(
         self,
@@ -54,6 +64,7 @@ class Network:
         widths: float | Sequence[float],
         variances: float | Sequence[float] = 1.0,
         outputs: int = 1,
+        skips: Skips = None,
     ):
         heads = _whole_numbers("heads", (heads,) if isinstance(heads, numbers.Number) else heads)
         if not heads:
@@ -68,6 +79,15 @@ class Network:
             "variances",
             _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
         )
+        object.__setattr__(self, "skips", skips_of_layers(skips, layers))
+        for layer, skip in enumerate(self.skips, start=1):
+            below, above = self.widths[layer - 1 : layer + 1]
+            if skip is not None and below != above:
+                raise ValueError(
+                    f"the skip connection of layer {layer} adds what comes in to what goes out, so "
+                    f"that widths N_{layer - 1} and N_{layer} must be equal, but are {below:g} and "
+                    f"{above:g}"
+                )
 
     def _repr_html_(self) -> str:
         about = {
@@ -77,6 +97,10 @@ class Network:
             "prior variances": ", ".join(f"{variance:g}" for variance in self.variances),
             "outputs": self.outputs,
         }
+        if self.branches != self.heads:
+            about["skip connections"] = ", ".join(
+                "none" if skip is None else f"{skip:g}" for skip in self.skips
+            )
         return table("Network", about)
 
     @property
@@ -85,9 +109,14 @@ class Network:
         return len(self.heads)
 
     @property
+    def branches(self) -> tuple[int, ...]:
+        """Ways through each layer: its heads, and one more where it has a skip connection."""
+        return tuple(heads + (skip is not None) for heads, skip in zip(self.heads, self.skips))
+
+    @property
     def n_paths(self) -> int:
-        """Number n of attention paths, the product of the numbers of heads."""
-        return math.prod(self.heads)
+        """Number n of attention paths, the product of the ways through the layers."""
+        return math.prod(self.branches)
 
     @property
     def width(self) -> float:
@@ -97,8 +126,32 @@ class Network:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes of the order parameters U_1 … U_L, u_a: partial paths times outputs."""
-        partial = [math.prod(self.heads[layer:]) for layer in range(self.n_layers + 1)]
+        partial = [math.prod(self.branches[layer:]) for layer in range(self.n_layers + 1)]
         return tuple(count * self.outputs for count in partial)
+
+    @property
+    def shared_sizes(self) -> tuple[int, ...]:
+        """Sizes of the leading blocks of U_1 … U_L, u_a that are the order parameter above.
+
+        A skip connection repeats it; 0 where there is none.
+        """
+        above = zip(self.skips, self.sizes[1:])
+        return (*(0 if skip is None else size for skip, size in above), 0)
+
+    @property
+    def path_scales(self) -> np.ndarray:
+        """Coefficients c_π √n of the rows of U, shape (n·C,): 1 without skip connections.
+
+        c_π is the product of s_ℓ over the layers that a path skips and 1/√H_ℓ over the others. It
+        replaces the 1/√n of the features (Eq. 10).
+        """
+        scales = np.ones(1)
+        for count, heads, skip in zip(self.branches, self.heads, self.skips):
+            ways = [math.sqrt(count / heads)] * heads
+            if skip is not None:
+                ways.insert(0, skip * math.sqrt(count))
+            scales = np.kron(scales, ways)
+        return np.repeat(scales, self.outputs)
 
     @property
     def degrees_of_freedom(self) -> tuple[float, ...]:
@@ -112,16 +165,23 @@ class Network:
 
     @property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """Paths as tuples of head numbers from 1, in index order (first layer slowest)."""
-        return tuple(itertools.product(*(range(1, count + 1) for count in self.heads)))
+        """Paths as tuples of head numbers from 1, in index order (first layer slowest).
+
+        A skip connection is 0, and comes before the heads of its layer.
+        """
+        ways = zip(self.branches, self.heads)
+        return tuple(itertools.product(*(range(1 + h - count, h + 1) for count, h in ways)))
 
     @property
     def path_labels(self) -> tuple[str, ...]:
-        """Labels such as ``"1-2"``: head 1 of the first layer, head 2 of the second."""
-        return tuple("-".join(map(str, path)) for path in self.paths)
+        """Labels such as ``"1-2"``: head 1 of the first layer, head 2 of the second.
+
+        ``"skip-2"`` passes the heads of the first layer by.
+        """
+        return tuple("-".join(str(head or "skip") for head in path) for path in self.paths)
 
     def keep_heads(self, kept: Sequence[Iterable[int]]) -> Network:
-        """Sub-network that keeps only some heads of each layer.
+        """Sub-network that keeps only some heads of each layer, and all skip connections.
 
         Parameters
         ----------
@@ -129,11 +189,11 @@ class Network:
             Head numbers, from 1, kept in each layer; a layer cannot be emptied.
         """
         counts = [len(layer) for layer in self._kept(kept)]
-        return Network(counts, self.widths, self.variances, self.outputs)
+        return Network(counts, self.widths, self.variances, self.outputs, self.skips)
 
     def paths_through(self, kept: Sequence[Iterable[int]]) -> np.ndarray:
-        """Indices of the paths that use only the heads kept in each layer."""
-        layers = self._kept(kept)
+        """Indices of the paths that use only the heads kept in each layer, or skip it."""
+        layers = [[0, *layer] for layer in self._kept(kept)]
         return np.array(
             [
                 index
@@ -170,6 +230,38 @@ def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be positive whole numbers, but has {value!r}")
     return tuple(int(value) for value in values)
+
+
+def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
+    """Strength of the skip connection of each layer, None where it has none.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If they are not one for all layers or for each, or one is no number from 0.
+    """
+    several: Any = skips
+    if skips is None or isinstance(skips, numbers.Real) or getattr(skips, "ndim", None) == 0:
+        several = (skips,) * layers
+    try:
+        found = tuple(several)
+    except TypeError:
+        found = (several,)
+    for skip in found:
+        if skip is None:
+            continue
+        if not isinstance(skip, numbers.Real) or isinstance(skip, bool):
+            raise TypeError(
+                "skips must be one number, or None for a layer without a skip connection, for all "
+                f"layers or for each, but has {skip!r}"
+            )
+        if skip < 0 or not math.isfinite(skip):
+            raise ValueError(f"each of skips must be a finite number from 0, but is {skip!r}")
+    if len(found) != layers:
+        raise ValueError(
+            f"skips must be one for all or one for each of {layers} layers, but has {len(found)}"
+        )
+    return tuple(None if skip is None else float(skip) for skip in found)
 
 
 def _per_layer(name: str, values: Any, count: int, meaning: str) -> tuple[float, ...]:

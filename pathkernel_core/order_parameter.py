@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from pathkernel_core.backend import Array, array_namespace, real_floating, to_host
-from pathkernel_core.network import Network
+from pathkernel_core.network import Network, Skips, skips_of_layers
 
 
-def path_weights(values: Sequence[Array], readout: Array) -> Array:
+def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -> Array:
     """Product of readout and value weights along every path, W^π (Eq. 35).
 
     Parameters
@@ -20,6 +20,9 @@ def path_weights(values: Sequence[Array], readout: Array) -> Array:
         Value weights of each layer, the first layer first.
     readout : array, shape (N_L,) or (C, N_L)
         Readout weights a.
+    skips : optional
+        Skip connections as of :class:`Network`. They multiply by nothing here, and their strengths
+        do not matter.
 
     Returns
     -------
@@ -32,22 +35,32 @@ def path_weights(values: Sequence[Array], readout: Array) -> Array:
     xp = array_namespace(readout=readout, **named)
     weights = readout[None, :] if readout.ndim == 1 else readout
     weights = real_floating("readout", weights, ("C", "N_L"))
+    skips = skips_of_layers(skips, len(values))
     for index in reversed(range(len(values))):
         layer = real_floating(f"values[{index}]", values[index], ("H", weights.shape[1], "N"))
         product = xp.matmul(weights[None, :, :], layer) / weights.shape[1] ** 0.5
-        weights = xp.reshape(product, (-1, layer.shape[2]))
+        product = xp.reshape(product, (-1, layer.shape[2]))
+        weights = product if skips[index] is None else xp.concat([weights, product])
     return weights
 
 
-def order_parameter_from_weights(values: Sequence[Array], readout: Array) -> Array:
+def order_parameter_from_weights(
+    values: Sequence[Array], readout: Array, skips: Skips = None
+) -> Array:
     """Order parameter of one set of weights, U = W Wᵀ / N_0 (Eq. 13, 35), shape (n·C, n·C).
 
     Averaged over posterior samples it must agree with the theory; of weights trained by gradient
     descent it is the empirical order parameter. Parameters as for :func:`path_weights`.
     """
-    weights = path_weights(values, readout)
+    weights = path_weights(values, readout, skips)
     xp = array_namespace(weights=weights)
     return xp.matmul(weights, xp.matrix_transpose(weights)) / weights.shape[1]
+
+
+def scaled_order_parameter(network: Network, order_parameter: Array) -> np.ndarray:
+    """U as it enters the kernel: times the coefficients n c_π c_π' of both paths, on the host."""
+    scales = network.path_scales
+    return scales[:, None] * to_host(order_parameter) * scales
 
 
 def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
@@ -55,7 +68,8 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
 
     The score is Σ |U_ππ'| over the pairs in which π or π' passes through the head (a pair in which
     both do counts once), divided by the largest score of all. With several outputs, |U| is summed
-    over output pairs.
+    over output pairs. Where the network has skip connections, U enters as it does the kernel, times
+    the coefficients c_π c_π' of both paths, and :func:`skip_scores` has the scores of those.
 
     Parameters
     ----------
@@ -76,6 +90,19 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
     TypeError
         If the network is none, as where the arguments are swapped.
     """
+    return _scores(network, order_parameter)[0]
+
+
+def skip_scores(network: Network, order_parameter: Array) -> np.ndarray:
+    """Score of the skip connection of every layer, (L,), NaN in layers without one.
+
+    In the units of :func:`head_scores`, in which the largest of a head is 1; parameters and errors
+    are the same.
+    """
+    return _scores(network, order_parameter)[1]
+
+
+def _scores(network: Network, order_parameter: Array) -> tuple[list[np.ndarray], np.ndarray]:
     if not isinstance(network, Network):
         raise TypeError(
             f"network must be a Network, not {type(network).__name__}; call "
@@ -90,11 +117,15 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
         )
     if not np.isfinite(matrix).all():
         matrix = np.full_like(matrix, np.nan)
+    matrix = scaled_order_parameter(network, matrix)
     scores = []
-    for layer, count in enumerate(network.heads):
-        within = math.prod(network.heads[layer + 1 :]) * network.outputs
-        shape = (math.prod(network.heads[:layer]), count, within)
+    for layer, count in enumerate(network.branches):
+        within = math.prod(network.branches[layer + 1 :]) * network.outputs
+        shape = (math.prod(network.branches[:layer]), count, within)
         by_head = np.einsum("ahbcid->hi", matrix.reshape(shape * 2))
         scores.append(by_head.sum(axis=0) + by_head.sum(axis=1) - by_head.diagonal())
-    largest = max(layer.max() for layer in scores)
-    return [layer / (largest or np.nan) for layer in scores]
+    skips = [count - heads for count, heads in zip(network.branches, network.heads)]
+    largest = max(layer[skip:].max() for layer, skip in zip(scores, skips))
+    scores = [layer / (largest or np.nan) for layer in scores]
+    of_skips = [layer[0] if skip else np.nan for layer, skip in zip(scores, skips)]
+    return [layer[skip:] for layer, skip in zip(scores, skips)], np.array(of_skips)

@@ -51,11 +51,12 @@ class Space(Protocol):
         """Of the form, as :class:`pathkernel_core.kernels.PathKernels` takes it."""
 
     def energy_and_gradient(
-        self, factor: np.ndarray, temperature: float
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | float = 1.0
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
 
-        The factor (n·C, n·C) is lower triangular.
+        The factor (n·C, n·C) is lower triangular. The features of its rows are multiplied by scales
+        (n·C, 1), which may be 0.
         """
 
     def energy(self, factor: Array, temperature: Array) -> Array:
@@ -139,21 +140,24 @@ class ExampleSpace:
         return function(*arrays, factor, temperature)
 
     def energy_and_gradient(
-        self, factor: np.ndarray, temperature: float
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | float = 1.0
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
 
-        The factor (n·C, n·C) is lower triangular.
+        The factor (n·C, n·C) is lower triangular. The features of its rows are multiplied by scales
+        (n·C, 1), which may be 0.
         """
         function, arrays = self._evaluation
         rows, _ = self._rows
         evaluate = compiled(function, array_namespace(rows=rows), static=("lower",))
-        factor = from_host(factor, rows)
-        energy, gradient = evaluate(*arrays, factor, from_host(temperature, rows), lower=True)
+        scaled = from_host(scales * factor, rows)
+        energy, gradient = evaluate(*arrays, scaled, from_host(temperature, rows), lower=True)
         energy = float(energy)
         if not math.isfinite(energy):
-            raise _not_positive_definite(self._kernel(rows, factor), temperature)
-        return energy, to_host(gradient)
+            raise _not_positive_definite(self._kernel(rows, scaled), temperature)
+        gradient = to_host(gradient)
+        scales = np.asarray(scales, dtype=gradient.dtype)
+        return energy, scales * gradient * scales.T
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
@@ -221,20 +225,24 @@ class FeatureSpace:
         return evaluate(self.gram, self.projections)
 
     def energy_and_gradient(
-        self, factor: np.ndarray, temperature: float
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | float = 1.0
     ) -> tuple[float, np.ndarray]:
-        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host."""
+        """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
+
+        Scales as in :meth:`ExampleSpace.energy_and_gradient`.
+        """
         gram, projections = self._rows
         evaluate = compiled(_feature_space, array_namespace(gram=gram))
+        scaled = from_host(scales * factor, gram)
         log_det, fitted, mixed_gradient = evaluate(
-            gram, projections, from_host(factor, gram), from_host(temperature, gram)
+            gram, projections, scaled, from_host(temperature, gram)
         )
         rows = self.n_examples * self.outputs
         energy = (rows - gram.shape[0] * gram.shape[1]) * math.log(temperature) + float(log_det)
         energy += (self.label_square - float(fitted)) / temperature
         if not math.isfinite(energy):
             xp = array_namespace(gram=gram)
-            matrix = _mix_gram(gram, from_host(factor, gram), xp)
+            matrix = _mix_gram(gram, scaled, xp)
             raise _not_positive_definite(matrix, temperature)
         # BᵀMB − BᵀRB → M − R
         half = scipy.linalg.solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")

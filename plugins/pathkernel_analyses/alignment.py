@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pathkernel_core.analysis import Analysis, Situation, Variable
 from pathkernel_core.kernels import total_kernel
+from pathkernel_core.order_parameter import scaled_order_parameter
 from pathkernel_core.predictor import kernel_task_alignment
 
 COMPONENTS = 50
@@ -45,7 +46,7 @@ class KernelTaskAlignment(Analysis):
             return {}
         kernel = total_kernel(
             situation.xi,
-            situation.solution.order_parameter,
+            scaled_order_parameter(situation.network, situation.solution.order_parameter),
             variance=situation.network.variances[0],
         )
         labels = situation.labels if situation.labels.ndim == 1 else situation.labels[:, 0]

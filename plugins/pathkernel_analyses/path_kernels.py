@@ -10,6 +10,7 @@ import numpy as np
 from pathkernel_core.analysis import Analysis, Situation, Variable
 from pathkernel_core.backend import to_host
 from pathkernel_core.kernels import same_path_kernels, total_kernel
+from pathkernel_core.order_parameter import scaled_order_parameter
 
 EXAMPLES = 50
 _KERNEL = ("train_example", "train_example_dual")
@@ -73,7 +74,7 @@ class TotalKernels(SamePathKernels):
         """Kernel (train_example, train_example_dual)."""
         if situation.network.outputs > 1:
             return {}
-        weights = to_host(situation.solution.order_parameter)
+        weights = scaled_order_parameter(situation.network, situation.solution.order_parameter)
         variance = situation.network.variances[0]
         return {"total_kernel": total_kernel(_kept(situation)[0], weights, variance=variance)}
 

@@ -18,9 +18,14 @@ def xp(request):
 
 
 def problem(outputs):
-    """A network, and inputs, labels, new inputs, queries, keys, temperature and variances."""
+    """A network, and inputs, labels, new inputs, queries, keys, temperature and variances.
+
+    With two outputs, it has a skip connection.
+    """
     generator = np.random.default_rng(outputs)
-    network = pk.Network((2, 2), (9, 14, 11), (0.7, 1.3, 0.6, 1.9), outputs)
+    variances, skips = (0.7, 1.3, 0.6, 1.9), None if outputs == 1 else (None, 0.6)
+    widths = (9, 14, 11) if skips is None else (15, 14, 14)
+    network = pk.Network((2, 2), widths, variances, outputs, skips)
     inputs, new = generator.standard_normal((16, 6, 4)), generator.standard_normal((3, 6, 4))
     labels = np.sign(generator.standard_normal((16, outputs)))
     queries, keys = generator.standard_normal((2, 2, 2, 3, 4))
@@ -28,9 +33,10 @@ def problem(outputs):
     return network, [inputs, labels, new, queries, keys, np.array(0.3), variances]
 
 
-def attended(inputs, new, queries, keys):
+def attended(inputs, new, queries, keys, network):
     layers = [pk.QueryKey(queries[layer], keys[layer]) for layer in range(2)]
-    return [pk.attentioned_inputs(tokens, layers) for tokens in (inputs, new)]
+    skips = network.skips
+    return [pk.attentioned_inputs(tokens, layers, skips=skips) for tokens in (inputs, new)]
 
 
 def summed(xp, solution, new):
@@ -54,7 +60,7 @@ def by_differences(outputs, space, which):
         moved = list(theta)
         moved[which] = moved[which] + step * direction
         inputs, labels, new, queries, keys, temperature, variances = moved
-        xi, new = attended(inputs, new, queries, keys)
+        xi, new = attended(inputs, new, queries, keys, network)
         here = dataclasses.replace(network, variances=variances.tolist())
         problem = pk.PathKernels(xi, labels, space)
         solution = pk.minimise_action(
@@ -75,7 +81,7 @@ def test_derivatives_are_those_of_minimisations(xp, space, outputs):
 
     def function(theta):
         inputs, labels, new, queries, keys, temperature, variances = theta
-        xi, new = attended(inputs, new, queries, keys)
+        xi, new = attended(inputs, new, queries, keys, network)
         solution = pk.differentiable_solution(
             xi, labels, network, temperature, variances=variances, space=space
         )
@@ -109,7 +115,7 @@ def test_derivatives_are_those_of_minimisations(xp, space, outputs):
 def test_jax_differentiates_without_compiling():
     jax = pytest.importorskip("jax")
     network, theta = problem(1)
-    xi, _ = attended(theta[0], theta[2], theta[3], theta[4])
+    xi, _ = attended(theta[0], theta[2], theta[3], theta[4], network)
     xi, labels = jax.numpy.asarray(xi), jax.numpy.asarray(theta[1])
 
     def log_evidence(temperature):
