@@ -33,7 +33,7 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Prediction, Solution, Status
 from pathkernel_core.network import Network
 from pathkernel_core.spaces import per_output
-from pathkernel_sampling.models import lower_trapezoid
+from pathkernel_sampling.models import held_indices, lower_trapezoid
 
 Array = Any  # of JAX
 
@@ -200,6 +200,7 @@ def predict_next_order(
     energy, problem, outputs = _Energy(solution), solution.problem, solution.network.outputs
     scale = math.sqrt(solution.network.variances[0] / (problem.n_paths * problem.input_width))
     new = per_output(scale * to_host(xi).astype(float), outputs)
+    new = solution.network.path_scales[:, None] * new
     basis = None if problem.basis is None else to_host(problem.basis)
     step = max(1, _BLOCK_ELEMENTS // energy.per_new_example)
     of_order_parameter = (
@@ -243,9 +244,10 @@ def _prior_loops(network: Network) -> tuple[float, float]:
     data do not change cancels to all orders.
     """
     one, two = 0.0, 0.0
-    for width, size in zip(network.degrees_of_freedom, network.sizes):
-        column = np.arange(size)
-        one -= size * math.log(2 * width) / 2 + size * (size - 1) / 2 * math.log(width) / 2
+    of_levels = zip(network.degrees_of_freedom, network.sizes, network.shared_sizes)
+    for width, size, shared in of_levels:
+        column = np.arange(shared, size)
+        one -= len(column) * math.log(2 * width) / 2 + column.sum() * math.log(width) / 2
         two += ((1 / 6 + column / 2 + column**2 / 4) / width).sum()
     return one, float(two)
 
@@ -263,6 +265,7 @@ class _Energy:
     def __init__(self, solution: Solution):
         features, labels = _examples(solution.problem)
         features = math.sqrt(solution.network.variances[0]) * features
+        features = solution.network.path_scales[:, None] * features
         count, size, _ = features.shape
         u = to_host(solution.order_parameter).astype(float)
         flat = features.reshape(count, -1)
@@ -393,12 +396,13 @@ class _Chain:
     """Derivatives of U_1 and of the entropy with respect to the coordinates x of the chain."""
 
     def __init__(self, network: Network):
-        self._derivatives = _derivatives(network.heads, network.outputs)
+        shared = network.shared_sizes
+        self._derivatives = _derivatives(network.branches, network.sizes, shared)
         self._scales = np.sqrt(network.order_parameter_variances)
         self._widths = np.array(network.degrees_of_freedom)
         parts = []
-        for size in network.sizes:
-            rows, columns = np.tril_indices(size)
+        for size, skip in zip(network.sizes, shared):
+            rows, columns = held_indices(size, size, skip)
             parts.append(np.where(rows == columns, rows, 0.0))
         self.remainder = np.concatenate(parts)
         """Gradient of c, (D,)."""
@@ -434,26 +438,28 @@ class _Chain:
 
 
 @functools.cache
-def _derivatives(heads: tuple[int, ...], outputs: int) -> dict[str, Callable]:
+def _derivatives(
+    branches: tuple[int, ...], sizes: tuple[int, ...], shared: tuple[int, ...]
+) -> dict[str, Callable]:
     """Compiled derivatives, each a function of σ_1 … σ_a, the widths and the point x."""
-    heads = (*heads, 1)
-    sizes = [math.prod(heads[level:]) * outputs for level in range(len(heads))]
-    indices = [np.tril_indices(size) for size in sizes]
+    branches = (*branches, 1)
+    indices = [held_indices(size, size, skip) for size, skip in zip(sizes, shared)]
     splits = np.cumsum([len(rows) for rows, _ in indices])[:-1]
 
     def order_parameter(scales: Array, x: Array) -> Array:
         """Lower triangle of U_1, (p,)."""
-        above = jnp.eye(outputs)
+        above = jnp.eye(sizes[-1])
         parts = jnp.split(x, splits)
-        for level in reversed(range(len(heads))):
+        for level in reversed(range(len(branches))):
             rows, columns = indices[level]
             diagonal = rows == columns
             part = parts[level]
             entries = jnp.where(diagonal, jnp.exp(jnp.where(diagonal, part, 0.0)), part)
-            factor = lower_trapezoid(entries, sizes[level], sizes[level])
-            blocks = factor.reshape(heads[level], -1, sizes[level])
+            shape = (sizes[level], sizes[level], shared[level])
+            factor = lower_trapezoid(entries, *shape, 1 / scales[level])
+            blocks = factor.reshape(branches[level], -1, sizes[level])
             above = scales[level] * jnp.matmul(above, blocks).reshape(factor.shape)
-        return (above @ above.T)[indices[0]]
+        return (above @ above.T)[np.tril_indices(sizes[0])]
 
     def half_linear(scales: Array, widths: Array, x: Array, first: Array) -> Array:
         """Half the entropy, not divided by N, plus half the energy linearised in U."""

@@ -132,6 +132,9 @@ class Likelihood:
         Positive temperature T.
     variance_0 : float
         Prior variance σ²_0 of the projection.
+    scales : array, shape (n·C,), optional
+        Coefficients of paths, :attr:`pathkernel_core.Network.path_scales`, where there are skip
+        connections.
 
     Raises
     ------
@@ -141,22 +144,34 @@ class Likelihood:
         If JAX's 64-bit mode is off.
     """
 
-    def __init__(self, problem: PathKernels, temperature: float, variance_0: float = 1.0):
+    def __init__(
+        self,
+        problem: PathKernels,
+        temperature: float,
+        variance_0: float = 1.0,
+        scales: np.ndarray | None = None,
+    ):
         require_double_precision()
         self.temperature = jnp.asarray(positive("temperature", temperature))
-        self.deviation = jnp.asarray(math.sqrt(positive("variance_0", variance_0)))
+        deviation = math.sqrt(positive("variance_0", variance_0))
+        self.deviation = jnp.asarray(deviation if scales is None else deviation * scales[:, None])
         self.problem = jax.tree.map(jnp.asarray, problem)
 
     @classmethod
     def from_problem(
-        cls, xi: np.ndarray, labels: np.ndarray, temperature: float, variance_0: float = 1.0
+        cls,
+        xi: np.ndarray,
+        labels: np.ndarray,
+        temperature: float,
+        variance_0: float = 1.0,
+        scales: np.ndarray | None = None,
     ) -> Likelihood:
         """Likelihood of labels (P,) or (P, C) given attentioned inputs (P, n, N_0), unscaled.
 
         In the cheapest space. Raises what :class:`PathKernels` raises, too.
         """
         xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
-        return cls(PathKernels(xi, labels), temperature, variance_0)
+        return cls(PathKernels(xi, labels), temperature, variance_0, scales)
 
     def log_likelihood(self, factor: jax.Array) -> jax.Array:
         """Normalised log density of the labels at U = F Fᵀ, for F (n·C, r)."""

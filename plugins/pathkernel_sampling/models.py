@@ -51,7 +51,7 @@ class _StandardNormal:
         return -0.5 * (x @ x + self.dimension * math.log(2 * math.pi))
 
 
-@pytree(("likelihood", "degrees", "rates", "scale", "normaliser"), ("levels",))
+@pytree(("likelihood", "degrees", "rates", "scale", "repeats", "normaliser"), ("levels",))
 class OrderParameterModel(_GivenOrderParameter):
     """All weights integrated: the Wishart hierarchy of the order parameters.
 
@@ -62,6 +62,7 @@ class OrderParameterModel(_GivenOrderParameter):
 
     with Bartlett's A_ℓ, lower trapezoidal: A_jj = √χ²_{N_{ℓ-1} − j} (j from 0), standard normal
     below the diagonal. A width smaller than the matrix makes U_ℓ singular, and A_ℓ a tall matrix.
+    A skip connection repeats F_{ℓ+1}: the first rows of A_ℓ are √N_{ℓ-1}/σ_ℓ times the identity.
 
     The parameters are, of each level, the readout's first, row by row, A_ij and √(2k) ln(A_jj/√k)
     with k = N_{ℓ-1} − j, so that all of them have a prior of about unit variance.
@@ -94,6 +95,9 @@ class OrderParameterModel(_GivenOrderParameter):
         # k, and 1/√(2k), where a parameter is on the diagonal, 0 below it
         self.degrees, self.rates = jnp.asarray(degrees), jnp.asarray(rates)
         self.scale, self.normaliser = jnp.asarray(math.sqrt(variances)), jnp.asarray(normaliser)
+        # what a skip has on the diagonal, in the order of the levels
+        repeats = np.sqrt(np.divide(network.widths, network.order_parameter_variances))
+        self.repeats = jnp.asarray(repeats[::-1])
 
     @property
     def dimension(self) -> int:
@@ -124,40 +128,55 @@ class OrderParameterModel(_GivenOrderParameter):
         on_diagonal = self.degrees > 0
         values = jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
         factor, start = self.scale * jnp.eye(self.levels[0][1]), 0
-        for (heads, size, rank), (rows, _) in zip(self.levels, _indices(self.levels)):
-            bartlett = lower_trapezoid(values[start : start + len(rows)], size, rank)
+        for level, (rows, _), repeat in zip(self.levels, _indices(self.levels), self.repeats):
+            branches, *shape = level
+            bartlett = lower_trapezoid(values[start : start + len(rows)], *shape, repeat)
             start += len(rows)
-            factor = (factor @ bartlett.reshape(heads, -1, rank)).reshape(-1, rank)
+            factor = (factor @ bartlett.reshape(branches, -1, shape[1])).reshape(-1, shape[1])
         return factor
 
 
-def _levels(network: Network) -> tuple[tuple[int, int, int], ...]:
-    """Heads, rows and columns of Bartlett's A of u_a, U_L, …, U_1."""
+def _levels(network: Network) -> tuple[tuple[int, int, int, int], ...]:
+    """Branches, rows and columns of Bartlett's A of u_a, U_L, …, U_1, and rows of a skip."""
     levels, rank = [], network.outputs
-    for width, heads in zip(reversed(network.widths), (1, *network.heads[::-1])):
-        size = heads * rank
+    skips = (None, *network.skips[::-1])
+    for width, branches, skip in zip(reversed(network.widths), (1, *network.branches[::-1]), skips):
+        size, shared = branches * rank, 0 if skip is None else rank
         if width < size:
             _whole((width,))
         rank = min(size, math.ceil(width))
-        levels.append((heads, size, rank))
+        levels.append((branches, size, rank, shared))
     return tuple(levels)
 
 
 @functools.lru_cache(maxsize=16)
-def _indices(levels: tuple[tuple[int, int, int], ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _indices(levels: tuple[tuple[int, int, int, int], ...]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Rows and columns of the parameters in Bartlett's A of each level."""
-    return [np.tril_indices(size, 0, rank) for _, size, rank in levels]
+    return [held_indices(*shape) for _, *shape in levels]
 
 
-def lower_trapezoid(entries: jax.Array, rows: int, columns: int) -> jax.Array:
+def held_indices(rows: int, columns: int, shared: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of entries on and below the diagonal, row by row, but for the ``shared`` rows."""
+    held = np.tri(rows, columns, dtype=bool)
+    held[:shared] = False
+    return np.nonzero(held)
+
+
+def lower_trapezoid(
+    entries: jax.Array, rows: int, columns: int, shared: int = 0, repeat: jax.Array | float = 1.0
+) -> jax.Array:
     """Matrix (rows, columns) of its entries on and below the diagonal, row by row.
 
-    Gathered: a scatter writes entry by entry, and JAX differentiates it into many times the code.
+    The first ``shared`` rows are no entries, but ``repeat`` times the identity. Gathered: a scatter
+    writes entry by entry, and JAX differentiates it into many times the code.
     """
-    held = np.tril_indices(rows, 0, columns)
+    held = held_indices(rows, columns, shared)
     places = np.full((rows, columns), len(held[0]))
     places[held] = np.arange(len(held[0]))
-    return jnp.append(entries, 0.0)[places]
+    if not shared:
+        return jnp.append(entries, 0.0)[places]
+    places[np.diag_indices(shared)] += 1
+    return jnp.concatenate([entries, jnp.stack([0.0, repeat])])[places]
 
 
 @pytree(("likelihood",), ("network",))
@@ -241,7 +260,8 @@ class WeightsModel(_StandardNormal):
     def _outputs(self, x: jax.Array, features: jax.Array) -> jax.Array:
         size = self._projection_size
         projection = x[:size].reshape(-1, features.shape[2])
-        weights = _path_factor(self.network, x[size:]) @ projection  # (n·C, input width)
+        scales = self.network.path_scales[:, None]
+        weights = scales * _path_factor(self.network, x[size:]) @ projection  # (n·C, input width)
         weights = weights.reshape(-1, self.network.outputs, features.shape[2])
         flat = weights.transpose(0, 2, 1).reshape(-1, self.network.outputs)
         return features.reshape(features.shape[0], -1) @ flat
@@ -284,7 +304,8 @@ def build_model(
     require_double_precision()
     positive("temperature", temperature)
     xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
-    likelihood = Likelihood.from_problem(xi, labels, temperature, network.variances[0])
+    scales = network.path_scales if network.branches != network.heads else None
+    likelihood = Likelihood.from_problem(xi, labels, temperature, network.variances[0], scales)
     if xi.shape[1] != network.n_paths:
         raise ValueError(
             f"xi of shape {xi.shape} holds {xi.shape[1]} paths, but the network's heads "
@@ -322,7 +343,7 @@ def _path_factor(network: Network, x: jax.Array) -> jax.Array:
         math.sqrt(variance) * part.reshape(shape)
         for variance, part, shape in zip(network.variances[1:], parts, shapes)
     )
-    return path_weights(values, readout) / math.sqrt(network.widths[0])
+    return path_weights(values, readout, network.skips) / math.sqrt(network.widths[0])
 
 
 def _whole(widths: Sequence[float]) -> None:

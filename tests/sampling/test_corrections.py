@@ -134,7 +134,7 @@ def test_errors_fall_one_order_faster_in_proportion_to_the_examples():
 
 def test_without_data_the_prior_is_exact():
     """⟨U⟩ of the prior is the Gaussian process limit at every width, to all orders."""
-    network = pk.Network((2, 2), (6, 5, 4), (1.3, 0.7, 1.2, 0.9))
+    network = pk.Network((2, 2), (7, 6, 6), (1.3, 0.7, 1.2, 0.9), skips=(None, 0.6))
     xi, labels = examples(network, 5, 3, scale=1e-3)
     solution = solve(network, 1e-6 * xi, labels, 1.0)
     correction = next_order(solution)
@@ -313,6 +313,7 @@ def weighted(weights, values):
 def predictor_given(u, network, xi, labels, new, temperature):
     """Mean and variance of new outputs given each of some U, (…, P_new·C) each, by Eq. 29, 30."""
     every, count = np.concatenate([xi, new]), labels.size
+    every = network.path_scales[:: network.outputs, None] * every
     pairs = np.einsum("pai,qbi->abpq", every, every) * network.variances[0] / xi[0].size
     found = []
     for part in np.array_split(u.reshape(-1, *(network.n_paths, network.outputs) * 2), 20):
@@ -331,9 +332,9 @@ def predictor_given(u, network, xi, labels, new, temperature):
     [
         (pk.Network((2, 2), 20), 0.01, 0.1),
         (pk.Network((2, 2), 80), 0.001, 0.03),
-        (pk.Network((2,), (60, 40), (1.1, 0.8, 1.3), outputs=2), 0.01, 0.1),
+        (pk.Network((1,), 40, (1.1, 0.8, 1.3), outputs=2, skips=0.7), 0.01, 0.1),
     ],
-    ids=["N=20", "N=80", "two outputs"],
+    ids=["N=20", "N=80", "two outputs, skips"],
 )
 def test_the_exact_hierarchy(network, evidence_bound, fraction):
     """Within Monte-Carlo error of a small fraction of the leading order's error."""

@@ -12,12 +12,13 @@ jnp = jax.numpy
 
 from scipy import stats  # noqa: E402
 
-from pathkernel_core import Network  # noqa: E402
+from pathkernel_core import Network, gp_order_parameters  # noqa: E402
 from pathkernel_core.order_parameter import order_parameter_from_weights  # noqa: E402
 from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
 from pathkernel_sampling.models import MODELS, build_model  # noqa: E402
 
 UNEQUAL = Network((2, 1, 3), (5, 4, 6, 3), (1.3, 0.7, 1.2, 0.9, 1.1))
+SKIPS = Network((2, 1), 4, (1.3, 0.7, 1.2, 0.9), skips=(0.7, 1.2))  # singular: N < n
 
 
 def examples(network, count=12, width=5, seed=0):
@@ -70,7 +71,7 @@ def prior_weights(network, draws, seed=0):
             for layer, heads in enumerate(network.heads)
         ]
         readout = deviations[-1] * generator.standard_normal((network.outputs, widths[-1]))
-        found.append(order_parameter_from_weights(values, readout))
+        found.append(order_parameter_from_weights(values, readout, network.skips))
     return np.array(found)
 
 
@@ -80,10 +81,12 @@ def prior_positions(name, network, draws):
     if name == "collapsed":
         dimension = build_model(name, *examples(network), network, 1.0).dimension
         return generator.standard_normal((draws, dimension))
-    for heads, width in zip((1, *network.heads[::-1]), network.widths[::-1]):
-        size = heads * rank
+    layers = zip((1, *network.branches[::-1]), network.widths[::-1], (None, *network.skips[::-1]))
+    for branches, width, skip in layers:
+        size, shared = branches * rank, 0 if skip is None else rank
         rank = min(size, int(width))
         rows, columns = np.tril_indices(size, 0, rank)
+        rows, columns = rows[rows >= shared], columns[rows >= shared]
         degrees = width - columns
         squares = generator.chisquare(degrees, (draws, len(rows)))
         on_diagonal = np.sqrt(degrees / 2) * np.log(squares / degrees)
@@ -119,8 +122,9 @@ def weighted(model, positions, test):
         (Network((2, 2), 3), 0.1),  # singular: N < n
         (UNEQUAL, 0.5),
         (Network((2,), (4, 5), outputs=3), 0.5),
+        (SKIPS, 0.5),
     ],
-    ids=["equal widths", "singular", "three unequal layers", "three outputs"],
+    ids=["equal widths", "singular", "three unequal layers", "three outputs", "skips"],
 )
 def test_models_agree(network, temperature):
     """Order parameters and collapsed weights have the same posterior of U and the predictor."""
@@ -139,7 +143,9 @@ def test_models_agree(network, temperature):
 
 
 @pytest.mark.parametrize(
-    "network", [Network((2, 2), 5), Network((2,), (4, 5), outputs=3)], ids=["one", "three outputs"]
+    "network",
+    [Network((2, 2), 5), Network((2,), 4, outputs=3, skips=0.6)],
+    ids=["one", "three outputs, skips"],
 )
 def test_the_collapsed_model_is_that_of_all_weights_with_the_projection_integrated(network):
     """The posterior given the other weights is Gaussian in the projection, its integral exact."""
@@ -194,7 +200,7 @@ def test_draws_of_all_models_agree():
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
-    "network", [Network((2, 2), 3), UNEQUAL, Network((2,), (4, 5), outputs=3)], ids=str
+    "network", [Network((2, 2), 3), UNEQUAL, Network((2,), (4, 5), outputs=3), SKIPS], ids=str
 )
 def test_starts_are_draws_from_the_prior_hierarchy(name, network):
     model = build_model(name, *examples(network), network, 1.0)
@@ -202,8 +208,7 @@ def test_starts_are_draws_from_the_prior_hierarchy(name, network):
     positions = np.stack([np.asarray(model.initial(key)) for key in keys])
     drawn = np.asarray(jax.jit(jax.vmap(model.order_parameter))(positions))
     want = prior_weights(network, 1500)
-    scale = math.prod(network.order_parameter_variances)
-    exact = scale * np.eye(len(drawn[0]))
+    exact, *_ = gp_order_parameters(network)
     error = drawn.std(0) / np.sqrt(len(drawn))
     np.testing.assert_array_less(np.abs(drawn.mean(0) - exact), 4.5 * error)
     # second moments, over all pairs of entries' squares
