@@ -48,6 +48,7 @@ def point_values(
         "gradient_norm": solution.gradient_norm,
         "evaluations": solution.evaluations,
         **_left_out(solution, data.xi, data.labels),
+        **_of_skips(solution),
         **_predictions(data, solution, variance=True),
         **_analyse(data, solution, analyses),
     }
@@ -62,6 +63,7 @@ def reference_values(
         found = {
             "log_evidence": whole.log_evidence,
             **_left_out(whole, data.xi, data.labels),
+            **_of_skips(whole),
             **_predictions(data, whole, variance=False),
             **_analyse(data, whole, analyses),
         }
@@ -102,6 +104,12 @@ def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:
         "leave_one_out_log_density": found.log_density,
         "leave_one_out_squared_error": found.squared_error,
     }
+
+
+def _of_skips(solution: Solution) -> dict[str, np.ndarray]:
+    """Scores of skip connections, if there are any."""
+    network = solution.network
+    return {} if network.branches == network.heads else {"skip_score": solution.skip_scores}
 
 
 def predicted_values(

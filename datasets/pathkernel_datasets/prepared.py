@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.backend import Array, to_host
 from pathkernel_core.costs import Sizes, minimisation_bytes, minimisation_seconds
-from pathkernel_core.network import Network
+from pathkernel_core.network import Network, Skips
 from pathkernel_core.task import Blocks, Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary
 from pathkernel_datasets.errors import TaskError
@@ -67,7 +66,8 @@ class PreparedData:
         if self.blocks is None:
             raise ValueError(f"block {number} is asked for, but all training examples are held")
         offset = self.offset if self.realisation.centred else None
-        return _along_paths(self.blocks.draw(number), self.realisation, library, offset)
+        block, skips = self.blocks.draw(number), self.network.skips
+        return _along_paths(block, self.realisation, skips, library, offset)
 
 
 def prepare_data(
@@ -91,16 +91,17 @@ def prepare_data(
         If the examples along all paths, or the minimisation, would not fit into memory.
     """
     realisation, blocks = draw(study.task, seed), draw_blocks(study.task, seed)
-    _check_size(realisation, blocks, min(study.widths))
+    shape = (realisation.heads, max(study.widths), study.variances, realisation.outputs)
+    network = Network(*shape, study.skips)
+    _check_size(realisation, network.n_paths, blocks, min(study.widths))
     offset = None
     if realisation.centred:
         offset = _label_mean(study.task.name, realisation, blocks)
 
     def along_paths(examples: Examples, offset: np.ndarray | None = None) -> tuple[Array, Array]:
-        return _along_paths(examples, realisation, library, offset)
+        return _along_paths(examples, realisation, network.skips, library, offset)
 
     xi, labels = along_paths(realisation.train, offset)
-    network = Network(realisation.heads, max(study.widths), study.variances, realisation.outputs)
     shift = 0.0 if offset is None else offset
     if training_only:
         return PreparedData(realisation, network, xi, labels, {}, None, shift, blocks)
@@ -126,13 +127,14 @@ def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> n
 def _along_paths(
     examples: Examples,
     realisation: Realisation,
+    skips: Skips,
     library: ArrayLibrary,
     offset: np.ndarray | float | None,
 ) -> tuple[Array, Array]:
     """Attentioned inputs and labels, these less an offset if there is one."""
     inputs = library.asarray(examples.inputs)
     layers = [layer.convert(library.asarray) for layer in realisation.layers_of(examples)]
-    xi = attentioned_inputs(inputs, layers, realisation.readout)
+    xi = attentioned_inputs(inputs, layers, realisation.readout, skips=skips)
     labels = examples.labels
     if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
         labels = labels[:, 0]
@@ -149,10 +151,10 @@ def expected_seconds(data: PreparedData, widths: Sequence[float]) -> float:
     return sum(minimisation_seconds(sizes, width, form) for width in widths)
 
 
-def _check_size(realisation: Realisation, blocks: Blocks | None, width: float) -> None:
+def _check_size(realisation: Realisation, paths: int, blocks: Blocks | None, width: float) -> None:
     sets = [realisation.train, *realisation.test_sets.values()]
     sets += [] if realisation.validation is None else [realisation.validation]
-    train, paths = realisation.train.inputs, math.prod(realisation.heads)
+    train = realisation.train.inputs
     examples = sum(examples.inputs.shape[0] for examples in sets)
     data = 8 * examples * paths * train.shape[2]
     check_memory(

@@ -48,8 +48,24 @@ def _leave_one_out(suffix: str, dims: tuple[str, ...], words: str) -> tuple[Vari
     )
 
 
-def core_variables(outputs: int, kind: str) -> tuple[Variable, ...]:
-    """Variables that every store has, for that many outputs and that kind of examples."""
+_SKIP_SCORES = tuple(
+    Variable(
+        f"skip_score{suffix}",
+        (*dims, "layer"),
+        f"score of a layer's skip connection{words}; the largest of a head is 1",
+    )
+    for suffix, dims, words in (
+        ("", POINT, ""),
+        ("_gp", REFERENCE, " in the Gaussian process limit"),
+    )
+)
+
+
+def core_variables(outputs: int, kind: str, skips: bool = False) -> tuple[Variable, ...]:
+    """Variables that every store has, for that many outputs and that kind of examples.
+
+    Of a network with skip connections, their scores are among them.
+    """
     output = ("output",) if outputs > 1 else ()
     dual = ("output_dual",) if outputs > 1 else ()
     per_path = ("path", *output, "path_dual", *dual)
@@ -67,6 +83,7 @@ def core_variables(outputs: int, kind: str) -> tuple[Variable, ...]:
         *_leave_one_out("", POINT, "at fixed U"),
         Variable("gradient_norm", POINT, "largest entry of the gradients of S/N at the minimum"),
         Variable("evaluations", POINT, "evaluations of the energy during the minimisation"),
+        *(_SKIP_SCORES if skips else ()),
         *_measured("", POINT, "", kind),
         Variable(
             "predictor_mean",
@@ -246,6 +263,7 @@ def coordinates(
         for dim in ("path", "path_dual"):
             heads = [path[layer] for path in network.paths]
             words = f"head of layer {layer + 1} on the path"
+            words += ", 0 for its skip connection" if 0 in heads else ""
             result[f"{dim}_layer_{layer + 1}"] = coordinate(dim, heads, words)
     for name, entries in extra.items():
         if name not in result:

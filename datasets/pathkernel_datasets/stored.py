@@ -204,7 +204,7 @@ class StoredStudy:
                 f"{self.path} are too many to hold; run a study of fewer"
             )
         whole = data.network
-        network = Network(whole.heads, at.width, whole.variances, whole.outputs)
+        network = Network(whole.heads, at.width, whole.variances, whole.outputs, whole.skips)
         return PointData(at, network, data)
 
     @cached_property
@@ -215,7 +215,7 @@ class StoredStudy:
         held = self.identity
         grid = (held["widths"], held["temperatures"], held["seeds"])
         how = (held["backend"], held["dtype"], held["variances"])
-        study = Study(self.task(**replaced), *grid, *how)
+        study = Study(self.task(**replaced), *grid, *how, skips=held.get("skips"))
         lines = differences(held, study.identity(), "what is installed here gives")
         if lines:
             raise StoreError(

@@ -7,7 +7,7 @@ import functools
 import json
 import numbers
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, files, packages_distributions, version
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.errors import PathkernelError
-from pathkernel_core.network import positive
+from pathkernel_core.network import Skips, positive, skips_of_layers
 from pathkernel_core.options import check_options, several_values
 from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
@@ -49,6 +49,9 @@ class Study:
     sweep : mapping of str to sequence, optional
         Several values of an option of the task, a number or one of some words, by its name. They
         are a dimension of what is computed, in front of the others.
+    skips : float or None, or sequence of them, optional
+        Strengths of skip connections that the theory's network has, whatever the task, for all
+        layers or for each; None, the default, for none.
 
     Raises
     ------
@@ -67,6 +70,7 @@ class Study:
     dtype: str
     variances: float | tuple[float, ...]
     sweep: Mapping[str, tuple[Any, ...]] = field(hash=False)
+    skips: float | tuple[float | None, ...] | None = None
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Study:
         dtype: str = "float64",
         variances: float | Sequence[float] | None = None,
         sweep: Mapping[str, Sequence[Any]] | None = None,
+        skips: Skips = None,
     ):
         if not isinstance(task, Task):
             raise TypeError(f"task must be a task with its options, as Custom(…), not {task!r}")
@@ -114,7 +119,9 @@ class Study:
                 (variances,) = variances
         else:
             positive("variances", variances)
+        strengths = skips_of_layers(skips, len(skips) if isinstance(skips, Sized) else 1)
         set_ = object.__setattr__
+        set_(self, "skips", strengths[0] if len(set(strengths)) == 1 else strengths)
         set_(self, "task", task)
         set_(self, "widths", tuple(positive("each of widths", value) for value in widths))
         temperatures = tuple(positive("each of temperatures", value) for value in temperatures)
@@ -135,7 +142,7 @@ class Study:
         values = self.grid | dict(grid)
         seeds, temperatures, widths = (values.pop(name) for name in POINT)
         how = (self.backend, self.dtype, self.variances)
-        return Study(self.task, widths, temperatures, seeds, *how, values)
+        return Study(self.task, widths, temperatures, seeds, *how, values, self.skips)
 
     @property
     def singles(self) -> list[Study]:
@@ -188,6 +195,7 @@ class Study:
         for name in file_options(options, provenance):
             if os.path.exists(options[name]):
                 options[name] = os.path.abspath(options[name])
+        of_skips = {} if self.skips is None else {"skips": self.skips}
         return json.loads(
             json.dumps(
                 {
@@ -196,6 +204,7 @@ class Study:
                     "options": options,
                     "provenance": provenance,
                     "variances": self.variances,
+                    **of_skips,
                     "widths": self.widths,
                     "temperatures": self.temperatures,
                     "seeds": self.seeds,

@@ -303,8 +303,12 @@ def _layout(
         extra |= analysis.coordinates(situation)
         _check_dimensions(analysis, extra)
     kind = str(data.realisation.kind)
+    skips = {}
+    if network.branches != network.heads:
+        strengths = ("none" if skip is None else f"{skip:g}" for skip in network.skips)
+        skips["skips"] = ", ".join(strengths)
     variables = [
-        *core_variables(network.outputs, kind),
+        *core_variables(network.outputs, kind, network.branches != network.heads),
         *(validation_variables(kind) if data.realisation.validation is not None else ()),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
     ]
@@ -333,6 +337,7 @@ def _layout(
             },
             "heads_per_layer": list(network.heads),
             "variances": list(network.variances),
+            **skips,
             "readout": str(data.realisation.readout),
             "kind": kind,
             "centred": data.realisation.centred,

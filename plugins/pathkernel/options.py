@@ -15,7 +15,7 @@ from pathkernel_datasets.choices import WORDS
 
 RESERVED = frozenset(
     (
-        *("widths", "temperatures", "seeds", "variances", "backend", "dtype"),
+        *("widths", "temperatures", "seeds", "variances", "skips", "backend", "dtype"),
         *("out", "figures", "threads", "jobs", "scheduler", "part", "help"),
     )
 )
@@ -27,14 +27,14 @@ _LONGEST_RANGE = 100_000
 class Numbers(click.ParamType):
     """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
 
-    def __init__(self, kind: Callable[[str], float], name: str):
+    def __init__(self, kind: Callable[[str], float | None], name: str):
         self.kind, self.name = kind, name
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float | None, ...]:
         """Text → tuple of numbers."""
         if not isinstance(value, str):
             return tuple(value)
-        numbers: list[float] = []
+        numbers: list[float | None] = []
         for part in value.split(","):
             first, dash, last = part.strip().partition("-")
             try:

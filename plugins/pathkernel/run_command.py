@@ -55,6 +55,10 @@ def run() -> None:
     """
 
 
+def _strength(text: str) -> float | None:
+    return None if text.strip() == "none" else float(text)
+
+
 def _task_command(task: type[Task]) -> click.Command:
     def listed(values: tuple[float, ...]) -> str:
         return ",".join(f"{value:g}" for value in values)
@@ -82,6 +86,12 @@ def _task_command(task: type[Task]) -> click.Command:
             type=Numbers(float, "V,V,…"),
             help="Prior variances of all weights, one number, or those of the projection, of each "
             f"layer's values and of the readout.  [default: {task.variances}]",
+        ),
+        click.Option(
+            ["--skips"],
+            type=Numbers(_strength, "S,S,…"),
+            help="Strengths of skip connections in the theory: one number, or one for each "
+            "layer, such as 0.7,none.  [default: none]",
         ),
         click.Option(
             ["--backend"],
@@ -147,6 +157,7 @@ def _run_task(
     temperatures: tuple[float, ...] | None,
     seeds: tuple[int, ...],
     variances: tuple[float, ...] | None,
+    skips: tuple[float | None, ...] | None,
     backend: str,
     dtype: str,
     out: Path | None,
@@ -169,7 +180,7 @@ def _run_task(
             from pathkernel_datasets.sweep import run_study
             from pathkernel_datasets.watching import showing_progress
 
-            study = Study(task, widths, temperatures, seeds, backend, dtype, variances, sweep)
+            study = Study(task, widths, temperatures, seeds, backend, dtype, variances, sweep, skips)
             with showing_progress() as report:
                 dataset = run_study(
                     study,

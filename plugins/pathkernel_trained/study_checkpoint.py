@@ -36,6 +36,11 @@ def study_checkpoint(
         If the file is damaged, or holds queries and keys only.
     """
     store, stored = study.path, study.identity
+    if "skips" in stored:
+        raise StoreError(
+            f"the study {store} has skip connections, and the trained networks have none; compare "
+            "and prune a study without --skips"
+        )
     if "heads" not in stored["provenance"]:
         kind = "random" if stored["options"].get("heads") == "random" else "made by its task"
         belongs = f"the heads of {store} are {kind}, so that no trained network belongs to them"

@@ -43,7 +43,7 @@ def order_parameters(
     outputs = dataset.sizes.get("output", 1)
     size = dataset.sizes["path"] * outputs
     many = size > _DIAGONAL
-    limit = np.prod(dataset.attrs["variances"][1:]) * np.eye(size) if many else 0.0
+    limit = _limit(dataset, outputs) if many else 0.0
     maps = []
     for w in known_widths(matrices):
         title = point_words(dataset, selection, w)
@@ -56,6 +56,14 @@ def order_parameters(
         maps = [replace(shown, limits=(-reach, reach)) for shown in maps]
     words = f"order parameter U{' less its limit' * many}, {at_seed(dataset, selection, index)}"
     return heatmaps(dataset, words, maps, path_ticks(dataset["path"].values, outputs))
+
+
+def _limit(dataset: xr.Dataset, outputs: int) -> np.ndarray:
+    """U of the Gaussian process limit: variances of the readout and of all heads on the path."""
+    _, *values, readout = dataset.attrs["variances"]
+    heads = (dataset[f"path_layer_{layer}"].values for layer in dataset["layer"].values)
+    strengths = [np.where(head > 0, variance, 1.0) for head, variance in zip(heads, values)]
+    return np.diag(np.repeat(readout * np.prod(strengths, axis=0), outputs))
 
 
 def kernels(

@@ -337,6 +337,9 @@ def _caption(dataset: xr.Dataset, selections: Sequence[Selection], rows: Sequenc
     if selections[0].chosen:
         lines += _doubts(dataset, selections[0].chosen, rows)
     every = [json_attribute(part.attrs, "notes") for part in each_value(dataset).values()]
+    if "skips" in dataset.attrs:
+        parts = zip(each_value(dataset).values(), selections)
+        lines += dict.fromkeys(_skips(part, selection) for part, selection in parts)
     notes = [f"{name.capitalize()}: {note}" for held in every for name, note in held.items()]
     lines += dict.fromkeys(notes)
     status = dataset["status"].values
@@ -344,6 +347,19 @@ def _caption(dataset: xr.Dataset, selections: Sequence[Selection], rows: Sequenc
     if missing:
         lines.append(f"{missing} of {status.size} grid points are not computed yet.")
     return "\n".join(lines)
+
+
+def _skips(dataset: xr.Dataset, selection: Selection) -> str:
+    """Strengths of skip connections and, in units of the largest score of a head, their scores."""
+    scores = selection.point("skip_score").transpose("width", "layer", "seed")
+    found = [
+        f"N = {number(width)} {', '.join(shown(Spread.of(each).median, '.2f') for each in values)}"
+        for width, values in zip(dataset["width"].values, scores.values)
+    ]
+    return (
+        f"Skip connections of strength {dataset.attrs['skips']}, by layer; their scores, where the "
+        f"largest of a head is 1: {'; '.join(found)}."
+    )
 
 
 def _doubts(dataset: xr.Dataset, choice: str, rows: Sequence[Row]) -> list[str]:

@@ -120,6 +120,24 @@ def test_prior_variances(invoke, tmp_path):
     assert "variances: the store has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
 
 
+def test_skip_connections(invoke, tmp_path):
+    given = (*SMALL, "--widths", "10", "--skips")
+    status, out, err = invoke(*given, "0.7,none")
+    assert status == 0, err
+    found = open_store(tmp_path / "hidden-markov.zarr")
+    score = float(found.skip_score.isel(layer=0).item())
+    words = " ".join(out.split())
+    assert "Skip connections of strength 0.7, none, by layer" in words
+    assert f"N = 10 {score:.2f}, -." in words
+    assert (tmp_path / "hidden-markov-figures" / "head_scores.png").exists()
+    status, _, err = invoke("compare", "hidden-markov.zarr")
+    assert status == 1
+    assert err.startswith("Error: the study hidden-markov.zarr has skip connections, and the")
+    status, _, err = invoke(*given, "0.7,all")
+    assert status == 2
+    assert "'all' is no number" in err
+
+
 def test_several_values_of_an_option(invoke):
     """Run, show and check them; results, which take one value, say how to get it."""
     small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")

@@ -10,6 +10,8 @@ import pytest
 import xarray as xr
 
 import pathkernel_core as pk
+from pathkernel_analyses.alignment import KernelTaskAlignment
+from pathkernel_analyses.heads import HeadScores
 from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress
@@ -101,6 +103,44 @@ def test_prior_variances_of_a_study(tmp_path):
         Study(SmallTask(), variances=(1, -1, 1, 1))
     with pytest.raises(ValueError, match="variances must be one number or 4 numbers"):
         run_study(Study(SmallTask(), *grid, variances=(1, 2)), tmp_path / "b.zarr")
+
+
+def test_skip_connections_of_a_study(tmp_path):
+    """U, labels, scores and predictions are the core's; stores without them are as they were."""
+    grid, path, skips = ((10, 30), (0.5,), (0,)), tmp_path / "study.zarr", (0.7, None)
+    study = Study(SmallTask(), *grid, skips=skips)
+    dataset = run_study(study, path, analyses=[HeadScores(), KernelTaskAlignment()])
+    drawn = SmallTask().realise(0)
+    layers, test = drawn.layers, drawn.test_sets["test"]
+    xi, new = (
+        pk.attentioned_inputs(inputs, layers, drawn.readout, skips=skips)
+        for inputs in (drawn.train.inputs, test.inputs)
+    )
+    network = pk.Network(drawn.heads, 10, skips=skips)
+    solution = pk.minimise_action(pk.PathKernels(xi, drawn.train.labels), network, 0.5)
+    found = dataset.isel(seed=0, temperature=0).sel(width=10)
+    assert list(found.path.values) == ["skip-1", "skip-2", "1-1", "1-2", "2-1", "2-2"]
+    assert list(found.path_layer_1.values) == [0, 0, 1, 1, 2, 2]
+    assert list(found["head"].values) == [1, 2]
+    np.testing.assert_allclose(found.order_parameter, solution.order_parameter, 1e-6)
+    np.testing.assert_allclose(found.head_score, solution.head_scores, 1e-6)
+    np.testing.assert_allclose(found.skip_score, solution.skip_scores, 1e-6)
+    np.testing.assert_allclose(found.predictor_mean[0], solution.predict(new).mean, 1e-5, 1e-9)
+    # the alignment is that of the kernel which the predictor has
+    factor = solution.posterior[1].reshape(6, 1, 6)
+    kernel = np.einsum("mpi,pak,qak,nqi->mn", xi, factor, factor, xi) / (6 * 4)
+    values = np.linalg.eigvalsh(kernel)[::-1]
+    np.testing.assert_allclose(found.kernel_eigenvalue, values, rtol=1e-6, atol=1e-9)
+
+    stored = StoredStudy(path, PLUGINS)
+    assert stored.rebuild(stored.point(10)).network == network
+    with pytest.raises(StoreError, match=r"skips: the store has \[0.7, null\], this run null"):
+        run_study(Study(SmallTask(), *grid), path, analyses=())
+    assert "skips" not in Study(SmallTask()).identity()
+    assert Study(SmallTask(), skips=(None, None)) == Study(SmallTask())
+    assert Study(SmallTask(), skips=(0.7,)).on_grid({"seed": (1,)}).skips == 0.7
+    with pytest.raises(ValueError, match="one for each of 2 layers, but has 3"):
+        run_study(Study(SmallTask(), *grid, skips=(1, 1, None)), tmp_path / "b.zarr")
 
 
 @dataclass(frozen=True)
