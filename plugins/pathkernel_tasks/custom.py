@@ -35,8 +35,8 @@ _SHOWN = 1000  # of training examples in blocks, those that analyses are of
 
 _MATRICES = (
     "attention matrices from a file: where the model that they are of attends to hidden states and "
-    "not to the bare tokens, they hold that, and its nonlinear blocks, normalisation and skip "
-    "connections are left out"
+    "not to the bare tokens, they hold that, and its nonlinear blocks and normalisation are left "
+    "out, and its skip connections but for those of --skips"
 )
 
 

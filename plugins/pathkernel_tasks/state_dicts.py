@@ -19,8 +19,8 @@ from pathkernel_tasks.layouts import Layout, Pair, find_modules
 from pathkernel_tasks.state_dict_files import KIND, read_state_dict, state_dict_shapes
 
 _DEPTH = (
-    "its attention sees hidden states and not the bare tokens, and its nonlinear blocks, "
-    "normalisation and skip connections are left out"
+    "its attention sees hidden states and not the bare tokens, and its nonlinear blocks and "
+    "normalisation are left out, and its skip connections but for those of --skips"
 )
 _OWN = frozenset(  # what a module of attention alone consists of
     (

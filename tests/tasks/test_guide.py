@@ -63,6 +63,14 @@ def test_five_minutes(invoke, monkeypatch, tmp_path):
     assert names["task"].realise(0).train.inputs.shape == (225, 8, 16)
     assert xr.open_zarr("mine.zarr").accuracy.equals(dataset.accuracy)
 
+    (command,) = (text for text in blocks("sh") if "--skips" in text)
+    assert invoke(*command.split()[1:], "--no-figures")[0] == 0
+    (skips,) = (text for text in blocks("python") if "skips=skips" in text)
+    exec(skips, names)
+    at = xr.open_zarr("skips.zarr").sel(width=10, temperature=1, seed=0)
+    np.testing.assert_allclose(at.skip_score, names["solution"].skip_scores, rtol=1e-5)
+    np.testing.assert_allclose(at.head_score, names["solution"].head_scores, rtol=1e-5)
+
 
 def state_dict(layers=2, width=6):
     generator = np.random.default_rng(0)
