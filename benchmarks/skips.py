@@ -52,33 +52,35 @@ def sampled(name, xi, labels, network, draws, chains=2):
     return u.mean((0, 1)), error.reshape(u.shape[2:])
 
 
-def against_samples(skips, draws):
-    """Relative distances of ⟨U⟩ from the saddle and from its next order, over the width."""
-    print("N | saddle | next order | Monte-Carlo error")
-    for width in (10, 40, 160):
+def against_samples(skips, draws=8000):
+    """Relative distances of ⟨U⟩ from saddle and next order over the width, and of the samplers."""
+    for width in (BASE, 4 * BASE, 16 * BASE):
         xi, labels = examples(skips, width)
         network = pk.Network((2, 2), width, skips=skips)
         solution = pk.minimise_action(pk.PathKernels(xi, labels), network, TEMPERATURE)
         correction = next_order(solution)
         mean, error = sampled("order-parameter", xi, labels, network, draws)
         size = np.linalg.norm(mean)
-        gaps = [
-            np.linalg.norm(mean - given) / size
-            for given in (correction.order_parameter, correction.mean_order_parameter)
-        ]
-        print(f"{width} | {gaps[0]:.4f} | {gaps[1]:.4f} | {np.linalg.norm(error) / size:.4f}")
-        if width == BASE:
-            other, other_error = sampled("weights", xi, labels, network, draws)
-            combined = np.abs(mean - other) / np.hypot(error, other_error)
-            print(
-                f"  weights sampler: entries of U differ by at most {combined.max():.2f} combined "
-                f"errors (root mean square {np.sqrt(np.mean(combined**2)):.2f}); its error is "
-                f"{np.linalg.norm(other_error) / size:.4f}",
-                flush=True,
+        lengths = [
+            np.linalg.norm(difference) / size
+            for difference in (
+                mean - correction.order_parameter,
+                mean - correction.mean_order_parameter,
+                error,
             )
+        ]
+        cells = [network.skip_words, f"{width}", *(f"{length:.4f}" for length in lengths)]
+        print(f"| {' | '.join(cells)} |", flush=True)
+        if width == BASE:
+            of_weights, other_error = sampled("weights", xi, labels, network, draws)
+            between = np.abs(mean - of_weights) / np.hypot(error, other_error)
+    return (
+        f"s = {network.skip_words}, N = {BASE}: entries of ⟨U⟩ by the samplers order-parameter and "
+        f"weights differ by at most {between.max():.1f} combined errors, "
+        f"{np.sqrt(np.mean(between**2)):.1f} on average (root mean square)"
+    )
 
 
 if __name__ == "__main__":
-    for strengths in SKIPS:
-        print(f"L = 2, H = 2, s = {strengths}, T = {TEMPERATURE:g}, P = 0.8 N", flush=True)
-        against_samples(strengths, 8000)
+    print(f"T = {TEMPERATURE:g}, P = 0.8 N: s, N, saddle, next order, Monte-Carlo error")
+    print("\n".join([against_samples(skips) for skips in SKIPS]))

@@ -287,10 +287,10 @@ def correlations(network: str, width: float) -> str:
 
 
 @functools.cache
-def _next_orders() -> dict[str, list[list[str]]]:
-    """Rows that the benchmark of the next order prints, by the title above them."""
+def _printed(benchmark: str) -> dict[str, list[list[str]]]:
+    """Rows that a benchmark prints, by the title above them."""
     title, found = "", {}
-    for line in run(sys.executable, "-m", "benchmarks.corrections", cwd=ROOT).splitlines():
+    for line in run(sys.executable, "-m", f"benchmarks.{benchmark}", cwd=ROOT).splitlines():
         if line.startswith("|"):
             found[title].append([cell.strip() for cell in line.strip("|").split("|")])
         else:
@@ -299,9 +299,9 @@ def _next_orders() -> dict[str, list[list[str]]]:
     return found
 
 
-def next_order_table(title: str, *heading: str) -> str:
-    """Table of the benchmark of the next order, under the title that begins so."""
-    (rows,) = (rows for name, rows in _next_orders().items() if name.startswith(title))
+def next_order_table(title: str, *heading: str, benchmark: str = "corrections") -> str:
+    """Table of the benchmark of the next order, or another, under the title that begins so."""
+    (rows,) = (rows for name, rows in _printed(benchmark).items() if name.startswith(title))
     return table([heading, *rows])
 
 
@@ -381,6 +381,7 @@ MAIN, DEEPER, WIDER = "2-4-512-128", "3-3-512-170", "2-8-512-64"
 _OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "⟨U⟩, next")
 _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "variance, next")
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
+_OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
 PICTURES: dict[str, Callable[[], Path]] = {
     "hidden-markov-accuracy": lambda: drawn(markov_store(), "accuracy"),
     "hidden-markov-kernels": lambda: drawn(markov_store(), "kernels"),
@@ -413,6 +414,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-proportional": lambda: next_order_table("P = 0.8 N: N, ln p(Y)", *_OF_ONE_PATH),
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
+    "next-order-skips": lambda: next_order_table("T = ", *_OF_SKIPS, benchmark="skips"),
     "deeper-gains": lambda: image_gains(DEEPER),
     "wider-gains": lambda: image_gains(WIDER),
     "wider-pruned": lambda: pruned(WIDER),

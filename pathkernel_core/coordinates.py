@@ -49,9 +49,12 @@ class _Level:
         return blocks[bool(self.shared) :]
 
 
-def held_entries(size: int, shared: int) -> np.ndarray:
-    """Mask (size, size) of the entries of X_ℓ that are coordinates, row by row."""
-    held = np.tri(size, dtype=bool)
+def held_entries(rows: int, columns: int, shared: int) -> np.ndarray:
+    """Mask (rows, columns) of the entries of X_ℓ that are coordinates, row by row.
+
+    Those on and below the diagonal, but for the rows that a skip shares with the level above.
+    """
+    held = np.tri(rows, columns, dtype=bool)
     held[:shared] = False
     return held
 
@@ -65,7 +68,7 @@ def _levels(network: Network) -> list[_Level]:
         network.order_parameter_variances,
         network.degrees_of_freedom,
     ):
-        held = held_entries(size, shared)
+        held = held_entries(size, size, shared)
         part = slice(start, start := start + int(held.sum()))
         diagonal = np.flatnonzero(np.eye(size, dtype=bool)[held])
         scale, weight = math.sqrt(variance), degrees / network.width

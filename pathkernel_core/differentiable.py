@@ -126,6 +126,7 @@ def differentiable_solution(
     -----
     The Hessian of the action is formed in the chain's coordinates, of which there are about n²/2:
     meant for up to some hundred paths. Within ``jax.jit`` the minimisation runs on the host.
+    Strengths of skip connections are the network's, constants here.
 
     Examples
     --------
@@ -273,7 +274,7 @@ def _relative(coordinates: Array, network: Network) -> list[Array]:
     padded = xp.concat([coordinates, 0 * coordinates[:1]])
     factors, start = [], 0
     for size, shared in zip(network.sizes, network.shared_sizes):
-        place, held = np.full((size, size), zero), held_entries(size, shared)
+        place, held = np.full((size, size), zero), held_entries(size, size, shared)
         place[held] = np.arange(start, start := start + int(held.sum()))
         place = from_host(place.reshape(-1), coordinates, xp.int64)
         entries = xp.reshape(xp.take(padded, place, axis=0), (size, size))

@@ -288,7 +288,8 @@ def total_kernel(
     xi : array, shape (P, n, N_0)
         Attentioned inputs.
     order_parameter : array, shape (n, n)
-        Order parameter U.
+        Order parameter U; of a network with skip connections, as
+        :func:`pathkernel_core.order_parameter.scaled_order_parameter` gives it.
     other : array, shape (P', n, N_0), optional
         Second set of attentioned inputs; by default the first.
     variance : float

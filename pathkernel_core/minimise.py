@@ -139,7 +139,7 @@ class Solution:
             "problem": repr(self.problem),
             **{f"head scores, layer {n}": " ".join(f"{x:.2f}" for x in row) for n, row in scores},
         }
-        if network.branches != network.heads:
+        if network.has_skips:
             about["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
         outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
         labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
@@ -469,7 +469,7 @@ def _check_network(problem: PathKernels, network: Network) -> None:
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
     if network.n_paths != problem.n_paths:
-        skips = f" and skips {network.skips}" if network.branches != network.heads else ""
+        skips = f" and skips {network.skips}" if network.has_skips else ""
         raise ValueError(
             f"network has heads {network.heads}{skips}, hence {network.n_paths} paths, but the "
             f"problem has {problem.n_paths} paths; build both from the same layers"

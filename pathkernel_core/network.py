@@ -97,16 +97,24 @@ class Network:
             "prior variances": ", ".join(f"{variance:g}" for variance in self.variances),
             "outputs": self.outputs,
         }
-        if self.branches != self.heads:
-            about["skip connections"] = ", ".join(
-                "none" if skip is None else f"{skip:g}" for skip in self.skips
-            )
+        if self.has_skips:
+            about["skip connections"] = self.skip_words
         return table("Network", about)
 
     @property
     def n_layers(self) -> int:
         """Number L of attention layers."""
         return len(self.heads)
+
+    @property
+    def has_skips(self) -> bool:
+        """Whether a layer has a skip connection, be it of strength 0."""
+        return self.branches != self.heads
+
+    @property
+    def skip_words(self) -> str:
+        """Strengths of the skip connections by layer, such as ``"0.7, none"``."""
+        return ", ".join("none" if skip is None else f"{skip:g}" for skip in self.skips)
 
     @property
     def branches(self) -> tuple[int, ...]:

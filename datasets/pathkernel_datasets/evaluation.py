@@ -108,8 +108,7 @@ def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:
 
 def _of_skips(solution: Solution) -> dict[str, np.ndarray]:
     """Scores of skip connections, if there are any."""
-    network = solution.network
-    return {} if network.branches == network.heads else {"skip_score": solution.skip_scores}
+    return {"skip_score": solution.skip_scores} if solution.network.has_skips else {}
 
 
 def predicted_values(

@@ -303,12 +303,8 @@ def _layout(
         extra |= analysis.coordinates(situation)
         _check_dimensions(analysis, extra)
     kind = str(data.realisation.kind)
-    skips = {}
-    if network.branches != network.heads:
-        strengths = ("none" if skip is None else f"{skip:g}" for skip in network.skips)
-        skips["skips"] = ", ".join(strengths)
     variables = [
-        *core_variables(network.outputs, kind, network.branches != network.heads),
+        *core_variables(network.outputs, kind, network.has_skips),
         *(validation_variables(kind) if data.realisation.validation is not None else ()),
         *(variable for analysis in analyses for variable in analysis_variables(analysis)),
     ]
@@ -337,7 +333,7 @@ def _layout(
             },
             "heads_per_layer": list(network.heads),
             "variances": list(network.variances),
-            **skips,
+            **({"skips": network.skip_words} if network.has_skips else {}),
             "readout": str(data.realisation.readout),
             "kind": kind,
             "centred": data.realisation.centred,

@@ -27,13 +27,13 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pathkernel_core.backend import batches, to_host
-from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.coordinates import ChainCoordinates, held_entries
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import Prediction, Solution, Status
 from pathkernel_core.network import Network
 from pathkernel_core.spaces import per_output
-from pathkernel_sampling.models import held_indices, lower_trapezoid
+from pathkernel_sampling.models import lower_trapezoid
 
 Array = Any  # of JAX
 
@@ -402,7 +402,7 @@ class _Chain:
         self._widths = np.array(network.degrees_of_freedom)
         parts = []
         for size, skip in zip(network.sizes, shared):
-            rows, columns = held_indices(size, size, skip)
+            rows, columns = np.nonzero(held_entries(size, size, skip))
             parts.append(np.where(rows == columns, rows, 0.0))
         self.remainder = np.concatenate(parts)
         """Gradient of c, (D,)."""
@@ -443,7 +443,7 @@ def _derivatives(
 ) -> dict[str, Callable]:
     """Compiled derivatives, each a function of σ_1 … σ_a, the widths and the point x."""
     branches = (*branches, 1)
-    indices = [held_indices(size, size, skip) for size, skip in zip(sizes, shared)]
+    indices = [np.nonzero(held_entries(size, size, skip)) for size, skip in zip(sizes, shared)]
     splits = np.cumsum([len(rows) for rows, _ in indices])[:-1]
 
     def order_parameter(scales: Array, x: Array) -> Array:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 
+from pathkernel_core.coordinates import held_entries
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.network import Network, positive
 from pathkernel_core.order_parameter import path_weights
@@ -128,9 +129,11 @@ class OrderParameterModel(_GivenOrderParameter):
         on_diagonal = self.degrees > 0
         values = jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
         factor, start = self.scale * jnp.eye(self.levels[0][1]), 0
-        for level, (rows, _), repeat in zip(self.levels, _indices(self.levels), self.repeats):
-            branches, *shape = level
-            bartlett = lower_trapezoid(values[start : start + len(rows)], *shape, repeat)
+        for number, (rows, _) in enumerate(_indices(self.levels)):
+            branches, *shape, shared = self.levels[number]
+            repeat = self.repeats[number] if shared else 1.0
+            part = values[start : start + len(rows)]
+            bartlett = lower_trapezoid(part, *shape, shared, repeat)
             start += len(rows)
             factor = (factor @ bartlett.reshape(branches, -1, shape[1])).reshape(-1, shape[1])
         return factor
@@ -152,14 +155,7 @@ def _levels(network: Network) -> tuple[tuple[int, int, int, int], ...]:
 @functools.lru_cache(maxsize=16)
 def _indices(levels: tuple[tuple[int, int, int, int], ...]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Rows and columns of the parameters in Bartlett's A of each level."""
-    return [held_indices(*shape) for _, *shape in levels]
-
-
-def held_indices(rows: int, columns: int, shared: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of entries on and below the diagonal, row by row, but for the ``shared`` rows."""
-    held = np.tri(rows, columns, dtype=bool)
-    held[:shared] = False
-    return np.nonzero(held)
+    return [np.nonzero(held_entries(*shape)) for _, *shape in levels]
 
 
 def lower_trapezoid(
@@ -170,9 +166,9 @@ def lower_trapezoid(
     The first ``shared`` rows are no entries, but ``repeat`` times the identity. Gathered: a scatter
     writes entry by entry, and JAX differentiates it into many times the code.
     """
-    held = held_indices(rows, columns, shared)
-    places = np.full((rows, columns), len(held[0]))
-    places[held] = np.arange(len(held[0]))
+    held = held_entries(rows, columns, shared)
+    places = np.full((rows, columns), held.sum())
+    places[held] = np.arange(held.sum())
     if not shared:
         return jnp.append(entries, 0.0)[places]
     places[np.diag_indices(shared)] += 1
@@ -304,7 +300,7 @@ def build_model(
     require_double_precision()
     positive("temperature", temperature)
     xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
-    scales = network.path_scales if network.branches != network.heads else None
+    scales = network.path_scales if network.has_skips else None
     likelihood = Likelihood.from_problem(xi, labels, temperature, network.variances[0], scales)
     if xi.shape[1] != network.n_paths:
         raise ValueError(

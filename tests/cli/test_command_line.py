@@ -9,17 +9,20 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import xarray as xr
 import zarr
 
 from pathkernel.main import main, pathkernel
 from pathkernel.output import print_views, say
+from pathkernel_core import Network, gp_order_parameters
 from pathkernel_datasets.checksums import read_array
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_views.path_figures import _limit
 from pathkernel_views.tables import Column, value_table
 
 SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
@@ -121,7 +124,8 @@ def test_prior_variances(invoke, tmp_path):
 
 
 def test_skip_connections(invoke, tmp_path):
-    given = (*SMALL, "--widths", "10", "--skips")
+    variances = (1, 0.5, 0.25, 2)
+    given = (*SMALL, "--widths", "10", "--variances", ",".join(map(str, variances)), "--skips")
     status, out, err = invoke(*given, "0.7,none")
     assert status == 0, err
     found = open_store(tmp_path / "hidden-markov.zarr")
@@ -130,6 +134,8 @@ def test_skip_connections(invoke, tmp_path):
     assert "Skip connections of strength 0.7, none, by layer" in words
     assert f"N = 10 {score:.2f}, -." in words
     assert (tmp_path / "hidden-markov-figures" / "head_scores.png").exists()
+    limit, *_ = gp_order_parameters(Network((2, 2), 10, variances, skips=(0.7, None)))
+    np.testing.assert_allclose(_limit(found, 1), limit)
     status, _, err = invoke("compare", "hidden-markov.zarr")
     assert status == 1
     assert err.startswith("Error: the study hidden-markov.zarr has skip connections, and the")
