@@ -180,7 +180,9 @@ def _run_task(
             from pathkernel_datasets.sweep import run_study
             from pathkernel_datasets.watching import showing_progress
 
-            study = Study(task, widths, temperatures, seeds, backend, dtype, variances, sweep, skips)
+            study = Study(
+                task, widths, temperatures, seeds, backend, dtype, variances, sweep, skips
+            )
             with showing_progress() as report:
                 dataset = run_study(
                     study,

@@ -391,7 +391,9 @@ def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler, task
     theory = Theory.of(open_store(path), run)
     table = predictor_table(run, theory)
     assert table.row_count == 2
-    assert (str(table.columns[1].header) == "sampled") == (task is Cycle), "one measure needs no name"
+    assert (str(table.columns[1].header) == "sampled") == (task is Cycle), (
+        "one measure needs no name"
+    )
     for axis, label in zip(predictors(open_store(path), run).axes, theory.labels):
         drawn = {group.get_label(): len(group.lines[0].get_xdata()) for group in axis.containers}
         signs = {"label > 0": int((label > 0).sum()), "label ≤ 0": int((label <= 0).sum())}
