@@ -28,22 +28,23 @@ PICTURE = ROOT / "docs" / "images" / "rooms.png"
 # Left and right end of every room, in columns, and what it holds
 PLACES = {
     "pathkernel": (
-        *(0, 3),
+        *(0, 3.4),
         "the front door: import pathkernel, python -m pathkernel\n"
         "the command line: run, show, plot, heads, train, and a command of every result",
     ),
-    "pathkernel_one_shot": (0, 1, "one-shot images:\narchives, episodes, training"),
-    "pathkernel_trained": (0.5, 1.5, "a trained network, compared\nwith the theory, and pruned"),
-    "pathkernel_sampling": (1.5, 2.5, "the posterior sampled,\nand the next order in 1/N"),
-    "pathkernel_tasks": (0, 1, "hidden Markov chains;\ndata and heads of one's own"),
-    "pathkernel_views": (1, 2, "console and progress,\ntables and figures"),
-    "pathkernel_analyses": (2, 3, "what is computed\nat every grid point"),
+    "pathkernel_one_shot": (1, 2, "one-shot images:\narchives, episodes, training"),
+    "pathkernel_trained": (1, 2, "a trained network, compared\nwith the theory, and pruned"),
+    "pathkernel_sampling": (2, 3, "the posterior sampled,\nand the next order in 1/N"),
+    "pathkernel_capture": (0, 1, "attention of a live model,\nand its heads switched off"),
+    "pathkernel_tasks": (0, 1.4, "hidden Markov chains;\ndata and heads of one's own"),
+    "pathkernel_views": (1.4, 2.4, "console and progress,\ntables and figures"),
+    "pathkernel_analyses": (2.4, 3.4, "what is computed\nat every grid point"),
     "pathkernel_datasets": (
-        *(0.5, 2),
+        *(0, 2.4),
         "labelled studies: a task on a grid, its store,\nand what is kept beside it",
     ),
     "pathkernel_core": (
-        *(0, 3),
+        *(0, 3.4),
         "the theory, arrays in and arrays out: kernels, action, minimum, predictor\n"
         "what plugins are made of: task, analysis, sampler, result, and the hooks that find them",
     ),

@@ -1,0 +1,98 @@
+"""What was captured of a model: attentioned inputs, labels, and whose heads they are of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pathkernel_core.backend import Array, to_host
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """Examples seen along attention paths of a model.
+
+    Attributes
+    ----------
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs, in the order of ``members``, those of the first layer slowest.
+    labels : array, shape (P,) or (P, C), or None
+        As they came with the batches.
+    members : tuple of L tuples of (layer, head)
+        Heads of the model, both numbered from 1, that the theory's network has in each layer. Head
+        0 is none: the identity that carries tokens past a layer, or (0, 0) past them all.
+    means : array, shape (n or 1, N_0)
+        Mean of the tokens that every path attends to.
+    deviations : array, shape (n or 1,)
+        Standard deviation of all their entries.
+    notes : mapping of str to str
+        What was left out of the model.
+    """
+
+    xi: np.ndarray
+    labels: np.ndarray | None
+    members: tuple[tuple[tuple[int, int], ...], ...]
+    means: np.ndarray
+    deviations: np.ndarray
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Number of heads of each layer of the theory's network."""
+        return tuple(len(layer) for layer in self.members)
+
+    def scaled(self, scale: float, like: Captured | None = None) -> Captured:
+        """Tokens centred and divided by the standard deviation of their entries, times ``scale``.
+
+        Parameters
+        ----------
+        scale : float
+            Positive.
+        like : Captured, optional
+            The training examples, whose mean and deviation a test set must take; by default these.
+
+        Raises
+        ------
+        ValueError
+            If the scale is not positive, or ``like`` is of other paths.
+        """
+        like = self if like is None else like
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"scale must be positive and finite, but is {scale}")
+        if like.members != self.members:
+            raise ValueError(
+                f"like holds heads {like.members}, but these are {self.members}; capture both alike"
+            )
+        deviations = np.where(like.deviations > 0, like.deviations, 1.0)
+        # the attention of a path sums to 1, so that its average of centred tokens is this
+        xi = self.xi - like.means.astype(self.xi.dtype)
+        xi *= (scale / deviations).astype(xi.dtype)[:, None]
+        means = (self.means - like.means) * (scale / deviations)[:, None]
+        return replace(self, xi=xi, means=means, deviations=self.deviations * scale / deviations)
+
+    def by_head(self, scores: Sequence[Array]) -> dict[tuple[int, int], float]:
+        """Scores such as ``Solution.head_scores``, by layer and head of the model.
+
+        Parameters
+        ----------
+        scores : sequence of L arrays, shape (H_ℓ,)
+
+        Raises
+        ------
+        ValueError
+            If there are others than these heads.
+        """
+        given = [np.asarray(to_host(layer)) for layer in scores]
+        if tuple(layer.shape for layer in given) != tuple((count,) for count in self.heads):
+            raise ValueError(
+                f"scores must be of {self.heads} heads, but have shapes "
+                f"{[layer.shape for layer in given]}"
+            )
+        return {
+            head: float(score)
+            for layer, own in zip(self.members, given)
+            for head, score in zip(layer, own)
+        }

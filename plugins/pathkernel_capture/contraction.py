@@ -1,0 +1,133 @@
+"""What is kept of a batch: its tokens averaged by the attention along every path (Eq. 7)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pathkernel_capture.errors import CaptureError
+from pathkernel_core.attention import Readout
+
+
+def readout_weights(readout: Readout | slice, own: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weight of every token in the readout, (batch, M): equal for those that are read out.
+
+    Parameters
+    ----------
+    readout : {"first", "last", "mean"}, int or slice
+        Counts the tokens that are no padding.
+    own : Tensor of bool, shape (batch, M)
+        Which these are.
+    dtype : torch.dtype
+
+    Raises
+    ------
+    ValueError
+        If the readout is none of these, or a sequence has no such token.
+    """
+    named = {"first": slice(0, 1), "last": slice(-1, None), "mean": slice(None)}
+    chosen = named.get(readout, readout) if isinstance(readout, str) else readout
+    if isinstance(chosen, int) and not isinstance(chosen, bool):
+        chosen = slice(chosen, chosen + 1 or None)
+    if not isinstance(chosen, slice) or chosen.step not in (None, 1):
+        raise ValueError(
+            'readout must be "first", "last", "mean", a token\'s index or a slice of tokens, not '
+            f"{readout!r}"
+        )
+    place, count = own.cumsum(dim=1) - 1, own.sum(dim=1, keepdim=True)
+
+    def from_front(bound: int | None, default: Tensor) -> Tensor:
+        return default if bound is None else bound + (count if bound < 0 else 0 * count)
+
+    start, stop = from_front(chosen.start, 0 * count), from_front(chosen.stop, count)
+    read = own & (place >= start) & (place < stop)
+    number = read.sum(dim=1, keepdim=True)
+    if not number.all():
+        first = int((number == 0).nonzero()[0, 0])
+        raise ValueError(
+            f"readout {readout!r} names no token of sequence {first} of a batch, which has "
+            f"{int(count[first])}"
+        )
+    return read.to(dtype) / number
+
+
+def side_by_side(attention: Tensor, readout: Tensor, attended: Tensor) -> Tensor:
+    """Σ_s w_s x_s of each head, w its attention averaged over the readout; (batch, H, N_0)."""
+    weights = torch.matmul(readout[:, None, None, :], attention)[:, :, 0, :]
+    return torch.matmul(weights, attended)
+
+
+def along_product(
+    attention: list[Tensor], readout: Tensor, attended: Tensor, skips: bool
+) -> Tensor:
+    """Attentioned inputs along every path through all of these layers, (batch, n, N_0).
+
+    Contracted from the last layer, so that no product of two attention matrices is formed. With
+    ``skips`` head 0 of every layer is the identity.
+    """
+    weights = readout[:, None, :]
+    for omega in reversed(attention):
+        passed = torch.matmul(weights[:, None, :, :], omega)  # (batch, H, paths, key)
+        if skips:
+            passed = torch.cat([weights[:, None, :, :], passed], dim=1)
+        weights = passed.flatten(1, 2)
+    return torch.matmul(weights, attended)
+
+
+class Moments:
+    """Mean of tokens, and standard deviation of all their entries, summed batch by batch."""
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._squares = 0, np.zeros(()), 0.0
+
+    def add(self, tokens: Tensor, own: Tensor) -> None:
+        """Take the tokens (batch, M, N_0) that are no padding."""
+        rows = tokens[own]
+        self._count += rows.shape[0]
+        self._sum = self._sum + rows.sum(dim=0).cpu().numpy().astype(float)
+        self._squares += float((rows**2).sum())
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean token, (N_0,)."""
+        return self._sum / self._count
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of all entries of all tokens."""
+        variance = self._squares / (self._count * self._sum.size) - self.mean.mean() ** 2
+        return float(np.sqrt(max(variance, 0.0)))
+
+
+def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attention and states, if these are a layer's and its own tokens.
+
+    Raises
+    ------
+    CaptureError
+        If there is none, it is in half precision, or of other tokens.
+    """
+    if attention is None:
+        raise CaptureError(
+            f"{where} gives no attention weights: it runs a fused kernel (flash or scaled dot "
+            "product attention) that cannot be switched off. Load the model with "
+            'attn_implementation="eager", or choose other layers with layers='
+        )
+    if attention.dtype not in (torch.float32, torch.float64):
+        raise CaptureError(
+            f"{where} computes in half precision ({attention.dtype}), which leaves attention three "
+            "digits; convert the model, model.float(), and leave autocast"
+        )
+    if states is None or attention.shape[-1] != attention.shape[-2]:
+        raise CaptureError(
+            f"{where} attends to another sequence than its own; choose the layers of one sequence "
+            "with layers="
+        )
+    if attention.ndim != 4 or attention.shape[0] != states.shape[0]:
+        raise CaptureError(
+            f"{where} gives attention of shape {tuple(attention.shape)} for states of shape "
+            f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0); choose other layers "
+            "with layers="
+        )
+    return attention, states

@@ -1,0 +1,161 @@
+"""Where models keep their attention: the modules, what goes in, and the weights that come out.
+
+A family is a function that looks at a module and gives an :class:`AttentionModule`, or None if the
+module is of another. Modules are told by their parts and not by their class, so that what follows
+the same conventions is found too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from pathkernel_capture.errors import CaptureError
+
+Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None"], None]
+"""Takes attention (batch, H, query, key) or None where a module gives none; the states (batch, key,
+N_0) that heads attend to or None where these are of another sequence; and which tokens are no
+padding (batch, key), or None where the module is not told."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionModule:
+    """Self-attention in one layer of a model.
+
+    Attributes
+    ----------
+    name : str
+        In the model.
+    module : Module
+    heads : int
+    output : Tensor
+        Weights by which what the heads attend to enters.
+    output_axis : int
+        Axis of ``output`` on which heads lie one after the other.
+    watch : callable
+        Has every forward pass reported, until the hooks that it returns are removed.
+    swapped : bool
+        Whether the module takes (token, batch, N_0).
+    """
+
+    name: str
+    module: nn.Module
+    heads: int
+    output: Tensor
+    output_axis: int
+    watch: Callable[[Report], list[Any]]
+    swapped: bool = False
+
+
+def attention_modules(model: nn.Module) -> list[AttentionModule]:
+    """Self-attention of every layer of a model, the first layer first.
+
+    Raises
+    ------
+    CaptureError
+        If there is none that is known.
+    """
+    modules = dict(model.named_modules())
+    found = []
+    for name, module in modules.items():
+        parent = modules[name.rpartition(".")[0]]
+        for family in _FAMILIES:
+            if attention := family(name, module, parent):
+                found.append(attention)
+                break
+    if not found:
+        raise CaptureError(
+            f"{type(model).__name__} has no attention of a known form: nn.MultiheadAttention, or "
+            "modules as those of transformers, timm and TransformerLens. Take its attention "
+            "matrices yourself, as pathkernel_core.Attention"
+        )
+    return found
+
+
+def block_of(model: nn.Module, attention: AttentionModule) -> nn.Module:
+    """The numbered block that attention is part of, or else the attention itself."""
+    parts = attention.name.split(".")
+    while parts and not parts[-1].isdigit():
+        parts.pop()
+    return model.get_submodule(".".join(parts)) if parts else attention.module
+
+
+def first_argument(given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Hidden states that a block or its attention is called with."""
+    return given[0] if given else next(iter(named.values()))
+
+
+def _of_torch(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
+    """``torch.nn.MultiheadAttention``: weights are asked for, and kept from who did not."""
+    crossed = module is getattr(parent, "multihead_attn", None)  # of a decoder's layer
+    if not isinstance(module, nn.MultiheadAttention) or crossed:
+        return None
+    signature = inspect.signature(module.forward)
+    swapped = not module.batch_first
+
+    def watch(report: Report) -> list[Any]:
+        calls: list[dict[str, Any]] = []
+
+        def ask(_: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
+            bound = signature.bind(*given, **named)
+            bound.apply_defaults()
+            calls.append(dict(bound.arguments))
+            return (), calls[-1] | {"need_weights": True, "average_attn_weights": False}
+
+        def answer(_: nn.Module, given: tuple, output: tuple) -> tuple:
+            call, (hidden, weights) = calls.pop(), output
+            states, padding = call["value"], call["key_padding_mask"]
+            # also of a mask that is added to the scores
+            own = None if padding is None else padding == 0
+            report(weights, states.transpose(0, 1) if swapped else states, own)
+            if not call["need_weights"]:
+                return hidden, None
+            return hidden, weights.mean(dim=1) if call["average_attn_weights"] else weights
+
+        return [
+            module.register_forward_pre_hook(ask, with_kwargs=True),
+            module.register_forward_hook(answer),
+        ]
+
+    weight = module.out_proj.weight
+    return AttentionModule(name, module, module.num_heads, weight, 1, watch, swapped)
+
+
+def _of_transformers(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
+    """Attention of transformers, which gives its weights beside its output."""
+    size = _part(module, "head_dim", "attention_head_size", "head_size")
+    queries = _part(module, "q_proj", "query", "q_lin", "c_attn", "query_key_value", "qkv_proj")
+    crossed = "Cross" in type(module).__name__ or getattr(module, "is_cross_attention", False)
+    if size is None or not isinstance(queries, nn.Module) or crossed:
+        return None
+    projection = _part(module, "o_proj", "out_proj", "out_lin", "c_proj", "dense")
+    if projection is None:  # it lies beside: BERT's
+        projection = getattr(getattr(parent, "output", None), "dense", None)
+    if projection is None:
+        return None
+
+    def watch(report: Report) -> list[Any]:
+        def answer(_: nn.Module, given: tuple, named: dict, output: Any) -> None:
+            other = any(
+                named.get(key) is not None for key in ("encoder_hidden_states", "key_value_states")
+            )
+            weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+            report(weights, None if other else first_argument(given, named), None)
+
+        return [module.register_forward_hook(answer, with_kwargs=True)]
+
+    axis = 0 if type(projection).__name__ == "Conv1D" else 1  # GPT-2's is transposed
+    heads = projection.weight.shape[axis] // size
+    return AttentionModule(name, module, heads, projection.weight, axis, watch)
+
+
+def _part(module: nn.Module, *names: str) -> Any:
+    """The first of these that a module has."""
+    return next((getattr(module, name) for name in names if hasattr(module, name)), None)
+
+
+_FAMILIES = (_of_torch, _of_transformers)

@@ -1,0 +1,31 @@
+"""A model as it must be while attention is taken from it, and afterwards as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def open_to_capture(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, no gradients, and attention that is no fused kernel; then all put back."""
+    modules = list(model.modules())
+    # transformers': what contains others comes first, and setting it sets them too
+    switched = [module for module in modules if hasattr(module, "set_attn_implementation")]
+    with ExitStack() as put_back:
+        put_back.enter_context(torch.no_grad())
+        put_back.callback(
+            torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
+        )
+        torch.backends.mha.set_fastpath_enabled(False)
+        for module in modules:
+            put_back.callback(setattr, module, "training", module.training)
+        model.eval()
+        for module in reversed(switched):
+            put_back.callback(module.set_attn_implementation, module.config._attn_implementation)
+        for module in switched:
+            module.set_attn_implementation("eager")
+        yield

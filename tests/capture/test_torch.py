@@ -1,0 +1,313 @@
+"""Capture of models made of torch.nn, against attention from their weights by its definition."""
+
+import functools
+import weakref
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
+from torch import nn  # noqa: E402
+
+import pathkernel_core as pk  # noqa: E402
+from pathkernel_capture import CaptureError, capture  # noqa: E402
+
+WIDTH, HEADS, EXAMPLES, TOKENS = 12, 3, 5, 6
+
+
+def encoder(norm_first=False, batch_first=True, layers=2):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, 16, batch_first=batch_first, norm_first=norm_first, dtype=torch.float64
+    )
+    model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+    for parameter in model.parameters():  # else all layers are the same, and biases zero
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def sequences(examples=EXAMPLES, tokens=TOKENS, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(examples, tokens, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def attention_of(attention, states):
+    """softmax over keys of q·k/√G, query first, in NumPy from weights as they are kept."""
+    weight, bias = (getattr(attention, f"in_proj_{k}").detach().numpy() for k in ("weight", "bias"))
+    queries, keys, _ = np.split(states @ weight.T + bias, 3, axis=-1)
+    size = WIDTH // HEADS
+    parts = [slice(h * size, (h + 1) * size) for h in range(HEADS)]
+    scores = np.stack([queries[..., p] @ keys[..., p].swapaxes(-1, -2) for p in parts], axis=1)
+    paid = np.exp(scores / np.sqrt(size))
+    return paid / paid.sum(axis=-1, keepdims=True)
+
+
+def walked(model, inputs):
+    """Attention of every layer and the states that it attends to, layer by layer."""
+    matrices, attended, hidden = [], [], inputs
+    with torch.no_grad():
+        for layer in model.eval().layers:
+            seen = (layer.norm1(hidden) if layer.norm_first else hidden).numpy()
+            attended.append(seen)
+            matrices.append(attention_of(layer.self_attn, seen))
+            swapped = not layer.self_attn.batch_first
+            hidden = layer(hidden.swapaxes(0, 1)).swapaxes(0, 1) if swapped else layer(hidden)
+    return matrices, attended
+
+
+@pytest.mark.parametrize("attend", ["tokens", "states"])
+@pytest.mark.parametrize(("norm_first", "batch_first"), [(False, True), (True, False)])
+def test_heads_side_by_side(files_route, norm_first, batch_first, attend):
+    side_by_side, _ = files_route
+    model, inputs = encoder(norm_first, batch_first), sequences()
+    matrices, attended = walked(model, inputs)
+    batches = [inputs[:2], inputs[2:]]
+    if not batch_first:
+        batches = [batch.swapaxes(0, 1) for batch in batches]
+    found = capture(model, batches, readout="mean", attend=attend)
+    assert found.members == (((0, 0), *((n, h) for n in (1, 2) for h in (1, 2, 3))),)
+    assert found.heads == (7,)
+    read = np.full(TOKENS, 1 / TOKENS)
+    for p, tokens in enumerate(inputs.numpy()):
+        seen = [tokens] * 2 if attend == "tokens" else [x[p] for x in attended]
+        expected = side_by_side([omega[p] for omega in matrices], seen, tokens, read)
+        np.testing.assert_allclose(found.xi[p], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("readout", ["first", "last", "mean", 2, -2])
+@pytest.mark.parametrize("skips", [False, True])
+def test_product_of_paths(files_route, readout, skips):
+    _, product = files_route
+    model, inputs = encoder(), sequences()
+    matrices, _ = walked(model, inputs)
+    found = capture(model, [inputs], readout=readout, picture="product", skips=skips)
+    expected = product(matrices, inputs.numpy(), readout, skips=skips)
+    np.testing.assert_allclose(found.xi, expected, atol=1e-12)
+    assert found.heads == ((4, 4) if skips else (3, 3))
+    assert found.members[1][0] == ((2, 0) if skips else (2, 1))
+
+
+def test_product_on_the_states_of_its_first_layer(files_route):
+    _, product = files_route
+    model, inputs = encoder(layers=3), sequences()
+    matrices, attended = walked(model, inputs)
+    given = {"readout": "mean", "picture": "product", "attend": "states", "layers": (2, 3)}
+    found = capture(model, [inputs], **given)
+    assert found.members[0] == ((2, 1), (2, 2), (2, 3))
+    np.testing.assert_allclose(found.xi, product(matrices[1:], attended[1], "mean"), atol=1e-12)
+
+
+@pytest.mark.parametrize("picture", ["heads", "product"])
+@pytest.mark.parametrize("readout", ["first", "last", "mean", slice(1, None)])
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_changes_nothing(picture, readout, left):
+    """Short sequences padded to one length give what they give alone."""
+    model, lengths = encoder(), (3, 6, 4)
+    alone = [sequences(1, length, seed) for seed, length in enumerate(lengths)]
+    padded = torch.full((3, 6, WIDTH), 7.0, dtype=torch.float64)
+    padding = torch.ones(3, 6, dtype=torch.bool)
+    for row, own in enumerate(alone):
+        part = slice(6 - own.shape[1], None) if left else slice(own.shape[1])
+        padded[row, part], padding[row, part] = own[0], False
+    batch = {"src": padded, "src_key_padding_mask": padding}
+    found = capture(model, [batch], readout=readout, picture=picture)
+    expected = capture(model, alone, readout=readout, picture=picture)
+    np.testing.assert_allclose(found.xi, expected.xi, atol=1e-12)
+    np.testing.assert_allclose(found.means, expected.means, atol=1e-12)
+    np.testing.assert_allclose(found.deviations, expected.deviations, atol=1e-12)
+
+
+class Classifier(nn.Module):
+    """Pads and masks by itself, as many models do; causal; its attention has no number."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(9, WIDTH, dtype=torch.float64)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64)
+
+    def forward(self, ids):
+        x, mask = self.embedding(ids), torch.ones(ids.shape[1], ids.shape[1]).triu(1).bool()
+        z, weights = self.attention(x, x, x, key_padding_mask=ids == 0, attn_mask=mask)
+        assert weights.shape == (*ids.shape, ids.shape[1])  # the mean over heads, as asked for
+        return z[:, -1]
+
+
+def test_a_mask_that_the_model_makes_and_causal_attention():
+    model = Classifier()
+    ids = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 5, 0, 0]])
+    found = capture(model, [(ids, torch.tensor([1, -1]))], readout="last")
+    np.testing.assert_array_equal(found.labels, [1, -1])
+    for row, length in enumerate((5, 3)):
+        tokens = model.embedding(ids[row, :length]).detach().numpy()
+        (paid,) = attention_of(model.attention, tokens[None])
+        # with a causal mask the last token attends to all, as it does without
+        expected = np.concatenate([tokens[-1:], paid[:, -1] @ tokens])
+        np.testing.assert_allclose(found.xi[row], expected, atol=1e-12)
+
+
+def test_decoder_of_another_sequence(files_route):
+    """Its own attention is captured; that to the other sequence is left out."""
+    side_by_side, _ = files_route
+    torch.manual_seed(0)
+    model = nn.TransformerDecoderLayer(WIDTH, HEADS, 16, batch_first=True, dtype=torch.float64)
+    inputs, other = sequences(), sequences(tokens=4, seed=2)
+    found = capture(model, [((inputs, other), None)], readout="first")
+    paid = attention_of(model.self_attn, inputs.numpy())
+    for p, tokens in enumerate(inputs.numpy()):
+        expected = side_by_side([paid[p]], [tokens], tokens, np.eye(TOKENS)[0])
+        np.testing.assert_allclose(found.xi[p], expected, atol=1e-12)
+
+
+def test_scaled_tokens():
+    """Scaling what was captured is capturing scaled tokens, of a test set by the training's."""
+    model, inputs = encoder(norm_first=True), sequences()
+    train, test = inputs[:3], inputs[3:]
+    mean, deviation = train.mean(dim=(0, 1)), train.std(correction=0)
+    found = [capture(model, [part], readout="mean", picture="product") for part in (train, test)]
+    with torch.no_grad():
+        matrices, _ = walked(model, test)
+    layers = [pk.Attention(omega.swapaxes(-1, -2)) for omega in matrices]
+    tokens = (30 * (test - mean) / deviation).numpy()
+    expected = pk.attentioned_inputs(tokens, layers, "mean")
+    np.testing.assert_allclose(found[1].scaled(30, like=found[0]).xi, expected, atol=1e-11)
+    once = found[0].scaled(30)
+    np.testing.assert_allclose(once.means, 0, atol=1e-12)
+    np.testing.assert_allclose(once.scaled(2).xi, found[0].scaled(2).xi, atol=1e-12)
+
+
+def test_scores_by_head():
+    found = capture(encoder(), [sequences()], readout="mean")
+    labels = np.array([1.0, -1, 1, -1, 1])
+    solution = pk.minimise_action(pk.PathKernels(found.xi, labels), pk.Network((7,), 10), 0.1)
+    scores = found.by_head(solution.head_scores)
+    assert list(scores) == list(found.members[0])
+    assert list(scores.values()) == list(solution.head_scores[0])
+    with pytest.raises(ValueError, match=r"of \(7,\) heads"):
+        found.by_head([np.ones(6)])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_as_it_was(fails):
+    """Modes, hooks, gradients, weights and the fast path, also when the forward pass fails."""
+    model, inputs = encoder(), sequences()
+    model.train()
+    model.layers[1].eval()
+    before = [module.training for module in model.modules()]
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    if fails:
+        with pytest.raises(AssertionError, match="embedding dimension"):
+            capture(model, [inputs, inputs[..., :5]], readout="mean")
+    else:
+        capture(model, [inputs], readout="mean")
+    assert [module.training for module in model.modules()] == before
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert torch.is_grad_enabled()
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert all(torch.equal(model.state_dict()[name], weights[name]) for name in weights)
+
+
+def test_attention_is_let_go_layer_by_layer():
+    """Of heads side by side no attention outlives its layer, however many layers there are."""
+    alive, counts = weakref.WeakSet(), []
+    model = encoder(layers=4)
+    answer = nn.MultiheadAttention.forward
+
+    @functools.wraps(answer)
+    def forward(self, *given, **named):
+        counts.append(len(alive))
+        output = answer(self, *given, **named)
+        alive.add(output[1])
+        return output
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.MultiheadAttention, "forward", forward)
+        capture(model, [sequences(), sequences()], readout="mean")
+    assert len(counts) == 8
+    assert max(counts) <= 1
+
+
+class Fused(nn.Module):
+    """Attention in the manner of transformers that gives no weights."""
+
+    head_dim = 4
+
+    def __init__(self):
+        super().__init__()
+        self.q_proj = self.o_proj = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x), None
+
+
+class Crossed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.attention(x[:, :2], x, x)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.attention(x, x, x)[0]
+        return x
+
+
+REFUSED = {
+    "no attention": (nn.Linear(WIDTH, 2), {}, "Linear has no attention of a known form"),
+    "fused": (Fused(), {}, r"layer 1 gives no attention weights: it runs a fused kernel"),
+    "half": (encoder().to(torch.bfloat16), {}, r"half precision \(torch.bfloat16\)"),
+    "crossed": (Crossed(), {}, r"layer 1 \(attention\) attends to another sequence"),
+    "twice": (Twice(), {}, "runs more than once"),
+    "layers": (encoder(), {"layers": (0, 1)}, "layers must name some of the model's layers 1 to 2"),
+    "readout": (encoder(), {"readout": 6}, "readout 6 names no token of sequence 0 .* has 6"),
+    "readout name": (encoder(), {"readout": "lats"}, "readout must be .* not 'lats'"),
+    "picture": (encoder(), {"picture": "paths"}, 'picture must be "heads" or "product"'),
+    "attend": (encoder(), {"attend": "hidden"}, 'attend must be "tokens" or "states"'),
+    "skips": (encoder(), {"skips": True}, "skips are of"),
+    "paths": (encoder(layers=9), {"picture": "product"}, "9 layers of 3 heads have 2e.04 paths"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    model, given, words = REFUSED[name]
+    inputs = sequences().to(next(model.parameters()).dtype)
+    with pytest.raises(ValueError, match=words) as refusal:
+        capture(model, [inputs], **{"readout": "mean"} | given)
+    assert "\n" not in str(refusal.value)
+
+
+def test_refused_batches():
+    model, inputs = encoder(), sequences()
+    with pytest.raises(CaptureError, match=r"lies on meta, but the model on cpu; move .*to\(\"cpu"):
+        capture(model, [inputs.to("meta")], readout="mean")
+    with pytest.raises(TypeError, match=r"put a single one into a list"):
+        capture(model, inputs, readout="mean")
+    with pytest.raises(ValueError, match="at least one batch"):
+        capture(model, [], readout="mean")
+    with pytest.raises(ValueError, match="a pair of inputs and labels, but has 3 parts"):
+        capture(model, [(inputs, inputs, inputs)], readout="mean")
+    with pytest.raises(ValueError, match="1 labels for 10 examples"):
+        capture(model, [inputs, (inputs, [1])], readout="mean")
+    with pytest.raises(TypeError, match=r"must be a torch.nn.Module, not str"):
+        capture("bert", [inputs], readout="mean")
+    wrong = {"src": inputs, "src_key_padding_mask": torch.zeros(5, 5, dtype=torch.bool)}
+    with pytest.raises(CaptureError, match=r"mask of padding has shape \(5, 5\)"):
+        capture(Ignoring(model), [wrong], readout="mean")
+
+
+class Ignoring(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, src, src_key_padding_mask):
+        return self.model(src)
