@@ -130,7 +130,7 @@ def draw(floors: list[list[str]], rooms: dict[str, Room], file: Path) -> None:
     """Write the picture, as large as it is to be seen."""
     if missing := set(rooms) - set(PLACES):
         raise SystemExit(f"give a place to {', '.join(sorted(missing))} in PLACES")
-    size = (3 * COLUMN, (len(floors) - 1) * FLOOR + HEIGHT + 0.75)
+    size = (3.4 * COLUMN, (len(floors) - 1) * FLOOR + HEIGHT + 0.75)
     with matplotlib.rc_context({"font.family": "DejaVu Sans"}):
         figure = Figure(figsize=size, facecolor="white")
         axes = figure.add_axes((0, 0, 1, 1))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from pathkernel_core.backend import Array, to_host
+from pathkernel_tasks.custom import Custom
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +64,7 @@ class Captured:
         like = self if like is None else like
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"scale must be positive and finite, but is {scale}")
-        if like.members != self.members:
-            raise ValueError(
-                f"like holds heads {like.members}, but these are {self.members}; capture both alike"
-            )
+        self._check_alike(like, "like")
         deviations = np.where(like.deviations > 0, like.deviations, 1.0)
         # the attention of a path sums to 1, so that its average of centred tokens is this
         xi = self.xi - like.means.astype(self.xi.dtype)
@@ -73,12 +72,45 @@ class Captured:
         means = (self.means - like.means) * (scale / deviations)[:, None]
         return replace(self, xi=xi, means=means, deviations=self.deviations * scale / deviations)
 
+    def task(self, test: Captured | None = None, **options: Any) -> Custom:
+        """Task ``custom`` of these examples, for a study.
+
+        Parameters
+        ----------
+        test : Captured, optional
+            A test set; left out with ``test_fraction``.
+        **options
+            Of :meth:`pathkernel_tasks.custom.Custom.from_arrays`.
+
+        Raises
+        ------
+        ValueError
+            If there are no labels, or the test set is of other heads.
+        """
+        if self.labels is None or (test is not None and test.labels is None):
+            raise ValueError(
+                "a task needs labels; give batches with labels, pairs (inputs, labels), to capture"
+            )
+        given: dict[str, Any] = {"approximation": self.notes.get("approximation")}
+        if test is not None:
+            self._check_alike(test, "test")
+            given |= {"test_inputs": test.xi, "test_labels": test.labels}
+        return Custom.from_arrays(self.xi, self.labels, paths=self.heads, **given | options)
+
+    def _check_alike(self, other: Captured, name: str) -> None:
+        if other.members != self.members:
+            raise ValueError(
+                f"{name} holds heads {other.members}, but these are {self.members}; capture both "
+                "alike"
+            )
+
     def by_head(self, scores: Sequence[Array]) -> dict[tuple[int, int], float]:
         """Scores such as ``Solution.head_scores``, by layer and head of the model.
 
         Parameters
         ----------
         scores : sequence of L arrays, shape (H_ℓ,)
+            Or ``head_score`` of a store, where layers of fewer heads end in NaN.
 
         Raises
         ------
@@ -86,6 +118,11 @@ class Captured:
             If there are others than these heads.
         """
         given = [np.asarray(to_host(layer)) for layer in scores]
+        if len(given) == len(self.heads):
+            given = [
+                layer[:count] if np.isnan(layer[count:]).all() else layer
+                for layer, count in zip(given, self.heads)
+            ]
         if tuple(layer.shape for layer in given) != tuple((count,) for count in self.heads):
             raise ValueError(
                 f"scores must be of {self.heads} heads, but have shapes "

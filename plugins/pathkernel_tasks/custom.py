@@ -17,6 +17,7 @@ from pathkernel_core.backend import Array
 from pathkernel_core.task import KINDS, Blocks, Examples, Realisation, Task, option
 from pathkernel_core.text import printable
 from pathkernel_tasks import heads_file, kept_arrays
+from pathkernel_tasks.along_paths import layers_along
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
 from pathkernel_tasks.custom_data import (
@@ -33,6 +34,10 @@ _BLOCK = 2000  # training examples of a block, at most
 _BLOCK_ELEMENTS = 2**23  # of its tokens and attention matrices, 64 MiB
 _SHOWN = 1000  # of training examples in blocks, those that analyses are of
 
+_CAPTURED = (
+    "attentioned inputs from a file: what the model that they are of has besides its attention is "
+    "left out"
+)
 _MATRICES = (
     "attention matrices from a file: where the model that they are of attends to hidden states and "
     "not to the bare tokens, they hold that, and its nonlinear blocks and normalisation are left "
@@ -46,7 +51,8 @@ class Custom(Task):
 
     The data file (.npz, .safetensors or .zarr) holds inputs (P, M, N_0), labels (P,), test_inputs
     and test_labels. Attention comes from a file of queries and keys, or as matrices attention.1,
-    attention.2, ... (P, H, M, M) of the data file, which were taken from any model.
+    attention.2, ... (P, H, M, M) of the data file, which were taken from any model. Where the file
+    holds paths (L,), the numbers of heads, inputs (P, n, N_0) are attentioned inputs already.
     """
 
     name: ClassVar[str] = "custom"
@@ -115,6 +121,7 @@ class Custom(Task):
         test_labels: Array | Mapping[str, Array] | None = None,
         attention: Sequence[Array] | None = None,
         test_attention: Sequence[Array] | Mapping[str, Sequence[Array]] | None = None,
+        paths: Sequence[int] | None = None,
         folder: str | os.PathLike | None = None,
         **options: Any,
     ) -> Custom:
@@ -136,6 +143,9 @@ class Custom(Task):
         attention : sequence of L arrays, shape (P, H, M, M)
             Attention matrices of each layer instead of heads.
         test_attention : the same for the test set, or a mapping of such
+        paths : sequence of L int
+            Numbers of heads of each layer, if inputs (P, n, N_0) are attentioned already, such as
+            :func:`pathkernel_core.attentioned_inputs` returns them.
         folder : path, optional
             Where the files lie; by default in the user's cache folder.
         **options
@@ -150,6 +160,7 @@ class Custom(Task):
             **kept_arrays.named("inputs", inputs),
             **kept_arrays.named("labels", labels),
             **kept_arrays.named("attention", attention, layers=True),
+            **kept_arrays.named("paths", None if paths is None else np.array(paths)),
             **kept_arrays.named("test_inputs", test_inputs),
             **kept_arrays.named("test_labels", test_labels),
             **kept_arrays.named("test_attention", test_attention, layers=True),
@@ -182,7 +193,7 @@ class Custom(Task):
             draw.
         """
         data, train, _ = self._read(seed)
-        layers, approximation, ignored = self._layers(train)
+        layers, approximation, ignored = self._layers(train, data.paths)
         notes = {
             "approximation": approximation if self.approximation is None else self.approximation,
             "labels": data.labels.note + self._about_mean(data.train.labels, data.labels.kind),
@@ -190,7 +201,7 @@ class Custom(Task):
         }
         return Realisation(
             layers=layers,
-            readout=self._token(),
+            readout="first" if data.paths else self._token(),
             train=train,
             test_sets={name: self._widened(part) for name, part in data.test_sets.items()},
             notes={name: sentence for name, sentence in notes.items() if sentence},
@@ -233,7 +244,7 @@ class Custom(Task):
         _, tokens, width = held.inputs.shape
         shown = np.sort(np.random.default_rng(seed).choice(count, _SHOWN, replace=False))
         train = self._widened(take(held, shown))
-        heads = [layer.n_heads for layer in self._layers(train)[0]]
+        heads = [layer.n_heads for layer in self._layers(train, data.paths)[0]]
         if math.prod(heads) * train.inputs.shape[2] * labels[0].size >= count:
             return data, self._widened(_whole(held)), None
         matrices = 0 if train.layers is None else sum(heads) * tokens
@@ -276,8 +287,18 @@ class Custom(Task):
                 f"readout must be first, last, mean or a token's index, not {self.readout!r}"
             ) from None
 
-    def _layers(self, train: Examples) -> tuple[tuple[Layer, ...], str, str]:
+    def _layers(
+        self, train: Examples, paths: tuple[int, ...]
+    ) -> tuple[tuple[Layer, ...], str, str]:
         """Attention of training examples, in what it departs, and what was not read of it."""
+        if paths:
+            if self.heads is not None or self.readout != "last":
+                given = "heads" if self.heads is not None else "readout"
+                raise ValueError(
+                    f"data file {self.inputs!r} holds attentioned inputs (paths), so that {given} "
+                    f"{getattr(self, given)!r} has no place; leave it out"
+                )
+            return layers_along(paths), _CAPTURED, ""
         if self.heads is None:
             if train.layers is None:
                 raise ValueError(

@@ -4,6 +4,8 @@
 ``inputs``                  (P, M, N_0)       training sequences
 ``labels``                  (P,) or (P, C)    their labels
 ``attention.1`` …           (P, H, M, M)      attention matrices of each layer, instead of heads
+``paths``                   (L,)              numbers of heads H_ℓ, where sequences are attentioned
+                                              inputs, with a token for each of M = H_1 H_2 … paths
 ``test_inputs``             (P', M', N_0)     a test set; ``test_labels`` and ``test_attention.1`` …
                                               belong to it
 ``test_inputs.NAME`` …      (P', M', N_0)     or several, with ``test_labels.NAME`` and
@@ -16,6 +18,7 @@ note says so. Labels may lie in a file of their own, under the same names.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -86,12 +89,15 @@ class CustomData:
         Of all sets: their kind, and what became of them.
     files : str
         Which arrays were not read, or lack chunks; empty if there are none.
+    paths : tuple of int
+        Numbers of heads, if the sequences are attentioned inputs along their paths.
     """
 
     train: Examples | StoredExamples
     test_sets: dict[str, Examples]
     labels: Labels
     files: str = ""
+    paths: tuple[int, ...] = ()
 
 
 def read_data(
@@ -188,12 +194,14 @@ def take(examples: Examples | StoredExamples, kept: np.ndarray) -> Examples:
 def _stays(name: str, shape: tuple[int, ...]) -> bool:
     """Whether an array is left in its Zarr folder: of the training examples, if they are many."""
     what = _parse(name)
-    one_each = what is not None and not what.examples and what.kind != "labels"
+    one_each = what is not None and not what.examples and what.kind in ("inputs", "attention")
     return one_each and len(shape) > 0 and shape[0] > HELD
 
 
 def _parse(name: str) -> _Array | None:
     """What the array of a name is; None if the name is another."""
+    if name == "paths":
+        return _Array("", "paths")
     if not (match := _NAME.fullmatch(name)):
         return None
     test, kind, rest = match.groups()
@@ -242,6 +250,7 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str, kind: str | None)
             raise ValueError(f"{name!r} belongs to no test_inputs of that name")
     labels = read_labels(dict(held[_Array(name, "labels")] for name in names), kind)
     layers = _layer_numbers(held)
+    paths = _paths(*held[_Array("", "paths")], layers) if _Array("", "paths") in held else ()
     stored: StoredExamples | None = None
     sets: dict[str, Examples] = {}
     heads: dict[str, list[int]] = {}
@@ -258,6 +267,11 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str, kind: str | None)
         if inputs.shape[2] != (width or inputs.shape[2]):
             raise ValueError(
                 f"{title!r} has tokens of width {inputs.shape[2]}, but 'inputs' of {width}"
+            )
+        if paths and inputs.shape[1] != math.prod(paths):
+            raise ValueError(
+                f"{title!r} has {inputs.shape[1]} tokens, but 'paths' of {paths} heads asks for "
+                f"{math.prod(paths)}, one for every path"
             )
         own = held[_Array(name, "labels")][0]
         if inputs.shape[0] != len(labels.values[own]):
@@ -283,7 +297,19 @@ def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str, kind: str | None)
                 f"training has {heads['']}"
             )
     train = sets.pop("") if stored is None else stored
-    return CustomData(train, sets, labels)
+    return CustomData(train, sets, labels, paths=paths)
+
+
+def _paths(name: str, array: np.ndarray, layers: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of heads, where sequences are attentioned inputs."""
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 1:
+        raise ValueError(f"{name!r} must hold the number of heads of each layer, not {array!r}")
+    if layers:
+        raise ValueError(
+            f"{name!r} says that inputs are attentioned already, so that 'attention.1' has no "
+            "place; leave one of the two out"
+        )
+    return tuple(array.tolist())
 
 
 def _check_shape(name: str, shape: tuple[int, ...], inputs: tuple[int, ...]) -> None:

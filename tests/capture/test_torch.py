@@ -11,6 +11,9 @@ from torch import nn  # noqa: E402
 
 import pathkernel_core as pk  # noqa: E402
 from pathkernel_capture import CaptureError, capture  # noqa: E402
+from pathkernel_datasets.store import open_store  # noqa: E402
+from pathkernel_datasets.study import Study  # noqa: E402
+from pathkernel_datasets.sweep import run_study  # noqa: E402
 
 WIDTH, HEADS, EXAMPLES, TOKENS = 12, 3, 5, 6
 
@@ -185,6 +188,30 @@ def test_scores_by_head():
     assert list(scores.values()) == list(solution.head_scores[0])
     with pytest.raises(ValueError, match=r"of \(7,\) heads"):
         found.by_head([np.ones(6)])
+
+
+def test_a_study_of_what_was_captured(tmp_path):
+    """Is what the core computes of it, and says what was left out of the model."""
+    labels = torch.tensor([1, 0, 1, 0, 1])
+    given = {"readout": "mean", "picture": "product", "skips": True}
+    train = capture(encoder(), [(sequences(), labels)], **given)
+    test = capture(encoder(), [(sequences(seed=2), labels)], **given)
+    task = train.task(test, folder=tmp_path)
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr")
+    study = open_store(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
+    problem = pk.PathKernels(train.xi, 2.0 * labels.numpy() - 1)
+    solution = pk.minimise_action(problem, pk.Network(train.heads, 10), 0.1)
+    scores = train.by_head(study.head_score.values)
+    assert scores == pytest.approx(train.by_head(solution.head_scores), rel=1e-6)
+    np.testing.assert_allclose(
+        study.predictor_mean.sel(test_set="test"), solution.predict(test.xi).mean, atol=1e-6
+    )
+    assert task.approximation.startswith("attention of TransformerEncoder to its embedded tokens")
+    other = capture(encoder(), [(sequences(), labels)], readout="mean")
+    with pytest.raises(ValueError, match="test holds heads"):
+        train.task(other)
+    with pytest.raises(ValueError, match="a task needs labels"):
+        capture(encoder(), [sequences()], **given).task()
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import zarr
 from safetensors.numpy import save_file
 
 import pathkernel_core as pk
+from pathkernel_core.backend import to_host
 from pathkernel_core.testing import TaskContract
 from pathkernel_datasets import pieces
 from pathkernel_datasets.errors import StoreError, TaskError
@@ -345,6 +347,53 @@ def test_the_kind_is_an_option(data, arrays, heads):
         Custom(inputs=data(arrays), heads=heads, centred=True).realise(0)
     with pytest.raises(ValueError, match="kind must be one of classes, targets, not 'numbers'"):
         Custom(inputs="data.npz", kind="numbers")
+
+
+def attentioned(arrays, layers):
+    """The same arrays seen along the paths of the heads."""
+    given = {name: arrays[name] for name in ("labels", "test_labels")}
+    for name in ("inputs", "test_inputs"):
+        given[name] = pk.attentioned_inputs(arrays[name], layers, "mean")
+    return given | {"paths": np.array([layer.n_heads for layer in layers])}
+
+
+def test_attentioned_inputs_of_the_same_heads(tmp_path, data, arrays, layers, direct):
+    task = Custom(inputs=data(attentioned(arrays, layers)))
+    study = check_study(task, tmp_path / "study.zarr", direct)
+    assert study.head_score.dims == ("layer", "head")
+    notes = json_attribute(study.attrs, "notes")
+    assert notes["approximation"].startswith("attentioned inputs from a file")
+
+
+@pytest.mark.parametrize("paths", [(5,), (2, 3), (3, 1, 2, 2)])
+def test_attentioned_inputs_pass_unchanged(tmp_path, paths, library):
+    """Through as many layers as there are, of one head too, on every array library."""
+    xi = np.random.default_rng(0).normal(size=(3, math.prod(paths), 4))
+    task = Custom.from_arrays(xi, np.arange(3.0), paths=paths, test_fraction=0.4, folder=tmp_path)
+    drawn = task.realise(0)
+    assert drawn.heads == paths
+    given = library.array(drawn.train.inputs)
+    found = pk.attentioned_inputs(given, drawn.layers, drawn.readout)
+    assert np.array_equal(to_host(found), drawn.train.inputs)
+    kept = [layer.keep_heads([layer.n_heads]) for layer in drawn.layers]
+    last = pk.attentioned_inputs(drawn.train.inputs, kept, drawn.readout)
+    assert np.array_equal(last[:, 0], drawn.train.inputs[:, -1])
+
+
+def test_attentioned_inputs_that_do_not_fit(data, arrays, layers, heads):
+    good = attentioned(arrays, layers)
+    for changed, message in [
+        ({"paths": np.array([2, 2])}, r"'inputs' has 6 tokens, but 'paths' of \(2, 2\) heads asks"),
+        ({"paths": np.array([2.0, 3.0])}, "'paths' must hold the number of heads"),
+        ({"paths": np.array([0, 3])}, "'paths' must hold the number of heads"),
+        ({"test_inputs": good["test_inputs"][:, :5]}, "'test_inputs' has 5 tokens"),
+        ({"attention.1": np.ones((len(good["inputs"]), 1, 6, 6)) / 6}, "'attention.1' has no"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Custom(inputs=data(good | changed)).realise(0)
+    for option in ({"heads": heads}, {"readout": "mean"}):
+        with pytest.raises(ValueError, match=rf"so that {next(iter(option))} .* has no place"):
+            Custom(inputs=data(good), **option).realise(0)
 
 
 MODEL = "where the model that they are of attends to hidden states"

@@ -1,0 +1,66 @@
+"""Examples that are attentioned inputs already: a token for every path, as a network's input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import array_api_compat
+import numpy as np
+
+from pathkernel_core.attention import Layer
+from pathkernel_core.backend import Array, from_host
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Heads that attend to one token each: a number of steps on from the one that asks, or round.
+
+    Parameters
+    ----------
+    steps : sequence of int
+        Of each head.
+    """
+
+    steps: Sequence[int]
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads H."""
+        return len(self.steps)
+
+    def attention(self, inputs: Array, query: int | None = None) -> Array:
+        """Attention (batch, H, M, M or 1) with the key token before the query token."""
+        batch, tokens, _ = inputs.shape
+        asking = np.arange(tokens) if query is None else np.array([query])
+        seen = (np.array(self.steps)[:, None] + asking) % tokens  # (H, queries)
+        omega = np.arange(tokens)[:, None] == seen[:, None, :]
+        xp = array_api_compat.array_namespace(inputs)
+        return xp.broadcast_to(from_host(omega[None], inputs, inputs.dtype), (batch, *omega.shape))
+
+    def select(self, examples: slice) -> Steps:
+        """The layer itself: it does not depend on the example."""
+        return self
+
+    def keep_heads(self, kept: Sequence[int]) -> Steps:
+        """Layer with only the heads ``kept``, numbered from 1."""
+        return replace(self, steps=tuple(self.steps[head - 1] for head in kept))
+
+    def convert(self, function: Callable[[Array], Array]) -> Steps:
+        """The layer itself: it holds no arrays."""
+        return self
+
+
+def layers_along(heads: Sequence[int]) -> tuple[Layer, ...]:
+    """Layers whose attentioned inputs, read out at the first token, are the tokens in their order.
+
+    Parameters
+    ----------
+    heads : sequence of int
+        Number of heads of each layer, the first layer first; there is a token for each path.
+    """
+    return tuple(
+        Steps(tuple(math.prod(heads[number:]) * head for head in range(count)))
+        for number, count in enumerate(heads, start=1)
+    )
