@@ -124,7 +124,7 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
             f"{where} attends to another sequence than its own; choose the layers of one sequence "
             "with layers="
         )
-    if attention.ndim != 4 or attention.shape[0] != states.shape[0]:
+    if attention.ndim != 4 or states.ndim != 3 or attention.shape[0] != states.shape[0]:
         raise CaptureError(
             f"{where} gives attention of shape {tuple(attention.shape)} for states of shape "
             f"{tuple(states.shape)}, not (batch, H, M, M) for (batch, M, N_0); choose other layers "

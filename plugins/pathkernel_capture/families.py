@@ -7,6 +7,7 @@ the same conventions is found too.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,8 +61,10 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         If there is none that is known.
     """
     modules = dict(model.named_modules())
-    found = []
+    found: list[AttentionModule] = []
     for name, module in modules.items():
+        if found and name.startswith(f"{found[-1].name}."):  # a part of what is found
+            continue
         parent = modules[name.rpartition(".")[0]]
         for family in _FAMILIES:
             if attention := family(name, module, parent):
@@ -153,9 +156,41 @@ def _of_transformers(name: str, module: nn.Module, parent: nn.Module) -> Attenti
     return AttentionModule(name, module, heads, projection.weight, axis, watch)
 
 
+def _of_timm(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
+    """Attention of timm, which drops some of its weights out as a module of its own."""
+    if not all(hasattr(module, part) for part in ("qkv", "attn_drop", "num_heads", "proj")):
+        return None
+    watch = functools.partial(_watch_inside, module, module.attn_drop)
+    return AttentionModule(name, module, module.num_heads, module.proj.weight, 1, watch)
+
+
+def _of_transformer_lens(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
+    """Attention of TransformerLens, which has a point to hook for its weights."""
+    if not (hasattr(module, "hook_pattern") and hasattr(module, "W_O")):
+        return None
+    watch = functools.partial(_watch_inside, module, module.hook_pattern)
+    return AttentionModule(name, module, module.W_O.shape[0], module.W_O, 0, watch)
+
+
+def _watch_inside(module: nn.Module, weights: nn.Module, report: Report) -> list[Any]:
+    """Report what goes through a module for the weights, within one of attention."""
+    passed: list[Tensor] = []
+
+    def pass_on(_: nn.Module, given: tuple) -> None:
+        passed.append(given[0])
+
+    def answer(_: nn.Module, given: tuple, named: dict, output: Any) -> None:
+        report(passed.pop() if passed else None, first_argument(given, named), None)
+
+    return [
+        weights.register_forward_pre_hook(pass_on),
+        module.register_forward_hook(answer, with_kwargs=True),
+    ]
+
+
 def _part(module: nn.Module, *names: str) -> Any:
     """The first of these that a module has."""
     return next((getattr(module, name) for name in names if hasattr(module, name)), None)
 
 
-_FAMILIES = (_of_torch, _of_transformers)
+_FAMILIES = (_of_torch, _of_timm, _of_transformer_lens, _of_transformers)

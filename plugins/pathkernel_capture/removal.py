@@ -60,8 +60,7 @@ def remove_heads(model: nn.Module, heads: Iterable[tuple[int, int]]) -> None:
 def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[Tensor]:
     """Of each head the weights by which its output enters, as views into the model's."""
     known = attention_modules(model)
-    weights = [attention.output for attention in known]
-    if len({id(weight) for weight in weights}) < len(weights):
+    if len({attention.output.data_ptr() for attention in known}) < len(known):
         raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
     parts = []
     for layer, head in sorted(set(heads)):

@@ -23,6 +23,9 @@ def open_to_capture(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         for module in modules:
             put_back.callback(setattr, module, "training", module.training)
+            if getattr(module, "fused_attn", False):  # timm's
+                put_back.callback(setattr, module, "fused_attn", module.fused_attn)
+                module.fused_attn = False
         model.eval()
         for module in reversed(switched):
             put_back.callback(module.set_attn_implementation, module.config._attn_implementation)
