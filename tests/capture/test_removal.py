@@ -90,6 +90,8 @@ def test_refused(model):
         remove_heads(model, [(2, 5)])
     with pytest.raises(ValueError, match=r"heads names \(0, 0\)"), heads_off(model, [(0, 0)]):
         pass
+    with pytest.raises(CaptureError, match=r"layer 2 \(layers.1.self_attn\) keeps its shape"):
+        remove_heads(model, [(2, 1)], smaller=True)
     model.layers[1].self_attn.out_proj.weight = model.layers[0].self_attn.out_proj.weight
     with pytest.raises(CaptureError, match="TransformerEncoder share their weights"):
         remove_heads(model, [(1, 1)])

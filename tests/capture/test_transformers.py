@@ -1,5 +1,7 @@
 """Capture of transformers' models of small random weights, against the attentions they return."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -110,7 +112,7 @@ def test_capture_is_the_files_route(case, files_route):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_heads_off_is_zeroing_what_they_pass_on(case):
+def test_heads_off_is_zeroing_what_they_pass_on(case, request):
     """Against hooks that zero a head's part of what goes into the output projection."""
     model, batch, blocks, _ = case
     model.eval()
@@ -142,9 +144,23 @@ def test_heads_off_is_zeroing_what_they_pass_on(case):
             np.testing.assert_allclose(model(**batch)[0], expected, atol=1e-12)
         assert all(torch.equal(model.state_dict()[name], weights[name]) for name in weights)
         assert not torch.allclose(whole, expected)
+        smaller = copy.deepcopy(model)
         remove_heads(model, off)
         np.testing.assert_allclose(model(**batch)[0], expected, atol=1e-12)
         model.load_state_dict(weights)
+        if request.node.callspec.params["case"] in ("gpt2", "llama", "qwen2", "qwen3"):
+            with pytest.raises(CaptureError, match="keeps its shape; leave smaller out"):
+                remove_heads(smaller, off, smaller=True)
+            return
+        with pytest.raises(ValueError, match="all of layer 2"):
+            remove_heads(smaller, [(2, head) for head in (1, 2, 3, 4)], smaller=True)
+        remove_heads(smaller, off, smaller=True)
+        np.testing.assert_allclose(smaller(**batch)[0], expected, atol=1e-12)
+    members = capture(smaller, [batch], readout="mean").members[0]
+    assert [sum(layer == n for layer, _ in members) for n in (1, 2, 3)] == [3, 4, 2]
+    before, after = (sum(p.numel() for p in m.parameters()) for m in (model, smaller))
+    biases = 0 if model.config.model_type == "gpt_neox" and not model.config.attention_bias else 3
+    assert before - after == 3 * (4 * size * WIDTH + biases * size)
 
 
 @pytest.mark.filterwarnings("ignore")
