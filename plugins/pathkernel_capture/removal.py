@@ -78,36 +78,30 @@ def remove_heads(
         for part in parts:
             part.zero_()
         return
-    known = attention_modules(model)
-    kept = {
-        layer: [head for head in range(known[layer - 1].heads) if (layer, head + 1) not in heads]
-        for layer, _ in heads
-    }
-    for layer, rest in kept.items():
-        if known[layer - 1].projection is None:
+    known, cut = attention_modules(model), []
+    for layer in sorted({layer for layer, _ in heads}):
+        attention = known[layer - 1]
+        rest = [head for head in range(attention.heads) if (layer, head + 1) not in heads]
+        if attention.projection is None:
             raise CaptureError(
-                f"layer {layer} ({known[layer - 1].name}) keeps its shape; leave smaller out, and "
-                "the weights of the heads are set to zero"
+                f"layer {layer} ({attention.name}) keeps its shape; leave smaller out, and the "
+                "weights of the heads are set to zero"
             )
         if not rest:
             raise ValueError(f"heads names all of layer {layer}; leave smaller out, or keep one")
-    for layer, rest in kept.items():
-        attention = known[layer - 1]
+        cut.append((attention, attention.projection, rest))
+    for attention, output, rest in cut:
         for linear in attention.sources:
             linear.weight = _of_heads(linear.weight, attention.heads, rest)
-            linear.bias = _of_heads(linear.bias, attention.heads, rest)
+            if linear.bias is not None:
+                linear.bias = _of_heads(linear.bias, attention.heads, rest)
             linear.out_features = len(linear.weight)
-        output = attention.projection
         output.weight = _of_heads(output.weight, attention.heads, rest, axis=1)
         output.in_features = output.weight.shape[1]
 
 
-def _of_heads(
-    weight: nn.Parameter | None, count: int, kept: list[int], axis: int = 0
-) -> nn.Parameter | None:
+def _of_heads(weight: Tensor, count: int, kept: list[int], axis: int = 0) -> nn.Parameter:
     """Those entries on an axis that belong to the heads kept, numbered from 0, of a number."""
-    if weight is None:
-        return None
     parts = weight.detach().chunk(count, dim=axis)
     rest = torch.cat([parts[head] for head in kept], dim=axis)
     return nn.Parameter(rest, requires_grad=weight.requires_grad)
