@@ -96,7 +96,7 @@ def prepare(path: Path, seed: int) -> None:
         for members in (range(TRAIN), range(TRAIN, TRAIN + TEST))
     )
     scaled = {"": train.scaled(SCALE), "test_": test.scaled(SCALE, like=train)}
-    arrays = {f"{prefix}inputs": part.xi for prefix, part in scaled.items()}
+    arrays = {f"{prefix}inputs": part.xi.astype(np.float32) for prefix, part in scaled.items()}
     arrays |= {f"{prefix}labels": part.labels for prefix, part in scaled.items()}
     np.savez(path, paths=train.heads, **arrays)
     print(f"{TRAIN} + {TEST} sentences along {train.xi.shape[1]} paths: {path}")

@@ -194,7 +194,7 @@ class _Contraction:
         else:
             xi = torch.cat([torch.matmul(weights[:, None, :], tokens), *found], dim=1)
         self._begin(None)
-        return xi.cpu().numpy()
+        return xi.cpu().numpy().astype(float)  # single precision would stop the minimisation early
 
     def _enter(self, block: nn.Module, given: tuple, named: dict) -> None:
         """Take the embedded tokens as they enter the first block."""
@@ -302,7 +302,12 @@ def _own_tokens(inputs: Any) -> Tensor | None:
     """Which tokens are no padding, (batch, M), where the model's arguments say so."""
     for name in _MASKS if isinstance(inputs, Mapping) else ():
         mask = inputs.get(name)
-        if isinstance(mask, Tensor) and mask.ndim == 2:
+        if isinstance(mask, Tensor):
+            if mask.ndim != 2:
+                raise CaptureError(
+                    f"{name} of shape {tuple(mask.shape)} does not tell which tokens are padding; "
+                    "give one of shape (batch, M)"
+                )
             return mask != 0 if name == "attention_mask" else mask == 0
     return None
 

@@ -20,7 +20,8 @@ class Captured:
     Attributes
     ----------
     xi : array, shape (P, n, N_0)
-        Attentioned inputs, in the order of ``members``, those of the first layer slowest.
+        Attentioned inputs in double precision, in the order of ``members``, those of the first
+        layer slowest.
     labels : array, shape (P,) or (P, C), or None
         As they came with the batches.
     members : tuple of L tuples of (layer, head)
@@ -67,8 +68,8 @@ class Captured:
         self._check_alike(like, "like")
         deviations = np.where(like.deviations > 0, like.deviations, 1.0)
         # the attention of a path sums to 1, so that its average of centred tokens is this
-        xi = self.xi - like.means.astype(self.xi.dtype)
-        xi *= (scale / deviations).astype(xi.dtype)[:, None]
+        xi = self.xi - like.means
+        xi *= (scale / deviations)[:, None]
         means = (self.means - like.means) * (scale / deviations)[:, None]
         return replace(self, xi=xi, means=means, deviations=self.deviations * scale / deviations)
 

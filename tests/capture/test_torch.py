@@ -179,6 +179,15 @@ def test_scaled_tokens():
     np.testing.assert_allclose(once.scaled(2).xi, found[0].scaled(2).xi, atol=1e-12)
 
 
+def test_single_precision_comes_as_double():
+    """Which minimisation needs; the contraction itself is the model's."""
+    single = capture(encoder().float(), [sequences().float()], readout="mean", attend="states")
+    double = capture(encoder(), [sequences()], readout="mean", attend="states")
+    assert single.xi.dtype == np.float64
+    np.testing.assert_allclose(single.xi, double.xi, atol=1e-5)
+    np.testing.assert_allclose(single.deviations, double.deviations, rtol=1e-5)
+
+
 def test_scores_by_head():
     found = capture(encoder(), [sequences()], readout="mean")
     labels = np.array([1.0, -1, 1, -1, 1])
@@ -328,6 +337,9 @@ def test_refused_batches():
         capture("bert", [inputs], readout="mean")
     wrong = {"src": inputs, "src_key_padding_mask": torch.zeros(5, 5, dtype=torch.bool)}
     with pytest.raises(CaptureError, match=r"mask of padding has shape \(5, 5\)"):
+        capture(Ignoring(model), [wrong], readout="mean")
+    wrong["src_key_padding_mask"] = torch.zeros(5, 1, 6, 6)
+    with pytest.raises(CaptureError, match=r"\(5, 1, 6, 6\) does not tell which tokens"):
         capture(Ignoring(model), [wrong], readout="mean")
 
 
