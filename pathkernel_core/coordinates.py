@@ -239,7 +239,7 @@ class ChainCoordinates:
         for number, level in reversed(list(enumerate(self._levels[:-1]))):
             if level.shared:
                 slopes[number][: level.shared, : level.shared] += slopes.pop(number + 1)
-        return float(np.max([abs(slope).max() for slope in slopes]))
+        return float(np.max([[slope.max(), -slope.min()] for slope in slopes]))
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:

@@ -231,8 +231,8 @@ class Solution:
     @cached_property
     def posterior(self) -> tuple[Posterior, np.ndarray]:
         """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
-        scales = self.network.path_scales[:, None]
-        factor = math.sqrt(self.network.variances[0]) * (scales * self.factors[0])
+        factor = math.sqrt(self.network.variances[0]) * self.factors[0]
+        factor *= self.network.path_scales[:, None]
         return self.problem.form.posterior(factor, self.temperature), factor
 
 
@@ -397,7 +397,7 @@ class _Action:
     def __init__(self, problem: PathKernels, network: Network, temperature: float):
         self.problem, self.network, self.temperature = problem, network, temperature
         self.coordinates = ChainCoordinates(network)
-        self._scales = network.path_scales[:, None]
+        self._scales = network.path_scales[:, None] if network.has_skips else None
         self.evaluations, self.limit = 0, math.inf
 
     def __call__(self, coordinates: np.ndarray) -> quasi_newton.Iterate:

@@ -59,8 +59,8 @@ def order_parameter_from_weights(
 
 def scaled_order_parameter(network: Network, order_parameter: Array) -> np.ndarray:
     """U as it enters the kernel: times the coefficients n c_π c_π' of both paths, on the host."""
-    scales = network.path_scales
-    return scales[:, None] * to_host(order_parameter) * scales
+    matrix, scales = to_host(order_parameter), network.path_scales
+    return scales[:, None] * matrix * scales if network.has_skips else matrix
 
 
 def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:

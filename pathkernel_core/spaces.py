@@ -51,7 +51,7 @@ class Space(Protocol):
         """Of the form, as :class:`pathkernel_core.kernels.PathKernels` takes it."""
 
     def energy_and_gradient(
-        self, factor: np.ndarray, temperature: float, scales: np.ndarray | float = 1.0
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
 
@@ -140,7 +140,7 @@ class ExampleSpace:
         return function(*arrays, factor, temperature)
 
     def energy_and_gradient(
-        self, factor: np.ndarray, temperature: float, scales: np.ndarray | float = 1.0
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
 
@@ -150,14 +150,13 @@ class ExampleSpace:
         function, arrays = self._evaluation
         rows, _ = self._rows
         evaluate = compiled(function, array_namespace(rows=rows), static=("lower",))
-        scaled = from_host(scales * factor, rows)
+        scaled = from_host(factor if scales is None else scales * factor, rows)
         energy, gradient = evaluate(*arrays, scaled, from_host(temperature, rows), lower=True)
         energy = float(energy)
         if not math.isfinite(energy):
             raise _not_positive_definite(self._kernel(rows, scaled), temperature)
         gradient = to_host(gradient)
-        scales = np.asarray(scales, dtype=gradient.dtype)
-        return energy, scales * gradient * scales.T
+        return energy, gradient if scales is None else scales * gradient * scales.T
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
@@ -225,7 +224,7 @@ class FeatureSpace:
         return evaluate(self.gram, self.projections)
 
     def energy_and_gradient(
-        self, factor: np.ndarray, temperature: float, scales: np.ndarray | float = 1.0
+        self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
     ) -> tuple[float, np.ndarray]:
         """Energy and its gradient M − R with respect to U_1 = factor factorᵀ, on the host.
 
@@ -233,7 +232,7 @@ class FeatureSpace:
         """
         gram, projections = self._rows
         evaluate = compiled(_feature_space, array_namespace(gram=gram))
-        scaled = from_host(scales * factor, gram)
+        scaled = from_host(factor if scales is None else scales * factor, gram)
         log_det, fitted, mixed_gradient = evaluate(
             gram, projections, scaled, from_host(temperature, gram)
         )
