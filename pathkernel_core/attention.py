@@ -287,6 +287,12 @@ def attentioned_inputs(
             )
     token = _readout_token(readout, tokens)
     skipped = [skip is not None for skip in skips_of_layers(skips, len(layers))]
+    for number, (layer, skip) in enumerate(zip(layers, skipped), start=1):
+        if skip and getattr(layer, "tokens_are_paths", False):
+            raise ValueError(
+                f"layer {number} cannot be skipped: its inputs are those of paths already, and "
+                "none of them is past its heads; leave skips out"
+            )
     if batch_size is None:
         batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers, skipped))
     elif batch_size < 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import array_api_compat
 import numpy as np
@@ -24,6 +25,7 @@ class Steps:
     """
 
     steps: Sequence[int]
+    tokens_are_paths: ClassVar[bool] = True  # so that no token is that of a skip
 
     @property
     def n_heads(self) -> int:

@@ -365,6 +365,13 @@ def test_attentioned_inputs_of_the_same_heads(tmp_path, data, arrays, layers, di
     assert notes["approximation"].startswith("attentioned inputs from a file")
 
 
+def test_paths_that_are_given_have_none_past_the_heads(tmp_path):
+    xi = np.random.default_rng(0).normal(size=(9, 6, 4))
+    task = Custom.from_arrays(xi, np.arange(9.0), paths=(2, 3), test_fraction=0.4, folder=tmp_path)
+    with pytest.raises(ValueError, match="layer 2 cannot be skipped: its inputs are those of"):
+        run_study(Study(task, skips=(None, 0.5)), tmp_path / "study.zarr")
+
+
 @pytest.mark.parametrize("paths", [(5,), (2, 3), (3, 1, 2, 2)])
 def test_attentioned_inputs_pass_unchanged(tmp_path, paths, library):
     """Through as many layers as there are, of one head too, on every array library."""
