@@ -72,7 +72,8 @@ def capture(
     layers : sequence of int, optional
         Of the model, numbered from 1; all by default.
     skips : bool
-        Of a product: whether the identity is head 0 of every layer.
+        Of a product: also the paths past the heads of its layers, for a network with skip
+        connections, ``Network(captured.heads, widths, skips=s)``.
 
     Raises
     ------
@@ -107,7 +108,8 @@ def capture(
         raise ValueError("batches must hold at least one batch")
     means, deviations = found.moments()
     xi = _joined(parts)
-    return Captured(xi, _labels(labels, xi), found.members, means, deviations, found.notes())
+    labels = _labels(labels, xi)
+    return Captured(xi, labels, found.members, means, deviations, found.notes(), skips)
 
 
 class _Read(NamedTuple):
@@ -141,14 +143,13 @@ class _Contraction:
         self._begin(None)
 
     def _members(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        least = 0 if self.skips else 1
         heads = [
-            tuple((number, head) for head in range(least, layer.heads + 1))
+            tuple((number, head) for head in range(1, layer.heads + 1))
             for number, layer in self.layers.items()
         ]
         if self.picture == "heads":
             return (((0, 0), *(head for layer in heads for head in layer)),)
-        paths = math.prod(len(layer) for layer in heads)
+        paths = math.prod(len(layer) + self.skips for layer in heads)
         if paths > _MOST_PATHS:
             raise ValueError(
                 f"{len(heads)} layers of {len(heads[0])} heads have {paths:.2g} paths, more than "

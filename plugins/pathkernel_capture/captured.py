@@ -25,14 +25,17 @@ class Captured:
     labels : array, shape (P,) or (P, C), or None
         As they came with the batches.
     members : tuple of L tuples of (layer, head)
-        Heads of the model, both numbered from 1, that the theory's network has in each layer. Head
-        0 is none: the identity that carries tokens past a layer, or (0, 0) past them all.
+        Heads of the model, both numbered from 1, that the theory's network has in each layer.
+        (0, 0) is none of them, but the identity, which carries tokens past all layers.
     means : array, shape (n or 1, N_0)
         Mean of the tokens that every path attends to.
     deviations : array, shape (n or 1,)
         Standard deviation of all their entries.
     notes : mapping of str to str
         What was left out of the model.
+    skips : bool
+        Whether paths past the heads of every layer are among them, first in each layer: the network
+        is then ``Network(heads, widths, skips=s)``.
     """
 
     xi: np.ndarray
@@ -41,6 +44,7 @@ class Captured:
     means: np.ndarray
     deviations: np.ndarray
     notes: Mapping[str, str] = field(default_factory=dict)
+    skips: bool = False
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -86,8 +90,13 @@ class Captured:
         Raises
         ------
         ValueError
-            If there are no labels, or the test set is of other heads.
+            If there are no labels, the test set is of other heads, or there are skips.
         """
+        if self.skips:
+            raise ValueError(
+                "a study takes no paths that were captured with skips; capture without, or "
+                "minimise with pathkernel_core.Network(captured.heads, widths, skips=s) yourself"
+            )
         if self.labels is None or (test is not None and test.labels is None):
             raise ValueError(
                 "a task needs labels; give batches with labels, pairs (inputs, labels), to capture"
@@ -99,10 +108,10 @@ class Captured:
         return Custom.from_arrays(self.xi, self.labels, paths=self.heads, **given | options)
 
     def _check_alike(self, other: Captured, name: str) -> None:
-        if other.members != self.members:
+        if (other.members, other.skips) != (self.members, self.skips):
             raise ValueError(
-                f"{name} holds heads {other.members}, but these are {self.members}; capture both "
-                "alike"
+                f"{name} holds heads {other.members}{' and skips' * other.skips}, but these are "
+                f"{self.members}{' and skips' * self.skips}; capture both alike"
             )
 
     def by_head(self, scores: Sequence[Array]) -> dict[tuple[int, int], float]:

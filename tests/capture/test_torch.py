@@ -1,5 +1,6 @@
 """Capture of models made of torch.nn, against attention from their weights by its definition."""
 
+import dataclasses
 import functools
 import weakref
 
@@ -86,8 +87,23 @@ def test_product_of_paths(files_route, readout, skips):
     found = capture(model, [inputs], readout=readout, picture="product", skips=skips)
     expected = product(matrices, inputs.numpy(), readout, skips=skips)
     np.testing.assert_allclose(found.xi, expected, atol=1e-12)
-    assert found.heads == ((4, 4) if skips else (3, 3))
-    assert found.members[1][0] == ((2, 0) if skips else (2, 1))
+    assert (found.heads, found.skips) == ((3, 3), skips)
+    assert found.members[1] == ((2, 1), (2, 2), (2, 3))
+
+
+def test_paths_past_heads_are_those_of_a_network_with_skip_connections():
+    model, inputs = encoder(), sequences()
+    found = capture(model, [inputs], readout="mean", picture="product", skips=True)
+    layers = [pk.Attention(omega.swapaxes(-1, -2)) for omega in walked(model, inputs)[0]]
+    expected = pk.attentioned_inputs(inputs.numpy(), layers, "mean", skips=0.7)
+    np.testing.assert_allclose(found.xi, expected, atol=1e-12)
+    network, labels = pk.Network(found.heads, 10, skips=0.7), np.arange(float(len(inputs)))
+    solution = pk.minimise_action(pk.PathKernels(found.xi, labels), network, 0.1)
+    assert found.by_head(solution.head_scores).keys() == {(n, h) for n in (1, 2) for h in (1, 2, 3)}
+    with pytest.raises(ValueError, match="captured with skips; capture without, or minimise"):
+        dataclasses.replace(found, labels=labels).task()
+    with pytest.raises(ValueError, match="and skips, but these"):
+        capture(model, [inputs], readout="mean", picture="product").scaled(1.0, like=found)
 
 
 def test_product_on_the_states_of_its_first_layer(files_route):
@@ -202,7 +218,7 @@ def test_scores_by_head():
 def test_a_study_of_what_was_captured(tmp_path):
     """Is what the core computes of it, and says what was left out of the model."""
     labels = torch.tensor([1, 0, 1, 0, 1])
-    given = {"readout": "mean", "picture": "product", "skips": True}
+    given = {"readout": "mean", "picture": "product"}
     train = capture(encoder(), [(sequences(), labels)], **given)
     test = capture(encoder(), [(sequences(seed=2), labels)], **given)
     task = train.task(test, folder=tmp_path)
