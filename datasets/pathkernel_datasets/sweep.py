@@ -45,7 +45,7 @@ from pathkernel_datasets.swept import Layout, joined_layout, label_of
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.workers import check_sendable, telling_of_lost_workers
 
-_SECONDS = 2.0  # between looks at what workers have written
+_SECONDS = 5.0  # between looks at what workers have written
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 
 
