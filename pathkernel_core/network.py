@@ -249,7 +249,9 @@ def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
         If they are not one for all layers or for each, or one is no number from 0.
     """
     several: Any = skips
-    if skips is None or isinstance(skips, numbers.Real) or getattr(skips, "ndim", None) == 0:
+    if getattr(skips, "ndim", None) == 0:
+        several = (float(several),) * layers
+    elif skips is None or isinstance(skips, numbers.Real | str):
         several = (skips,) * layers
     try:
         found = tuple(several)

@@ -7,7 +7,7 @@ import functools
 import json
 import numbers
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, files, packages_distributions, version
@@ -119,9 +119,10 @@ class Study:
                 (variances,) = variances
         else:
             positive("variances", variances)
-        strengths = skips_of_layers(skips, len(skips) if isinstance(skips, Sized) else 1)
+        strengths = skips_of_layers(skips, np.size(skips) or 1)
+        one = len(strengths) == 1 or set(strengths) == {None}
         set_ = object.__setattr__
-        set_(self, "skips", strengths[0] if len(set(strengths)) == 1 else strengths)
+        set_(self, "skips", strengths[0] if one else strengths)
         set_(self, "task", task)
         set_(self, "widths", tuple(positive("each of widths", value) for value in widths))
         temperatures = tuple(positive("each of temperatures", value) for value in temperatures)

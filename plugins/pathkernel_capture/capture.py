@@ -223,6 +223,12 @@ class _Contraction:
             )
         if not own.all():  # softmax over nothing but padding gives NaN
             attention = attention.masked_fill(~own[:, None, :, None], 0.0)
+        excess = float((attention.sum(dim=-1) - own[:, None, :].to(attention)).abs().max())
+        if excess > 1e-3:
+            raise CaptureError(
+                f"{where} pays attention whose sum over tokens is off 1 by {excess:.2g}, as with "
+                "an attention sink, which the theory lacks; choose other layers with layers="
+            )
         if self.picture == "product":
             self._found[number] = attention
             return
@@ -235,6 +241,12 @@ class _Contraction:
         """The readout, once it is known which tokens are padding."""
         tokens = states if self._entered is None else self._entered
         if self._masked is not None:
+            if own is not None and own.shape == self._masked.shape and (own != self._masked).any():
+                raise CaptureError(
+                    "the batch's mask and the one that its attention is given disagree about "
+                    "padding: an attention_mask is 0 there, a key padding mask True. Give the "
+                    "model its arguments as a tuple, and its own mask counts"
+                )
             own = self._masked
         if own is None:
             own = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
@@ -304,10 +316,10 @@ def _own_tokens(inputs: Any) -> Tensor | None:
     for name in _MASKS if isinstance(inputs, Mapping) else ():
         mask = inputs.get(name)
         if isinstance(mask, Tensor):
-            if mask.ndim != 2:
+            if mask.ndim != 2 or (name == "attention_mask" and (mask < 0).any()):
                 raise CaptureError(
                     f"{name} of shape {tuple(mask.shape)} does not tell which tokens are padding; "
-                    "give one of shape (batch, M)"
+                    "give one of shape (batch, M), with 0 for padding and 1 for tokens"
                 )
             return mask != 0 if name == "attention_mask" else mask == 0
     return None

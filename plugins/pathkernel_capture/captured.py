@@ -30,7 +30,7 @@ class Captured:
     means : array, shape (n or 1, N_0)
         Mean of the tokens that every path attends to.
     deviations : array, shape (n or 1,)
-        Standard deviation of all their entries.
+        Standard deviation of all their entries, about one mean for all of them.
     notes : mapping of str to str
         What was left out of the model.
     skips : bool
@@ -52,7 +52,7 @@ class Captured:
         return tuple(len(layer) for layer in self.members)
 
     def scaled(self, scale: float, like: Captured | None = None) -> Captured:
-        """Tokens centred and divided by the standard deviation of their entries, times ``scale``.
+        """Tokens centred and divided by ``deviations``, times ``scale``.
 
         Parameters
         ----------

@@ -83,7 +83,7 @@ class Moments:
 
     def add(self, tokens: Tensor, own: Tensor) -> None:
         """Take the tokens (batch, M, N_0) that are no padding."""
-        rows = tokens[own]
+        rows = tokens[own].double()  # its squares may be much larger than their spread
         self._count += rows.shape[0]
         self._sum = self._sum + rows.sum(dim=0).cpu().numpy().astype(float)
         self._squares += float((rows**2).sum())
@@ -121,8 +121,8 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
         )
     if states is None or attention.shape[-1] != attention.shape[-2]:
         raise CaptureError(
-            f"{where} attends to another sequence than its own; choose the layers of one sequence "
-            "with layers="
+            f"{where} attends to another sequence than its own, or to keys beside it (bias_k, "
+            "add_zero_attn); choose the layers of one sequence with layers="
         )
     if attention.ndim != 4 or states.ndim != 3 or attention.shape[0] != states.shape[0]:
         raise CaptureError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -110,7 +111,12 @@ def _of_heads(weight: Tensor, count: int, kept: list[int], axis: int = 0) -> nn.
 def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[Tensor]:
     """Of each head the weights by which its output enters, as views into the model's."""
     known = attention_modules(model)
-    if len({attention.output.data_ptr() for attention in known}) < len(known):
+    modules = {attention.module for attention in known}
+    every = list(model.named_modules(remove_duplicate=False))
+    # under other names, too, as a layer that is run several times; an alias has another pattern
+    patterns = [(module, re.sub("[0-9]+", "", name)) for name, module in every if module in modules]
+    weights = {attention.output.data_ptr() for attention in known}
+    if len(weights) < len(known) or len(set(patterns)) < len(patterns):
         raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
     parts = []
     for layer, head in sorted(set(heads)):

@@ -1,5 +1,7 @@
 """Heads of a live model switched off, and back on."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -95,3 +97,19 @@ def test_refused(model):
     model.layers[1].self_attn.out_proj.weight = model.layers[0].self_attn.out_proj.weight
     with pytest.raises(CaptureError, match="TransformerEncoder share their weights"):
         remove_heads(model, [(1, 1)])
+
+
+def test_a_layer_that_runs_twice_is_refused():
+    layer, other = (
+        nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True, dtype=torch.float64)
+        for _ in range(2)
+    )
+    model = nn.TransformerEncoder(other, 1, enable_nested_tensor=False)
+    model.layers = nn.ModuleList([layer, layer, other])
+    for switch in (lambda heads: heads_off(model, heads).__enter__(), partial(remove_heads, model)):
+        with pytest.raises(CaptureError, match="share their weights"):
+            switch([(2, 1)])
+    model.layers = nn.ModuleList([layer, other])
+    model.alias = model.layers  # another name for the same, which is no second run
+    with heads_off(model, [(2, 1)]):
+        assert not other.self_attn.out_proj.weight[:, : WIDTH // HEADS].any()

@@ -312,7 +312,34 @@ class Twice(nn.Module):
         return x
 
 
+class Sink(nn.Module):
+    """Attention in the manner of transformers, some of which goes to no token."""
+
+    head_dim = WIDTH
+
+    def __init__(self):
+        super().__init__()
+        self.q_proj = self.o_proj = nn.Linear(WIDTH, WIDTH, dtype=torch.float64)
+
+    def forward(self, x):
+        scores = nn.functional.pad(x @ x.mT, (0, 1))
+        weights = scores.softmax(dim=-1)[:, None, :, :-1]
+        return x, weights
+
+
+class Masked(nn.Module):
+    """Hands an attention_mask on as torch takes it, True for padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64)
+
+    def forward(self, x, attention_mask):
+        return self.attention(x, x, x, key_padding_mask=attention_mask)[0]
+
+
 REFUSED = {
+    "sink": (Sink(), {}, r"layer 1 pays attention whose sum over tokens is off 1 by"),
     "no attention": (nn.Linear(WIDTH, 2), {}, "Linear has no attention of a known form"),
     "fused": (Fused(), {}, r"layer 1 gives no attention weights: it runs a fused kernel"),
     "half": (encoder().to(torch.bfloat16), {}, r"half precision \(torch.bfloat16\)"),
@@ -366,3 +393,22 @@ class Ignoring(nn.Module):
 
     def forward(self, src, src_key_padding_mask):
         return self.model(src)
+
+
+def test_masks_that_do_not_say_the_same():
+    padding = torch.arange(TOKENS).expand(EXAMPLES, -1) > 3
+    batch = {"x": sequences(), "attention_mask": padding}
+    with pytest.raises(CaptureError, match="disagree about padding"):
+        capture(Masked(), [batch], readout="mean")
+    given = (batch["x"], padding), np.arange(EXAMPLES)  # in order, and labels
+    found = capture(Masked(), [given], readout="mean")
+    np.testing.assert_allclose(found.xi[:, 0], batch["x"][:, :4].mean(dim=1), atol=1e-12)
+    batch["attention_mask"] = torch.where(padding, -torch.inf, 0.0)
+    with pytest.raises(CaptureError, match="with 0 for padding and 1 for tokens"):
+        capture(Masked(), [batch], readout="mean")
+
+
+def test_a_spread_far_smaller_than_the_mean():
+    model, tokens = encoder().float(), sequences().float() * 0.01 + 300
+    found = capture(model, [tokens], readout="mean")
+    assert found.deviations == pytest.approx([float(tokens.double().std(correction=0))], rel=1e-3)

@@ -139,8 +139,14 @@ def test_skip_connections_of_a_study(tmp_path):
     assert "skips" not in Study(SmallTask()).identity()
     assert Study(SmallTask(), skips=(None, None)) == Study(SmallTask())
     assert Study(SmallTask(), skips=(0.7,)).on_grid({"seed": (1,)}).skips == 0.7
-    with pytest.raises(ValueError, match="one for each of 2 layers, but has 3"):
-        run_study(Study(SmallTask(), *grid, skips=(1, 1, None)), tmp_path / "b.zarr")
+    assert Study(SmallTask(), skips=np.array(0.7)).skips == 0.7
+    for strengths in ((1, 1, None), (1, 1, 1)):
+        with pytest.raises(ValueError, match="one for each of 2 layers, but has 3"):
+            run_study(Study(SmallTask(), *grid, skips=strengths), tmp_path / "b.zarr")
+    with pytest.raises(ValueError, match="but has 0"):
+        Study(SmallTask(), skips=())
+    with pytest.raises(TypeError, match=r"skips must be one number, .* but has '0.7'"):
+        Study(SmallTask(), skips="0.7")
 
 
 @dataclass(frozen=True)
