@@ -16,6 +16,7 @@ from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import (
     Moments,
     along_product,
+    check_precision,
     checked,
     readout_weights,
     side_by_side,
@@ -91,16 +92,20 @@ def capture(
         raise ValueError('skips are of picture="product"; "heads" has its identity path anyhow')
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(batches, Tensor | Mapping):
+    if isinstance(batches, Tensor | Mapping | tuple | np.ndarray):
         raise TypeError("batches must be several; put a single one into a list, [batch]")
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
     known = attention_modules(model)
     numbers = _chosen(layers, len(known))
     found = _Contraction(model, known, numbers, readout, picture, attend, skips)
     parts, labels = [], []
+    for number in numbers:
+        check_precision(found.where(number), known[number - 1].output.dtype)
     with open_to_capture(model), found.hooks():
         for batch in batches:
             inputs, own = _split(batch)
+            if isinstance(inputs, np.ndarray):
+                raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
             _check_device(model, inputs)
             parts.append(found.of_batch(inputs))
             labels.append(own)
@@ -185,7 +190,7 @@ class _Contraction:
         missing = [number for number in self.numbers if number not in self._found]
         if missing or self._read is None:
             raise CaptureError(
-                f"{self._where(missing[0])} did not run in the forward pass; choose the layers "
+                f"{self.where(missing[0])} did not run in the forward pass; choose the layers "
                 "that do with layers="
             )
         found = [self._found[number] for number in self.numbers]
@@ -206,7 +211,7 @@ class _Contraction:
     def _report(
         self, number: int, attention: Tensor | None, states: Tensor | None, own: Tensor | None
     ) -> None:
-        where = self._where(number)
+        where = self.where(number)
         attention, states = checked(where, attention, states)
         if number in self._found:
             raise CaptureError(
@@ -258,7 +263,8 @@ class _Contraction:
         self._moments[0].add(tokens, own)
         return _Read(tokens, own, readout_weights(self.readout, own, dtype))
 
-    def _where(self, number: int) -> str:
+    def where(self, number: int) -> str:
+        """A layer of the model in words."""
         name = self.layers[number].name
         return f"layer {number}" + (f" ({name})" if name else "")
 
@@ -287,6 +293,8 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
     """Numbers of the layers that are asked for, in order."""
     if layers is None:
         return list(range(1, count + 1))
+    if isinstance(layers, int):
+        raise TypeError(f"layers must be a list of numbers, such as [{layers}], not {layers}")
     numbers = sorted(set(layers))
     if not numbers or len(numbers) < len(layers) or not 1 <= numbers[0] <= numbers[-1] <= count:
         raise ValueError(

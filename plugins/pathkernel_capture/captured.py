@@ -13,7 +13,7 @@ from pathkernel_core.backend import Array, to_host
 from pathkernel_tasks.custom import Custom
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Captured:
     """Examples seen along attention paths of a model.
 
@@ -45,6 +45,13 @@ class Captured:
     deviations: np.ndarray
     notes: Mapping[str, str] = field(default_factory=dict)
     skips: bool = False
+
+    def __repr__(self) -> str:
+        examples, paths, width = self.xi.shape
+        return (
+            f"Captured({examples} examples, {paths} paths, N_0 = {width}, heads {self.heads}"
+            f"{' and skips' * self.skips})"
+        )
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -136,7 +143,8 @@ class Captured:
         if tuple(layer.shape for layer in given) != tuple((count,) for count in self.heads):
             raise ValueError(
                 f"scores must be of {self.heads} heads, but have shapes "
-                f"{[layer.shape for layer in given]}"
+                f"{[layer.shape for layer in given]}; of a study's head_score take one point, "
+                "selecting seed, temperature and width"
             )
         return {
             head: float(score)

@@ -100,6 +100,15 @@ class Moments:
         return float(np.sqrt(max(variance, 0.0)))
 
 
+def check_precision(where: str, dtype: torch.dtype) -> None:
+    """Check that a layer computes in single or double precision; raises a CaptureError."""
+    if dtype in (torch.float16, torch.bfloat16):
+        raise CaptureError(
+            f"{where} computes in half precision ({dtype}), which leaves attention three digits; "
+            "convert the model, model.float(), and leave autocast"
+        )
+
+
 def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tuple[Tensor, Tensor]:
     """Attention and states, if these are a layer's and its own tokens.
 
@@ -114,11 +123,7 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
             "product attention) that cannot be switched off. Load the model with "
             'attn_implementation="eager", or choose other layers with layers='
         )
-    if attention.dtype not in (torch.float32, torch.float64):
-        raise CaptureError(
-            f"{where} computes in half precision ({attention.dtype}), which leaves attention three "
-            "digits; convert the model, model.float(), and leave autocast"
-        )
+    check_precision(where, attention.dtype)
     if states is None or attention.shape[-1] != attention.shape[-2]:
         raise CaptureError(
             f"{where} attends to another sequence than its own, or to keys beside it (bias_k, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -73,7 +73,7 @@ def remove_heads(
     CaptureError, ValueError
         As :func:`heads_off`; or with ``smaller`` if a layer keeps its shape, or no head.
     """
-    heads = sorted(set(heads))
+    heads = list(heads)
     parts = _output_weights(model, heads)
     if not smaller:
         for part in parts:
@@ -110,6 +110,9 @@ def _of_heads(weight: Tensor, count: int, kept: list[int], axis: int = 0) -> nn.
 
 def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[Tensor]:
     """Of each head the weights by which its output enters, as views into the model's."""
+    heads = list(heads)
+    if not all(isinstance(each, Sequence) and len(each) == 2 for each in heads):
+        raise TypeError(f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}")
     known = attention_modules(model)
     modules = {attention.module for attention in known}
     every = list(model.named_modules(remove_duplicate=False))

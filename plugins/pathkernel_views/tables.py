@@ -353,12 +353,12 @@ def _skips(dataset: xr.Dataset, selection: Selection) -> str:
     """Strengths of skip connections and, in units of the largest score of a head, their scores."""
     scores = selection.point("skip_score").transpose("width", "layer", "seed")
     found = [
-        f"N = {number(width)} {', '.join(shown(Spread.of(each).median, '.2f') for each in values)}"
+        f"N = {number(width)}: {', '.join(shown(Spread.of(each).median, '.2f') for each in values)}"
         for width, values in zip(dataset["width"].values, scores.values)
     ]
     return (
-        f"Skip connections of strength {dataset.attrs['skips']}, by layer; their scores, where the "
-        f"largest of a head is 1: {'; '.join(found)}."
+        f"Skip connections of strength {dataset.attrs['skips']}, by layer; their scores (medians "
+        f"over the seeds), where the largest of a head is 1: {'; '.join(found)}."
     )
 
 

@@ -113,3 +113,8 @@ def test_a_layer_that_runs_twice_is_refused():
     model.alias = model.layers  # another name for the same, which is no second run
     with heads_off(model, [(2, 1)]):
         assert not other.self_attn.out_proj.weight[:, : WIDTH // HEADS].any()
+
+
+def test_heads_that_are_no_pairs(model):
+    with pytest.raises(TypeError, match=r"must be pairs of layer and head, such as \[\(2, 3\)\]"):
+        remove_heads(model, (1, 2))

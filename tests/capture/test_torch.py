@@ -370,6 +370,15 @@ def test_refused_batches():
         capture(model, [inputs.to("meta")], readout="mean")
     with pytest.raises(TypeError, match=r"put a single one into a list"):
         capture(model, inputs, readout="mean")
+    for alone in ((inputs, np.ones(5)), inputs.numpy()):
+        with pytest.raises(TypeError, match=r"put a single one into a list"):
+            capture(model, alone, readout="mean")
+    with pytest.raises(TypeError, match=r"take torch.as_tensor\(batch\)"):
+        capture(model, [inputs.numpy()], readout="mean")
+    with pytest.raises(CaptureError, match=r"half precision \(torch.float16\)"):
+        capture(encoder().half(), [inputs.float()], readout="mean")
+    with pytest.raises(TypeError, match=r"layers must be a list of numbers, such as \[1\]"):
+        capture(model, [inputs], readout="mean", layers=1)
     with pytest.raises(ValueError, match="at least one batch"):
         capture(model, [], readout="mean")
     with pytest.raises(ValueError, match="a pair of inputs and labels, but has 3 parts"):
