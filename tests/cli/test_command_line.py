@@ -132,7 +132,7 @@ def test_skip_connections(invoke, tmp_path):
     score = float(found.skip_score.isel(layer=0).item())
     words = " ".join(out.split())
     assert "Skip connections of strength 0.7, none, by layer" in words
-    assert f"N = 10 {score:.2f}, -." in words
+    assert f"N = 10: {score:.2f}, -." in words
     assert (tmp_path / "hidden-markov-figures" / "head_scores.png").exists()
     limit, *_ = gp_order_parameters(Network((2, 2), 10, variances, skips=(0.7, None)))
     np.testing.assert_allclose(_limit(found, 1), limit)
