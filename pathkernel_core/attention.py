@@ -30,7 +30,11 @@ _BATCH_ELEMENTS = 2**21  # elements of the largest intermediate array, 16 MiB in
 
 
 class Layer(Protocol):
-    """What the core asks of an attention layer."""
+    """What the core asks of an attention layer.
+
+    One whose tokens stand for paths already, so that none is past its heads, has an attribute
+    ``tokens_are_paths`` that is True; it cannot be skipped.
+    """
 
     @property
     def n_heads(self) -> int:

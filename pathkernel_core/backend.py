@@ -367,6 +367,11 @@ def invert_triangular(lower: Array, xp: Any) -> Array:
     return solve_triangular(lower, identity(lower.shape[0], lower, xp), xp)
 
 
+def log_determinant(lower: Array, xp: Any) -> Array:
+    """Log determinant of L Lᵀ."""
+    return 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
+
+
 @functools.lru_cache(maxsize=8)
 def packed_order(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Order in which a symmetric matrix is packed into its m(m+1)/2 different entries.
@@ -404,6 +409,5 @@ def invert_packed(packed: Array, right: Array, xp: Any) -> tuple[Array, Array, A
     lower = cholesky(xp.reshape(matrix, (size, size)), xp)
     root = invert_triangular(lower, xp)
     inverse = xp.matmul(xp.matrix_transpose(root), root)
-    log_det = 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
     entries = xp.take(xp.reshape(inverse, (-1,)), from_host(held, packed, xp.int64), axis=0)
-    return log_det, xp.matmul(inverse, right), entries
+    return log_determinant(lower, xp), xp.matmul(inverse, right), entries

@@ -20,9 +20,10 @@ from pathkernel_core.backend import (
     invert_packed,
     invert_triangular,
     joined,
+    log_determinant,
     packed_order,
 )
-from pathkernel_core.spaces import ExampleSpace, log_determinant
+from pathkernel_core.spaces import ExampleSpace
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ from pathkernel_core.backend import (
     identity,
     invert_triangular,
     joined,
+    log_determinant,
     solve_triangular,
     to_host,
 )
@@ -338,11 +339,6 @@ def _sum_over_inputs(blocks: Array, xp: Any) -> Array:
         by_path = xp.reshape(xp.permute_dims(blocks, (1, 0, 2)), (blocks.shape[1], -1))
         return xp.matmul(by_path, xp.matrix_transpose(by_path))
     return xp.sum(xp.matmul(blocks, xp.matrix_transpose(blocks)), axis=0)
-
-
-def log_determinant(lower: Array, xp: Any) -> Array:
-    """Log determinant of L Lᵀ."""
-    return 2 * xp.sum(xp.log(xp.linalg.diagonal(lower)))
 
 
 def _example_energy(

@@ -99,8 +99,8 @@ def capture(
     numbers = _chosen(layers, len(known))
     found = _Contraction(model, known, numbers, readout, picture, attend, skips)
     parts, labels = [], []
-    for number in numbers:
-        check_precision(found.where(number), known[number - 1].output.dtype)
+    for number, layer in found.layers.items():
+        check_precision(found.where(number), layer.output.dtype)
     with open_to_capture(model), found.hooks():
         for batch in batches:
             inputs, own = _split(batch)

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pathkernel_core.backend import log_determinant
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.kernels import PathKernels
@@ -106,7 +107,7 @@ def _feature_space(
     target = _triangular(lower, right)
     fit = _triangular(lower, target, transposed=True)
     excess = space.n_examples * outputs - len(lower)
-    value = excess * jnp.log(temperature) + 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))
+    value = excess * jnp.log(temperature) + log_determinant(lower, jnp)
     value = value + (space.label_square - jnp.sum(target**2)) / temperature
     # Φᵀ (K + T1)⁻¹ Φ (F ⊗ 1)
     mixed = _triangular(lower, _triangular(lower, half.T), transposed=True).T
