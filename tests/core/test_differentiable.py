@@ -74,8 +74,15 @@ def by_differences(outputs, space, which):
     return at(0), slope / (12 * step), direction
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-@pytest.mark.parametrize("space", ["examples", "features"])
+@pytest.mark.parametrize(
+    ("space", "outputs"),
+    [
+        ("examples", 1),
+        ("features", 2),
+        pytest.param("examples", 2, marks=pytest.mark.slow),
+        pytest.param("features", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_derivatives_are_those_of_minimisations(xp, space, outputs):
     network, theta = problem(outputs)
 

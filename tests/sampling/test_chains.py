@@ -113,7 +113,14 @@ def test_a_short_warm_up_in_many_dimensions_leaves_trajectories_short():
     assert drawn["n_steps"].max() <= 15
 
 
-@pytest.mark.parametrize("network", [Network((2, 2), 3), Network((2,), (4, 5), 1.2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network((2, 2), 3),
+        pytest.param(Network((2,), (4, 5), 1.2, 2), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_the_prior_part_alone_gives_the_moments_of_the_hierarchy(network):
     model = Prior(small_model(network=network))
     state = warm_up(model, jax.random.key(0), 400)

@@ -225,6 +225,7 @@ def test_a_grid_takes_no_single_temperature():
         NextOrder(widths=(20,), temperature=0.1, grid=True)
 
 
+@pytest.mark.slow
 def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
     groups = [
         sample_study(study, "order-parameter", width=width, draws=1500, chains=2, warm_up=200)

@@ -47,7 +47,11 @@ def test_of_one_path_it_is_the_integral_over_both_variances():
 
 
 @pytest.mark.parametrize(
-    "network", [Network((2, 2), 3), Network((2,), (3, 4), outputs=2)], ids=["singular", "outputs"]
+    "network",
+    [
+        pytest.param(Network((2, 2), 3), id="singular"),
+        pytest.param(Network((2,), (3, 4), outputs=2), id="outputs", marks=pytest.mark.slow),
+    ],
 )
 def test_it_is_the_mean_likelihood_of_the_prior(network):
     model = model_of(network, 1.0, count=3)

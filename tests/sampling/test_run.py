@@ -368,7 +368,11 @@ class Shifted(Cycle):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "task", "chains"), [("order-parameter", Cycle, 2), ("weights", Shifted, 1)]
+    ("sampler", "task", "chains"),
+    [
+        ("order-parameter", Cycle, 2),
+        pytest.param("weights", Shifted, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler, task, chains):
     path = tmp_path / "study.zarr"
