@@ -1,0 +1,158 @@
+"""Games of players that are removed: axioms, and sums over all orders of arrival."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pathkernel_trained.removal_games import (
+    best_of,
+    every_coalition,
+    exact_shapley,
+    greedy_order,
+    left_after,
+    sampled_shapley,
+)
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def made_up_game(players, seed):
+    """Worths of all coalitions, and a function that looks them up."""
+    worths = np.random.default_rng(seed).normal(size=2**players)
+    digits = 2 ** np.arange(players)[::-1]
+    return worths, lambda coalitions: worths[coalitions @ digits]
+
+
+@given(st.integers(1, 4), SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_the_value_is_the_mean_over_all_orders_of_arrival(players, seed):
+    worths, worth = made_up_game(players, seed)
+    added = []
+    for order in itertools.permutations(range(players)):
+        present, gain = np.zeros(players, dtype=bool), np.empty(players)
+        for player in order:
+            before = worth(present[None])[0]
+            present[player] = True
+            gain[player] = worth(present[None])[0] - before
+        added.append(gain)
+    expected = np.mean(added, axis=0)
+    np.testing.assert_allclose(exact_shapley(worth, players), expected, atol=1e-12)
+    np.testing.assert_allclose(exact_shapley(worths, players), expected, atol=1e-12)
+
+
+@given(st.integers(2, 7), SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_axioms(players, seed):
+    (one, worth), (two, _) = made_up_game(players, seed), made_up_game(players, seed + 1)
+    values = exact_shapley(one, players)
+    assert values.sum() == pytest.approx(one[-1] - one[0]), "efficiency"
+    both = exact_shapley(2 * one - 3 * two, players)
+    np.testing.assert_allclose(both, 2 * values - 3 * exact_shapley(two, players), atol=1e-12)
+
+    swapped = [1, 0, *range(2, players)]
+
+    def symmetric(coalitions):
+        return worth(coalitions) + worth(coalitions[:, swapped])
+
+    first, second = exact_shapley(symmetric, players)[:2]
+    assert first == pytest.approx(second), "symmetry"
+
+    def with_dummy(coalitions):  # the first player adds 0.7, whoever else is there
+        others = coalitions.copy()
+        others[:, 0] = False
+        return worth(others) + 0.7 * coalitions[:, 0]
+
+    assert exact_shapley(with_dummy, players)[0] == pytest.approx(0.7), "dummy"
+
+
+def test_sixteen_players_by_the_size_of_their_coalition():
+    """A worth that knows only how much weight is there, squared: φ_h = w_h (Σ w) exactly."""
+    weights = np.random.default_rng(0).normal(size=16)
+    values = exact_shapley(lambda coalitions: (coalitions @ weights) ** 2, 16)
+    np.testing.assert_allclose(values, weights * weights.sum(), atol=1e-10)
+
+
+def test_sampled_values_are_the_exact_ones_within_their_errors():
+    worths, worth = made_up_game(6, 1)
+    exact, deviations, calls = exact_shapley(worths, 6), [], []
+
+    def counted(coalitions):
+        calls.append(len(coalitions))
+        return worth(coalitions)
+
+    for seed in range(60):
+        values, errors = sampled_shapley(counted, 6, 40, np.random.default_rng(seed))
+        assert values.sum() == pytest.approx(worths[-1] - worths[0]), "efficiency, without error"
+        deviations.append((values - exact) / errors)
+    assert np.mean(np.square(deviations)) == pytest.approx(1, abs=0.25)
+    assert abs(np.mean(deviations)) < 0.2
+    assert max(calls) <= 2**6, "no coalition twice"
+
+
+def test_orders_forwards_and_backwards_leave_no_error_in_pairs():
+    """Worths of pairs of players: an order and its reverse have the exact value as their mean."""
+    pairs = np.random.default_rng(2).normal(size=(7, 7))
+
+    def worth(coalitions):
+        return np.einsum("ki,ij,kj->k", coalitions.astype(float), pairs, coalitions.astype(float))
+
+    values, errors = sampled_shapley(worth, 7, 4, np.random.default_rng(0))
+    np.testing.assert_allclose(values, exact_shapley(worth, 7), atol=1e-12)
+    np.testing.assert_allclose(errors, 0, atol=1e-12)
+
+
+@given(st.integers(1, 6), SEEDS, st.integers(0, 6))
+@settings(max_examples=30, deadline=None)
+def test_each_greedy_step_is_the_best_that_there_is(players, seed, most):
+    _, worth = made_up_game(players, seed)
+    last = players - 1  # must not be alone: a rule for whole coalitions
+
+    def allowed(coalitions):
+        return ~(coalitions[:, last] & (coalitions.sum(axis=1) == 1))
+
+    order, left = greedy_order(worth, players, allowed, most), set(range(players))
+    for player in order:
+        found = {}
+        for one in left:
+            present = np.isin(range(players), list(left - {one}))[None]
+            if allowed(present)[0]:
+                found[one] = worth(present)[0]
+        assert player == max(found, key=found.get)
+        left.remove(player)
+    assert len(order) <= most
+    if len(order) < min(most, players):
+        assert left == {last}, "no other coalition may not be left"
+    assert greedy_order(lambda each: np.zeros(len(each)), players) == tuple(range(players))
+
+
+def test_the_best_of_every_size():
+    worths, worth = made_up_game(4, 3)
+    every = every_coalition(4)
+    sizes = every.sum(axis=1)
+    found = best_of(worth, every)
+    assert found.sum(axis=1).tolist() == [4, 3, 2, 1, 0]
+    np.testing.assert_allclose(
+        worth(found), [worths[sizes == size].max() for size in range(4, -1, -1)]
+    )
+    drawn = left_after([(3, 0), (1, 2)], 4)
+    assert drawn.astype(int).tolist() == [
+        [[1, 1, 1, 1], [1, 1, 1, 0], [0, 1, 1, 0]],
+        [[1, 1, 1, 1], [1, 0, 1, 1], [1, 0, 0, 1]],
+    ]
+    best = best_of(worth, drawn.reshape(-1, 4))
+    np.testing.assert_allclose(worth(best), worth(drawn.reshape(-1, 4)).reshape(2, 3).max(axis=0))
+
+
+def test_wrong_games():
+    with pytest.raises(ValueError, match=r"between 1 and 16 .* but is 17; .* sampled_shapley"):
+        exact_shapley(np.zeros(2**17), 17)
+    with pytest.raises(ValueError, match=r"each of 8 coalitions, but has shape \(4,\)"):
+        exact_shapley(np.zeros(4), 3)
+    with pytest.raises(ValueError, match=r"shape \(8,\) and 8 that are not finite"):
+        exact_shapley(lambda coalitions: np.full(len(coalitions), np.nan), 3)
+    for permutations in (2, 5):
+        with pytest.raises(ValueError, match=f"even and at least 4, but are 3 and {permutations}"):
+            sampled_shapley(np.sum, 3, permutations, np.random.default_rng(0))
