@@ -1,4 +1,4 @@
-"""Attention of a live PyTorch model: its inputs along paths, and its heads switched off."""
+"""Attention of a live PyTorch model: its inputs along paths, its heads scored and switched off."""
 
 from pathkernel_core.extras import import_extra
 
@@ -6,7 +6,20 @@ import_extra("torch", "Capture of a live model", "torch", ["torch"])
 
 from pathkernel_capture.capture import capture  # noqa: E402
 from pathkernel_capture.captured import Captured  # noqa: E402
+from pathkernel_capture.comparison import compare_heads  # noqa: E402
 from pathkernel_capture.errors import CaptureError  # noqa: E402
+from pathkernel_capture.head_scores import gradient_scores, magnitude_scores  # noqa: E402
 from pathkernel_capture.removal import heads_off, remove_heads  # noqa: E402
+from pathkernel_capture.theory_rises import theory_rises  # noqa: E402
 
-__all__ = ["CaptureError", "Captured", "capture", "heads_off", "remove_heads"]
+__all__ = [
+    "CaptureError",
+    "Captured",
+    "capture",
+    "compare_heads",
+    "gradient_scores",
+    "heads_off",
+    "magnitude_scores",
+    "remove_heads",
+    "theory_rises",
+]

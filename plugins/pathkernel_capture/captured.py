@@ -76,7 +76,7 @@ class Captured:
         like = self if like is None else like
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"scale must be positive and finite, but is {scale}")
-        self._check_alike(like, "like")
+        self.check_alike(like, "like")
         deviations = np.where(like.deviations > 0, like.deviations, 1.0)
         # the attention of a path sums to 1, so that its average of centred tokens is this
         xi = self.xi - like.means
@@ -110,11 +110,12 @@ class Captured:
             )
         given: dict[str, Any] = {"approximation": self.notes.get("approximation")}
         if test is not None:
-            self._check_alike(test, "test")
+            self.check_alike(test, "test")
             given |= {"test_inputs": test.xi, "test_labels": test.labels}
         return Custom.from_arrays(self.xi, self.labels, paths=self.heads, **given | options)
 
-    def _check_alike(self, other: Captured, name: str) -> None:
+    def check_alike(self, other: Captured, name: str) -> None:
+        """Check that another capture is of the same heads; raises a ValueError."""
         if (other.members, other.skips) != (self.members, self.skips):
             raise ValueError(
                 f"{name} holds heads {other.members}{' and skips' * other.skips}, but these are "

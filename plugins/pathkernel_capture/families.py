@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
@@ -21,6 +23,9 @@ Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None"], None]
 """Takes attention (batch, H, query, key) or None where a module gives none; the states (batch, key,
 N_0) that heads attend to or None where these are of another sequence; and which tokens are no
 padding (batch, key), or None where the module is not told."""
+
+Change = Callable[[Tensor], Tensor]
+"""Takes what the heads of a layer give out, side by side, and gives what is to go on instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +44,10 @@ class AttentionModule:
         Axis of ``output`` on which heads lie one after the other.
     watch : callable
         Has every forward pass reported, until the hooks that it returns are removed.
+    joined : callable
+        Takes a :data:`Change`, and makes it in every forward pass while the context lasts.
+    values : callable, optional
+        Gives the weights of the heads' values, (H, G, N_0).
     swapped : bool
         Whether the module takes (token, batch, N_0).
     projection : Linear, optional
@@ -53,6 +62,8 @@ class AttentionModule:
     output: Tensor
     output_axis: int
     watch: Callable[[Report], list[Any]]
+    joined: Callable[[Change], AbstractContextManager[None]]
+    values: Callable[[], Tensor] | None = None
     swapped: bool = False
     projection: nn.Linear | None = None
     sources: tuple[nn.Linear, ...] = ()
@@ -130,8 +141,30 @@ def _of_torch(name: str, module: nn.Module, parent: nn.Module) -> AttentionModul
             module.register_forward_hook(answer),
         ]
 
-    weight = module.out_proj.weight
-    return AttentionModule(name, module, module.num_heads, weight, 1, watch, swapped)
+    @contextmanager
+    def joined(change: Change) -> Iterator[None]:
+        # the projection is no step of its own here: the module is left with none, and it follows
+        projection = module.out_proj
+        weight, bias = projection.weight, projection.bias
+
+        def project(_: nn.Module, given: tuple, output: tuple) -> tuple:
+            return nn.functional.linear(change(output[0]), weight, bias), output[1]
+
+        handle = module.register_forward_hook(project)
+        try:
+            projection.weight = nn.Parameter(torch.eye(len(weight)).to(weight), requires_grad=False)
+            projection.bias = None
+            yield
+        finally:
+            projection.weight, projection.bias = weight, bias
+            handle.remove()
+
+    def values() -> Tensor:
+        own = module.v_proj_weight if module.in_proj_weight is None else module.in_proj_weight
+        return own[-module.embed_dim :].unflatten(0, (module.num_heads, -1))
+
+    weight, heads = module.out_proj.weight, module.num_heads
+    return AttentionModule(name, module, heads, weight, 1, watch, joined, values, swapped)
 
 
 def _of_transformers(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
@@ -159,10 +192,25 @@ def _of_transformers(name: str, module: nn.Module, parent: nn.Module) -> Attenti
 
     axis = 0 if type(projection).__name__ == "Conv1D" else 1  # GPT-2's is transposed
     heads = projection.weight.shape[axis] // size
-    found = AttentionModule(name, module, heads, projection.weight, axis, watch)
     keys, values = (
         _part(module, "k_proj", "key", "k_lin"),
         _part(module, "v_proj", "value", "v_lin"),
+    )
+
+    def weights() -> Tensor:
+        if values is None:  # with queries and keys: a head's three together, or all heads' values
+            rows = queries.weight if axis else queries.weight.T
+            together = axis and hasattr(module, "query_key_value")
+            three = rows.unflatten(0, (heads, 3, size) if together else (3, heads, size))
+            return three[:, 2] if together else three[2]
+        rows = values.weight.unflatten(0, (-1, size))
+        return rows.repeat_interleave(heads // len(rows), dim=0)  # heads may share them
+
+    width = projection.weight.shape[1 - axis]
+    known = isinstance(values, nn.Linear) or queries.weight.numel() == 3 * heads * size * width
+    found = AttentionModule(
+        *(name, module, heads, projection.weight, axis, watch, _before(projection)),
+        weights if known else None,
     )
     rows = [part.out_features for part in (queries, keys, values) if isinstance(part, nn.Linear)]
     if rows == [heads * size] * 3:
@@ -177,7 +225,13 @@ def _of_timm(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule
     if not all(hasattr(module, part) for part in ("qkv", "attn_drop", "num_heads", "proj")):
         return None
     watch = functools.partial(_watch_inside, module, module.attn_drop)
-    return AttentionModule(name, module, module.num_heads, module.proj.weight, 1, watch)
+    heads = module.num_heads
+
+    def values() -> Tensor:
+        return module.qkv.weight.unflatten(0, (3, heads, -1))[2]
+
+    joined = _before(module.proj)
+    return AttentionModule(name, module, heads, module.proj.weight, 1, watch, joined, values)
 
 
 def _of_transformer_lens(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
@@ -185,7 +239,13 @@ def _of_transformer_lens(name: str, module: nn.Module, parent: nn.Module) -> Att
     if not (hasattr(module, "hook_pattern") and hasattr(module, "W_O")):
         return None
     watch = functools.partial(_watch_inside, module, module.hook_pattern)
-    return AttentionModule(name, module, module.W_O.shape[0], module.W_O, 0, watch)
+    heads = module.W_O.shape[0]
+
+    def values() -> Tensor:
+        return module.W_V.mT.repeat_interleave(heads // len(module.W_V), dim=0)
+
+    joined = _before(module.hook_z)
+    return AttentionModule(name, module, heads, module.W_O, 0, watch, joined, values)
 
 
 def _watch_inside(module: nn.Module, weights: nn.Module, report: Report) -> list[Any]:
@@ -202,6 +262,20 @@ def _watch_inside(module: nn.Module, weights: nn.Module, report: Report) -> list
         weights.register_forward_pre_hook(pass_on),
         module.register_forward_hook(answer, with_kwargs=True),
     ]
+
+
+def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None]]:
+    """Changes what goes into a module while a context lasts."""
+
+    @contextmanager
+    def joined(change: Change) -> Iterator[None]:
+        handle = module.register_forward_pre_hook(lambda _, given: (change(given[0]), *given[1:]))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    return joined
 
 
 def _part(module: nn.Module, *names: str) -> Any:

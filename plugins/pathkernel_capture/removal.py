@@ -101,6 +101,18 @@ def remove_heads(
         output.in_features = output.weight.shape[1]
 
 
+def refuse_shared_weights(model: nn.Module) -> None:
+    """Raise a CaptureError if layers of a model share their weights, and so heads."""
+    known = attention_modules(model)
+    modules = {attention.module for attention in known}
+    every = list(model.named_modules(remove_duplicate=False))
+    # under other names, too, as a layer that is run several times; an alias has another pattern
+    patterns = [(module, re.sub("[0-9]+", "", name)) for name, module in every if module in modules]
+    weights = {attention.output.data_ptr() for attention in known}
+    if len(weights) < len(known) or len(set(patterns)) < len(patterns):
+        raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
+
+
 def _of_heads(weight: Tensor, count: int, kept: list[int], axis: int = 0) -> nn.Parameter:
     """Those entries on an axis that belong to the heads kept, numbered from 0, of a number."""
     parts = weight.detach().chunk(count, dim=axis)
@@ -113,15 +125,8 @@ def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[
     heads = list(heads)
     if not all(isinstance(each, Sequence) and len(each) == 2 for each in heads):
         raise TypeError(f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}")
-    known = attention_modules(model)
-    modules = {attention.module for attention in known}
-    every = list(model.named_modules(remove_duplicate=False))
-    # under other names, too, as a layer that is run several times; an alias has another pattern
-    patterns = [(module, re.sub("[0-9]+", "", name)) for name, module in every if module in modules]
-    weights = {attention.output.data_ptr() for attention in known}
-    if len(weights) < len(known) or len(set(patterns)) < len(patterns):
-        raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
-    parts = []
+    refuse_shared_weights(model)
+    known, parts = attention_modules(model), []
     for layer, head in sorted(set(heads)):
         if not (1 <= layer <= len(known) and 1 <= head <= known[layer - 1].heads):
             counts = ", ".join(str(attention.heads) for attention in known)

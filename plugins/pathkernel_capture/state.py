@@ -10,23 +10,32 @@ from torch import nn
 
 
 @contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients; then all put back."""
+    with ExitStack() as put_back:
+        put_back.enter_context(torch.no_grad())
+        for module in model.modules():
+            put_back.callback(setattr, module, "training", module.training)
+        model.eval()
+        yield
+
+
+@contextmanager
 def open_to_capture(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no gradients, and attention that is no fused kernel; then all put back."""
+    """As :func:`evaluating`, and attention that is no fused kernel; then all put back."""
     modules = list(model.modules())
     # transformers': what contains others comes first, and setting it sets them too
     switched = [module for module in modules if hasattr(module, "set_attn_implementation")]
     with ExitStack() as put_back:
-        put_back.enter_context(torch.no_grad())
+        put_back.enter_context(evaluating(model))
         put_back.callback(
             torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
         )
         torch.backends.mha.set_fastpath_enabled(False)
         for module in modules:
-            put_back.callback(setattr, module, "training", module.training)
             if getattr(module, "fused_attn", False):  # timm's
                 put_back.callback(setattr, module, "fused_attn", module.fused_attn)
                 module.fused_attn = False
-        model.eval()
         for module in reversed(switched):
             put_back.callback(module.set_attn_implementation, module.config._attn_implementation)
         for module in switched:

@@ -26,11 +26,15 @@ def rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         NaN where all values of one side are equal.
     """
     sides = np.asarray(one, float), np.asarray(other, float)
-    heads = sides[0].shape[-1]
-    ranks = [rankdata(values, axis=-1) - (heads + 1) / 2 for values in sides]
-    pairs = np.triu_indices(heads, 1)
+    pairs = np.triu_indices(sides[0].shape[-1], 1)
     signs = [np.sign(values[..., pairs[0]] - values[..., pairs[1]]) for values in sides]
-    return np.stack([_cosine(*ranks), _cosine(*signs)])
+    return np.stack([spearman(*sides), _cosine(*signs)])
+
+
+def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Spearman's ρ along the last axis; parameters as for :func:`rank_correlations`, shape (…)."""
+    ranks = [rankdata(values, axis=-1) - (np.shape(values)[-1] + 1) / 2 for values in (one, other)]
+    return _cosine(*ranks)
 
 
 def resampled_episodes(

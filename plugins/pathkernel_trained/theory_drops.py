@@ -62,7 +62,9 @@ def theory_drops(
         as docs/pruning.md lists them. NaN for the only head of a layer.
     """
     data, network = here.data, here.network
-    fixed = _FixedKernels(data, order_parameter, here.at.temperature, network.variances[0])
+    fixed = FixedKernels(
+        data.xi, data.labels, order_parameter, here.at.temperature, network.variances[0]
+    )
     problem = PathKernels(data.xi, data.labels)
     tests = {name: data.test_sets[name] for name in test_sets if name in data.test_sets}
     whole = {name: fixed.restricted(xi) * y > 0 for name, (xi, y) in tests.items()}
@@ -99,20 +101,38 @@ def theory_drops(
     )
 
 
-class _FixedKernels:
-    """Mean predictors from the kernels of some paths, weighted as in the whole network."""
+class FixedKernels:
+    """Mean predictors from the kernels of some paths, weighted as in the whole network.
+
+    Parameters
+    ----------
+    xi : array, shape (P, n, N_0)
+        Attentioned inputs of the training examples.
+    labels : array, shape (P,)
+    weights : array, shape (n, n)
+        Order parameter U as it enters the kernel.
+    temperature, variance : float
+        Temperature T, and prior variance σ²_0 of the projection.
+    """
 
     def __init__(
-        self, data: PreparedData, weights: np.ndarray, temperature: float, variance: float
+        self,
+        xi: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray,
+        temperature: float,
+        variance: float,
     ):
-        self._xi, self._labels, self._weights = data.xi, data.labels, weights
+        self._xi, self._labels, self._weights = xi, labels, weights
         self._temperature, self._variance = temperature, variance
         self._whole = self._fitted(np.arange(len(weights)))
 
     def silenced(self, xi: np.ndarray, paths: np.ndarray) -> np.ndarray:
+        """Mean (P',) for examples (P', n, N_0) by the paths that are left, fitted anew."""
         return self._kernel(xi, paths) @ self._fitted(paths)
 
     def restricted(self, xi: np.ndarray, paths: np.ndarray | None = None) -> np.ndarray:
+        """Mean (P',) by the paths that are left, fitted with all; by all without ``paths``."""
         paths = np.arange(len(self._weights)) if paths is None else paths
         return self._kernel(xi, paths) @ self._whole
 

@@ -1,0 +1,71 @@
+"""Scores of captured heads by what the theory's own predictor loses without them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pathkernel_capture.captured import Captured
+from pathkernel_core.minimise import Solution
+from pathkernel_core.order_parameter import scaled_order_parameter
+from pathkernel_datasets.pieces import minimise_from
+from pathkernel_trained.heads import Head, every_head, kept_heads
+from pathkernel_trained.theory_drops import PREDICTIONS, FixedKernels
+
+
+def theory_rises(
+    train: Captured, validation: Captured, solution: Solution, *, equilibrate: bool = True
+) -> dict[str, dict[Head, float]]:
+    """Rise of the theory's mean squared error on validation examples without single heads.
+
+    Without a head the predictor is *restricted* (the mean predictor loses the paths through the
+    head), *silenced* (the rows and columns of U, and the predictor is fitted anew), or
+    *re-equilibrated* (the action is minimised anew without the head).
+
+    Parameters
+    ----------
+    train, validation : Captured
+        Alike, with labels (P,); scaled alike.
+    solution : Solution
+        Minimum of the action for the training examples.
+    equilibrate : bool
+        Whether to re-equilibrate: one minimisation for every head.
+
+    Returns
+    -------
+    dict of str to dict of (layer, head) to float
+        By the model's heads. NaN for the only head of a layer, and where a minimisation fails.
+
+    Raises
+    ------
+    ValueError
+        If the examples are of different heads, there are no labels of one output, or the solution
+        is of another network.
+    """
+    network, problem = solution.network, solution.problem
+    train.check_alike(validation, "validation")
+    if network.heads != train.heads or network.has_skips != train.skips:
+        raise ValueError(f"solution is of heads {network.heads}, but these are {train.heads}")
+    if network.outputs != 1 or train.labels is None or validation.labels is None:
+        raise ValueError("train and validation must have labels of one output, shape (P,)")
+    fixed = FixedKernels(
+        *(train.xi, train.labels, scaled_order_parameter(network, solution.order_parameter)),
+        *(solution.temperature, network.variances[0]),
+    )
+    ways = PREDICTIONS if equilibrate else PREDICTIONS[:2]
+    rises = {way: [np.full(count, np.nan) for count in network.heads] for way in ways}
+    whole = np.mean((fixed.restricted(validation.xi) - validation.labels) ** 2)
+    for layer, head in every_head(network.heads):
+        if network.heads[layer - 1] < 2 or train.members[layer - 1][head - 1] == (0, 0):
+            continue
+        kept = kept_heads(network.heads, [(layer, head)])
+        paths = network.paths_through(kept)
+        means = [fixed.silenced(validation.xi, paths), fixed.restricted(validation.xi, paths)]
+        if equilibrate:
+            part = minimise_from(
+                problem.keep_paths(paths), network.keep_heads(kept), solution.temperature, None
+            )
+            found = None if part is None else part.predict_mean(validation.xi[:, paths])
+            means.append(np.full_like(means[0], np.nan) if found is None else found)
+        for way, mean in zip(ways, means):
+            rises[way][layer - 1][head - 1] = np.mean((mean - validation.labels) ** 2) - whole
+    return {way: train.by_head(own) for way, own in rises.items()}

@@ -1,0 +1,101 @@
+"""Scores of a live model's heads by its gradients and weights, against their definitions."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
+from torch import nn  # noqa: E402
+
+from pathkernel_capture import CaptureError, gradient_scores, magnitude_scores  # noqa: E402
+
+WIDTH, HEADS, LAYERS = 8, 4, 2
+EVERY = [(layer, head) for layer in (1, 2) for head in range(1, HEADS + 1)]
+
+
+def made(batch_first=True):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=batch_first).double()
+    model = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def drawn(examples=3, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    shape = examples, 5, WIDTH
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def squares(model, batch_first=True):
+    """Two losses of every example."""
+
+    def loss(batch):
+        hidden = model(batch if batch_first else batch.swapaxes(0, 1))
+        pooled = hidden.mean(dim=1 if batch_first else 0)
+        return torch.stack([(pooled[:, 0] - 1) ** 2, pooled[:, 1] ** 2], dim=1)
+
+    return loss
+
+
+def by_differences(model, loss, batch, head, step=1e-5):
+    """∂L/∂m of every example, with the head's output weights times m = 1 ± step."""
+    layer, number = head
+    weight = model.layers[layer - 1].self_attn.out_proj.weight.data
+    part = weight[:, (number - 1) * 2 : number * 2]
+    own, found = part.clone(), []
+    for sign in (1, -1):
+        part.copy_((1 + sign * step) * own)
+        with torch.no_grad():
+            found.append(loss(batch).numpy())
+    part.copy_(own)
+    return (found[0] - found[1]) / (2 * step)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_gradients_are_finite_differences(batch_first):
+    model = made(batch_first)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    loss, batches = squares(model, batch_first), [drawn(), drawn(2, seed=2)]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    raw = gradient_scores(model, batches, loss, normalised=False)
+    assert list(raw) == EVERY
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    model.eval()
+    whole = [loss(batch) for batch in batches]
+    for head in EVERY:
+        slopes = np.concatenate([by_differences(model, loss, batch, head) for batch in batches])
+        np.testing.assert_allclose(raw[head], abs(slopes).mean(axis=0), rtol=1e-6)
+    assert all(torch.equal(loss(batch), own) for batch, own in zip(batches, whole))
+    normalised = gradient_scores(model, batches, lambda batch: loss(batch)[:, 0])
+    for layer in (1, 2):
+        norm = np.linalg.norm([raw[layer, head][0] for head in range(1, HEADS + 1)])
+        for head in range(1, HEADS + 1):
+            assert normalised[layer, head] == pytest.approx(raw[layer, head][0] / norm)
+
+
+def test_magnitudes_are_those_of_the_map_from_values_to_outputs():
+    model = made()
+    found = magnitude_scores(model)
+    for layer, head in EVERY:
+        attention = model.layers[layer - 1].self_attn
+        part = slice((head - 1) * 2, head * 2)
+        values = attention.in_proj_weight.detach().numpy()[2 * WIDTH :][part]
+        through = attention.out_proj.weight.detach().numpy()[:, part] @ values
+        assert found[layer, head] == pytest.approx(np.linalg.norm(through))
+
+
+def test_refused():
+    model, batches = made(), [drawn()]
+    for wrong, words in (
+        (lambda batch: model(batch).mean(), r"each of the 3 examples of a batch, but gives \(\)"),
+        (lambda batch: squares(model)(batch).detach(), "must keep the gradients"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            gradient_scores(model, batches, wrong)
+    with pytest.raises(ValueError, match="at least one batch"):
+        gradient_scores(model, [], squares(model))
+    with pytest.raises(CaptureError, match="1 of 2 layers ran"):
+        gradient_scores(model, batches, lambda batch: model.layers[0](batch)[:, 0, 0])
