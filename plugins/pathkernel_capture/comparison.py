@@ -118,7 +118,9 @@ def compare_heads(
             generator = np.random.default_rng(seed)
             drawn = np.array([generator.permutation(len(heads)) for _ in range(random)])
             off = {
-                name: [[np.argsort(own, kind="stable")[:count] for own in every] for count in counts]
+                name: [
+                    [np.argsort(own, kind="stable")[:count] for own in every] for count in counts
+                ]
                 for name, (every, _) in table.items()
             }
             if best_of:

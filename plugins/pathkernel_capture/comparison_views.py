@@ -133,7 +133,9 @@ def comparison_figure(
         )
         band = np.array([[0, *(middle - low)], [0, *(high - middle)]])
         label = f"95 % of {here.sizes['random_order']} random orders"
-        curve(right, np.array(counts), np.array([whole, *middle]), drawing.RANDOM, label, band, True)
+        curve(
+            right, np.array(counts), np.array([whole, *middle]), drawing.RANDOM, label, band, True
+        )
         for place, name in enumerate(names):
             at = here.sel(order=name)
             values = np.array([whole, *at["measured"].mean("draw").values])

@@ -1,0 +1,223 @@
+"""Head scores against what a live model loses, on a model that is linear in its heads."""
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
+from rich.console import Console  # noqa: E402
+from torch import nn  # noqa: E402
+
+from pathkernel_capture import compare_heads, heads_off  # noqa: E402
+from pathkernel_capture.comparison_views import comparison_figure, every_table  # noqa: E402
+from pathkernel_core.progress import silent  # noqa: E402
+from pathkernel_trained.correlation import spearman  # noqa: E402
+
+WIDTH, HEADS, TEST = 12, 6, 40
+EVERY = [(1, head) for head in range(1, HEADS + 1)]
+REMOVED = (2, 4)
+
+
+class Attentive(nn.Module):
+    """One layer of attention and two linear readouts, so that the output is a sum over heads."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, bias=False, batch_first=True).double()
+        self.readouts = nn.Parameter(torch.randn(WIDTH, 2).double())
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0].mean(dim=1) @ self.readouts
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Attentive()
+
+
+def examples(name):
+    generator = torch.Generator().manual_seed({"validation": 1, "test": 2}[name])
+    x = torch.randn(TEST, 4, WIDTH, generator=generator, dtype=torch.float64)
+    return x, x[:, 0, 0].sign()[:, None]
+
+
+def measure_of(model):
+    """A loss that is linear in the output, which makes the heads' shares of it add up."""
+
+    def measure(name):
+        x, y = examples(name)
+        assert not model.training
+        right = model(x) * y
+        return {"loss": -right, "accuracy": right > 0}
+
+    return measure
+
+
+@pytest.fixture(scope="module")
+def parts(model):
+    """What every head adds to output times label on both sets, (H, P, 2)."""
+    found = {}
+    for name in ("validation", "test"):
+        x, y = examples(name)
+        alone = []
+        for head in EVERY:
+            with torch.no_grad(), heads_off(model, [other for other in EVERY if other != head]):
+                alone.append((model(x) * y).numpy())
+        found[name] = np.array(alone)
+    return found
+
+
+def scores():
+    drawn = np.random.default_rng(3).normal(size=(2, HEADS, 2))
+    one, other = (dict(zip(EVERY, own)) for own in drawn)
+    return {"one": one | {(0, 0): 9.0}, "other": {head: own[0] for head, own in other.items()}}
+
+
+OPTIONS = {"removed": REMOVED, "random": 30, "shapley": 4, "greedy": 2, "best_of": 10}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept") / "off.npz"
+
+
+@pytest.fixture(scope="module")
+def result(model, kept):
+    model.train()
+    found = compare_heads(model, measure_of(model), scores(), **OPTIONS, kept=kept, report=silent)
+    assert model.training
+    return found
+
+
+def test_what_single_heads_are_worth_is_their_share(result, parts):
+    rises = parts["test"].mean(axis=1).T[:, None]
+    np.testing.assert_allclose(result["rise"], rises, atol=1e-12)
+    errors = (parts["test"].std(axis=1) / np.sqrt(TEST)).T[:, None]
+    np.testing.assert_allclose(result["rise_error"], errors)
+    shares = parts["validation"].mean(axis=1).T[:, None]
+    for name in ("ablation", "Shapley"):
+        np.testing.assert_allclose(result["score"].sel(order=name), shares, atol=1e-12)
+    assert float(abs(result["score_error"].sel(order="Shapley")).max()) < 1e-12
+    assert result["score"].sel(order="best of 10 random").isnull().all()
+
+
+def off_of(result, parts):
+    """Heads off for every order, number and draw, from the shares alone."""
+    table = {name: np.array([own[head] for head in EVERY]) for name, own in scores().items()}
+    table["other"] = np.tile(table["other"][:, None], 2)
+    table |= dict.fromkeys(("ablation", "Shapley"), parts["validation"].mean(axis=1))
+    table["greedy"] = np.tile(parts["validation"].mean(axis=(1, 2))[:, None], 2)
+    return {
+        name: [[np.argsort(own[:, c])[:k] for c in range(2)] for k in REMOVED]
+        for name, own in table.items()
+    }
+
+
+def test_values_with_heads_off_are_sums_over_the_others(result, parts):
+    whole = parts["test"].sum(axis=0)
+    np.testing.assert_allclose(result["whole"].sel(quantity="loss"), -whole.mean(axis=0))
+    right = {}
+    for name, sets in off_of(result, parts).items():
+        right[name] = np.array(
+            [
+                [whole[:, c] - parts["test"][off, :, c].sum(axis=0) for c, off in enumerate(every)]
+                for every in sets
+            ]
+        )  # (removed, draw, example)
+        found = result["measured"].sel(order=name)
+        np.testing.assert_allclose(found.sel(quantity="loss"), -right[name].mean(axis=-1))
+        accuracy = (right[name] > 0).mean(axis=-1)
+        np.testing.assert_allclose(found.sel(quantity="accuracy"), accuracy)
+        drawn = result["random_measured"].sel(quantity="accuracy")
+        share = result["random_as_good"].sel(order=name, quantity="accuracy")
+        np.testing.assert_allclose(share, (drawn.values >= accuracy - 1e-12).mean(axis=0))
+        drawn = result["random_measured"].sel(quantity="loss").values
+        share = result["random_as_good"].sel(order=name, quantity="loss")
+        np.testing.assert_allclose(share, (drawn <= found.sel(quantity="loss").values).mean(axis=0))
+    gain = right["other"].mean(axis=1) - right["one"].mean(axis=1)  # losses are minus these
+    here = result.sel(order="other", quantity="loss")
+    np.testing.assert_allclose(here["difference"], gain.mean(axis=-1), atol=1e-12)
+    width = np.ptp(here["difference_interval"].values, axis=-1)
+    np.testing.assert_allclose(width, 2 * 1.96 * gain.std(axis=-1) / np.sqrt(TEST), rtol=0.15)
+
+
+def test_the_best_random_set_is_best_on_validation_examples(result, parts):
+    generator = np.random.default_rng(0)
+    orders = [generator.permutation(HEADS) for _ in range(30)]
+    for place, count in enumerate(REMOVED):
+        sets = [order[:count] for order in orders]
+        at_random = [-np.delete(parts["test"], off, 0).sum(axis=0).mean(axis=0) for off in sets]
+        found = result["random_measured"].sel(quantity="loss", removed=count)
+        np.testing.assert_allclose(found, at_random)
+        lost = [parts["validation"][off].sum(axis=0).mean() for off in sets[:10]]
+        best = result["measured"].sel(order="best of 10 random", removed=count, quantity="loss")
+        np.testing.assert_allclose(best, at_random[int(np.argmin(lost))])
+
+
+def test_rank_correlations(result, parts):
+    rise = parts["test"].mean(axis=1)
+    for name in ("one", "other", "ablation"):
+        score = result["score"].sel(order=name, layer=1).values
+        expected = [spearmanr(score[c], rise[:, c]).statistic for c in range(2)]
+        found = result.sel(order=name)
+        np.testing.assert_allclose(found["rank_correlation"], expected)
+        np.testing.assert_allclose(found["layer_correlation"].sel(layer=1), expected)
+        rows = np.random.default_rng(5).integers(TEST, size=(2000, TEST))
+        losses = np.moveaxis(parts["test"][:, rows].mean(axis=2), (0, 1, 2), (2, 1, 0))
+        plain = spearman(score[:, None], losses).mean(axis=0)  # of (draw, resample, head)
+        ends = found["rank_correlation_interval"].sel(resampled="examples")
+        np.testing.assert_allclose(ends, np.quantile(plain, [0.025, 0.975]), atol=0.1)
+    difference = result["rank_correlation"].mean("draw")
+    difference = (difference.sel(order="one") - difference)[:-1]
+    np.testing.assert_allclose(result["correlation_difference"][:-1], difference, atol=1e-12)
+
+
+def test_kept_values_are_not_measured_again(model, result, kept):
+    calls = []
+
+    def counted(name):
+        calls.append(name)
+        return measure_of(model)(name)
+
+    again = compare_heads(model, counted, scores(), **OPTIONS, kept=kept, report=silent)
+    assert sorted(calls) == ["test", "validation"]  # of the whole model, to compare
+    assert again.identical(result)
+    other = Attentive()
+    nn.init.normal_(other.readouts)
+    with pytest.raises(ValueError, match="off.npz holds values of another model, measure or set"):
+        compare_heads(other, measure_of(other), scores(), kept=kept, report=silent)
+
+
+def test_views(result):
+    console = Console(width=160, record=True)
+    for table in every_table(result):
+        console.print(table)
+    text = console.export_text()
+    for name in result["order"].values:
+        assert text.count(str(name)) >= 4
+    value = float(result["measured"].sel(order="one", removed=2, quantity="accuracy").mean())
+    share = float(result["random_as_good"].sel(order="one", removed=2, quantity="accuracy").mean())
+    assert f"{value:.3f} ({100 * share:.0f} %)" in text
+    figure = comparison_figure(result)
+    left, right = figure.axes
+    assert [len(line.get_xdata()) for line in left.lines][0] == HEADS
+    drawn = {line.get_label(): line.get_ydata() for line in right.lines}
+    whole = float(result["whole"].sel(quantity="accuracy").mean())
+    np.testing.assert_allclose(drawn["one"][:2], [whole, value])
+
+
+def test_refused(model):
+    measure = measure_of(model)
+    whole = dict.fromkeys(EVERY, 1.0)
+    for wrong, options, words in (
+        ({"mine": {(1, 1): 1.0}}, {}, r"scores\['mine'\] lacks \(layer, head\) = \(1, 2\)"),
+        ({"mine": whole | {(1, 3): np.nan}}, {}, "and no NaN"),
+        ({"ablation": whole}, {}, "'ablation', which is computed here"),
+        ({"mine": whole}, {"removed": (7,)}, "growing numbers of the model's 6 heads"),
+        ({"mine": whole}, {"random": 1}, "random must be at least 2"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            compare_heads(model, measure, wrong, **options, report=silent)
+    with pytest.raises(ValueError, match=r"measure gives .*\(\).* one value for every example"):
+        compare_heads(model, lambda name: measure(name)["loss"].mean(), {}, report=silent)
