@@ -118,9 +118,7 @@ def compare_heads(
             generator = np.random.default_rng(seed)
             drawn = np.array([generator.permutation(len(heads)) for _ in range(random)])
             off = {
-                name: [
-                    [np.argsort(own, kind="stable")[:count] for own in every] for count in counts
-                ]
+                name: [list(np.argsort(every, axis=1, kind="stable")[:, :k]) for k in counts]
                 for name, (every, _) in table.items()
             }
             if best_of:

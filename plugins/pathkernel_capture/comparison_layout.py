@@ -48,9 +48,7 @@ VARIABLES = (
         (*_MEASURED, "draw"),
         "mean over test examples without the first heads of the order",
     ),
-    Variable(
-        "measured_error", _MEASURED, "standard error, over test examples, of its mean over draws"
-    ),
+    Variable("measured_error", _MEASURED, "standard error of its mean over draws"),
     Variable(
         "difference", _MEASURED, "mean over draws with the first order less that with this one"
     ),

@@ -134,7 +134,13 @@ def comparison_figure(
         band = np.array([[0, *(middle - low)], [0, *(high - middle)]])
         label = f"95 % of {here.sizes['random_order']} random orders"
         curve(
-            right, np.array(counts), np.array([whole, *middle]), drawing.RANDOM, label, band, True
+            right,
+            np.array(counts),
+            np.array([whole, *middle]),
+            drawing.RANDOM,
+            label,
+            band,
+            band=True,
         )
         for place, name in enumerate(names):
             at = here.sel(order=name)

@@ -145,7 +145,7 @@ def test_values_with_heads_off_are_sums_over_the_others(result, parts):
 def test_the_best_random_set_is_best_on_validation_examples(result, parts):
     generator = np.random.default_rng(0)
     orders = [generator.permutation(HEADS) for _ in range(30)]
-    for place, count in enumerate(REMOVED):
+    for count in REMOVED:
         sets = [order[:count] for order in orders]
         at_random = [-np.delete(parts["test"], off, 0).sum(axis=0).mean(axis=0) for off in sets]
         found = result["random_measured"].sel(quantity="loss", removed=count)
@@ -185,7 +185,7 @@ def test_kept_values_are_not_measured_again(model, result, kept):
     assert again.identical(result)
     other = Attentive()
     nn.init.normal_(other.readouts)
-    with pytest.raises(ValueError, match="off.npz holds values of another model, measure or set"):
+    with pytest.raises(ValueError, match=r"off\.npz holds values of another model, measure or set"):
         compare_heads(other, measure_of(other), scores(), kept=kept, report=silent)
 
 
@@ -201,7 +201,7 @@ def test_views(result):
     assert f"{value:.3f} ({100 * share:.0f} %)" in text
     figure = comparison_figure(result)
     left, right = figure.axes
-    assert [len(line.get_xdata()) for line in left.lines][0] == HEADS
+    assert len(left.lines[0].get_xdata()) == HEADS
     drawn = {line.get_label(): line.get_ydata() for line in right.lines}
     whole = float(result["whole"].sel(quantity="accuracy").mean())
     np.testing.assert_allclose(drawn["one"][:2], [whole, value])
