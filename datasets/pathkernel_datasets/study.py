@@ -259,13 +259,20 @@ def differences(held: Mapping[str, Any], wanted: Mapping[str, Any], here: str) -
     different.sort(key=lambda entry: entry[0][0] != "options")
     drawn = dict.fromkeys(keys[-1] for keys, _, _ in different if "drawn" in keys)
     lines = [
-        f"{', '.join(keys)}: the store has {json.dumps(one)}, {here} {json.dumps(other)}"
+        f"{', '.join(keys)}: the store has {_worded(one)}, {here} {_worded(other)}"
         for keys, one, other in different
         if "drawn" not in keys
     ]
     if drawn and not any(_EXPLAINING & set(keys) for keys, _, _ in different):
         lines.append(f"{OTHER_DATA}, since its code or a file has changed: {', '.join(drawn)}")
     return lines
+
+
+def _worded(value: Any) -> str:
+    """JSON, but for None, which options call none."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_worded, value))}]"
+    return "none" if value is None else json.dumps(value)
 
 
 def _different(

@@ -27,8 +27,9 @@ _LONGEST_RANGE = 100_000
 class Numbers(click.ParamType):
     """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
 
-    def __init__(self, kind: Callable[[str], float | None], name: str):
+    def __init__(self, kind: Callable[[str], float | None], name: str, example: str = ""):
         self.kind, self.name = kind, name
+        self.example = example or ("0-4 or 0,1,2" if kind is int else "10,30,100")
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float | None, ...]:
         """Text → tuple of numbers."""
@@ -46,8 +47,7 @@ class Numbers(click.ParamType):
                 else:
                     numbers.append(self.kind(part))
             except (ValueError, OverflowError):
-                example = "0-4 or 0,1,2" if self.kind is int else "10,30,100"
-                self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
+                self.fail(f"{part!r} is no number; write for example {self.example}", param, ctx)
         return tuple(numbers)
 
 

@@ -89,7 +89,7 @@ def _task_command(task: type[Task]) -> click.Command:
         ),
         click.Option(
             ["--skips"],
-            type=Numbers(_strength, "S,S,…"),
+            type=Numbers(_strength, "S,S,…", "0.7,none"),
             help="Strengths of skip connections in the theory: one number, or one for each "
             "layer, such as 0.7,none.  [default: none]",
         ),

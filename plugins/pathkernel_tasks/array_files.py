@@ -163,7 +163,8 @@ def _select(
     check_names(path, kind, names)
     chosen = [name for name in sorted(names) if wanted(name)]
     others = ", ".join(sorted(set(names) - set(chosen)))
-    return chosen, [f"{others} not read (read: {', '.join(chosen) or 'nothing'})"] if others else []
+    but = f" (read: {', '.join(chosen)})" if chosen else ""
+    return chosen, [f"{others} not read{but}"] if others else []
 
 
 def _safetensors(path: Path, kind: str, wanted: Wanted) -> _Read:

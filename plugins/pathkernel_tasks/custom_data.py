@@ -351,4 +351,5 @@ def _check_present(held: _Held, wanted: Iterable[_Array]) -> None:
     missing = [repr(_spelt(what)) for what in wanted if what not in held]
     if missing:
         names = sorted(name for name, _ in held.values())
-        raise ValueError(f"lacks {', '.join(missing)}; it holds {', '.join(names) or 'nothing'}")
+        known = f"it holds {', '.join(names)}" if names else "no array has a name that is read"
+        raise ValueError(f"lacks {', '.join(missing)}; {known}")

@@ -141,7 +141,7 @@ def test_skip_connections(invoke, tmp_path):
     assert err.startswith("Error: the study hidden-markov.zarr has skip connections, and the")
     status, _, err = invoke(*given, "0.7,all")
     assert status == 2
-    assert "'all' is no number" in err
+    assert "'all' is no number; write for example 0.7,none" in err
 
 
 def test_several_values_of_an_option(invoke):

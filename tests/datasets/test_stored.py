@@ -134,7 +134,7 @@ def test_skip_connections_of_a_study(tmp_path):
 
     stored = StoredStudy(path, PLUGINS)
     assert stored.rebuild(stored.point(10)).network == network
-    with pytest.raises(StoreError, match=r"skips: the store has \[0.7, null\], this run null"):
+    with pytest.raises(StoreError, match=r"skips: the store has \[0.7, none\], this run none"):
         run_study(Study(SmallTask(), *grid), path, analyses=())
     assert "skips" not in Study(SmallTask()).identity()
     assert Study(SmallTask(), skips=(None, None)) == Study(SmallTask())

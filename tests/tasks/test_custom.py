@@ -432,7 +432,7 @@ def test_arrays_that_are_not_read_are_noted(tmp_path, data, arrays, layers):
     notes = Custom(inputs=path, labels=labels, heads=heads).realise(0).notes
     assert notes["files"] == (
         "data.npz: about, ids not read (read: inputs, labels, test_inputs, test_labels); "
-        "labels.npz: other not read (read: nothing); "
+        "labels.npz: other not read; "
         "more.npz: values.1 not read (read: keys.1, keys.2, queries.1, queries.2, scale)"
     )
     save_heads(heads, layers)
@@ -554,6 +554,10 @@ def test_provenance_follows_the_content(data, arrays, heads):
     ("change", "message"),
     [
         ({"inputs": None}, "lacks 'inputs'; it holds labels, test_inputs, test_labels"),
+        (
+            {**dict.fromkeys(("inputs", "labels", "test_inputs", "test_labels")), "x": np.ones(P)},
+            r"lacks 'inputs', 'labels'; no array has a name that is read \(data\.npz: x not read\)",
+        ),
         ({"labels": None}, "lacks 'labels'"),
         ({"labels": None, "lables": np.ones(P)}, r"lacks 'labels'.*\(data\.npz: lables not read"),
         ({"test_labels": None}, "lacks 'test_labels'"),
