@@ -146,6 +146,15 @@ def markov_accuracies() -> str:
     )
 
 
+def first_table() -> str:
+    """What the first command of a newcomer prints, without captions."""
+    printed = pathkernel("run", "hidden-markov", "--out", "first.zarr")
+    rows = [line.strip() for line in printed.splitlines()]
+    first = next(number for number, row in enumerate(rows) if row.startswith("network "))
+    last = next(number for number, row in enumerate(rows) if row.startswith("Accuracy "))
+    return "\n```text\n" + "\n".join(rows[first:last]).rstrip() + "\n```\n"
+
+
 def markov_part(name: str) -> str:
     """Accuracy of a sub-network in the Gaussian process limit."""
     selection = Selection(markov())
@@ -397,6 +406,7 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "pruning-scores": lambda: of_pruning(MAIN, "scores"),
 }
 TEXTS: dict[str, Callable[[], str]] = {
+    "first-table": first_table,
     "markov-accuracies": markov_accuracies,
     "markov-good": lambda: markov_part("good"),
     "markov-good-denoising": lambda: markov_part("good + denoising"),

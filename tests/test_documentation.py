@@ -18,12 +18,10 @@ import xarray as xr
 from pathkernel_core import hooks
 
 ROOT = Path(__file__).parents[1]
-# by docs/draw_rooms.py, by examples/minilm.py, and of networks that do not come along
-MADE_ELSEWHERE = {
-    "rooms",
-    "minilm-heads",
-}
-GUIDES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+# by docs/draw_rooms.py, by docs/draw_paths.py and by examples/minilm.py
+MADE_ELSEWHERE = {"rooms", "attention-paths", "order-parameter", "minilm-heads"}
+PAGES = [page for at in ("*.md", "tutorials/*.md") for page in sorted((ROOT / "docs").glob(at))]
+GUIDES = ["README.md", "CONTRIBUTING.md", *(page.relative_to(ROOT).as_posix() for page in PAGES)]
 
 
 def code_blocks(document, language):
@@ -257,6 +255,8 @@ def test_every_figure_and_number_that_is_marked_is_made_by_the_command(remake):
     pictures = {path.stem for path in remake.IMAGES.glob("*.png")}
     assert pictures - set(remake.PICTURES) == MADE_ELSEWHERE
     assert not set(remake.PICTURES) - pictures
+    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"images/([\w-]+)\.png", gallery)) == pictures
 
 
 def test_a_number_that_moved_is_replaced_and_told(remake, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,154 @@
+"""Settings of the documentation site; ``nox -s docs`` builds and checks it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pydoc
+import re
+import types
+from pathlib import Path
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+project = "pathkernel"
+author = "The pathkernel authors"
+release = importlib.metadata.version("pathkernel")
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build", "jupyter_execute"]
+templates_path = ["_templates"]
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+
+autosummary_generate = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # docstrings say more: shapes, units, ranges
+numpydoc_show_class_members = False  # autodoc shows them
+add_module_names = False
+nitpick_ignore_regex = [("py:.*", r"(?!pathkernel).*|.*\._.*")]  # of others, and private
+
+html_theme = "furo"  # dark mode, phones and wide tables without any setting of ours
+html_title = f"pathkernel {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"  # browsers draw it: no script, no network
+html_show_sourcelink = False
+html_theme_options = {"top_of_page_buttons": []}
+copybutton_exclude = ".linenos, .gp, .go"
+linkcheck_ignore = ["https?://"]  # those are listed, in output.txt
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE = {  # pages of the site that stand elsewhere in the repository
+    "changes": ROOT / "CHANGELOG.md",
+    "contributing": ROOT / "CONTRIBUTING.md",
+    "benchmarks": ROOT / "benchmarks" / "README.md",
+}
+logger = logging.getLogger(__name__)
+_EQUATION = re.compile(r"\bEq\. (\d+(?:(?:, | and |[-–])\d+)*)")
+_LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#|<)([^)#\s]+)(#[^)\s]*)?\)")
+_NAME = re.compile(r"pathkernel(?:_\w+)?(?:\.\w+)+")
+
+
+def setup(app: Sphinx) -> None:
+    """Add how mathematics is drawn, and links to equations and from names to the reference."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
+    app.connect("source-read", _read)
+    app.connect("autodoc-process-docstring", _link_equations)
+    app.connect("doctree-read", _label_equations)
+    app.connect("doctree-read", _link_names)
+
+
+def _inline(translator: nodes.NodeVisitor, node: nodes.math) -> None:
+    translator.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def _display(translator: nodes.NodeVisitor, node: nodes.math_block) -> None:
+    formula = convert(node.astext(), display="block")
+    translator.body.append(f'<div class="formula" tabindex="0">{formula}</div>')
+    raise nodes.SkipNode
+
+
+def _read(app: Sphinx, name: str, source: list[str]) -> None:
+    """Take pages from where they stand, and lead links between them to the pages of the site."""
+    at = Path(app.env.doc2path(name))
+    if at.suffix != ".md":
+        return
+    if name in OUTSIDE:
+        at = OUTSIDE[name]
+        source[0] = at.read_text(encoding="utf-8")
+        app.env.note_dependency(str(at))
+    pages = {file: ROOT / "docs" / f"{page}.md" for page, file in OUTSIDE.items()}
+
+    def led(found: re.Match[str]) -> str:
+        words, path, place = found[1], found[2], found[3] or ""
+        target = (at.parent / path).resolve()
+        target = pages.get(target / "README.md" if target.is_dir() else target, target)
+        if not target.is_relative_to(ROOT / "docs"):
+            return f"`{target.relative_to(ROOT)}`"  # a file of the repository alone
+        path = os.path.relpath(target, Path(app.env.doc2path(name)).parent)
+        return f"[{words}]({path}{place})"
+
+    source[0] = _LINK.sub(led, source[0])
+
+
+def _label_equations(app: Sphinx, doctree: nodes.document) -> None:
+    """Let ``:ref:`eq-7``` lead to the section of equations.md whose heading begins with Eq. 7."""
+    if app.env.docname != "equations":
+        return
+    domain = app.env.domains.standard_domain
+    for section in doctree.findall(nodes.section):
+        heading = section[0].astext()
+        if found := _EQUATION.match(heading):
+            for number in re.findall(r"\d+", found[1]):
+                domain.labels[f"eq-{number}"] = ("equations", section["ids"][0], heading)
+                domain.anonlabels[f"eq-{number}"] = ("equations", section["ids"][0])
+
+
+def _link_equations(
+    app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Make links of the numbers of equations that a docstring names."""
+
+    def linked(found: re.Match[str]) -> str:
+        return "Eq. " + re.sub(r"\d+", lambda number: f":ref:`{number[0]} <eq-{number[0]}>`", found[1])
+
+    lines[:] = [_EQUATION.sub(linked, line) for line in lines]
+
+
+def _link_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Make links to the reference of names such as ``pathkernel_core.task.Task``."""
+    for literal in list(doctree.findall(nodes.literal)):
+        name = literal.astext().removesuffix("()")
+        if not _NAME.fullmatch(name) or isinstance(literal.parent, nodes.reference | pending_xref):
+            continue
+        found = pydoc.locate(name)
+        if found is None:
+            logger.warning("there is no %s", name, location=literal)
+            continue
+        if isinstance(found, types.ModuleType):
+            target = found.__name__
+        elif getattr(found, "__doc__", None) and hasattr(found, "__qualname__"):
+            target = f"{found.__module__}.{found.__qualname__}"
+        else:
+            continue  # a constant: the reference has none
+        if re.search(r"\b_", target):
+            continue
+        link = pending_xref("", refdomain="py", reftype="obj", reftarget=target)
+        link["refdoc"], link["refexplicit"] = app.env.docname, True
+        literal.replace_self(link)
+        link += literal
