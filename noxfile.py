@@ -147,6 +147,21 @@ def coverage(session):
 
 
 @nox.session(python=PYTHON, default=False)
+def docs(session):
+    """Build the site into build/site, and check its links, its names and its commands.
+
+    Tutorials are executed, in two minutes; ``-- -D nb_execution_mode=off`` leaves that out.
+    """
+    session.install(".[sampling,training]", *_group("docs"), *_group("test"), LIBRARIES[-1])
+    shutil.rmtree("docs/reference/api", ignore_errors=True)
+    kept = Path(session.create_tmp()).resolve() / "doctrees"
+    build = ("sphinx-build", "-n", "-W", "--keep-going", "-d", str(kept), *session.posargs)
+    session.run(*build, "-b", "html", "docs", "build/site", env=ENVIRONMENT)
+    session.run(*build, "-b", "linkcheck", "docs", "build/links", env=ENVIRONMENT)
+    session.run("pytest", "-W", "error", "tests/test_documentation.py", env=ENVIRONMENT)
+
+
+@nox.session(python=PYTHON, default=False)
 @nox.parametrize("room", [nox.param(room, id=room) for room in MUTATED])
 def mutation(session, room):
     """Change a room in 60 places, or as many as are asked for, one at a time; what goes unnoticed?

@@ -31,6 +31,8 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
+nb_execution_cache_path = os.environ.get("PATHKERNEL_NOTEBOOKS", "")  # kept between builds
+nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 
@@ -125,7 +127,9 @@ def _link_equations(
     """Make links of the numbers of equations that a docstring names."""
 
     def linked(found: re.Match[str]) -> str:
-        return "Eq. " + re.sub(r"\d+", lambda number: f":ref:`{number[0]} <eq-{number[0]}>`", found[1])
+        return "Eq. " + re.sub(
+            r"\d+", lambda number: f":ref:`{number[0]} <eq-{number[0]}>`", found[1]
+        )
 
     lines[:] = [_EQUATION.sub(linked, line) for line in lines]
 
@@ -146,8 +150,8 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
             target = f"{found.__module__}.{found.__qualname__}"
         else:
             continue  # a constant: the reference has none
-        if re.search(r"\b_", target):
-            continue
+        if re.search(r"\b_|^pathkernel(\.|$)", target):
+            continue  # private, or the command line's own
         link = pending_xref("", refdomain="py", reftype="obj", reftarget=target)
         link["refdoc"], link["refexplicit"] = app.env.docname, True
         literal.replace_self(link)

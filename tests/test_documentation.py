@@ -6,9 +6,12 @@ import ast
 import importlib
 import importlib.util
 import re
+import shlex
 import sys
+import tomllib
 from pathlib import Path
 
+import click
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
@@ -180,6 +183,20 @@ def test_links_lead_somewhere(document):
         assert (path.parent / target).exists(), f"{document} links to {target}"
 
 
+def test_an_index_shows_the_readme_with_its_images():
+    from hatchling.metadata.core import ProjectMetadata
+    from hatchling.plugin.manager import PluginManager
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert ProjectMetadata(ROOT, PluginManager(), project).core.readme == readme
+    project["project"]["urls"]["Source"] = "https://forge.org/us/it"
+    shown = ProjectMetadata(ROOT, PluginManager(), project).core.readme
+    assert "](https://forge.org/us/it/raw/HEAD/docs/images/hidden-markov-accuracy.png)" in shown
+    assert "](https://forge.org/us/it/blob/HEAD/docs/concepts.md)" in shown
+    assert not re.search(r"\]\((?!https:)", shown)
+
+
 @pytest.mark.parametrize("document", GUIDES)
 def test_modules_and_files_that_are_named_exist(document):
     text = (ROOT / document).read_text(encoding="utf-8")
@@ -189,6 +206,36 @@ def test_modules_and_files_that_are_named_exist(document):
         assert (ROOT / folder).is_dir(), folder
     for name in re.findall(r"\bpathkernel(?:_[a-z]\w*)?(?:\.[a-zA-Z_]\w*)+", text):
         assert exists(name), name
+
+
+@pytest.fixture(scope="module")
+def command_line():
+    from pathkernel.main import _with_commands
+
+    plugins = hooks.load_plugins()
+    return click.Context(_with_commands(plugins), obj=plugins)
+
+
+@pytest.mark.parametrize("document", [*GUIDES, "CHANGELOG.md"])
+def test_commands_that_are_named_exist_with_their_options(document, command_line):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    blocks = "\n".join(code_blocks(document, "sh")).replace("\\\n", " ")
+    typed = re.findall(r"^(?:.*&& )?(pathkernel .*)", blocks, flags=re.MULTILINE)
+    typed += re.findall(
+        r"`(pathkernel\s[^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    )
+    defined_there = set(re.findall(r'^ +name = "([\w-]+)"', text, flags=re.MULTILINE))
+    for line in typed:
+        words = shlex.split(line, comments=True)[1:]
+        command = command_line.command
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            name = words.pop(0)
+            if name in defined_there or name.isupper():
+                break
+            command = command.get_command(command_line, name)
+            assert command, f"there is no {line!r}"
+        else:
+            command.make_parser(click.Context(command)).parse_args(words)
 
 
 def exists(name):

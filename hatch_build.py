@@ -1,0 +1,34 @@
+"""Makes the links of the README absolute where it leaves the repository, in the wheel and the sdist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+_LINK = re.compile(r"(!?)(\[[^]]*\])\((?!https?:|#)([^)\s]+)\)")
+
+
+class AbsoluteReadme(MetadataHookInterface):
+    """An index shows the README away from its files: ``project.urls.Source`` says where these are.
+
+    That is the address of the repository at a forge with ``/blob/HEAD/`` and ``/raw/HEAD/``. As long
+    as ``pyproject.toml`` has none, links stay as they are.
+    """
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the readme of the project's metadata."""
+        text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
+        if source := metadata.get("urls", {}).get("Source"):
+            text = absolute(text, source.rstrip("/"))
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def absolute(text: str, source: str) -> str:
+    """Lead relative links of a Markdown text to a repository, and images to their bytes."""
+    return _LINK.sub(
+        lambda link: f"{link[1]}{link[2]}({source}/{'raw' if link[1] else 'blob'}/HEAD/{link[3]})",
+        text,
+    )
