@@ -1,4 +1,4 @@
-"""Makes the links of the README absolute where it leaves the repository, in the wheel and the sdist."""
+"""Makes the links of the README absolute where it leaves the repository, in wheel and sdist."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LINK = re.compile(r"(!?)(\[[^]]*\])\((?!https?:|#)([^)\s]+)\)")
 class AbsoluteReadme(MetadataHookInterface):
     """An index shows the README away from its files: ``project.urls.Source`` says where these are.
 
-    That is the address of the repository at a forge with ``/blob/HEAD/`` and ``/raw/HEAD/``. As long
-    as ``pyproject.toml`` has none, links stay as they are.
+    That is the address of the repository at a forge with ``/blob/HEAD/`` and ``/raw/HEAD/``. As
+    long as ``pyproject.toml`` has none, links stay as they are.
     """
 
     def update(self, metadata: dict[str, Any]) -> None:

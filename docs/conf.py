@@ -127,9 +127,7 @@ def _link_equations(
     """Make links of the numbers of equations that a docstring names."""
 
     def linked(found: re.Match[str]) -> str:
-        return "Eq. " + re.sub(
-            r"\d+", lambda number: f":ref:`{number[0]} <eq-{number[0]}>`", found[1]
-        )
+        return "Eq. " + re.sub(r"(\d+)", r":ref:`\1 <eq-\1>`", found[1])
 
     lines[:] = [_EQUATION.sub(linked, line) for line in lines]
 
