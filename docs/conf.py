@@ -34,7 +34,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = os.environ.get("PATHKERNEL_NOTEBOOKS", "")  # kept between builds
 nb_execution_in_temp = True
 nb_execution_timeout = 300
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
@@ -69,7 +69,7 @@ def setup(app: Sphinx) -> None:
     """Add how mathematics is drawn, and links to equations and from names to the reference."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("source-read", _read)
-    app.connect("autodoc-process-docstring", _link_equations)
+    app.connect("autodoc-process-docstring", _mark_up)
     app.connect("doctree-read", _label_equations)
     app.connect("doctree-read", _link_names)
 
@@ -121,15 +121,18 @@ def _label_equations(app: Sphinx, doctree: nodes.document) -> None:
                 domain.anonlabels[f"eq-{number}"] = ("equations", section["ids"][0])
 
 
-def _link_equations(
+def _mark_up(
     app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]
 ) -> None:
-    """Make links of the numbers of equations that a docstring names."""
+    """Link the equations that a docstring names, and let |x| be an absolute value."""
 
     def linked(found: re.Match[str]) -> str:
         return "Eq. " + re.sub(r"(\d+)", r":ref:`\1 <eq-\1>`", found[1])
 
-    lines[:] = [_EQUATION.sub(linked, line) for line in lines]
+    for number, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            line = re.sub(r"(``.*?``)|\|", lambda found: found[1] or r"\|", line)
+            lines[number] = _EQUATION.sub(linked, line)
 
 
 def _link_names(app: Sphinx, doctree: nodes.document) -> None:

@@ -46,9 +46,9 @@ class SufficientStatistics:
     Notes
     -----
     However the examples are split and merged, an entry of the sums is off by at most
-    ``(b + k) u Σ|ξ||ξ'|``, where u is 1.1e-16 in float64 (6e-8 in float32), b is the number of rows
-    of a batch, of which one product sums, and k the number of additions on the way from there to
-    the total: the batches one after another, or the depth of a tree.
+    (b + k) u Σ|ξ||ξ'|, where u is 1.1e-16 in float64 (6e-8 in float32), b is the number of rows of
+    a batch, of which one product sums, and k the number of additions on the way from there to the
+    total: the batches one after another, or the depth of a tree.
 
     Examples
     --------

@@ -197,6 +197,15 @@ def test_an_index_shows_the_readme_with_its_images():
     assert not re.search(r"\]\((?!https:)", shown)
 
 
+def test_reference_begins_with_every_name_of_the_front_door():
+    import pathkernel
+
+    text = (ROOT / "docs" / "reference" / "index.rst").read_text(encoding="utf-8")
+    listed = re.findall(r"^   (pathkernel\w*(?:\.\w+)+)$", text, flags=re.MULTILINE)
+    assert {name.rpartition(".")[2] for name in listed} == set(dir(pathkernel))
+    assert all(map(exists, listed))
+
+
 @pytest.mark.parametrize("document", GUIDES)
 def test_modules_and_files_that_are_named_exist(document):
     text = (ROOT / document).read_text(encoding="utf-8")
