@@ -213,7 +213,7 @@ def test_modules_and_files_that_are_named_exist(document):
         assert any((start / file).exists() for start in (ROOT, ROOT / "docs")), file
     for folder in re.findall(r"`((?:pathkernel_core|datasets|plugins|tests|docs)/[\w/]*)`", text):
         assert (ROOT / folder).is_dir(), folder
-    for name in re.findall(r"\bpathkernel(?:_[a-z]\w*)?(?:\.[a-zA-Z_]\w*)+", text):
+    for name in re.findall(r"(?<!/)\bpathkernel(?:_[a-z]\w*)?(?:\.[a-zA-Z_]\w*)+", text):
         assert exists(name), name
 
 
