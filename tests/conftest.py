@@ -5,6 +5,8 @@ import gc
 import importlib
 import importlib.util
 import os
+import re
+from pathlib import Path
 
 os.environ.setdefault("JAX_ENABLE_X64", "1")  # before JAX is imported anywhere
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -73,6 +75,25 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if {"library", "derivative"} & set(item.fixturenames):
             item.add_marker(pytest.mark.backend)
+
+
+@pytest.fixture(scope="session")
+def are_documented():
+    """Function that says of tables, as ``--json`` prints them, whether docs/scripts.md has them."""
+    text = (Path(__file__).parents[1] / "docs" / "scripts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)`[^|]* \| (.*) \|$", text, flags=re.MULTILINE)
+    documented = {row[:2]: set(re.findall(r"`(\w+)`", row[2])) for row in rows}
+    measures = "accuracy|r_squared|mean_squared_error|log_predictive_density"
+
+    def listed(table):
+        known = documented[table["part"], table["name"]]
+        names = [column["name"] for column in table["columns"]]
+        assert all(list(row) == names for row in table["rows"])
+        words = (re.sub(r"(?<=^removed_)\d+", "N", name) for name in names)
+        unknown = {name for name in words if name not in known}
+        return {re.sub(f"^({measures})", "MEASURE", name) for name in unknown} <= known
+
+    return lambda tables: len(tables) > 0 and all(map(listed, tables))
 
 
 @functools.cache

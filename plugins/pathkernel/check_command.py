@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from pathkernel.kept import keep
 from pathkernel.output import say
+from pathkernel.tables_command import TablesCommand
+
+if TYPE_CHECKING:
+    from pathkernel_datasets.check import Checked
 
 
-@click.command()
+@click.command(cls=TablesCommand)
 @click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
 def check(store: Path) -> None:
     """Read all of a result store and name what is damaged.
@@ -20,6 +26,7 @@ def check(store: Path) -> None:
     from pathkernel_datasets import check as checking
 
     found = checking.check(store)
+    _keep(found)
     for line in (*found.study, *found.results):
         say(f"Damaged: {line}")
     if found.study:
@@ -37,3 +44,21 @@ def check(store: Path) -> None:
         f"Nothing is damaged: {found.computed} of {found.points} points are computed, "
         f"{found.arrays} arrays were read."
     )
+
+
+def _keep(found: Checked) -> None:
+    """What was found as tables, for scripts."""
+    from pathkernel_views.tables import Column, value_table
+
+    counts = ("points", "computed", "arrays", "unchecked")
+    damaged = [
+        *(("study", fault) for fault in found.study),
+        *(("results", fault) for fault in found.results),
+    ]
+    columns = [
+        Column(heading, [entry[place] for entry in damaged])
+        for place, heading in enumerate(("part", "damage"))
+    ]
+    keep("check", value_table("Damaged", columns))
+    columns = [Column(name, [getattr(found, name)], units="1") for name in counts]
+    keep("check", value_table("Checked", columns))

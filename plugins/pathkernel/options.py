@@ -16,7 +16,7 @@ from pathkernel_datasets.choices import WORDS
 RESERVED = frozenset(
     (
         *("widths", "temperatures", "seeds", "variances", "skips", "backend", "dtype"),
-        *("out", "figures", "threads", "jobs", "scheduler", "part", "help"),
+        *("out", "figures", "threads", "jobs", "scheduler", "part", "json", "csv", "help"),
     )
 )
 """Names of options that every task's command has."""

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from pathkernel.kept import keep, kept
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
 
@@ -22,21 +23,28 @@ class OutputError(PathkernelError, OSError):
     """What is printed cannot be written."""
 
 
-def print_views(views: Iterable[Any]) -> None:
-    """Print tables and lines of text to stdout."""
+def print_views(views: Iterable[Any], part: str = "") -> None:
+    """Print tables and lines of text about a part of a store to stdout, or keep them."""
     from pathkernel_views.console import stdout_console
 
-    console = stdout_console()
+    console, to = stdout_console(), kept()
     for view in views:
         if isinstance(view, str):
             say(view)
-        else:
+            continue
+        keep(part, view)
+        if to is None or not to.silent:
             with writing_stdout():
                 console.print(view, crop=False)
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print text to stdout or stderr, in which nothing can command the terminal."""
+    """Print text to stdout or stderr, in which nothing can command the terminal, or keep it."""
+    to = kept()
+    if to is not None and not err:
+        to.lines.append(line)
+        if to.silent:
+            return
     with contextlib.suppress(OSError) if err else writing_stdout():
         click.echo(printable(line, keep="\n"), err=err)
 

@@ -16,10 +16,11 @@ from pathkernel.output import (
     say,
     write_figures,
 )
+from pathkernel.tables_command import OPTIONS, TablesCommand
 from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.result import Result
 
-_RESERVED = frozenset(("store", "figures", "help"))  # what every result's command has
+_RESERVED = frozenset(("store", "figures", "help", *OPTIONS))  # what every result's command has
 
 
 def result_command(result: type[Result]) -> click.Command:
@@ -55,7 +56,7 @@ def result_command(result: type[Result]) -> click.Command:
             raise click.UsageError(str(error)) from None
         _run(wanted, store, figures, folder)
 
-    return click.Command(
+    return TablesCommand(
         result.command,
         callback=callback,
         params=parameters,
@@ -75,7 +76,7 @@ def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> Non
             study = compute_result(wanted, store, plugins=plugins, report=report)
     except KeyboardInterrupt:
         leave_interrupted(f"What is computed is in {store}; run the same command again to go on.")
-    print_views(wanted.tables(study))
+    print_views(wanted.tables(study), wanted.name)
     if not report.called:
         say("Nothing was left to compute: the result was complete.")
     if figures:

@@ -19,6 +19,7 @@ from pathkernel.output import (
     say,
     write_figures,
 )
+from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
@@ -145,7 +146,7 @@ def _task_command(task: type[Task]) -> click.Command:
         sweep = {name: options[name] for name in several if isinstance(options[name], tuple)}
         _run_task(task(**options | {name: sweep[name][0] for name in sweep}), sweep, **values)
 
-    return click.Command(
+    return TablesCommand(
         task.name, callback=callback, params=options, help=help_of(task, summarised=True)
     )
 
@@ -213,7 +214,7 @@ def _run_task(
 def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> None:
     from pathkernel_views.tables import rich_table
 
-    print_views([rich_table(dataset)])
+    print_views([rich_table(dataset)], "study")
     if not computed:
         say("Nothing was left to compute: the store was complete.")
     failed = int((dataset["status"] > 1).sum())

@@ -11,6 +11,7 @@ import click
 
 from pathkernel.options import temperature_option
 from pathkernel.output import figure_folder, print_views, say, write_figures
+from pathkernel.tables_command import TablesCommand
 from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.result import Result
@@ -29,7 +30,7 @@ _ONLY = click.option(
 )
 
 
-@click.command()
+@click.command(cls=TablesCommand)
 @_STORE
 @temperature_option
 @click.option("--seed", type=int, help="Seed of the results; by default as each is shown.")
@@ -41,7 +42,7 @@ def show(
     store: Path, temperature: float | str | None, seed: int | None, gains: bool, only: str | None
 ) -> None:
     """Print the tables of a result store: of the study, and of every result beside it."""
-    from pathkernel_datasets.swept import each_value
+    from pathkernel_datasets.swept import each_value, swept_option
     from pathkernel_views.tables import gain_table, rich_table
 
     if gains and (only is not None or seed is not None):
@@ -50,14 +51,16 @@ def show(
         )
     study, parts = _parts(store, only)
     if gains:
-        datasets = each_value(study.dataset).values()
-        print_views([gain_table(dataset, temperature) for dataset in datasets])
+        option = swept_option(study.dataset)
+        for value, dataset in each_value(study.dataset).items():
+            of = {} if option is None else {option: value}
+            print_views([gain_table(dataset, temperature, of)], STUDY)
         return
     for part in parts:
         if part == STUDY:
-            print_views([rich_table(study.dataset, temperature)])
+            print_views([rich_table(study.dataset, temperature)], STUDY)
         else:
-            print_views(_views_of(study, part, "tables", temperature, seed))
+            print_views(_views_of(study, part, "tables", temperature, seed), part)
 
 
 @click.command()
@@ -94,7 +97,7 @@ def plot(
     write_figures(figures, figure_folder(store) if out is None else out, asked_for=True)
 
 
-@click.command()
+@click.command(cls=TablesCommand)
 @click.pass_obj
 def plugins(found: Plugins) -> None:
     """List what is registered, by which distribution, and what failed to load."""
@@ -106,7 +109,7 @@ def plugins(found: Plugins) -> None:
         for kind, table in found.tables()
         for thing in table.values()
     }
-    table = Table(title="Plugins of pathkernel")
+    table = Table(title="Plugins")
     for column in ("distribution", "plugin", "provides", "summary"):
         table.add_column(column, overflow="fold")
     for entry in found.loaded:
@@ -115,7 +118,7 @@ def plugins(found: Plugins) -> None:
         if entry.error:
             failed = Text("failed", style="red")
             table.add_row(entry.distribution, entry.name, failed, Text(entry.error))
-    print_views([table])
+    print_views([table], "plugins")
 
 
 def _parts(store: Path, only: str | None) -> tuple[StoredStudy, Sequence[str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -25,7 +27,8 @@ from pathkernel_sampling.diagnostics import (
     sampled_log_evidence,
     sampled_scores,
 )
-from pathkernel_views.tables import Column, shown, value_table
+from pathkernel_views.table_data import Values
+from pathkernel_views.value_table import Column, shown, value_table
 
 _ROWS = 15  # entries of U that a table shows
 _KEPT = ("point", "test_set")  # dimensions that have rows of their own
@@ -161,7 +164,8 @@ def order_parameter_table(
     names = [str(entries["entry"].values[place]) for place in chosen]
     columns = [Column("entry", names), Column("saddle", saddle[chosen], ".4g")]
     if theory.next_order is not None:
-        columns.append(Column("next", distinct_entries(theory.next_order).values[chosen], ".4g"))
+        cells = distinct_entries(theory.next_order).values[chosen]
+        columns.append(Column("next", cells, ".4g", name="next order"))
     for heading, name, form in (
         ("mean", "mean", ".4g"),
         ("±", "mcse", ".2g"),
@@ -170,7 +174,7 @@ def order_parameter_table(
         ("bulk ESS", "ess_bulk", ".0f"),
         ("tail ESS", "ess_tail", ".0f"),
     ):
-        columns.append(Column(heading, entries[name].values[chosen], form))
+        columns.append(Column(heading, entries[name].values[chosen], form, name=name))
     off = (saddle - entries["mean"].values) / entries["mcse"].values
     columns.append(Column("saddle off", np.where(np.isfinite(off), off, np.nan)[chosen], "+.1f"))
     size = diagnostics.chains * diagnostics.draws
@@ -186,7 +190,8 @@ def order_parameter_table(
         + f"saddle off: its distance from the mean, in errors ±.{left_out}"
         + ("" if theory.converged else "\nThe theory's minimisation did not converge here.")
     )
-    return value_table(f"Order parameter U: {describe_run(run)}", columns, caption)
+    title, of = f"Order parameter U: {describe_run(run)}", _point_of(run)
+    return value_table(title, columns, caption, name="order parameter", of=of)
 
 
 def predictor_table(run: xr.DataTree, theory: Theory) -> Table:
@@ -206,16 +211,27 @@ def predictor_table(run: xr.DataTree, theory: Theory) -> Table:
         headings = "\n".join(measure.heading for measure in measures)
         columns.append(Column("", [headings] * sampled.sizes["test_set"]))
     difference = theory.predictor_mean - moments["mean"]
+    deviations = {
+        "sd": _root_mean(moments["variance"]),
+        "sd_theory": _root_mean(theory.predictor_variance),
+        "difference": _root_mean(difference**2),
+        "difference_mcse": _root_mean(moments["mcse"] ** 2),
+    }
     columns += [
         Column("sampled", cells(sampled)),
         Column("±", cells(sampled, "_mcse", ".3f" if theory.kind == "classes" else ".2g")),
         Column("theory", cells(theory.scores)),
         Column("GP", cells(theory.scores_gp)),
-        Column("sd", _root_mean(moments["variance"]), ".3g"),
-        Column("sd theory", _root_mean(theory.predictor_variance), ".3g"),
-        Column("f theory - f sampled", _root_mean(difference**2), ".2g"),
-        Column("±", _root_mean(moments["mcse"] ** 2), ".2g"),
+        Column("sd", deviations["sd"], ".3g"),
+        Column("sd theory", deviations["sd_theory"], ".3g"),
+        Column("f theory - f sampled", deviations["difference"], ".2g"),
+        Column("±", deviations["difference_mcse"], ".2g"),
     ]
+    of_theory = [
+        held.rename({each.name: f"{each.name}_{name}" for each in measures})
+        for name, held in (("theory", theory.scores), ("gp", theory.scores_gp))
+    ]
+    data = xr.merge([sampled, *of_theory, deviations], compat="override", join="override")
     what = {
         "classes": "Accuracy of the mean predictor",
         "targets": "R² and MSE of the mean predictor, mean log predictive density in nats (of the "
@@ -229,6 +245,9 @@ def predictor_table(run: xr.DataTree, theory: Theory) -> Table:
         "observation noise; that of the theory is given U, which varies in the posterior.\n"
         "f theory - f sampled: root mean square difference of the mean "
         "outputs, ± their Monte-Carlo error.",
+        name="predictor",
+        of=_point_of(run),
+        data=data.reset_coords(drop=True),
     )
 
 
@@ -250,15 +269,18 @@ def correction_table(store: str | os.PathLike, points: Sequence[Point]) -> Table
         [float(np.sqrt((entry[name] ** 2).sum())) for entry in found]
         for name in ("order_parameter_correction", "order_parameter")
     )
+    sums = [_to_next_order(entry, "log_evidence") for entry in found]
+
+    def nats(heading: str, name: str, form: str) -> Column:
+        return Column(heading, [entry[name] for entry in found], form, name=name, units="nat")
+
     columns = [
-        Column("N", [number(at.width) for at in points]),
-        Column("T", [at.temperature for at in points], "g"),
-        Column("seed", [str(at.seed) for at in points]),
-        Column("ln p(Y)", [entry["log_evidence"] for entry in found], ".3f"),
-        Column("correction", [entry["log_evidence_correction"] for entry in found], "+.3f"),
-        Column("sum", [_to_next_order(entry, "log_evidence") for entry in found], ".3f"),
-        Column("two loops", [entry["log_evidence_two_loops"] for entry in found], "+.3f"),
-        Column("change of U", np.divide(change, whole), ".1%"),
+        *_point_columns(points),
+        nats("ln p(Y)", "log_evidence", ".3f"),
+        nats("correction", "log_evidence_correction", "+.3f"),
+        Column("sum", sums, ".3f", name="log_evidence_next", units="nat"),
+        nats("two loops", "log_evidence_two_loops", "+.3f"),
+        Column("change of U", np.divide(change, whole), ".1%", units="1"),
     ]
     return value_table(
         "Next order in 1/N",
@@ -267,6 +289,7 @@ def correction_table(store: str | os.PathLike, points: Sequence[Point]) -> Table
         "terms, which should be\nwell below one. change of U: Frobenius norm of the "
         "correction, relative to that of U at the saddle.",
         names=(),
+        name="next order",
     )
 
 
@@ -287,7 +310,16 @@ def corrected_entries_table(
         cells = [f"{shown(old, '.3g')} → {shown(new, '.3g')}" for old, new in pairs]
         columns.append(Column(f"N = {number(at.width)}", cells))
     caption = f"Entries are named by their two paths.{left_out}"
-    return value_table("Order parameter U, saddle → next order", columns, caption)
+    where = [dataclasses.asdict(at) for at in points]
+    names = [str(name) for name in entries[0]["entry"].values]
+    data = [
+        *(Values(key, np.repeat([at[key] for at in where], len(largest))) for key in where[0]),
+        Values("entry", [names[place] for _ in points for place in largest]),
+        Values("saddle", saddle[:, largest].ravel()),
+        Values("next_order", np.ravel([entry.values[largest] for entry in entries])),
+    ]
+    title = "Order parameter U, saddle → next order"
+    return value_table(title, columns, caption, name="order parameter", data=data)
 
 
 def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point]) -> Table:
@@ -297,24 +329,24 @@ def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point])
     shift = np.abs(found["predictor_mean_correction"])
     beyond = [dim for dim in shift.dims if dim not in _KEPT]
     measure = measures_of(found)[0]
+    own, next_order = measure.name, f"{measure.name}_next"
+    variance = _to_next_order(found, "predictor_variance")
     values = [
-        (measure.heading, found[measure.name], measure.form),
-        ("next", _to_next_order(found, measure.name), measure.form),
-        ("shift of f", _root_mean(shift**2), ".2g"),
-        ("largest", shift.max(beyond), ".2g"),
-        ("sd", _root_mean(found["predictor_variance"]), ".4g"),
-        ("next", _root_mean(_to_next_order(found, "predictor_variance")), ".4g"),
+        (measure.heading, own, found[own], measure.form),
+        ("next", next_order, _to_next_order(found, own), measure.form),
+        ("shift of f", "shift", _root_mean(shift**2), ".2g"),
+        ("largest", "largest_shift", shift.max(beyond), ".2g"),
+        ("sd", "sd", _root_mean(found["predictor_variance"]), ".4g"),
+        ("next", "sd_next", _root_mean(variance), ".4g"),
     ]
     rows = [(at, name) for at in points for name in names]
     columns = [
-        Column("N", [number(at.width) for at, _ in rows]),
-        Column("T", [at.temperature for at, _ in rows], "g"),
-        Column("seed", [str(at.seed) for at, _ in rows]),
+        *_point_columns([at for at, _ in rows]),
         Column("test set", [name for _, name in rows]),
     ]
-    for heading, array, form in values:
+    for heading, name, array, form in values:
         cells = array.transpose("point", "test_set").values.ravel()
-        columns.append(Column(heading, cells, form))
+        columns.append(Column(heading, cells, form, name=name))
     return value_table(
         "Predictor on the test sets, saddle and next order",
         columns,
@@ -322,7 +354,22 @@ def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point])
         "examples, and largest.\nsd: root mean square of the output's standard deviation, without "
         "observation noise; at the saddle U does not fluctuate.",
         names=(),
+        name="predictor",
     )
+
+
+def _point_columns(points: Sequence[Point]) -> list[Column]:
+    return [
+        Column("N", [at.width for at in points], ".10g", name="width"),
+        Column("T", [at.temperature for at in points], "g", name="temperature"),
+        Column("seed", [at.seed for at in points], ".16g", name="seed"),
+    ]
+
+
+def _point_of(run: xr.DataTree) -> dict[str, Any]:
+    """What a run is of, for files of tables."""
+    settings = settings_of(run)
+    return {name: settings[name] for name in ("sampler", "width", "temperature", "seed")}
 
 
 def evidence_table(dataset: xr.Dataset) -> Table:
@@ -332,7 +379,8 @@ def evidence_table(dataset: xr.Dataset) -> Table:
     for width in dataset["width"].values[values.notnull().any("temperature").values]:
         columns.append(Column(f"N = {number(width)}", values.sel(width=width), ".2f"))
     caption = "In nats, means over the seeds; --temperature next-evidence goes by it."
-    return value_table("Log evidence ln p(Y) to next order", columns, caption)
+    title = "Log evidence ln p(Y) to next order"
+    return value_table(title, columns, caption, name="evidence", data=values.to_dataset())
 
 
 def _root_mean(values: xr.DataArray) -> xr.DataArray:

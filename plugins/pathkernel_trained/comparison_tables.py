@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pathkernel_datasets.selection import Selection, few, index_of, number
-from pathkernel_views.tables import Column, value_table
+from pathkernel_views.value_table import Column, value_table
 
 _HEADINGS = {
     "correlation": "all\nof U",
@@ -148,7 +148,8 @@ def _table(source: str, points: Sequence[xr.Dataset], trained_width: int) -> Tab
             cells = [_cell(point.sel(statistic=name)) for point in points]
             columns.append(Column(heading, cells))
     title = f"Order parameter U: {source} against trained (N = {trained_width})"
-    return value_table(title, columns, names=())
+    data = xr.concat(points, "point", combine_attrs="override")
+    return value_table(title, columns, names=(), name="agreement", data=data)
 
 
 def _blocks(name: str) -> str:

@@ -13,7 +13,12 @@ from pathkernel_datasets.selection import number
 from pathkernel_trained.correlation import COEFFICIENTS, rank_correlations
 from pathkernel_trained.heads import Head, every_head, kept_heads, removable_heads, removal_order
 from pathkernel_trained.orders import RANDOM, removed_heads, scores_of
-from pathkernel_views.tables import Column, shown, value_table
+from pathkernel_views.value_table import Column, shown, value_table
+
+_OF_HEADS = (  # what files hold of single heads; stores from before lack the theory's
+    *("ablation_drop", "ablation_drop_error"),
+    *("theory_drop", "theory_drop_error", "theory_drop_temperature"),
+)
 
 
 def head_table(result: xr.Dataset) -> Table:
@@ -31,6 +36,8 @@ def head_table(result: xr.Dataset) -> Table:
         "Scores of the trained network's heads",
         "Heads as layer-head; low scores are removed first.",
         [Column("head", map(_name, heads)), *columns],
+        name="scores",
+        data=result[["score"]].sel(order=orders_of(result)),
     )
 
 
@@ -75,6 +82,8 @@ def single_head_table(result: xr.Dataset) -> Table:
         caption,
         columns,
         lines=range(size - 1, len(test_sets) * size, size),
+        name="single heads",
+        data=result[[name for name in _OF_HEADS if name in result]],
     )
 
 
@@ -98,6 +107,7 @@ def accuracy_table(result: xr.Dataset) -> Table:
         columns.append(_column(name, cells))
     best = (percent["best_accuracy"].sel(test_set=test_set).values for test_set in test_sets)
     columns.append(Column("best", [cell for values in best for cell in (None, *values)], ".1f"))
+    data = result[["accuracy", "accuracy_error", "random_deviation", "best_accuracy"]]
     return _table(
         "Accuracy as heads are removed",
         f"In per cent, ± the binomial standard error on {result.sizes['episode']} episodes; "
@@ -105,6 +115,8 @@ def accuracy_table(result: xr.Dataset) -> Table:
         "best: of all sets of so many heads, chosen on the same episodes.",
         columns,
         lines=range(len(removed), len(first), len(removed) + 1),
+        name="accuracy",
+        data=data.sel(order=list(found)),
     )
 
 
@@ -119,13 +131,15 @@ def order_table(result: xr.Dataset) -> Table:
         stay.append(", ".join(_name(head) + "*" * (head in skipped) for head in left))
     columns = [Column("order", names)]
     for place, count in enumerate(result["removed"].values[1:]):
-        columns.append(_column(str(count), [_name(removed[place]) for removed in gone]))
+        heads = [_name(removed[place]) for removed in gone]
+        columns.append(Column(str(count), heads, wraps=True, name=f"removed {count}"))
     return _table(
         "Orders of removal",
         "Heads as layer-head. * passed over although heads of larger scores go: the last one of "
         "its layer.",
         [*columns, Column("stay", stay)],
         names=(0, len(columns)),
+        name="orders",
     )
 
 
@@ -149,6 +163,7 @@ def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Tabl
         Column("test set", [test_set for _, test_set in rows]),
     ]
     chosen = result.sel(coefficient=coefficient)
+    data = {}
     for heading, variable, known in (
         (symbol, "rank_correlation", rows),
         (f"Δ{symbol}", "correlation_difference", rows[len(test_sets) :]),  # not from itself
@@ -159,6 +174,10 @@ def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Tabl
         for resampled in result["resampled"].values:
             ends = [each[f"{variable}_interval"].sel(resampled=resampled) for each in here]
             columns.append(_column(resampled, [*empty, *map(_interval, ends)]))
+        data[variable] = chosen[variable]
+        for bound in result["bound"].values:
+            interval = chosen[f"{variable}_interval"].sel(bound=bound, drop=True)
+            data[f"{variable}_{bound}"] = interval
     return _table(
         f"Rank correlation {symbol} ({coefficient.capitalize()}) of scores with the accuracy lost "
         "with single heads",
@@ -168,6 +187,8 @@ def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Tabl
         columns,
         lines=range(len(test_sets) - 1, len(rows), len(test_sets)),
         names=(0, 1),
+        name="correlations",
+        data=xr.Dataset(data).sel(order=orders),
     )
 
 
@@ -182,6 +203,8 @@ def grid_table(result: xr.Dataset) -> Table:
         f"Spearman's ρ of its scores with those at {reference}.",
         columns,
         names=(),
+        name="grid",
+        data=agreement.to_dataset(),
     )
 
 

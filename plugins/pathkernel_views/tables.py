@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +19,11 @@ from pathkernel_datasets.measures import Measure, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
 from pathkernel_datasets.swept import each_value, swept_option, words_of
+from pathkernel_views.table_data import Values
+from pathkernel_views.value_table import Column, shown, value_table
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
-
-_HUGE = 1e7
 
 
 @dataclass(frozen=True)
@@ -140,97 +141,6 @@ def _status(problems: dict[str, int], seeds: int) -> str:
     return ", ".join(counts) or "ok"
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of a table.
-
-    Attributes
-    ----------
-    heading : str
-    cells : iterable of float, str or None
-        Numbers, NaN where they are not known; text as it is; None for an empty cell.
-    form : str
-        Format of the numbers.
-    wraps : bool
-        Whether cells may be broken into lines where the terminal is narrow.
-    """
-
-    heading: str
-    cells: Iterable[Any]
-    form: str = ""
-    wraps: bool = False
-
-
-def shown(value: Any, form: str) -> str:
-    """A value as cells show it: "-" where it is not known; with an exponent where it is huge."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    value = float(value)
-    if form.endswith("f") and abs(value) >= _HUGE:
-        form = form.replace("f", "e")
-    return "-" if np.isnan(value) else format(value, form)
-
-
-def value_table(
-    title: str,
-    columns: Sequence[Column],
-    caption: str = "",
-    lines: Collection[int] = (),
-    names: Collection[int] = (0,),
-) -> Table:
-    """Table of columns, those of names to the left and those of numbers to the right.
-
-    Parameters
-    ----------
-    title, caption : str
-        Neither these nor any cell is read as markup.
-    columns : sequence of Column
-        All of the same length.
-    lines : collection of int
-        Rows, counted from 0, that a line follows.
-    names : collection of int
-        Columns, counted from 0, that hold names.
-
-    Returns
-    -------
-    rich.table.Table
-    """
-    from rich.text import Text
-
-    table = plain_table(Text(title), caption)
-    cells = [[shown(cell, column.form) for cell in column.cells] for column in columns]
-    for place, (column, texts) in enumerate(zip(columns, cells)):
-        justify = "left" if place in names else "right"
-        wraps = place in names or column.wraps
-        longest = max(
-            len(word) for text in (column.heading, *texts) for word in text.split() or [""]
-        )
-        table.add_column(
-            Text(column.heading), justify=justify, no_wrap=not wraps, min_width=longest
-        )
-    for place, row in enumerate(zip(*cells, strict=True)):
-        table.add_row(*map(Text, row), end_section=place in lines)
-    return table
-
-
-def plain_table(title: str | Text, caption: str = "") -> Table:
-    """Table without columns yet, in the style that all tables share; the caption stands left."""
-    from rich import box
-    from rich.text import Text
-
-    from pathkernel_views.captioned import CaptionedTable
-
-    return CaptionedTable(
-        title=title,
-        caption=Text(caption, justify="left") if caption else None,
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-
-
 def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
     """The same table, to print with rich.
 
@@ -280,7 +190,38 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
         columns.insert(0, Column(words_of(option), [cell for group in cells for cell in group]))
         lines, names = set(range(each - 1, len(rows), each)), {0, 1}
     title = str(dataset.attrs.get("title", "pathkernel study"))
-    return value_table(title, columns, _caption(dataset, selections, rows), lines, names)
+    pairs = [(value, row) for value, own in zip(parts, groups) for row in own]
+    data = _data(option, pairs, measures)
+    caption = _caption(dataset, selections, rows)
+    return value_table(title, columns, caption, lines, names, name="study", data=data)
+
+
+def _data(
+    option: str | None, rows: Sequence[tuple[Any, Row]], measures: Sequence[Measure]
+) -> list[Values]:
+    """Columns of files: a row for each row and test set; medians and ranges over the seeds."""
+    pairs = [(value, row, name) for value, row in rows for name in row.scores[measures[0].name]]
+    found = [] if option is None else [Values(option, [value for value, _, _ in pairs])]
+
+    def add(name: str, label: str, units: str, cell: Callable[[Row, str], Any]) -> None:
+        found.append(Values(name, [cell(row, of) for _, row, of in pairs], label, units))
+
+    def add_spread(name: str, label: str, units: str, of: Callable[[Row, str], Any]) -> None:
+        for key in ("median", "lowest", "highest", "seeds"):
+            words = f"{label}: {key if key != 'seeds' else 'number of seeds'}"
+            add(f"{name}_{key}", words, units, lambda *at, key=key: getattr(of(*at), key, None))
+
+    add("network", "width, limit or sub-network", "", lambda row, _: row.name)
+    add("width", "width N, null in limits", "1", lambda row, _: row.width)
+    add("temperature", "temperature T", "1", lambda row, _: row.temperature)
+    add("test_set", "test set", "", lambda _, name: name)
+    add_spread("action", "action per width S/N", "1", lambda row, _: row.action)
+    for each in measures:
+        of = functools.partial(lambda key, row, name: row.scores[key][name], each.name)
+        add_spread(each.name, each.long_name, each.units, of)
+    add("evaluations", "energy evaluations, median", "1", lambda row, _: row.evaluations)
+    add("status", "ok, or what is missing", "", lambda row, _: row.status)
+    return found
 
 
 def _by_test_set(rows: Sequence[Row], measure: Measure) -> list[Column]:
@@ -397,8 +338,15 @@ def _measured(dataset: xr.Dataset, shown: str) -> str:
     )
 
 
-def gain_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
-    """What finite width gains over the limit; as for :func:`pathkernel_datasets.gains.gains`."""
+def gain_table(
+    dataset: xr.Dataset,
+    temperature: float | str | None = None,
+    of: Mapping[str, Any] = MappingProxyType({}),
+) -> Table:
+    """What finite width gains over the limit; as for :func:`pathkernel_datasets.gains.gains`.
+
+    ``of``: the value of an option that the dataset is one of several of, as for `value_table`.
+    """
     found = gains(dataset, temperature)
     seeds = found.attrs["seeds"]
     several = len(seeds) > 1
@@ -427,7 +375,7 @@ def gain_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
         heading = str(name) if fraction else f"{name}\n{measure.heading}"
         columns.append(Column(heading, [*cells, here[f"{measure.name}_gp"]], ".3f"))
     title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
-    return value_table(title, columns, caption, {len(widths) - 1})
+    return value_table(title, columns, caption, {len(widths) - 1}, name="gains", of=of, data=found)
 
 
 def _chosen(dataset: xr.Dataset, temperature: float | str | None) -> str:

@@ -23,7 +23,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.path_figures import _limit
-from pathkernel_views.tables import Column, value_table
+from pathkernel_views.value_table import Column, value_table
 
 SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
 

@@ -1,9 +1,13 @@
 """``show`` and ``plot`` on stores with results, of which some cannot be shown."""
 
+import json
+import shutil
 from dataclasses import dataclass
 
 import pytest
 import xarray as xr
+from rich.panel import Panel
+from rich.table import Table
 
 from pathkernel.main import main
 from pathkernel.plugin import pathkernel_commands
@@ -42,7 +46,20 @@ class Broken(Number):
         raise RuntimeError("no figure")
 
 
-RESULTS = {result.name: result for result in (Broken, Number)}
+@dataclass(frozen=True)
+class Tabled(Number):
+    """A number in a table that is not of pathkernel, and in a frame."""
+
+    name = "tabled"
+
+    def tables(self, study):
+        table = Table("the [b]number[/b]", "", title="A [i]title[/i]")
+        table.add_row("[red]3[/red]", "three\x1b")
+        yield table
+        yield Panel("framed")
+
+
+RESULTS = {result.name: result for result in (Broken, Number, Tabled)}
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +77,9 @@ def show(store, monkeypatch, capsys):
     plugins = Plugins(results=RESULTS, commands=commands)
     monkeypatch.setattr("pathkernel.main.load_plugins", lambda: plugins)
 
-    def run(*arguments):
+    def run(*arguments, at=store):
         with pytest.raises(SystemExit) as exit_:
-            main([arguments[0], str(store), *arguments[1:]])
+            main([arguments[0], str(at), *arguments[1:]])
         captured = capsys.readouterr()
         return exit_.value.code, captured.out, captured.err
 
@@ -76,6 +93,45 @@ def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(show):
     assert "broken: skipped, RuntimeError: no table" in out
     assert "gone: skipped, no plugin that is installed knows this result" in out
     assert "The number is 3" in out
+
+
+def test_everything_as_json_and_nothing_else(show, tmp_path, are_documented):
+    status, out, err = show("show", "--json", "--csv", str(tmp_path / "tables"))
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert (found["version"], found["command"]) == (1, "pathkernel show")
+    study, tabled = found["tables"]
+    assert are_documented([study])
+    assert [row["width"] for row in study["rows"]][:2] == [10, None]
+    assert (tabled["part"], tabled["name"], tabled["title"]) == ("tabled", "a_title", "A title")
+    assert tabled["columns"][0] == {"name": "the_number", "label": "the number", "units": None}
+    assert tabled["rows"] == [{"the_number": "3", "column_2": "three\x1b"}]
+    assert "The number is 3" in found["lines"]
+    assert any("framed" in line for line in found["lines"])
+    assert "broken: skipped, RuntimeError: no table" in found["lines"]
+    assert found["lines"][-1] == f"Tables: {tmp_path / 'tables'}"
+    files = {file.name for file in (tmp_path / "tables").iterdir()}
+    assert files == {"study.csv", "tabled-a_title.csv"}
+    status, out, _ = show("show", "--gains", "--json")
+    assert are_documented(json.loads(out)["tables"])
+    status, out, _ = show("show", "--json", "--only", "numbr")
+    assert (status, out) == (1, "")
+
+
+def test_what_is_damaged_as_json(show, store, tmp_path, are_documented):
+    status, out, _ = show("check", "--json")
+    damaged, checked = json.loads(out)["tables"]
+    assert are_documented([checked])
+    assert (status, damaged["rows"]) == (0, [])
+    assert checked["rows"][0]["points"] == checked["rows"][0]["computed"] == 1
+    copy = shutil.copytree(store, tmp_path / "copy.zarr")
+    (chunk,) = (file for file in (copy / "number" / "number").rglob("*") if file.name == "c")
+    chunk.write_bytes(b"\0" * 20)
+    status, out, _ = show("check", "--json", at=copy)
+    (row,) = json.loads(out)["tables"][0]["rows"]
+    assert status == 1
+    assert row["part"] == "results"
+    assert row["damage"].startswith("number/number, chunk")
 
 
 def test_parts_by_name(show):

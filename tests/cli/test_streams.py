@@ -26,7 +26,7 @@ main()
 PRINTING = """
 import sys
 from pathkernel.output import OutputError, print_views, say
-from pathkernel_views.tables import Column, value_table
+from pathkernel_views.value_table import Column, value_table
 try:
     for _ in range(2):
         print_views([value_table("title", [Column("a", ["b"])]), "line" * 10_000])

@@ -96,7 +96,7 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     np.testing.assert_allclose(found["order_parameter"], saddle, rtol=1e-6, atol=1e-8)
 
 
-def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path):
+def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path, are_documented):
     path = tmp_path / "noisy.zarr"
     run_study(Study(Noisy(), [50], [1.0], (1,)), path)
     plugins = load_plugins()
@@ -113,6 +113,17 @@ def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path)
     assert np.allclose(found, error.transpose("test_set"))
     assert "accuracy" not in kept
     assert "R²" in str(corrected_predictor_table(path, [at]).columns[4].header)
+    tables = NextOrder().tables(StoredStudy(path, plugins))
+    points, entries, scores = (table.data.as_json("corrections") for table in tables)
+    assert are_documented([points, entries, scores])
+    (row,) = points["rows"]
+    assert (row["width"], row["seed"]) == (50, 1)
+    sums = kept["log_evidence"] + kept["log_evidence_correction"]
+    assert row["log_evidence_next"] == float(sums)
+    first = {"width": 50, "temperature": 1, "seed": 1, "entry": "1, 1"}.items()
+    assert first <= entries["rows"][0].items()
+    assert entries["rows"][0]["saddle"] == float(kept["order_parameter"][0, 0])
+    assert [row["mean_squared_error"] for row in scores["rows"]] == [None] * len(scores["rows"])
 
 
 def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkeypatch):
@@ -172,7 +183,7 @@ def test_the_command_prints_what_it_keeps(study, corrected, capsys):
     assert open_correction(study, Point(100, 0.01, 0)) is not None
 
 
-def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path):
+def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path, are_documented):
     path = tmp_path / "study.zarr"
     run_study(Study(TASK, (20, 100), (0.01, 0.3), (0, 1)), path)
     seen = []
@@ -197,6 +208,7 @@ def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path):
     (table,) = NextOrder().tables(study)
     assert len(table.columns) == 2
     assert table.row_count == 2
+    assert are_documented([table.data.as_json("corrections")])
 
     study = compute_result(NextOrder(widths=(20, 100), grid=True), path, report=seen.append)
     assert len(seen) == 2, "what is held is not computed again"

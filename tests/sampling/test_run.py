@@ -1,6 +1,7 @@
 """Sampling a study: interrupted or not the same draws, goals, refusals, and the command."""
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -299,7 +300,7 @@ def test_a_study_of_other_data_is_refused(study, monkeypatch):
 
 
 def test_the_command_prints_tables_and_says_where_everything_lies(
-    study, capsys, monkeypatch, tmp_path
+    study, capsys, monkeypatch, tmp_path, are_documented
 ):
     assert "sample" in {result.command for result in load_plugins().results.values()}
     monkeypatch.chdir(tmp_path)
@@ -321,6 +322,19 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
         for name in ("accuracy", "order_parameters", "predictors", "traces")
         for kind in ("png", "svg")
     }
+    with pytest.raises(SystemExit):
+        main(["show", "study.zarr", "--json", "--only", "samples"])
+    kept = json.loads(capsys.readouterr().out)
+    entries, scores = kept["tables"]
+    assert are_documented(kept["tables"])
+    run = open_samples(study, "samples/order-parameter/seed-0_T-0.01_N-10")
+    mean = run["posterior"]["order_parameter"].mean(("chain", "draw")).values
+    first = entries["rows"][0]
+    assert (first["sampler"], first["width"], first["entry"]) == ("order-parameter", 10, "1-1, 1-1")
+    assert first["mean"] == pytest.approx(mean[0, 0], rel=1e-12)
+    theory = open_store(study)["accuracy"].sel(width=10, temperature=0.01, seed=0)
+    assert [row["accuracy_theory"] for row in scores["rows"]] == theory.values.tolist()
+    assert any(line.startswith("Log evidence ln p(Y)") for line in kept["lines"])
 
 
 def test_the_command_takes_several_widths_and_compares_them(study, capsys):

@@ -363,7 +363,7 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
 # -- the command
 
 
-def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch):
+def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_documented):
     monkeypatch.chdir(folder)
     status, out, err = invoke(capsys, "compare", study, "--no-figures", "--seed", 4)
     assert (status, err) == (0, "")
@@ -384,6 +384,13 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch):
         assert rows[at + 1] == [f"({p:.3f})".replace("(0", "(") for p in here["p_value"].values]
     assert "sampled" not in out
     assert "all 36" in out
+    _, out, err = invoke(capsys, "show", study, "--only", "comparison", "--seed", 4, "--json")
+    (table,) = json.loads(out)["tables"]
+    assert are_documented([table])
+    for row in table["rows"]:
+        here = found.sel({key: row[key] for key in ("width", "temperature", "statistic")})
+        assert row["agreement"] == here["agreement"].item()
+        assert row["p_value"] == here["p_value"].item()
 
 
 def test_one_width_and_temperature(study, capsys):

@@ -79,7 +79,7 @@ def result(request):
     return comparison(request.param)
 
 
-def test_tables_fit_and_hold_every_head(result):
+def test_tables_fit_and_hold_every_head(result, are_documented):
     """Two widths with draws and 16 heads in 120 columns; what is not known is a dash."""
     heads = tuple(result.attrs["heads_per_layer"])
     shown = [
@@ -108,6 +108,23 @@ def test_tables_fit_and_hold_every_head(result):
     first = next(line for line in lines[4] if line.startswith(" theory N=10 "))
     assert first.count("[") == 2, "no difference from itself"
     assert next(line for line in lines[4] if line.startswith(" trained ")).count("[") == 4
+    written = [table.data.as_json("pruning") for table in shown]
+    assert are_documented(written)
+    by_name = {table["name"]: table["rows"] for table in written}
+    row = next(
+        row
+        for row in by_name["single_heads"]
+        if (row["test_set"], row["layer"], row["head"]) == ("mnist", 1, 2)
+        if row["prediction"] == "restricted"
+    )
+    assert row["theory_drop"] == -row["ablation_drop"]
+    at = {"test_set": "mnist", "layer": 1, "head": 2}
+    assert row["ablation_drop"] == result["ablation_drop"].sel(at).item()
+    chosen = {"order": "trained", "removed": 2, "test_set": "omniglot"}
+    (row,) = (row for row in by_name["accuracy"] if chosen.items() <= row.items())
+    for name in ("accuracy", "accuracy_error"):
+        assert row[name] == result[name].sel(chosen).item()
+    assert row["best_accuracy"] == result["best_accuracy"].sel(removed=2, test_set="omniglot")
 
 
 def test_losses_of_the_network_and_of_the_theory_stand_side_by_side(result):

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import xarray as xr
 from rich.console import Console
 
 from pathkernel_analyses.plugin import pathkernel_analyses
@@ -17,7 +18,9 @@ from pathkernel_datasets.selection import Selection, Spread, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_views.tables import Column, rich_table, summary, value_table
+from pathkernel_views.table_data import TableFileError, write_csv
+from pathkernel_views.tables import rich_table, summary
+from pathkernel_views.value_table import Column, value_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -349,6 +352,68 @@ def test_printed_table_fits_a_terminal(plain):
     assert cells[-2:] == [f"{rows[1].evaluations:.0f}", "ok"]
     spread = rows[1].scores["accuracy"]["near"]
     assert f"{spread.lowest:.3f}-{spread.highest:.3f}" in text
+
+
+def test_files_hold_the_same_in_full_precision(several, are_documented):
+    table = rich_table(several).data
+    assert are_documented([table.as_json("study")])
+    rows = iter(table.rows)
+    for row in summary(several):
+        for name, spread in row.scores["accuracy"].items():
+            found = next(rows)
+            assert (found["network"], found["width"], found["test_set"]) == (
+                *(row.name, row.width, name),
+            )
+            assert found["temperature"] == row.temperature
+            assert found["accuracy_median"] == spread.median
+            assert (found["accuracy_lowest"], found["accuracy_highest"]) == (
+                *(spread.lowest, spread.highest),
+            )
+            assert found["action_median"] == (row.action and row.action.median)
+    assert next(rows, None) is None
+    labelled = {column.name: (column.label, column.units) for column in table.columns}
+    assert labelled["action_lowest"] == ("action per width S/N: lowest", "1")
+
+
+def test_files_of_labelled_values_have_a_row_for_each_combination():
+    values = xr.Dataset(
+        {
+            "gain": (("width", "set"), [[0.1, np.nan], [0.3, np.inf]], {"units": "nat"}),
+            "limit": ("set", [1, 2], {"long_name": "value in the limit"}),
+        },
+        {"width": [10.0, 100.0], "set": ["a", "b"], "meaning": ("set", ["near", "far"])},
+    )
+    columns = [Column("any", [""])]
+    table = value_table("A title", columns, name="Gains", of={"seed": 3}, data=values).data
+    assert (table.name, table.title) == ("gains", "A title")
+    assert table.rows == [
+        {"seed": 3, "width": w, "set": s, "meaning": words, "gain": gain, "limit": limit}
+        for w, s, words, gain, limit in (
+            (10.0, "a", "near", 0.1, 1),
+            (10.0, "b", "far", None, 2),
+            (100.0, "a", "near", 0.3, 1),
+            (100.0, "b", "far", None, 2),
+        )
+    ]
+    assert [column.units for column in table.columns] == ["", "", "", "", "nat", ""]
+    assert table.columns[-1].label == "value in the limit"
+    doubled = [Column("±", [1.5]), Column("±", [np.float32(2)]), Column("±  \nε", [None])]
+    (row,) = value_table("", doubled).data.rows
+    assert row == {"column_1": 1.5, "column_2": 2.0, "ε": None}
+
+
+def test_csv_files_replace_their_own_only(tmp_path):
+    def table(*values, heading="N"):
+        return value_table("of N", [Column(heading, values), Column("what", ["\x1b[1m,"])]).data
+
+    (file,) = write_csv([("study", table(0.1)), ("study", table(1e300))], tmp_path / "a" / "b")
+    assert file == tmp_path / "a" / "b" / "study-of_n.csv"
+    assert file.read_text() == 'n,what\n0.1,"\\x1b[1m,"\n1e+300,"\\x1b[1m,"\n'
+    write_csv([("study", table(np.nan))], file.parent)
+    assert file.read_text() == 'n,what\n,"\\x1b[1m,"\n'
+    with pytest.raises(TableFileError, match="with other columns than width, what; delete it"):
+        write_csv([("study", table(2, heading="width"))], file.parent)
+    assert file.read_text().startswith("n,what")
 
 
 def test_numbers_are_aligned_to_the_right(plain):

@@ -1,0 +1,65 @@
+"""``--json`` and ``--csv`` of every command that prints tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pathkernel.kept import Kept, begin
+from pathkernel.output import say, writing_stdout
+
+OPTIONS = ("json", "csv")
+"""Names of the options of these commands, which no task or result may take."""
+
+VERSION = 1
+"""Of what ``--json`` prints: raised where something is renamed or taken away."""
+
+
+class TablesCommand(click.Command):
+    """Command whose tables can be had as JSON on stdout and as CSV files."""
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        super().__init__(*arguments, **settings)
+        self.params += [
+            click.Option(
+                ["--json"],
+                is_flag=True,
+                help="Print the tables as JSON, with numbers in full precision, and nothing else.",
+            ),
+            click.Option(
+                ["--csv"],
+                metavar="DIR",
+                type=click.Path(path_type=Path, file_okay=False),
+                help="Write the tables into a folder too, as CSV files.",
+            ),
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, and give what it printed; also where it ends with a status."""
+        silent, folder = (ctx.params.pop(name) for name in OPTIONS)
+        if not silent and folder is None:
+            return super().invoke(ctx)
+        to = begin(silent)
+        try:
+            found = super().invoke(ctx)
+        except SystemExit:
+            _give(to, ctx.command_path, folder)
+            raise
+        _give(to, ctx.command_path, folder)
+        return found
+
+
+def _give(to: Kept, command: str, folder: Path | None) -> None:
+    if folder is not None:
+        from pathkernel_views.table_data import write_csv
+
+        write_csv(to.tables, folder)
+        say(f"Tables: {folder.resolve()}")
+    if to.silent:
+        tables = [table.as_json(part) for part, table in to.tables]
+        document = {"version": VERSION, "command": command, "tables": tables, "lines": to.lines}
+        with writing_stdout():
+            click.echo(json.dumps(document, allow_nan=False))

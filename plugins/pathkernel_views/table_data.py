@@ -1,0 +1,194 @@
+"""What tables hold, for scripts: columns of numbers in full precision, as JSON and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_core.errors import PathkernelError
+from pathkernel_core.text import printable
+from pathkernel_datasets.atomic import replacing
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Values:
+    """One column of what a table holds.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case words joined by underscores.
+    cells : sequence
+        Numbers and text; None or NaN where there is nothing or it is not known.
+    label : str
+        What it is, in words.
+    units : str
+        Empty where there are none; "1" of pure numbers.
+    """
+
+    name: str
+    cells: Sequence[Any]
+    label: str = ""
+    units: str = ""
+
+
+@dataclass(frozen=True)
+class TableData:
+    """What a table holds.
+
+    Attributes
+    ----------
+    name, title, caption : str
+    columns : tuple of Values
+        All of the same length, with names of their own.
+    """
+
+    name: str
+    title: str
+    caption: str
+    columns: tuple[Values, ...]
+
+    @classmethod
+    def of(cls, table: Table) -> TableData:
+        """What a table holds; of one that is not of :func:`value_table`, the text of its cells."""
+        data = getattr(table, "data", None)
+        if isinstance(data, cls):
+            return data
+        texts = [
+            Values(plain_text(column.header), [plain_text(cell) for cell in column.cells])
+            for column in table.columns
+        ]
+        title = plain_text(table.title)
+        return cls.made(title, title, plain_text(table.caption), texts)
+
+    @classmethod
+    def made(cls, name: str, title: str, caption: str, columns: Iterable[Values]) -> TableData:
+        """The same of names that are not yet words joined by underscores, nor unlike each other."""
+        found: dict[str, Values] = {}
+        for place, column in enumerate(columns, start=1):
+            own = _words(column.name) or f"column_{place}"
+            own = own if own not in found else f"{own}_{place}"
+            label = " ".join((column.label or column.name).split())
+            found[own] = Values(own, list(column.cells), label, column.units)
+        return cls(_words(name) or "table", title, caption, tuple(found.values()))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows by the names of columns: int, finite float, bool, str or None."""
+        names = [column.name for column in self.columns]
+        cells = zip(*([_plain(cell) for cell in column.cells] for column in self.columns))
+        return [dict(zip(names, row)) for row in cells]
+
+    def as_json(self, part: str) -> dict[str, Any]:
+        """What :func:`json.dumps` takes; ``part`` says what the table is of."""
+        columns = [
+            {"name": each.name, "label": each.label, "units": each.units or None}
+            for each in self.columns
+        ]
+        words = {"part": part, "name": self.name, "title": self.title, "caption": self.caption}
+        return words | {"columns": columns, "rows": self.rows}
+
+
+def columns_of(dataset: xr.Dataset) -> list[Values]:
+    """Labelled values as columns: a row for each combination of labels, then the variables."""
+    whole = dataset.reset_coords()
+    (whole,) = xr.broadcast(whole.assign({f"{dim}": whole[dim] for dim in whole.dims}))
+    dims = tuple(whole.sizes)
+    labels = [name for name in (*dataset.dims, *dataset.coords) if name in dataset.coords]
+    found = []
+    for name in (*dict.fromkeys(labels), *dataset.data_vars):
+        values = dataset[name]
+        cells = values.broadcast_like(whole).transpose(*dims).values.ravel().tolist()
+        words = str(values.attrs.get("long_name", name))
+        found.append(Values(str(name), cells, words, str(values.attrs.get("units", ""))))
+    return found
+
+
+def write_csv(tables: Iterable[tuple[str, TableData]], folder: str | os.PathLike) -> list[Path]:
+    """Write tables into a folder, as ``PART-NAME.csv``; rows of the same name into one file.
+
+    Parameters
+    ----------
+    tables : iterable of (str, TableData)
+        Tables, each with the part that it is of.
+    folder : path
+        Made if it does not exist. A file that has the same columns is replaced.
+
+    Raises
+    ------
+    TableFileError
+        If a file is there already that has other columns.
+    """
+    folder, found = Path(folder), {}
+    for part, table in tables:
+        names = {column.name: None for column in table.columns}
+        name = part if table.name == part else f"{part}-{table.name}"
+        header, rows = found.setdefault(f"{name}.csv", ({}, []))
+        header.update(names)
+        rows += table.rows
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (header, _) in found.items():  # before any is written
+        _check_own(folder / name, list(header))
+    for name, (header, rows) in found.items():
+        with (
+            replacing(folder / name) as partial,
+            open(partial, "w", encoding="utf-8", newline="") as stream,
+        ):
+            writer = csv.DictWriter(stream, list(header), restval="", lineterminator="\n")
+            writer.writeheader()
+            for row in rows:
+                writer.writerow({key: _written(value) for key, value in row.items()})
+    return [folder / name for name in found]
+
+
+class TableFileError(PathkernelError, FileExistsError):
+    """A file is in the way that is no table of the same columns."""
+
+
+def _check_own(file: Path, header: list[str]) -> None:
+    if file.exists():
+        with open(file, encoding="utf-8", errors="replace", newline="") as stream:
+            held = next(csv.reader(line[: 2**16] for line in stream), [])
+        if held != header:
+            raise TableFileError(
+                f"{file} is there already, with other columns than {', '.join(header)}; delete it, "
+                "or choose another folder"
+            )
+
+
+def _written(value: Any) -> Any:
+    return printable(value, keep="\n") if isinstance(value, str) else value
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, (np.generic, np.ndarray, xr.DataArray)):
+        cell = cell.item()
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+def _words(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_").lower()
+
+
+def plain_text(view: Any) -> str:
+    """Anything that rich shows as plain text; empty for None."""
+    if view is None:
+        return ""
+    from rich.console import Console
+
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as captured:
+        console.print(view)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip()
