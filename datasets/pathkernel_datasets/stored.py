@@ -113,8 +113,6 @@ class StoredStudy:
     def task(self, **replaced: Any) -> Task:
         """Task with the study's options, some of them replaced.
 
-        Files are looked for where they were, see :meth:`places`.
-
         Raises
         ------
         StoreError
@@ -123,11 +121,19 @@ class StoredStudy:
             If no plugin provides it.
         """
         self.check_single()
+        return self.plugins.task(self.identity["task"])(**self.options | replaced)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the study's task, files where they are now; a list if it has several values.
+
+        Files are looked for where they were, see :meth:`places`.
+        """
         options = dict(self.identity["options"])
         for name in file_options(options, self.identity["provenance"]):
             found = filter(os.path.exists, self.places(options[name]))
             options[name] = str(next(found, options[name]))
-        return self.plugins.task(self.identity["task"])(**options | replaced)
+        return options
 
     def check_single(self) -> None:
         """Check that the store holds one value of every option of its task.

@@ -90,7 +90,8 @@ class Several(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Text → value, or tuple of values."""
-        parts = value.split(",") if isinstance(value, str) else [value]
+        parts = value.split(",") if isinstance(value, str) else value
+        parts = parts if isinstance(parts, (list, tuple)) else [parts]
         values = tuple(self.one.convert(part, param, ctx) for part in parts)
         return values if len(values) > 1 else values[0]
 

@@ -19,7 +19,8 @@ from pathkernel.output import (
     say,
     write_figures,
 )
-from pathkernel.tables_command import TablesCommand
+from pathkernel.study_file import SUFFIX, defaults_of, read_toml, task_named
+from pathkernel.tables_command import OPTIONS, TablesCommand
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
@@ -38,7 +39,9 @@ class TaskGroup(SuggestingGroup):
         return sorted(self._tasks(ctx))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Command that runs a task, with the task's options."""
+        """Command that runs a task, with the task's options; or the study of a file."""
+        if name.endswith(SUFFIX):
+            return _file_command(Path(name), ctx.find_object(Plugins) or Plugins())
         task = self._tasks(ctx).get(name)
         return None if task is None else _task_command(task)
 
@@ -47,13 +50,28 @@ class TaskGroup(SuggestingGroup):
         return {} if plugins is None else plugins.tasks
 
 
-@click.group(cls=TaskGroup, name="run", subcommand_metavar="TASK [OPTIONS]")
+@click.group(cls=TaskGroup, name="run", subcommand_metavar="TASK|FILE.toml [OPTIONS]")
 def run() -> None:
     """Compute a task's predictions into a labelled dataset.
+
+    FILE.toml holds a task and its options (docs/scripts.md); options that are given beside it count
+    more than its own.
 
     Runs the theory over a grid of widths, temperatures and seeds, prints a table and writes a Zarr
     store and figures. Running the same command again goes on where it stopped.
     """
+
+
+def _file_command(path: Path, plugins: Plugins) -> click.Command:
+    """Command of a task whose options have the values of a study file as defaults."""
+    held = read_toml(path)
+    task = plugins.task(task_named(path, held))
+    command = _task_command(task)
+    of_task = {entry.name for entry in dataclasses.fields(task)}
+    own = [option for option in command.params if option.name in of_task]
+    settings = [option for option in command.params if option.name not in {*of_task, *OPTIONS}]
+    command.context_settings["default_map"] = defaults_of(path, held, settings, own)
+    return command
 
 
 def _strength(text: str) -> float | None:

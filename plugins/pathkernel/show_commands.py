@@ -11,6 +11,7 @@ import click
 
 from pathkernel.options import temperature_option
 from pathkernel.output import figure_folder, print_views, say, write_figures
+from pathkernel.study_file import study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
@@ -38,10 +39,21 @@ _ONLY = click.option(
     "--gains", is_flag=True, help="What finite width gains over the infinite-width (GP) limit."
 )
 @_ONLY
+@click.option(
+    "--toml", is_flag=True, help="The study as a TOML file, for pathkernel run FILE.toml."
+)
 def show(
-    store: Path, temperature: float | str | None, seed: int | None, gains: bool, only: str | None
+    store: Path,
+    temperature: float | str | None,
+    seed: int | None,
+    gains: bool,
+    only: str | None,
+    toml: bool,
 ) -> None:
     """Print the tables of a result store: of the study, and of every result beside it."""
+    if toml:
+        say(study_toml(_parts(store, only)[0]))
+        return
     from pathkernel_datasets.swept import each_value, swept_option
     from pathkernel_views.tables import gain_table, rich_table
 

@@ -1,0 +1,157 @@
+"""A study in a TOML file: run, refused, and written back from a store."""
+
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pathkernel.main import main
+from pathkernel.study_file import StudyFileError, _toml
+from pathkernel_datasets.store import check_store
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+
+@pytest.fixture
+def invoke(capsys, monkeypatch, tmp_path):
+    """Run the command line in an empty folder → (exit status, stdout, stderr)."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
+STUDY = """
+task = "hidden-markov"
+widths = [10, 30.5]
+temperatures = 0.5
+seeds = "1-2"
+variances = [1, 0.5, 0.25, 2]
+skips = [0.7, "none"]
+figures = false
+
+[options]
+variant = "strong-noise"
+examples = [10, 20]
+test_examples = 10
+"""
+
+
+def test_a_study_is_run_written_back_and_gone_on_with(invoke, tmp_path):
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY)
+    status, _, err = invoke("run", file)
+    assert (status, err) == (0, "")
+    store = tmp_path / "small.zarr"
+    held = check_store(store)
+    assert held["task"] == "hidden-markov"
+    assert held["options"] == HiddenMarkov("strong-noise", test_examples=10).options() | {
+        "examples": [10, 20]
+    }
+    assert (held["widths"], held["temperatures"], held["seeds"]) == ([10, 30.5], [0.5], [1, 2])
+    assert (held["variances"], held["skips"]) == ([1, 0.5, 0.25, 2], [0.7, None])
+
+    status, out, _ = invoke("show", store, "--toml")
+    assert status == 0
+    again = tmp_path / "another folder" / "again.toml"
+    again.parent.mkdir()
+    again.write_text(out)
+    status, out, err = invoke("run", again, "--no-figures")
+    assert (status, err) == (0, "")
+    assert "Nothing was left to compute" in out
+    status, _, err = invoke("run", again, "--no-figures", "--skips", "0.5")
+    assert status == 1
+    assert "skips: the store has [0.7, null], this run 0.5" in err
+    assert not (again.parent / "again.zarr").exists()
+
+
+def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
+    generator = np.random.default_rng(0)
+    inputs, layer = generator.normal(size=(8, 3, 4)), generator.normal(size=(2, 2, 2, 4))
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "d.npz", inputs=inputs, labels=np.tile([-1, 1], 4))
+    queries, keys = layer
+    np.savez(tmp_path / "data" / "heads.npz", queries_1=queries, keys_1=keys)
+    (tmp_path / "mean").mkdir()  # no path is meant by a word
+    (tmp_path / "s.toml").write_text(
+        'task = "custom"\nwidths = [10]\ntemperatures = [1]\nout = "data/s.zarr"\n'
+        '[options]\ninputs = "data/d.npz"\nheads = "data/heads.npz"\nreadout = "mean"\n'
+    )
+    status, _, err = invoke("run", tmp_path / "s.toml", "--no-figures")
+    assert (status, err) == (0, "")
+    options = check_store(tmp_path / "data" / "s.zarr")["options"]
+    assert options["inputs"] == str(tmp_path / "data" / "d.npz")
+    assert options["readout"] == "mean"
+    (tmp_path / "data").rename(tmp_path / "moved")
+    _, out, _ = invoke("show", tmp_path / "moved" / "s.zarr", "--toml")
+    assert tomllib.loads(out)["options"]["heads"] == str(tmp_path / "moved" / "heads.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task = ", "is no TOML file: Invalid value"),
+        ("widths = [1]", "task must name a task"),
+        ('task = "hidden-markow"', "Did you mean 'hidden-markov'?"),
+        (
+            'task = "hidden-markov"\nwidhts = [1]',
+            "'widhts'. Did you mean 'widths'",
+        ),
+        ('task = "hidden-markov"\nexamples = 10', "examples is an option of the task; write it"),
+        ('task = "hidden-markov"\njson = true', "no setting named 'json'"),
+        ('task = "hidden-markov"\nwidths = [1, true]', "widths must be a list of numbers, not [1"),
+        ('task = "hidden-markov"\nwidths = []', "widths must be a list of numbers, not []"),
+        ('task = "hidden-markov"\nseeds = [0.5]', "seeds must be a list of whole numbers"),
+        ('task = "hidden-markov"\nskips = ["some"]', "skips must be a list of numbers"),
+        ('task = "hidden-markov"\nfigures = 1', "figures must be true or false, not 1"),
+        ('task = "hidden-markov"\njobs = 1.5', "jobs must be a whole number, not 1.5"),
+        ('task = "hidden-markov"\nout = 3', "out must be text, not 3"),
+        ('task = "hidden-markov"\noptions = 3', "options must be a table"),
+        ('task = "hidden-markov"\n[options]\nexample = 3', "Did you mean 'examples'?"),
+        ('task = "hidden-markov"\n[options]\nexamples = "3"', "examples must be a whole number"),
+        ('task = "hidden-markov"\n[options]\nexamples = [3, true]', "examples must be a whole"),
+        ('task = "hidden-markov"\n[options]\nreadout = ["last", 1]', "readout must be text, not 1"),
+    ],
+)
+def test_what_is_wrong_is_named(invoke, tmp_path, text, message):
+    file = tmp_path / "study.toml"
+    file.write_text(text)
+    status, out, err = invoke("run", file)
+    assert (status, out) == (1, "")
+    assert str(file) in err or "hidden-markow" in err
+    assert message in err
+    assert not (tmp_path / "study.zarr").exists()
+
+
+def test_values_out_of_range_are_refused_as_on_the_command_line(invoke, tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text('task = "hidden-markov"\nthreads = 0')
+    status, _, err = invoke("run", file)
+    assert status == 2
+    assert "'--threads': 0 is not in the range" in err
+    status, _, err = invoke("run", tmp_path / "none.toml")
+    assert status == 1
+    assert f"No such file or directory: {tmp_path / 'none.toml'}" in err
+
+
+@given(st.one_of(st.text(), st.floats(allow_nan=False), st.integers(), st.booleans()))
+def test_what_is_written_is_read_back(value):
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            with pytest.raises(StudyFileError):
+                _toml("a", value)
+            return
+    for given_, written in ((value, _toml("a", value)), ([value], _toml("a", [value]))):
+        (found,) = tomllib.loads(f"a = {written}").values()
+        assert found == given_
+        assert type(found) is type(given_)
