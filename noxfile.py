@@ -253,3 +253,24 @@ def wheel(session):
     sizes = ("--examples", "20", "--test-examples", "20", "--widths", "10,100")
     session.run("pathkernel", "run", "hidden-markov", *sizes, "--out", str(store), env=ENVIRONMENT)
     session.run("pathkernel", "show", str(store))
+
+
+@nox.session(python=PYTHON, default=False)
+def build(session):
+    """Build what a release uploads, check it, and install the sdist where nothing else is.
+
+    ``nox -s build -- dist`` leaves both files in the folder ``dist``.
+    """
+    root = Path.cwd()
+    folder = root / session.posargs[0] if session.posargs else Path(session.create_tmp()).resolve()
+    for old in (*folder.glob("*.whl"), *folder.glob("*.tar.gz")):
+        old.unlink()
+    session.install("build", "twine", "check-wheel-contents")
+    session.run("python", "-m", "build", "--outdir", str(folder), ".")
+    (built,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    session.run("twine", "check", "--strict", str(built), str(source))
+    session.run("check-wheel-contents", str(built))
+    session.install(str(source))
+    session.chdir(session.create_tmp())  # away from the checkout
+    session.run("python", "-W", "error", "-c", "import pathkernel; print(pathkernel.__version__)")
+    session.run("pathkernel", "plugins", "--json", env={"PATHKERNEL_STRICT_PLUGINS": "1"})

@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[1]
 # by docs/draw_rooms.py, by docs/draw_paths.py and by examples/minilm.py
 MADE_ELSEWHERE = {"rooms", "attention-paths", "order-parameter", "minilm-heads"}
 PAGES = [page for at in ("*.md", "tutorials/*.md") for page in sorted((ROOT / "docs").glob(at))]
-GUIDES = ["README.md", "CONTRIBUTING.md", *(page.relative_to(ROOT).as_posix() for page in PAGES)]
+ROOT_PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
+GUIDES = [*ROOT_PAGES, *(page.relative_to(ROOT).as_posix() for page in PAGES)]
 
 
 def code_blocks(document, language):
@@ -279,6 +280,42 @@ def names_of(node):
     if isinstance(node, ast.ImportFrom):
         return [alias.asname or alias.name for alias in node.names]
     return [getattr(node, "name", None)]
+
+
+def test_version_and_date_of_the_release_are_the_same_everywhere():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = dict(re.findall(r"^([a-z-]+): (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M))
+    assert citation["version"] == version
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## (.*)$", changes, re.M)[1] == f"{version} ({citation['date-released']})"
+
+
+def test_settings_of_study_files_are_listed():
+    from pathkernel.options import RESERVED
+    from pathkernel.tables_command import OPTIONS
+
+    (named,) = re.findall(r"with underscores: (.*?); the task's own", _page("scripts.md"), re.S)
+    assert set(re.findall(r"`(\w+)`", named)) == RESERVED - {*OPTIONS, "help"}
+
+
+def test_study_file_of_the_guide_runs(tmp_path, capsys, monkeypatch):
+    from pathkernel.main import main
+
+    monkeypatch.chdir(tmp_path)
+    (file,) = code_blocks("docs/scripts.md", "toml")
+    small = file.replace("[20, 50]", "[4, 6]").replace('"0-4"', "[0]").replace("200", "10")
+    assert len(small) < len(file)
+    Path("small.toml").write_text(small)
+    for words in (["run", "small.toml", "--no-figures"], ["show", "small.zarr", "--toml"]):
+        with pytest.raises(SystemExit) as exit_:
+            main(words)
+        assert exit_.value.code == 0
+    written = tomllib.loads(capsys.readouterr().out.partition("# a study")[2].partition("\n")[2])
+    assert written["widths"] == tomllib.loads(small)["widths"]
+
+
+def _page(name):
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
 def test_data_guide_names_every_variable():

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -55,6 +56,8 @@ _OF_WORKERS = {  # entries of a study's identity: what is wrong where they diffe
     ),
     "drawn": ("draws other data", "its code has changed: install the same everywhere"),
 }
+
+_log = logging.getLogger("pathkernel.study")
 
 
 @dataclass(frozen=True)
@@ -322,6 +325,8 @@ def fill(
             values = point_values(data, solution, of_solution)
             store.write((*place, t, piece.width), values, "status", STATUS_CODES[code])
             done += 1
+            evaluations = 0 if solution is None else solution.evaluations
+            _log.debug("%s: %s after %d evaluations", here.doing, code, evaluations)
         start = solution if solution is not None and solution.status.ok else None
     return done
 

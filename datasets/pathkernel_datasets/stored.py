@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -32,6 +33,8 @@ from pathkernel_datasets.store import check_store, open_store
 from pathkernel_datasets.study import Study, differences, file_options
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.workers import telling_of_lost_workers, workers
+
+_log = logging.getLogger("pathkernel.result")
 
 
 class StoredStudy:
@@ -298,6 +301,7 @@ def compute_result(
             "itself; give it another"
         )
     told = False
+    _log.info("%s: %s", study.path, result)
 
     def tell(progress: Progress) -> None:
         nonlocal told

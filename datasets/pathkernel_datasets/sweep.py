@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ from pathkernel_datasets.study import Study, versions
 from pathkernel_datasets.swept import Layout, joined_layout, label_of
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.workers import check_sendable, telling_of_lost_workers
+
+_log = logging.getLogger("pathkernel.study")
 
 _SECONDS = 5.0  # between looks at what workers have written
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
@@ -154,6 +157,7 @@ def compute_study(
             report(dataclasses.replace(here, done=at, total=total, expected=expected))
 
         if store is None or study != begun:
+            _log.info("%s is %s", path, "begun" if store is None else "extended")
             if not alone:
                 raise StoreError(
                     f"parts of {path} are being computed on another grid; wait until they end"
@@ -167,6 +171,7 @@ def compute_study(
         let_others_in()
         pieces = [piece for piece in mine if not is_complete(piece, store)]
         done = total - sum(lacking(piece, store).size for piece in pieces)
+        _log.info("%s: %d of %d grid points are computed already", path, done, total)
         if executor is None:
             try:
                 for piece in pieces:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -21,12 +23,42 @@ from pathkernel_datasets.errors import ChecksumError, StoreWarning
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="pathkernel")
 @click.option("--traceback", is_flag=True, help="Show where in the code an error was raised.")
-def pathkernel(traceback: bool) -> None:
+@click.option(
+    "--log-level",
+    type=click.Choice(("debug", "info", "warning")),
+    default="warning",
+    show_default=True,
+    help="What to write to stderr of the work as it goes on.",
+)
+def pathkernel(traceback: bool, log_level: str) -> None:
     """Statistical mechanics of attention paths in multi-head attention networks.
 
     Computes, from data and fixed queries and keys, how a trained network of finite width combines
     its attention paths, and what that gains over the infinite-width limit.
     """
+    click.get_current_context().with_resource(_logging(log_level))
+
+
+@contextmanager
+def _logging(level: str) -> Iterator[None]:
+    """Write what the packages log to stderr, while a command runs."""
+    logger, handler = logging.getLogger("pathkernel"), _Lines()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _Lines(logging.Handler):
+    """Lines on stderr, as all that commands say there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record), err=True)
 
 
 def main(

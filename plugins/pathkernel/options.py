@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from pathkernel_core.options import option_type, takes_several
 from pathkernel_datasets.choices import WORDS
@@ -71,6 +72,10 @@ class NumberOrWord(click.ParamType):
         self.words = tuple(words)
         self.name = "|".join(("T", *self.words))
 
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """The words."""
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
+
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
         """Text → number or word."""
         if value in self.words:
@@ -87,6 +92,12 @@ class Several(click.ParamType):
 
     def __init__(self, one: click.ParamType):
         self.one, self.name = one, one.name
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """What may stand behind the last comma."""
+        before, comma, last = incomplete.rpartition(",")
+        found = self.one.shell_complete(ctx, param, last)
+        return [CompletionItem(before + comma + item.value, type=item.type) for item in found]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Text → value, or tuple of values."""

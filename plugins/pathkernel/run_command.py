@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
@@ -44,6 +45,11 @@ class TaskGroup(SuggestingGroup):
             return _file_command(Path(name), ctx.find_object(Plugins) or Plugins())
         task = self._tasks(ctx).get(name)
         return None if task is None else _task_command(task)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of tasks, or else files."""
+        found = super().shell_complete(ctx, incomplete)
+        return found or [CompletionItem(incomplete, type="file")]
 
     def _tasks(self, ctx: click.Context) -> dict[str, type[Task]]:
         plugins = ctx.find_object(Plugins)

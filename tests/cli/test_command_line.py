@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,39 @@ def test_ctrl_c_before_a_command_can_say_more(invoke, monkeypatch):
 
     monkeypatch.setattr(pathkernel, "callback", interrupted)
     assert invoke("plugins") == (130, "", "\nInterrupted.\n")
+
+
+def test_what_is_logged_goes_to_stderr_while_a_command_runs(invoke):
+    logger = logging.getLogger("pathkernel")
+    short = (*SMALL, "--widths", "10", "--no-figures")
+    status, out, err = invoke("--log-level", "debug", *short)
+    assert status == 0
+    assert "INFO pathkernel.study: hidden-markov.zarr is begun" in err
+    assert "DEBUG pathkernel.study: seed 0, N = 10, T = 0.01: converged after " in err
+    assert "pathkernel.study" not in out
+    status, _, err = invoke("--log-level", "info", *short)
+    assert err.endswith("hidden-markov.zarr: 1 of 1 grid points are computed already\n")
+    assert invoke(*short)[2] == ""
+    assert (logger.handlers, logger.level) == ([], logging.NOTSET)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("pathkernel pl", ["plain,plot", "plain,plugins"]),
+        ("pathkernel run hid", ["plain,hidden-markov"]),
+        ("pathkernel run study.t", ["file,study.t"]),
+        ("pathkernel run hidden-markov --readout last,me", ["plain,last,mean"]),
+        ("pathkernel show --temperature leave", ["plain,leave-one-out"]),
+        ("pathkernel show any", ["file,any"]),
+    ],
+)
+def test_the_shell_completes_words(invoke, monkeypatch, words, found):
+    monkeypatch.setenv("_PATHKERNEL_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    status, out, _ = invoke()
+    assert (status, out.splitlines()) == (0, found)
 
 
 def test_names_from_files_do_not_command_the_terminal(capsys):

@@ -123,7 +123,7 @@ def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path,
     first = {"width": 50, "temperature": 1, "seed": 1, "entry": "1, 1"}.items()
     assert first <= entries["rows"][0].items()
     assert entries["rows"][0]["saddle"] == float(kept["order_parameter"][0, 0])
-    assert [row["mean_squared_error"] for row in scores["rows"]] == [None] * len(scores["rows"])
+    assert [row["r_squared"] for row in scores["rows"]] == kept["r_squared"].values.tolist()
 
 
 def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkeypatch):
