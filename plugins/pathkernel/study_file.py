@@ -114,7 +114,7 @@ def _checked(what: str, kind: click.ParamType, value: Any) -> Any:
         if isinstance(value, list) and value:
             return tuple(_checked(what, kind.one, each) for each in value)
         kind = kind.one
-    types, words = next(found for known, *found in _KINDS if isinstance(kind, known))
+    types, words = next((types, words) for known, types, words in _KINDS if isinstance(kind, known))
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise StudyFileError(f"{what} must be {words}, not {value!r}")
     return value
