@@ -48,7 +48,7 @@ def check(store: Path) -> None:
 
 def _keep(found: Checked) -> None:
     """What was found as tables, for scripts."""
-    from pathkernel_views.tables import Column, value_table
+    from pathkernel_views.value_table import Column, value_table
 
     counts = ("points", "computed", "arrays", "unchecked")
     damaged = [

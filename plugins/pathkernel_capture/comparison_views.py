@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pathkernel_views import drawing
 from pathkernel_views.drawing import PALETTE, Look, across, curve, sheet
-from pathkernel_views.tables import Column, shown, value_table
+from pathkernel_views.value_table import Column, shown, value_table
 
 _MARKERS = "os^vDPX<>"
 

@@ -1,6 +1,7 @@
 """A study in a TOML file: run, refused, and written back from a store."""
 
 import math
+import re
 import tomllib
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_a_study_is_run_written_back_and_gone_on_with(invoke, tmp_path):
     assert "Nothing was left to compute" in out
     status, _, err = invoke("run", again, "--no-figures", "--skips", "0.5")
     assert status == 1
-    assert "skips: the store has [0.7, null], this run 0.5" in err
+    assert re.search(r"\(skips: the store has .*0\.7.*, this run 0\.5\)", err)
     assert not (again.parent / "again.zarr").exists()
 
 
