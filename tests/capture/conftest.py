@@ -27,3 +27,49 @@ def product(matrices, tokens, readout, *, skips=False):
 def files_route():
     """``side_by_side`` and ``product``."""
     return side_by_side, product
+
+
+def gradients_and_values(model, batch, output):
+    """Gradient scores by finite differences of a factor, and values by what heads pass on.
+
+    ``output`` gives numbers (batch, …) that depend on all tokens' last states.
+    """
+    torch = pytest.importorskip("torch")
+    from pathkernel_capture import capture, gradient_scores
+    from pathkernel_capture.families import attention_modules
+
+    def loss(batch):
+        return output(batch).flatten(1).square().sum(dim=1)
+
+    found = gradient_scores(model, [batch], loss, normalised=False)
+    seen = capture(model, [batch], readout="first", attend="states")
+    xi = dict(zip(seen.members[0], torch.tensor(seen.xi).unbind(1)))
+    model.eval()
+    for layer, attention in enumerate(attention_modules(model), start=1):
+        passed = []
+        with torch.no_grad(), attention.joined(lambda z, passed=passed: passed.append(z) or z):
+            output(batch)
+        first = passed[0][:, 0].reshape(len(passed[0]), attention.heads, -1)
+        for head in range(1, attention.heads + 1):
+            values = attention.values()[head - 1].detach()
+            # differences between examples, in which biases cancel
+            own = (xi[layer, head][1:] - xi[layer, head][:1]) @ values.T
+            given = first[1:, head - 1] - first[:1, head - 1]
+            np.testing.assert_allclose(own, given, atol=1e-6)
+            weight, axis = attention.output.data, attention.output_axis
+            size = weight.shape[axis] // attention.heads
+            part = weight.narrow(axis, (head - 1) * size, size)
+            kept, losses = part.clone(), []
+            for factor in (1.01, 0.99):  # some models normalise in single precision
+                part.copy_(factor * kept)
+                with torch.no_grad():
+                    losses.append(loss(batch))
+            part.copy_(kept)
+            slope = ((losses[0] - losses[1]) / 0.02).abs().mean()
+            assert found[layer, head] == pytest.approx(float(slope), rel=0.01, abs=1e-6)
+
+
+@pytest.fixture(scope="session")
+def check_scores():
+    """``gradients_and_values``."""
+    return gradients_and_values

@@ -88,3 +88,7 @@ def test_heads_off(model):
     with torch.no_grad():
         whole = model.forward_features(IMAGES).numpy()
     np.testing.assert_allclose(whole, by_definition(model)[-1], atol=1e-12)
+
+
+def test_gradients_and_values(model, check_scores):
+    check_scores(model, IMAGES, model.forward_features)

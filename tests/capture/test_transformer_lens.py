@@ -60,3 +60,7 @@ def test_heads_off_is_zeroing_what_they_pass_on(model):
             np.testing.assert_allclose(model(IDS), expected, atol=1e-12)
         assert torch.equal(model(IDS), whole)
         assert not torch.allclose(whole, expected)
+
+
+def test_gradients_and_values(model, check_scores):
+    check_scores(model, IDS, model)

@@ -180,3 +180,9 @@ def test_shared_layers_are_refused():
     model = transformers.AlbertModel(transformers.AlbertConfig(**options))
     with pytest.raises(CaptureError, match="runs more than once"):
         capture(model, [{"input_ids": torch.tensor([[3, 4]])}], readout="mean")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_and_values(case, check_scores):
+    model, batch, _, _ = case
+    check_scores(model, batch, lambda batch: model(**batch)[0])
