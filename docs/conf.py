@@ -70,6 +70,7 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _mark_up)
+    app.connect("autodoc-skip-member", _skip_aliases)
     app.connect("doctree-read", _label_equations)
     app.connect("doctree-read", _link_names)
 
@@ -119,6 +120,13 @@ def _label_equations(app: Sphinx, doctree: nodes.document) -> None:
             for number in re.findall(r"\d+", found[1]):
                 domain.labels[f"eq-{number}"] = ("equations", section["ids"][0], heading)
                 domain.anonlabels[f"eq-{number}"] = ("equations", section["ids"][0])
+
+
+def _skip_aliases(
+    app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
+) -> bool | None:
+    """Leave out names of types such as ``tuple[int, int]``, which have no signature."""
+    return True if isinstance(thing, types.GenericAlias) else None
 
 
 def _mark_up(
