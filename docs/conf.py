@@ -9,6 +9,7 @@ import re
 import types
 from pathlib import Path
 
+import sphinx.ext.autosummary
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.addnodes import pending_xref
@@ -16,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 project = "pathkernel"
-author = "The pathkernel authors"
+author = project_copyright = "The pathkernel authors"
 release = importlib.metadata.version("pathkernel")
 extensions = [
     "myst_nb",
@@ -35,6 +36,7 @@ nb_execution_cache_path = os.environ.get("PATHKERNEL_NOTEBOOKS", "")  # kept bet
 nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_execution_show_tb = True
+nb_merge_streams = True
 
 autosummary_generate = True
 autodoc_member_order = "bysource"
@@ -67,6 +69,7 @@ _NAME = re.compile(r"pathkernel(?:_\w+)?(?:\.\w+)+")
 
 def setup(app: Sphinx) -> None:
     """Add how mathematics is drawn, and links to equations and from names to the reference."""
+    sphinx.ext.autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.",)
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _mark_up)
@@ -99,6 +102,7 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
 
     def led(found: re.Match[str]) -> str:
         words, path, place = found[1], found[2], found[3] or ""
+        words = "" if words.endswith(".md") else words  # then it is the title of the page
         target = (at.parent / path).resolve()
         target = pages.get(target / "README.md" if target.is_dir() else target, target)
         if not target.is_relative_to(ROOT / "docs"):
