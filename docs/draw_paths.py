@@ -85,7 +85,7 @@ def _draw_weights(axes: Axes, weights: np.ndarray) -> None:
         )
         axes.axhline(-row, color=GREY, linewidth=0.6)
     axes.set_yticks(-np.arange(4) + 0.4, COLOURS)
-    axes.set(xlabel="token of one chain (0: beginning)", ylabel="path", xlim=(-0.7, 30.7))
+    axes.set(xlabel="token of one chain (0 marks the beginning)", ylabel="path", xlim=(-0.7, 30.7))
     axes.tick_params(left=False)
     axes.spines[:].set_visible(False)
 
