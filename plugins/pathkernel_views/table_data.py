@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import os
 import re
@@ -64,8 +65,8 @@ class TableData:
     def of(cls, table: Table) -> TableData:
         """What a table holds; of one that is not of :func:`value_table`, the text of its cells."""
         data = getattr(table, "data", None)
-        if isinstance(data, cls):
-            return data
+        if isinstance(data, cls):  # its caption may have come later
+            return dataclasses.replace(data, caption=str(table.caption or ""))
         texts = [
             Values(plain_text(column.header), [plain_text(cell) for cell in column.cells])
             for column in table.columns
@@ -103,16 +104,14 @@ class TableData:
 
 def columns_of(dataset: xr.Dataset) -> list[Values]:
     """Labelled values as columns: a row for each combination of labels, then the variables."""
-    whole = dataset.reset_coords()
-    (whole,) = xr.broadcast(whole.assign({f"{dim}": whole[dim] for dim in whole.dims}))
-    dims = tuple(whole.sizes)
-    labels = [name for name in (*dataset.dims, *dataset.coords) if name in dataset.coords]
+    sizes = dict(dataset.sizes)
+    labels = [name for name in (*sizes, *dataset.coords) if name in dataset.coords]
     found = []
     for name in (*dict.fromkeys(labels), *dataset.data_vars):
-        values = dataset[name]
-        cells = values.broadcast_like(whole).transpose(*dims).values.ravel().tolist()
-        words = str(values.attrs.get("long_name", name))
-        found.append(Values(str(name), cells, words, str(values.attrs.get("units", ""))))
+        held = dataset[name].variable
+        cells = held.set_dims(sizes).transpose(*sizes).values.ravel().tolist()
+        words = str(held.attrs.get("long_name", name))
+        found.append(Values(str(name), cells, words, str(held.attrs.get("units", ""))))
     return found
 
 

@@ -387,6 +387,7 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
     _, out, err = invoke(capsys, "show", study, "--only", "comparison", "--seed", 4, "--json")
     (table,) = json.loads(out)["tables"]
     assert are_documented([table])
+    assert table["caption"].startswith("Agreement with the trained U")
     for row in table["rows"]:
         here = found.sel({key: row[key] for key in ("width", "temperature", "statistic")})
         assert row["agreement"] == here["agreement"].item()
