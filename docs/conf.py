@@ -64,6 +64,8 @@ OUTSIDE = {  # pages of the site that stand elsewhere in the repository
 logger = logging.getLogger(__name__)
 _EQUATION = re.compile(r"\bEq\. (\d+(?:(?:, | and |[-–])\d+)*)")
 _LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#|<)([^)#\s]+)(#[^)\s]*)?\)")
+_CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
+_BREAK = re.compile(r"(?<=[_./])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _NAME = re.compile(r"pathkernel(?:_\w+)?(?:\.\w+)+")
 
 
@@ -76,6 +78,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", _skip_aliases)
     app.connect("doctree-read", _label_equations)
     app.connect("doctree-read", _link_names)
+    app.connect("html-page-context", _finish_page, priority=900)  # after the theme
 
 
 def _inline(translator: nodes.NodeVisitor, node: nodes.math) -> None:
@@ -169,3 +172,16 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
         link["refdoc"], link["refexplicit"] = app.env.docname, True
         literal.replace_self(link)
         link += literal
+
+
+def _finish_page(
+    app: Sphinx, name: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Let the keyboard scroll what is wide, names break between words, and options not at all."""
+    if body := context.get("body"):
+        body = re.sub('<div(?= class="table-wrapper)|<pre', r'\g<0> tabindex="0"', body)
+        body = _CODE.sub(lambda code: _BREAK.sub("<wbr>", code[0]), body)
+        context["body"] = body.replace('<span class="pre">--', '<span class="pre option">--')
+    if tree := context.get("furo_navigation_tree"):
+        level = 'role="heading" aria-level="2"'
+        context["furo_navigation_tree"] = tree.replace('role="heading"', level)
