@@ -12,6 +12,8 @@ an hour or more on one core; interrupted, it goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -40,12 +42,12 @@ BATCH = 60  # sentences
 PENALTY = 1.0  # of the ridge regression on the pooled output
 TEMPERATURE = 0.03
 SCALE = 30.0  # of tokens and states
-WIDTHS = (10, 100, 1000)
+WIDTHS, PRODUCT_WIDTHS = (10, 100, 1000), (100, 1000)
 SKIPS_WIDTH = 100
 REMOVAL_WIDTH = 1000  # at which the theory's own losses score heads
 PAIRS = ((1, 2), (3, 4), (5, 6))  # of layers, whose paths make a product
 REMOVED = (18, 36, 54)
-SHAPLEY, GREEDY, BEST_OF = 8, 6, 50
+SHAPLEY, GREEDY, BEST_OF = 6, 9, 50
 FIGURE = (
     *("heads of states, N=1000", "heads of tokens, N=100", "product, N=100"),
     *("gradient", "magnitude", "Shapley", "greedy", "ablation"),
@@ -114,8 +116,8 @@ class Encoder:
         return torch.cat([slopes, weights[-1:] - mean @ slopes]).float()
 
 
-def theory_scores(encoder: Encoder, draw: str) -> dict[str, Scores]:
-    """Scores of the theory in both pictures, from the training sentences of a draw."""
+def theory_scores(encoder: Encoder, draw: str) -> Iterator[tuple[str, Callable[[], Scores]]]:
+    """Scores of the theory in both pictures, from the training sentences of a draw, by name."""
 
     def captured(examples: str, **options: Any) -> Captured:
         return capture(encoder.model, encoder.batches[examples], readout="mean", **options)
@@ -125,36 +127,45 @@ def theory_scores(encoder: Encoder, draw: str) -> dict[str, Scores]:
         problem = pk.PathKernels(train.xi, train.labels)
         return pk.minimise_action(problem, network, TEMPERATURE)
 
-    scores: dict[str, Scores] = {}
-    for attend in ("tokens", "states"):
-        train, validation = (captured(name, attend=attend) for name in (draw, "validation"))
-        train, validation = train.scaled(SCALE), validation.scaled(SCALE, like=train)
-        for width in WIDTHS:
-            at_width = solution(train, width)
-            scores[f"heads of {attend}, N={width}"] = train.by_head(at_width.head_scores)
-            if width == REMOVAL_WIDTH:
-                equilibrate = attend == "tokens"  # of states it takes several times as long
-                rises = theory_rises(train, validation, at_width, equilibrate=equilibrate)
-                scores |= {f"{way}, {attend}": own for way, own in rises.items()}
-    for width, skips in (*((width, False) for width in WIDTHS), (SKIPS_WIDTH, True)):
+    def side_by_side(attend: str, width: float) -> Scores:
+        train = captured(draw, attend=attend).scaled(SCALE)
+        return train.by_head(solution(train, width).head_scores)
+
+    def product(width: float, skips: bool) -> Scores:
         found: Scores = {}
         for layers in PAIRS:
             train = captured(draw, picture="product", layers=layers, skips=skips).scaled(SCALE)
             found |= train.by_head(solution(train, width).head_scores)
-        scores[f"product{' with skips' * skips}, N={width}"] = found
-    return scores
+        return found
+
+    def without(attend: str, way: str) -> Scores:
+        train, validation = (captured(name, attend=attend) for name in (draw, "validation"))
+        train, validation = train.scaled(SCALE), validation.scaled(SCALE, like=train)
+        found = solution(train, REMOVAL_WIDTH)
+        return theory_rises(train, validation, found, equilibrate=way == "re-equilibrated")[way]
+
+    for attend in ("tokens", "states"):
+        for width in WIDTHS:
+            yield f"heads of {attend}, N={width}", partial(side_by_side, attend, width)
+        for way in ("restricted", "silenced"):
+            yield f"{way}, {attend}", partial(without, attend, way)
+    yield "re-equilibrated, tokens", partial(without, "tokens", "re-equilibrated")
+    for width in PRODUCT_WIDTHS:
+        yield f"product, N={width}", partial(product, width, skips=False)
+    yield f"product with skips, N={SKIPS_WIDTH}", partial(product, SKIPS_WIDTH, skips=True)
 
 
 def all_scores(encoder: Encoder, file: Path) -> dict[str, Scores]:
     """Scores that do not ask the model without heads; those of the theory are kept in a file."""
     kept = dict(np.load(file)) if file.exists() else {}
     heads = list(magnitudes := magnitude_scores(encoder.model))
-    for draw in encoder.batches:
-        if draw.startswith("draw") and not any(name.endswith(f"/{draw}") for name in kept):
-            print(f"the theory's scores, {draw} of the training sentences")
-            for name, own in theory_scores(encoder, draw).items():
+    for draw in (name for name in encoder.batches if name.startswith("draw")):
+        for name, score in theory_scores(encoder, draw):
+            if f"{name}/{draw}" not in kept:
+                print(f"{draw} of the training sentences: {name}")
+                own = score()
                 kept[f"{name}/{draw}"] = np.array([own[head] for head in heads])
-            np.savez(file, **kept)
+                np.savez(file, **kept)
     found: dict[str, Scores] = {}
     for name in dict.fromkeys(name.rpartition("/")[0] for name in kept):
         draws = [kept[f"{name}/draw {draw}"] for draw in range(1, DRAWS + 1)]
