@@ -1,6 +1,7 @@
 """Every check of the project: ``pip install "nox[uv]" && nox``."""
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -97,7 +98,7 @@ def lint(session):
 @nox.session(python=PYTHON)
 def tests(session):
     """Run the whole suite, with everything that is optional and on every array library."""
-    session.install(".[sampling,training]", *_group("test"), *LIBRARIES)
+    session.install(".[sampling,training,report]", *_group("test"), *LIBRARIES)
     _test(session, "-m", "not slow")
 
 
@@ -120,7 +121,8 @@ def tests_slow(session):
 def tests_lowest(session):
     """Run the suite with the lowest versions that pyproject.toml allows."""
     lowest = ("--resolution", "lowest-direct")
-    session.install(".[sampling,training]", *_group("test"), "array-api-strict>=2.3", *lowest)
+    extras = ".[sampling,training,report]"
+    session.install(extras, *_group("test"), "array-api-strict>=2.3", *lowest)
     _test(session, "-m", "not slow", "-W", "default")
 
 
@@ -237,9 +239,9 @@ def wheel(session):
     session.chdir(folder)  # away from the checkout, so that only the wheel can be imported
     shipped = set(zipfile.ZipFile(built).namelist())
     for package in PACKAGES:
+        held = [(root / package).rglob(f"*{kind}") for kind in (".py", ".typed", ".css", ".js")]
         networks = (root / package).rglob("shipped_networks/*")
-        typed = root / package / "py.typed"
-        for source in (*(root / package).rglob("*.py"), *networks, typed):
+        for source in itertools.chain(*held, networks):
             name = source.relative_to((root / package).parent).as_posix()
             if name not in shipped:
                 session.error(f"{built.name} lacks {name}")

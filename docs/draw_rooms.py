@@ -28,23 +28,24 @@ PICTURE = ROOT / "docs" / "images" / "rooms.png"
 # Left and right end of every room, in columns, and what it holds
 PLACES = {
     "pathkernel": (
-        *(0, 3.4),
+        *(0, 4.3),
         "the front door: import pathkernel, python -m pathkernel\n"
-        "the command line: run, show, plot, heads, train, and a command of every result",
+        "the command line: run, show, plot, report, heads, train, and a command of every result",
     ),
     "pathkernel_one_shot": (1, 2, "one-shot images:\narchives, episodes, training"),
     "pathkernel_trained": (0.4, 2, "a trained network, compared\nwith the theory, and pruned"),
     "pathkernel_sampling": (2, 3, "the posterior sampled,\nand the next order in 1/N"),
     "pathkernel_capture": (0, 1, "attention of a live model,\nits heads scored, switched off"),
+    "pathkernel_report": (3, 4, "a study and its results\nas one HTML page"),
     "pathkernel_tasks": (0, 1.4, "hidden Markov chains;\ndata and heads of one's own"),
-    "pathkernel_views": (1.4, 2.4, "console and progress,\ntables and figures"),
-    "pathkernel_analyses": (2.4, 3.4, "what is computed\nat every grid point"),
+    "pathkernel_views": (1.4, 3.3, "console and progress,\ntables and figures"),
+    "pathkernel_analyses": (3.3, 4.3, "what is computed\nat every grid point"),
     "pathkernel_datasets": (
-        *(0, 2.4),
+        *(0, 3.3),
         "labelled studies: a task on a grid, its store,\nand what is kept beside it",
     ),
     "pathkernel_core": (
-        *(0, 3.4),
+        *(0, 4.3),
         "the theory, arrays in and arrays out: kernels, action, minimum, predictor\n"
         "what plugins are made of: task, analysis, sampler, result, and the hooks that find them",
     ),
@@ -130,7 +131,7 @@ def draw(floors: list[list[str]], rooms: dict[str, Room], file: Path) -> None:
     """Write the picture, as large as it is to be seen."""
     if missing := set(rooms) - set(PLACES):
         raise SystemExit(f"give a place to {', '.join(sorted(missing))} in PLACES")
-    size = (3.4 * COLUMN, (len(floors) - 1) * FLOOR + HEIGHT + 0.75)
+    size = (4.3 * COLUMN, (len(floors) - 1) * FLOOR + HEIGHT + 0.75)
     with matplotlib.rc_context({"font.family": "DejaVu Sans"}):
         figure = Figure(figsize=size, facecolor="white")
         axes = figure.add_axes((0, 0, 1, 1))

@@ -92,3 +92,11 @@ class Result(abc.ABC):
     def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Any]]:
         """Functions that draw the result's figures (matplotlib), by the figures' names."""
         return {}
+
+    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Any]]:
+        """Functions that give ``pathkernel_views.chart.Chart`` for ``pathkernel report``, by name.
+
+        A chart takes the place of the figures whose names end in its own; it may itself be a
+        figure, which then stands for several.
+        """
+        return {}

@@ -8,7 +8,7 @@ from pathkernel.check_command import check
 from pathkernel.heads_command import heads
 from pathkernel.options import RESERVED
 from pathkernel.run_command import run
-from pathkernel.show_commands import plot, plugins, show
+from pathkernel.show_commands import plot, plugins, report, show
 from pathkernel.train_command import train
 from pathkernel_core.hooks import hookimpl
 
@@ -16,7 +16,7 @@ from pathkernel_core.hooks import hookimpl
 @hookimpl
 def pathkernel_commands() -> list[click.Command]:
     """Commands that are no result's."""
-    return [run, show, plot, check, plugins, heads, train]
+    return [run, show, plot, report, check, plugins, heads, train]
 
 
 @hookimpl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from pathkernel_core.result import Result
 
 if TYPE_CHECKING:
     from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_report.report import Part as ReportedPart
 
 STUDY = "study"
 """What ``--only`` calls the study itself."""
@@ -107,6 +109,68 @@ def plot(
                 else:
                     figures |= {f"{part}/{name}": draw for name, draw in found.items()}
     write_figures(figures, figure_folder(store) if out is None else out, asked_for=True)
+
+
+@click.command()
+@_STORE
+@temperature_option
+@click.option("--seed", type=int, help="Seed of the results; by default as each is shown.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File to write; by default beside the store.",
+)
+@_ONLY
+def report(
+    store: Path,
+    temperature: float | str | None,
+    seed: int | None,
+    out: Path | None,
+    only: str | None,
+) -> None:
+    """Write a result store as one HTML page, to look at in a browser and to send.
+
+    Charts tell their values when pointed at, and have switches for width, temperature and seed;
+    tables can be taken along as CSV. The page needs nothing else: no network, no other file.
+    """
+    from pathkernel_report.report import write_report
+
+    study, parts = _parts(store, only)
+    found = [_reported(study, part, temperature, seed) for part in parts]
+    out = store.with_name(f"{store.stem}.html") if out is None else out
+    write_report(study.dataset, store, found, out)
+    say(f"Report: {out.resolve()}")
+
+
+def _reported(
+    study: StoredStudy, part: str, temperature: float | str | None, seed: int | None
+) -> ReportedPart:
+    """What the report shows of a part of a store."""
+    from pathkernel_datasets.swept import each_value, swept_option
+    from pathkernel_report.report import Part
+    from pathkernel_views.figures import study_figures
+    from pathkernel_views.study_charts import study_charts
+    from pathkernel_views.tables import gain_table, rich_table
+
+    if part == STUDY:
+        dataset = study.dataset
+        tables = [rich_table(dataset, temperature)]
+        option = swept_option(dataset)
+        with suppress(ValueError):  # no seed is complete yet
+            for value, each in each_value(dataset).items():
+                of = {} if option is None else {option: value}
+                tables.append(gain_table(each, temperature, of))
+        charts = study_charts(dataset, temperature)
+        return Part("Study", tables, charts, study_figures(dataset, temperature, seed))
+    tables = list(_views_of(study, part, "tables", temperature, seed))
+    views: dict[str, dict[str, Callable[[], Any]]] = {"charts": {}, "figures": {}}
+    for kind, held in views.items():
+        for found in _views_of(study, part, kind, temperature, seed):
+            if not isinstance(found, str):
+                held.update(found)
+            elif found not in tables:
+                tables.append(found)
+    return Part(part.replace("-", " ").capitalize(), tables, **views)
 
 
 @click.command(cls=TablesCommand)

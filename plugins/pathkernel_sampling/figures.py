@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import xarray as xr
+import zarr
 from arviz_stats.base import array_stats
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -256,23 +257,34 @@ def sample_figures(
 ) -> dict[str, Callable[[], Figure]]:
     """Functions that draw the figures of a run, by name; parameters and errors as above."""
     dataset, run = open_store(store), open_samples(store, group)
-    every = [open_samples(store, name) for name in runs(store)]
-    same = [tree for tree in every if _without_width(tree) == _without_width(run)]
+    every, words = runs(store), without_width(run)
+
+    def opened(groups: Iterable[str]) -> list[xr.DataTree]:
+        return [open_samples(store, name) for name in groups]
+
+    def of_measure(name: str) -> Figure:
+        return measured(dataset, name, opened(every), run)
+
     figures: dict[str, Callable[[], Figure]] = {
-        measure.name: partial(measured, dataset, measure.name, every, run)
-        for measure in measures_of(dataset)
+        measure.name: partial(of_measure, measure.name) for measure in measures_of(dataset)
     }
     figures |= {
         "order_parameters": lambda: order_parameters(dataset, run),
         "predictors": lambda: predictors(dataset, run),
     }
+    same = [
+        name
+        for name in every
+        if without_width(zarr.open_group(store, path=name, mode="r")) == words
+    ]
     if len(same) > 1:
-        figures["finite_width"] = lambda: finite_width(store, dataset, same, _without_width(run))
+        figures["finite_width"] = lambda: finite_width(store, dataset, opened(same), words)
     if trace:
         figures["traces"] = lambda: traces(dataset, run)
     return figures
 
 
-def _without_width(run: xr.DataTree) -> str:
+def without_width(run: xr.DataTree | zarr.Group) -> str:
+    """Sampler, temperature and seed of a run."""
     settings = settings_of(run)
     return f"{settings['sampler']}, T = {settings['temperature']:g}, seed {settings['seed']}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from pathkernel_datasets.point import Point
     from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_views.chart import Chart
 
 _LIBRARIES = ("jax", "jaxlib", "blackjax", "arviz_base", "arviz_stats")
 
@@ -140,6 +141,11 @@ class Samples(_AtPoints):
             for group in self._shown(study)
             for name, draw in figures.sample_figures(study.path, group, trace=self.trace).items()
         }
+
+    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
+        """Scores, U and predictor of the runs beside the theory's."""
+        charts = needs_sampling("pathkernel_sampling.charts")
+        return dict(charts.sample_charts(study, self._shown(study)))
 
     def _shown(self, study: StoredStudy) -> list[str]:
         """Groups of the runs to show: those of one sampler where points are asked for."""

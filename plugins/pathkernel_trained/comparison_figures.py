@@ -53,13 +53,13 @@ def order_parameters(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) ->
     NothingToPlot
         If the theory is computed at none of them.
     """
-    points = _known(study, shown)
+    points = known_points(study, shown)
     draws = comparison["order_parameter_sampled"]
     theory = [(f"theory, {shown.title(place)}", matrix) for place, matrix in points]
     others = [
         (f"sampled, {shown.title(place)}", shown.at(draws, place).values) for place, _ in points
     ]
-    others.append((_trained(comparison), comparison["order_parameter_trained"].values))
+    others.append((trained_words(comparison), comparison["order_parameter_trained"].values))
     others = [(title, matrix) for title, matrix in others if not np.isnan(matrix).any()]
     rows = [len(theory), len(others)] if len(theory) > 1 and len(others) > 1 else None
     maps = [
@@ -78,7 +78,7 @@ def entries(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Figure:
     trained = comparison["order_parameter_trained"].values
     trained = trained / np.abs(trained).max()
     agreement = comparison["agreement"].sel(source="theory")
-    points = _known(study, shown)
+    points = known_points(study, shown)
     upper, diagonal = np.triu_indices(len(trained), k=1), np.diag_indices(len(trained))
     paths = study["path"].values
     words = f"entries of U, largest 1, paths named on the diagonal, {shown.words}"
@@ -109,13 +109,13 @@ def head_scores(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Figu
     Parameters and errors as for :func:`order_parameters`.
     """
     network = Network(study_heads(study), widths=1)
-    points = _known(study, shown)
+    points = known_points(study, shown)
     bars = [
         Bars(f"theory, {shown.title(place)}", look.colour, scores_of(network, matrix))
         for (place, matrix), look in zip(points, THEORY.at_widths(len(points)))
     ]
     trained = scores_of(network, comparison["order_parameter_trained"].values)
-    bars.append(Bars(_trained(comparison), TRAINED.colour, trained))
+    bars.append(Bars(trained_words(comparison), TRAINED.colour, trained))
     return head_bars(study, f"head scores, {shown.words}", bars)
 
 
@@ -133,11 +133,12 @@ def comparison_figures(
     }
 
 
-def _trained(comparison: xr.Dataset) -> str:
+def trained_words(comparison: xr.Dataset) -> str:
+    """The trained network, as legends name it."""
     return f"trained, N = {comparison.attrs['trained_width']}"
 
 
-def _known(study: xr.Dataset, shown: Shown) -> list[tuple[int, np.ndarray]]:
+def known_points(study: xr.Dataset, shown: Shown) -> list[tuple[int, np.ndarray]]:
     """Points at which the theory is computed, with its U."""
     found = []
     for place in range(len(shown.widths)):

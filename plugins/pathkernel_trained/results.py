@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_views.chart import Chart
 
 ORDERS = (
     *("theory", "sampled", "trained"),
@@ -83,6 +84,13 @@ class Comparison(Result):
 
         found, compared = self._found(study)
         return comparison_figures(compared, found, self._shown(compared))
+
+    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
+        """The same for the report."""
+        from pathkernel_trained.charts import comparison_charts
+
+        found, compared = self._found(study)
+        return comparison_charts(compared, found, self._shown(compared))
 
     def _found(self, study: StoredStudy) -> tuple[xr.Dataset, xr.Dataset]:
         """The comparison, and the study at the points that it has."""
@@ -173,3 +181,9 @@ class Pruning(Result):
         from pathkernel_trained.pruning_figures import pruning_figures
 
         return pruning_figures(study.result(self.name).to_dataset())
+
+    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
+        """The same for the report."""
+        from pathkernel_trained.charts import pruning_charts
+
+        return pruning_charts(study.result(self.name).to_dataset())

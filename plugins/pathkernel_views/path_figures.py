@@ -43,7 +43,7 @@ def order_parameters(
     outputs = dataset.sizes.get("output", 1)
     size = dataset.sizes["path"] * outputs
     many = size > _DIAGONAL
-    limit = _limit(dataset, outputs) if many else 0.0
+    limit = np.diag(np.repeat(limit_diagonal(dataset), outputs)) if many else 0.0
     maps = []
     for w in known_widths(matrices):
         title = point_words(dataset, selection, w)
@@ -58,12 +58,12 @@ def order_parameters(
     return heatmaps(dataset, words, maps, path_ticks(dataset["path"].values, outputs))
 
 
-def _limit(dataset: xr.Dataset, outputs: int) -> np.ndarray:
-    """U of the Gaussian process limit: variances of the readout and of all heads on the path."""
+def limit_diagonal(dataset: xr.Dataset) -> np.ndarray:
+    """U(π, π) in the Gaussian process limit: variances of readout and heads, shape (path,)."""
     _, *values, readout = dataset.attrs["variances"]
     heads = (dataset[f"path_layer_{layer}"].values for layer in dataset["layer"].values)
     strengths = [np.where(head > 0, variance, 1.0) for head, variance in zip(heads, values)]
-    return np.diag(np.repeat(readout * np.prod(strengths, axis=0), outputs))
+    return readout * np.prod(strengths, axis=0)
 
 
 def kernels(

@@ -1,0 +1,1 @@
+"""A store as one HTML page that needs nothing else: charts, tables, figures, provenance."""

@@ -1,0 +1,108 @@
+"""A figure as labelled data and what is shown of them, for readers who point and choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_core.analysis import Variable
+from pathkernel_datasets.labelling import labelled
+
+Mark = Literal["lines", "points", "bars", "heatmap", "paths"]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What `pathkernel report` draws, lists as a table, and writes as CSV.
+
+    Attributes
+    ----------
+    title, about : str
+        What is shown, in a few words, and in sentences that also serve who does not see it.
+    data : xarray.Dataset
+        Every dimension has a coordinate; coordinates and variables have a ``long_name``. What is
+        NaN is left out.
+    mark : str
+        ``"lines"`` along ``x``, ``"points"``, ``"bars"``, a ``"heatmap"`` of the first variable, or
+        ``"paths"``: the strongest of the dimension ``path``, whose labels name their heads, drawn
+        through the layers of the network as thick as the first variable.
+    x : str
+        Dimension, or of points also a variable, from left to right.
+    y : str
+        Variable from below upwards; of a heatmap the dimension from above downwards.
+    low, high : str
+        Variables: ends of the range in which ``y`` lies.
+    band : bool
+        Whether ranges of lines are bands instead of bars.
+    series : str
+        Dimension that is told by colour. Names of limits begin with "GP limit", or end with
+        "(GP limit)"; their lines are dashed.
+    ordered : bool
+        Whether the series follow one another, and are told by shades of one colour.
+    panel : str
+        Dimension of which every label has a panel of its own.
+    switches : tuple of str
+        Dimensions of which one label at a time is shown, by the reader's choice; charts that have
+        a switch in common turn together.
+    log : bool
+        Whether ``x`` is logarithmic.
+    diverging : bool
+        Whether the colours of a heatmap are centred at zero.
+    """
+
+    title: str
+    about: str
+    data: xr.Dataset
+    mark: Mark
+    x: str = ""
+    y: str = ""
+    low: str = ""
+    high: str = ""
+    band: bool = False
+    series: str = ""
+    ordered: bool = False
+    panel: str = ""
+    switches: tuple[str, ...] = ()
+    log: bool = False
+    diverging: bool = True
+
+
+def chart_data(
+    values: dict[str, np.ndarray | xr.DataArray], labels: dict[str, object], **names: str
+) -> xr.Dataset:
+    """Labelled data of a chart.
+
+    Parameters
+    ----------
+    values : dict of str to array
+        Variables, with an axis for each of the labels in their order, or DataArrays.
+    labels : dict of str to sequence
+        Dimensions and their labels.
+    **names : str
+        Name → what it means, for axes and headings.
+    """
+    dims = tuple(labels)
+    variables = [
+        Variable(name, getattr(held, "dims", dims), names.get(name, name.replace("_", " ")))
+        for name, held in values.items()
+    ]
+    about = {dim: {"long_name": names.get(dim, dim.replace("_", " "))} for dim in labels}
+    return labelled(
+        {name: np.asarray(held, dtype=float) for name, held in values.items()},
+        variables,
+        {dim: xr.Variable(dim, list(held), about[dim]) for dim, held in labels.items()},
+    )
+
+
+def of_each_value(charts: dict[object, Chart], option: str) -> Chart:
+    """One chart of several values of an option, which becomes a switch."""
+    first, *_ = charts.values()
+    if len(charts) == 1:
+        return first
+    data = [chart.data for chart in charts.values()]
+    every = xr.concat(data, option, join="outer", coords="minimal", compat="override")
+    every = every.assign_coords({option: [str(value) for value in charts]})
+    return replace(first, data=every, switches=(option, *first.switches))
