@@ -191,6 +191,10 @@ class ResultContract(_OnStudy):
                 assert least <= 80, f"a table needs {least} columns, and a terminal has 80"
             for name, draw in result.figures(study).items():
                 assert hasattr(draw(), "savefig"), f"{name}: a figure is matplotlib's Figure"
+            for name, give in result.charts(study).items():
+                found = give()
+                chart = hasattr(found, "switches") or hasattr(found, "savefig")
+                assert chart, f"{name}: a chart is pathkernel_views.chart.Chart"
 
 
 def _check_words(name: str, summary: str) -> None:
