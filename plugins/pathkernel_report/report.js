@@ -47,7 +47,7 @@
       const value = read(chart, chart.value, at);
       const of = (role) =>
         role in chart.dims ? label(chart, role, at) : read(chart, role, at);
-      const row = { at, value, x: of(x), y: of(y) };
+      const row = { at, value, x: of(x), y: of(y), series: "" };
       if (Number.isNaN(value) || Number.isNaN(row.x) || Number.isNaN(row.y)) continue;
       if (chart.mark === "heatmap") Object.assign(row, { x: String(row.x), y: String(row.y) });
       if (low) Object.assign(row, { low: of(low), high: of(high) });
@@ -98,7 +98,7 @@
     const { low, high } = chart.roles;
     const values = Object.keys(chart.variables)
       .filter((name) => name !== low && name !== high)
-      .map((name) => `${chart.variables[name].title}: ${shown(read(chart, name, row.at))}`);
+      .map((name) => `${chart.variables[name].title} = ${shown(read(chart, name, row.at))}`);
     const range = low && row.high > row.low ? ` (${shown(row.low)} to ${shown(row.high)})` : "";
     return `${where.join(", ")}. ${values.join(", ")}${range}`;
   };

@@ -123,7 +123,7 @@ def _span(dataset: xr.Dataset, name: str) -> str:
     values = sorted(dataset[name].values.tolist())
     if len(values) <= 3:
         return ", ".join(map(number, values))
-    return f"{number(values[0])} to {number(values[-1])} ({len(values)})"
+    return f"{len(values)} from {number(values[0])} to {number(values[-1])}"
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:

@@ -10,10 +10,11 @@ from typing import Any
 from pathkernel_core.extras import import_extra
 from pathkernel_views.chart import Chart
 
-COLOURS, SHADES = 8, 5
+COLOURS, SHADES = 10, 5
 """Of series; the style sheet has them as ``--series-0``, ``--shade-0`` and so on, for light and
 dark."""
 
+_DRAWN = 8  # paths; as many as the page draws
 _LABELLED = 30  # labels along a side of a heatmap, of more every so-manyth
 _TEXT, _FAINT, _LINE = "var(--text)", "var(--faint)", "var(--line)"
 _CONFIG = {
@@ -133,7 +134,12 @@ def _along(chart: Chart) -> dict[str, Any]:
         margin = 0.03 * (high - low) or 1
         scale = {"domain": [low - margin, high + margin], "nice": False, "zero": False}
     if len(values) <= 20:
-        axis |= {"values": sorted(values.tolist()), "labelOverlap": "greedy", "format": "~g"}
+        axis |= {
+            "values": sorted(values.tolist()),
+            "labelOverlap": "greedy",
+            "labelSeparation": 8,
+            "format": "~g",
+        }
         axis |= {"labelExpr": "format(datum.value, datum.value < 1e6 ? '~r' : '~e')"}
     return {"field": "x", "type": "quantitative", "scale": scale, "axis": axis}
 
@@ -267,8 +273,8 @@ def _paths(chart: Chart) -> dict[str, Any]:
                 "field": "rank",
                 "type": "ordinal",
                 "scale": {
-                    "domain": list(range(COLOURS)),
-                    "range": [f"var(--series-{n})" for n in range(COLOURS)],
+                    "domain": list(range(_DRAWN)),
+                    "range": [f"var(--series-{n})" for n in range(_DRAWN)],
                 },
                 "legend": None,
             },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import xarray as xr
 
 from pathkernel_core.analysis import Variable
 from pathkernel_datasets.labelling import labelled
+from pathkernel_datasets.swept import words_of
 
 Mark = Literal["lines", "points", "bars", "heatmap", "paths"]
 
@@ -103,6 +105,13 @@ def of_each_value(charts: dict[object, Chart], option: str) -> Chart:
     if len(charts) == 1:
         return first
     data = [chart.data for chart in charts.values()]
-    every = xr.concat(data, option, join="outer", coords="minimal", compat="override")
-    every = every.assign_coords({option: [str(value) for value in charts]})
+    labels = {  # in their order, which a join of different ones does not keep
+        dim: list(dict.fromkeys(chain(*(held[dim].values.tolist() for held in data))))
+        for dim in data[0].dims
+    }
+    every = xr.concat([held.reindex(labels) for held in data], option)
+    every = every.assign_coords({option: (option, [str(value) for value in charts])})
+    for dim in every.dims:
+        named = data[0][dim].attrs if dim in labels else {"long_name": words_of(option)}
+        every[dim].attrs.update(named)
     return replace(first, data=every, switches=(option, *first.switches))

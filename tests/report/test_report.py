@@ -40,21 +40,21 @@ class Hostile(Task):
     name: ClassVar[str] = "hostile"
     summary: ClassVar[str] = "Names that would be markup"
 
-    noise: float = option(0.0, "standard deviation of noise")
+    examples: int = option(12, "training examples")
     words: str = option("", "in the label")
 
     def realise(self, seed):
         generator = np.random.default_rng(seed)
 
-        def draw():
-            labels = np.resize([1.0, -1.0], 12)
-            inputs = generator.standard_normal((12, 3, 4)) * (1 + self.noise)
+        def draw(count=12):
+            labels = np.resize([1.0, -1.0], count)
+            inputs = generator.standard_normal((count, 3, 4))
             inputs[:, 0, 0] = labels * np.abs(inputs[:, 0, 0])
             return Examples(inputs, labels)
 
         heads = [AttentionProduct(generator.standard_normal((2, 4, 4))) for _ in range(2)]
         tests = {HOSTILE: draw(), "plain": draw()}
-        return Realisation(heads, "last", draw(), tests, notes={HOSTILE: HOSTILE})
+        return Realisation(heads, "last", draw(self.examples), tests, notes={HOSTILE: HOSTILE})
 
 
 @dataclass(frozen=True)
@@ -187,18 +187,24 @@ def test_the_page_is_given_what_the_chart_holds(dataset):
 
 
 def test_several_values_of_an_option_are_a_switch(tmp_path):
-    study = Study(Hostile(), (10,), (1.0,), (0,), sweep={"noise": (0.0, 2.0)})
-    dataset = run_study(study, tmp_path / "swept.zarr")
+    study = Study(Hostile(), (10,), (1.0,), (0,), sweep={"examples": (8, 12)})
+    dataset = run_study(study, tmp_path / "swept.zarr", analyses=pathkernel_analyses())
     shown = chart(dataset, "order_parameters")
-    assert shown.switches[0] == "noise"
-    for place, value in enumerate(("0.0", "2.0")):
-        wanted = dataset["order_parameter"].isel(noise=place, seed=0, temperature=0, width=0)
-        np.testing.assert_array_equal(shown.data["U"].sel(noise=value).squeeze(), wanted)
-    against = chart(dataset, "accuracy_against_noise").data["value"].sel(series="N = 10")
+    assert shown.switches[0] == "examples"
+    for place, value in enumerate(("8", "12")):
+        wanted = dataset["order_parameter"].isel(examples=place, seed=0, temperature=0, width=0)
+        np.testing.assert_array_equal(shown.data["U"].sel(examples=value).squeeze(), wanted)
+    against = chart(dataset, "accuracy_against_examples").data["value"].sel(series="N = 10")
     wanted = (
-        dataset["accuracy"].squeeze(("seed", "temperature", "width")).transpose("test_set", "noise")
+        dataset["accuracy"]
+        .squeeze(("seed", "temperature", "width"))
+        .transpose("test_set", "examples")
     )
     np.testing.assert_array_equal(against.squeeze("temperature"), wanted)
+    kernels = chart(dataset, "kernels").data["K"]
+    assert kernels["example"].values.tolist() == [str(place + 1) for place in range(12)]
+    padded = kernels.sel(examples="8", seed="0", kernel="path 1-1").isnull().all("example")
+    assert padded.values.tolist() == [False] * 8 + [True] * 4
 
 
 class Markup(HTMLParser):
@@ -328,8 +334,8 @@ def look(browser, dataset):
         fill = f"{figure}.querySelectorAll({cells!r})[6].getAttribute('fill')"
         browser.evaluate(f"new Promise((after) => setTimeout(after, 50)).then(() => {fill})")
         told = point_at(1, 2)
-        assert told.startswith(f"path {paths[1]}, path′ {paths[2]}. U: ")
-        assert number_in(told, ": ") == pytest.approx(u[w, 1, 2], rel=1e-3)
+        assert told.startswith(f"path {paths[1]}, path′ {paths[2]}. U = ")
+        assert number_in(told, "= ") == pytest.approx(u[w, 1, 2], rel=1e-3)
         point_at(3, 3)
     # the charts that have a width turn together
     strongest = "figureOf('The network and its strongest paths')"
@@ -340,8 +346,8 @@ def look(browser, dataset):
     for key, (row, column) in {"Home": (0, 0), "ArrowRight": (0, 1), "ArrowDown": (1, 1)}.items():
         browser.press(key)
         told = browser.evaluate(readout)
-        assert told.startswith(f"path {paths[row]}, path′ {paths[column]}. U: ")
-        assert number_in(told, ": ") == pytest.approx(u[1, row, column], rel=1e-3)
+        assert told.startswith(f"path {paths[row]}, path′ {paths[column]}. U = ")
+        assert number_in(told, "= ") == pytest.approx(u[1, row, column], rel=1e-3)
 
     browser.evaluate(f"{figure}.querySelector('button').click()")
     lines = browser.evaluate("until(() => saved[0])").splitlines()
