@@ -93,7 +93,10 @@ def capture(
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if isinstance(batches, Tensor | Mapping | tuple | np.ndarray):
-        raise TypeError("batches must be several; put a single one into a list, [batch]")
+        raise TypeError(
+            "batches must be several; put a single one into a list, [batch], and make one of a "
+            "tuple of batches, list(inputs.split(50))"
+        )
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
     known = attention_modules(model)
     numbers = _chosen(layers, len(known))
