@@ -152,7 +152,7 @@ def coverage(session):
 def docs(session):
     """Build the site into build/site, and check its links, its names and its commands.
 
-    Tutorials are executed, in two minutes; ``-- -D nb_execution_mode=off`` leaves that out.
+    Tutorials are executed, in three minutes; ``-- -D nb_execution_mode=off`` leaves that out.
     """
     session.install(".[sampling,training]", *_group("docs"), *_group("test"), LIBRARIES[-1])
     shutil.rmtree("docs/reference/api", ignore_errors=True)
