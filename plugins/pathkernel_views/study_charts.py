@@ -15,6 +15,7 @@ from pathkernel_datasets.swept import each_value, swept_option, words_of
 from pathkernel_views.chart import Chart, chart_data, of_each_value
 from pathkernel_views.figure_parts import require
 from pathkernel_views.path_figures import limit_diagonal
+from pathkernel_views.temperature_figure import chosen_by_each
 
 _NUMBERS = 400_000  # of one chart, about 2 MB of the page
 _PATHS = 96  # along the side of U, more of which are too small to point at
@@ -50,6 +51,8 @@ def study_charts(
         "alignment": alignment,
         "kernels": kernels,
     }
+    if dataset.sizes["temperature"] > 1:
+        single["temperature_choice"] = temperature_choice
     charts: dict[str, Callable[[], Chart]] = {}
     if option is not None:
         charts = {
@@ -509,4 +512,42 @@ def kernels(dataset: xr.Dataset, temperature: float | str | None) -> Chart:
         y="example",
         switches=("kernel", "seed"),
         diverging=False,
+    )
+
+
+def temperature_choice(dataset: xr.Dataset, temperature: float | str | None) -> Chart:
+    """What is predicted at the temperatures of each choice, and which those are."""
+    dataset, looks, chosen = chosen_by_each(dataset)
+    measure = measures_of(dataset)[0]
+    tests = dataset["test_set"].values.tolist()
+    spreads, temperatures = [], []
+    for found in chosen.values():
+        found = found.broadcast_like(dataset["seed"]).broadcast_like(dataset["test_set"])
+        scores = found["score"].transpose("seed", "test_set", "width")
+        counts = [count_test_examples(dataset, t) for t in range(len(tests))]
+        one = measure.name == "accuracy"
+        each = [_spread(scores[:, t], counts[t] if one else None) for t in range(len(tests))]
+        spreads.append(np.stack(each, 1))
+        temperatures.append(found["temperature"].isel(seed=0).transpose("test_set", "width").values)
+    labels = {
+        "choice": [looks[name][0] for name in chosen],
+        "test_set": tests,
+        "width": dataset["width"].values,
+    }
+    values = dict(zip(("score", "low", "high"), np.stack(spreads, 1)))
+    values["temperature"] = np.stack(temperatures)
+    words = {"score": measure.axis, "temperature": "temperature T chosen", "test_set": "test set"}
+    return Chart(
+        "Choices of the temperature",
+        f"{measure.axis.partition(' (')[0].capitalize()} at the temperatures that each way to "
+        f"choose them takes, over all seeds together. {_uncertainty(dataset, measure)}",
+        chart_data(values, labels, width="width N", **words),
+        "lines",
+        x="width",
+        y="score",
+        low="low",
+        high="high",
+        series="choice",
+        panel="test_set",
+        log=True,
     )

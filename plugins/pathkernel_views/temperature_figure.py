@@ -60,21 +60,10 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
     NothingToPlot
         If the store has one temperature only, or no seed has all of its grid points yet.
     """
-    if dataset.sizes["temperature"] == 1:
-        raise NothingToPlot("the store holds no choice between temperatures")
-    seeds = complete_seeds(dataset)
-    if not seeds.size:
-        raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
-    dataset = dataset.sel(seed=seeds)
-    measure, choices = measures_of(dataset)[0], choices_of(dataset)
+    dataset, curves, chosen = chosen_by_each(dataset)
+    seeds = dataset["seed"].values
+    measure = measures_of(dataset)[0]
     fraction = measure.name == "accuracy"
-    curves = dict(_CURVES)
-    curves["validation"] = f"T of {choices['validation'].words}", *_CURVES["validation"][1:]
-    chosen = {
-        name: _at_chosen(dataset, name, measure.name)
-        for name in curves
-        if choices[name].score in dataset
-    }
     spread = f"median and range of {len(seeds)} seeds"
     if len(seeds) == 1:
         spread = f"seed {seeds[0]}{', accuracy ± binomial standard error' * fraction}"
@@ -104,6 +93,33 @@ def temperature_choice(dataset: xr.Dataset) -> Figure:
         axes[0].set_ylabel(measure.axis)
         axes[columns].set_ylabel("temperature T chosen")
     return figure
+
+
+def chosen_by_each(
+    dataset: xr.Dataset,
+) -> tuple[xr.Dataset, dict[str, tuple], dict[str, xr.Dataset]]:
+    """The seeds that are complete, looks of choices by name, and what each choice takes.
+
+    Raises
+    ------
+    NothingToPlot
+        If the store has one temperature only, or no seed has all of its grid points yet.
+    """
+    if dataset.sizes["temperature"] == 1:
+        raise NothingToPlot("the store holds no choice between temperatures")
+    seeds = complete_seeds(dataset)
+    if not seeds.size:
+        raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
+    dataset = dataset.sel(seed=seeds)
+    measure, choices = measures_of(dataset)[0], choices_of(dataset)
+    curves = dict(_CURVES)
+    curves["validation"] = f"T of {choices['validation'].words}", *_CURVES["validation"][1:]
+    chosen = {
+        name: _at_chosen(dataset, name, measure.name)
+        for name in curves
+        if choices[name].score in dataset
+    }
+    return dataset, curves, chosen
 
 
 def _at_chosen(dataset: xr.Dataset, choice: str, measure: str) -> xr.Dataset:

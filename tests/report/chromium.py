@@ -17,6 +17,8 @@ _OPTIONS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--disable-extensions",
+    "--in-process-gpu",
+    "--no-zygote",
     "--disable-background-networking",
     "--disable-component-update",
     "--no-first-run",

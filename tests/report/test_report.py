@@ -165,6 +165,12 @@ def test_what_is_shown_first_is_the_choice_of_temperatures(dataset):
     for w, place in enumerate(best):
         wanted = dataset["order_parameter"].isel(temperature=place, width=w)
         np.testing.assert_array_equal(shown.isel(width=w), wanted)
+    choices = chart(dataset, "temperature_choice").data
+    chosen = choices.sel(choice="T of smallest leave-one-out error")
+    for w, place in enumerate(best):
+        assert (chosen["temperature"].isel(width=w) == TEMPERATURES[place]).all()
+        wanted = dataset["accuracy"].isel(temperature=place, width=w).median("seed")
+        np.testing.assert_array_equal(chosen["score"].isel(width=w), wanted)
 
 
 def test_strengths_are_those_of_the_limit_where_the_width_is_large(tmp_path):
