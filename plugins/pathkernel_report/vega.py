@@ -214,6 +214,7 @@ def _heatmap(chart: Chart) -> dict[str, Any]:
         range_ = [{"expr": f"{stop}Colour"} for stop in stops]
         middle = [{"expr": f"lowest + (highest - lowest) * {part}"} for part in (0.25, 0.5, 0.75)]
         colours = {"domain": [ends[0], *middle, ends[1]], "range": range_, "nice": False}
+        colours["interpolate"] = "rgb"
     legend = {"title": quantity, "gradientLength": {"expr": "height * 0.8"}}
 
     def side(dim: str, angle: int) -> dict[str, Any]:
