@@ -209,7 +209,7 @@ def _prefix(path: Path) -> str:
 
 def _put_back(folder: Path, path: Path) -> None:
     """Remove a folder beside the store, but for a group that was to be replaced and was not."""
-    if (folder / _OLD).exists():
+    if (folder / _OLD).exists() and (folder / _NAME).exists():  # else it was being removed
         group = (folder / _NAME).read_text()
         if not (path / group).exists():
             os.rename(folder / _OLD, path / group)

@@ -105,6 +105,17 @@ def test_what_a_signal_left_between_two_moves_is_put_back_by_the_next_writer(stu
     assert beside(study) == []
 
 
+def test_a_replaced_group_that_was_half_removed_is_removed(study):
+    """Killed while the files of the older group went, its name first."""
+    with sole_writer(study):
+        add_group(study, GROUP, dataset(2.0))
+    folder = groups.folder_beside(study)
+    (folder / "old").mkdir()
+    with sole_writer(study):
+        assert found(study) == [2.0] * 3
+    assert beside(study) == []
+
+
 def test_killed_before_the_index_nothing_else_is_hurt(study, monkeypatch):
     before = json.loads((study / "zarr.json").read_text())
     kill(monkeypatch, groups, "publish", 1)
