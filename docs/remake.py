@@ -258,6 +258,21 @@ def pruned(network: str) -> str:
     return table(rows)
 
 
+def orders_compared() -> str:
+    """Points lost on unseen characters, mean over all numbers of removals, by order and network."""
+    lost = {}
+    for network in NETWORKS:
+        found = pruning(network).isel(test_set=0)
+        curves = [(str(at["order"].item()), at.values) for at in found["accuracy"]]
+        for name, values in (*curves, ("best", found["best_accuracy"].values)):
+            lost.setdefault(name, {})[network] = 100 * np.mean(values[0] - values[1:])
+    rows = [["order", *(f"`{network}`" for network in NETWORKS)]]
+    for name, values in lost.items():
+        cells = [f"{values[network]:.1f}" if network in values else "" for network in NETWORKS]
+        rows.append([name, *cells])
+    return table(rows)
+
+
 def choices(store: str) -> str:
     """Accuracy by every choice of the temperature, and what each loses on the other test sets."""
     dataset = StoredStudy(store).dataset.load()
@@ -431,6 +446,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "one-shot-networks": networks,
     "shipped-networks": shipped,
     "one-shot-pruned": lambda: pruned(MAIN),
+    "pruned-orders": orders_compared,
 }
 
 

@@ -15,7 +15,7 @@ from pathkernel_trained.comparison_figures import known_points, trained_words
 from pathkernel_trained.comparison_tables import Shown
 from pathkernel_trained.heads import removable_heads
 from pathkernel_trained.orders import RANDOM
-from pathkernel_trained.pruning_tables import orders_of, reference_agreement
+from pathkernel_trained.pruning_tables import orders_of, reference_agreement, scored_orders
 from pathkernel_trained.study_checkpoint import study_heads
 from pathkernel_views.chart import Chart, chart_data
 
@@ -67,7 +67,7 @@ def accuracy(result: xr.Dataset) -> Chart:
 def heads(result: xr.Dataset) -> Chart:
     """Accuracy that is lost with every single head against its score."""
     test_set = str(result["test_set"].values[0])
-    here, names = result.sel(test_set=test_set), orders_of(result)
+    here, names = result.sel(test_set=test_set), scored_orders(result)
     numbers = removable_heads(result.attrs["heads_per_layer"])
     at = {
         name: xr.DataArray(list(held), dims="at")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -19,7 +16,9 @@ from pathkernel_trained.correlation import (
     resampled_episodes,
     resampled_heads,
 )
+from pathkernel_trained.head_games import AccuracyGame, Removals, best_accuracies
 from pathkernel_trained.heads import (
+    Head,
     RemovalOrder,
     Scores,
     are_removable,
@@ -39,8 +38,10 @@ RANDOM = "random"
 
 RANDOM_ORDERS = 200
 RESAMPLES = 2000
-_NETWORKS = 100_000  # that are searched for the best one; 2 layers of 8 heads have 65,025
-_SUMS = 2**22  # outputs of them that are held at once
+FIRST = "first order"
+"""Reference of paired differences of accuracy, beside the random orders."""
+
+_COUNTS = 2**22  # how often resamples hold episodes, that are held at once
 
 
 def compare_orders(
@@ -50,6 +51,7 @@ def compare_orders(
     token_width: int,
     tokens: int,
     *,
+    removals: Mapping[str, Removals] | None = None,
     random: int = RANDOM_ORDERS,
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -66,6 +68,8 @@ def compare_orders(
         Sizes of the network, for its cost.
     token_width, tokens : int
         Width N_0 and number M of tokens, for its cost.
+    removals : mapping of str to sequence of tuples of (layer, head), optional
+        Orders that go by no score: which heads are gone after 0, 1, … removals.
     random : int
         Orders drawn at random, at least 2.
     resamples : int
@@ -93,18 +97,20 @@ def compare_orders(
     heads = shape.heads_per_layer
     if not removable_heads(heads):
         raise ValueError("every layer has one head only, so that none can be removed")
-    orders = {name: removal_order(values) for name, values in scores.items()}
+    orders = {name: _steps(removal_order(values)) for name, values in scores.items()}
+    orders |= removals or {}
     drawn = random_orders(heads, random, seed)
     values = {
-        "score": _tables(scores.values(), heads),
-        "removal": _tables((_removals(order, heads) for order in orders.values()), heads),
-        **_curves(tests, list(orders.values()), drawn),
+        "score": _filled([padded_rows(each) for each in scores.values()], len(orders) + 1),
+        "gone": _filled([_gone(order, heads) for order in orders.values()], len(orders) + 1),
+        **_curves(tests, list(orders.values()), drawn, resamples, seed),
         **_single_heads(tests, heads),
-        **_correlations(scores, tests, resamples, seed),
+        **_correlations(scores, tests, resamples, seed, len(orders) + 1),
         **_costs(shape, drawn[0], token_width, tokens),
     }
     coordinates = {
         "order": (*orders, RANDOM),
+        "reference": (FIRST, RANDOM),
         "removed": range(len(drawn[0].removed) + 1),
         "test_set": tuple(tests),
         "layer": range(1, len(heads) + 1),
@@ -116,8 +122,8 @@ def compare_orders(
     return labelled_orders(values, coordinates)
 
 
-def removed_heads(result: xr.Dataset, name: str) -> list[tuple[int, int]]:
-    """Heads in the order in which they are removed, as (layer, head).
+def removed_heads(result: xr.Dataset, name: str, count: int | None = None) -> list[Head]:
+    """Heads that are gone, as (layer, head); those that go first, or stay away longest, first.
 
     Parameters
     ----------
@@ -125,13 +131,29 @@ def removed_heads(result: xr.Dataset, name: str) -> list[tuple[int, int]]:
         From :func:`pathkernel_trained.pruning.prune_study`.
     name : str
         Label of the order.
+    count : int, optional
+        Number of removals; by default as many as there are.
+
+    Raises
+    ------
+    ValueError
+        If there are not so many.
     """
-    removals = result["removal"].sel(order=name)
-    numbers = {
-        head: removals.sel(layer=head[0], head=head[1]).item()
-        for head in every_head(result.attrs["heads_per_layer"])
-    }
-    return sorted((head for head in numbers if numbers[head] > 0), key=lambda head: numbers[head])
+    gone = result["gone"].sel(order=name)
+    most = result.sizes["removed"] - 1
+    if count is not None and not 0 <= count <= most:
+        raise ValueError(
+            f"{count} heads cannot be removed: between 0 and {most} can, as every layer keeps one"
+        )
+    heads = every_head(result.attrs["heads_per_layer"])
+    sets = {head: gone.sel(layer=head[0], head=head[1]).values for head in heads}
+    removed = [head for head in heads if sets[head][most if count is None else count]]
+    return sorted(removed, key=lambda head: -sets[head].sum())
+
+
+def are_nested(result: xr.Dataset, name: str) -> bool:
+    """Whether an order removes one head after the other, none of which comes back."""
+    return bool((result["gone"].sel(order=name).diff("removed").fillna(0) >= 0).all())
 
 
 def scores_of(result: xr.Dataset, name: str) -> list[np.ndarray]:
@@ -148,34 +170,47 @@ def scores_of(result: xr.Dataset, name: str) -> list[np.ndarray]:
     return [row[:count] for row, count in zip(table, result.attrs["heads_per_layer"])]
 
 
-def _tables(values: Iterable[Scores], heads: Sequence[int]) -> np.ndarray:
-    """Tables of all orders (order, layer, head); NaN for the random ones, which come last."""
-    tables = [padded_rows(each) for each in values]
-    return np.array([*tables, np.full_like(tables[0], np.nan)])
+def _steps(order: RemovalOrder) -> Removals:
+    return [order.first(count) for count in range(len(order.removed) + 1)]
 
 
-def _removals(order: RemovalOrder, heads: Sequence[int]) -> list[np.ndarray]:
-    numbers = [np.zeros(count) for count in heads]
-    for count, (layer, head) in enumerate(order.removed, start=1):
-        numbers[layer - 1][head - 1] = count
-    return numbers
+def _filled(tables: Sequence[np.ndarray], orders: int) -> np.ndarray:
+    """Tables of the first orders as one array (order, …), NaN for the others."""
+    found = np.full((orders, *tables[0].shape), np.nan)
+    found[: len(tables)] = tables
+    return found
+
+
+def _gone(order: Removals, heads: Sequence[int]) -> np.ndarray:
+    """1 where a head is gone, 0 where it is left, else NaN, (removed, layer, head)."""
+    known = every_head(heads)
+    return np.array(
+        [padded_rows(per_layer([float(head in gone) for head in known], heads)) for gone in order]
+    )
 
 
 def _curves(
-    tests: Mapping[str, PathOutputs], orders: Sequence[RemovalOrder], drawn: Sequence[RemovalOrder]
+    tests: Mapping[str, PathOutputs],
+    orders: Sequence[Removals],
+    drawn: Sequence[RemovalOrder],
+    resamples: int,
+    seed: int,
 ) -> dict[str, np.ndarray]:
-    """Accuracies as heads are removed, (order, removed, test_set) or (removed, test_set)."""
+    """Accuracies as heads are removed, (order, removed, test_set, …) or (removed, test_set)."""
     curves = {"accuracy": [], "accuracy_error": [], "accuracy_drop_error": []}
-    deviations, best = [], []
+    differences, ends, deviations, best = [], [], [], []
     for outputs in tests.values():
         right = [_classified(outputs, order) for order in orders]
-        each = [_classified(outputs, order) for order in drawn]
+        each = [_classified(outputs, _steps(order)) for order in drawn]
         right.append(np.mean(each, axis=0, dtype=np.float64))
         curves["accuracy"].append([values.mean(axis=0) for values in right])
         curves["accuracy_error"].append([_error(values) for values in right])
         curves["accuracy_drop_error"].append([_error(values[:, :1] - values) for values in right])
+        differences.append(_paired(np.array(curves["accuracy"][-1])))
+        ends.append(interval(_paired(_resampled_means(right, resamples, seed))))
         deviations.append(np.std([values.mean(axis=0) for values in each], axis=0, ddof=1))
-        best.append(_best(outputs))
+        best.append(best_accuracies(AccuracyGame(outputs)))
+    curves |= {"accuracy_difference": differences, "accuracy_difference_interval": ends}
     return {
         **{name: np.moveaxis(np.array(values), 0, 2) for name, values in curves.items()},
         "random_deviation": np.array(deviations).T,
@@ -183,33 +218,26 @@ def _curves(
     }
 
 
-def _classified(outputs: PathOutputs, order: RemovalOrder) -> np.ndarray:
+def _classified(outputs: PathOutputs, order: Removals) -> np.ndarray:
     """1 where episodes are right after 0, 1, … removals, else 0, (P, removals + 1)."""
-    steps = range(len(order.removed) + 1)
-    return outputs.correct([order.first(count) for count in steps]).astype(np.int8)
+    return outputs.correct(order).astype(np.int8)
 
 
-def _best(outputs: PathOutputs) -> np.ndarray:
-    """Largest accuracy with 0, 1, … heads removed, in whatever way; NaN if there are too many."""
-    heads = outputs.heads
-    steps = sum(heads) - len(heads) + 1
-    # all sets of heads that a layer may keep, (2^H_ℓ − 1, H_ℓ)
-    kept = [np.array(list(itertools.product((0.0, 1.0), repeat=count))[1:]) for count in heads]
-    networks = math.prod(map(len, kept))
-    if networks > _NETWORKS:
-        return np.full(steps, np.nan)
-    right = np.zeros(networks, dtype=int)
-    step = max(1, _SUMS // networks)
-    for start in range(0, len(outputs.labels), step):
-        part = slice(start, start + step)
-        sums = outputs.values[part].reshape(-1, *heads)
-        for layer in kept:  # sums over the first layer's heads that is left become the last axis
-            sums = np.tensordot(sums, layer, axes=(1, 1))
-        sums = sums.reshape(-1, networks)
-        right += np.count_nonzero(sums * outputs.labels[part, None] > 0, axis=0)
-    left = functools.reduce(np.add.outer, (layer.sum(axis=1) for layer in kept)).ravel()
-    best = [right[left == sum(heads) - removed].max() for removed in range(steps)]
-    return np.array(best) / len(outputs.labels)
+def _paired(accuracies: np.ndarray) -> np.ndarray:
+    """Accuracies (order, removed, …) less those of the first and of the last, (…, reference, …)."""
+    return np.stack([accuracies - accuracies[:1], accuracies - accuracies[-1:]], axis=2)
+
+
+def _resampled_means(right: Sequence[np.ndarray], resamples: int, seed: int) -> np.ndarray:
+    """Means over episodes that are drawn anew, the same for all, (order, removed, resamples)."""
+    values = np.concatenate(right, axis=1, dtype=np.float64)
+    episodes, generator = len(values), np.random.default_rng(seed)
+    means = []
+    for part in np.array_split(range(resamples), -(-resamples * episodes // _COUNTS)):
+        drawn = generator.integers(episodes, size=(len(part), episodes))
+        counts = np.array([np.bincount(row, minlength=episodes) for row in drawn])
+        means.append(counts.astype(np.float64) @ values / episodes)
+    return np.concatenate(means).T.reshape(len(right), -1, resamples)
 
 
 def _error(values: np.ndarray) -> np.ndarray:
@@ -231,7 +259,11 @@ def _single_heads(tests: Mapping[str, PathOutputs], heads: Sequence[int]) -> dic
 
 
 def _correlations(
-    scores: Mapping[str, Scores], tests: Mapping[str, PathOutputs], resamples: int, seed: int
+    scores: Mapping[str, Scores],
+    tests: Mapping[str, PathOutputs],
+    resamples: int,
+    seed: int,
+    orders: int,
 ) -> dict[str, np.ndarray]:
     """Rank correlations (order, test_set, coefficient), the first order's less each, intervals."""
     free = are_removable(next(iter(tests.values())).heads)
@@ -250,7 +282,7 @@ def _correlations(
     # (test_set, 2, coefficient, order) and (test_set, resampled, 2, coefficient, order, bound)
     points, intervals = np.transpose(found, (1, 3, 0, 2)), np.transpose(ends, (2, 4, 0, 3, 1, 5))
     return {
-        name + suffix: np.concatenate([values, np.full_like(values[:1], np.nan)])  # of random
+        name + suffix: _filled(values, orders)  # of no score: NaN
         for suffix, both in (("", points), ("_interval", intervals))
         for name, values in zip(("rank_correlation", "correlation_difference"), both)
     }

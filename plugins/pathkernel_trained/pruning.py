@@ -25,9 +25,15 @@ from pathkernel_datasets.study import versions
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import FORMAT, read_checkpoint, read_header, save_checkpoint
 from pathkernel_trained.correlation import rank_correlations
-from pathkernel_trained.heads import Scores, are_removable, removable_heads, removal_order
+from pathkernel_trained.head_games import (
+    AccuracyGame,
+    best_removals,
+    greedy_removals,
+    shapley_scores,
+)
+from pathkernel_trained.heads import Scores, are_removable, removable_heads
 from pathkernel_trained.networks import pruned_checkpoint, pruned_paths
-from pathkernel_trained.orders import compare_orders, scores_of
+from pathkernel_trained.orders import compare_orders, removed_heads
 from pathkernel_trained.outputs import PathOutputs, path_outputs
 from pathkernel_trained.path_network import PathNetwork, save_paths
 from pathkernel_trained.pruning_layout import labelled_orders
@@ -38,7 +44,7 @@ from pathkernel_trained.scores import (
     trained_scores,
 )
 from pathkernel_trained.study_checkpoint import study_checkpoint
-from pathkernel_trained.theory_drops import theory_drops
+from pathkernel_trained.theory_drops import PREDICTIONS, error_scores, theory_drops
 from pathkernel_trained.theory_scores import (
     sampled_scores,
     score_grid,
@@ -47,7 +53,9 @@ from pathkernel_trained.theory_scores import (
     theory_scores,
 )
 
-_TRAINED = ("trained", "gradient", "raw-gradient", "magnitude", "ablation")  # of the network
+# of the network
+_TRAINED = ("trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley")
+_JOINT = ("greedy", "best-of")  # by no score of single heads
 
 
 def prune_study(
@@ -59,6 +67,7 @@ def prune_study(
     seed: int | None = None,
     needs: str = Pruning.order,
     episodes: int = Pruning.episodes,
+    sets: int = Pruning.sets,
     random: int = Pruning.random,
     resamples: int = Pruning.resamples,
     report: Report | None = None,
@@ -90,6 +99,8 @@ def prune_study(
         Kind of order, such as ``sampled``, without which nothing is computed.
     episodes : int
         Largest number of examples of each set; even for tasks that draw half of each label.
+    sets : int
+        Sets of so many heads, drawn at random, of which ``best-of`` takes the best.
     random : int
         Orders drawn at random.
     resamples : int
@@ -118,6 +129,7 @@ def prune_study(
         seed=seed,
         order=needs,
         episodes=episodes,
+        sets=sets,
         random=random,
         resamples=resamples,
     )
@@ -155,13 +167,15 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
     draws = order_parameter_draws(study.path)
     points = theory_points(dataset, wanted.widths, wanted.temperature, wanted.seed, draws)
     seed = points[0].seed
-    scores = {f"theory N={number(at.width)}": theory_scores(dataset, at) for at in points}
-    errors = {}
+    scores: dict[str, Scores] = {
+        f"theory N={number(at.width)}": theory_scores(dataset, at) for at in points
+    }
+    errors: dict[str, Scores] = {}
     for at in points:
         if at in draws:
             name = f"sampled N={number(at.width)}"
             scores[name], errors[name] = sampled_scores(dataset, draws[at])
-    _first_of_kind([*scores, *_TRAINED], wanted.order)
+    _first_of_kind([*scores, *PREDICTIONS, *_TRAINED, *_JOINT], wanted.order)
     settings = {"heads": heads_digest(file), "episodes": wanted.episodes, "seed": seed}
     settings |= versions(("pathkernel",))
     outputs, tokens = _path_outputs(study, file, trained, settings, report)
@@ -172,7 +186,17 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
         report(Progress(total, total, doing))
 
     drops = _theory_drops(study, points[0], file, wanted, test_sets, tell)
-    scores |= _trained_scores(trained, outputs[scoring])
+    scores |= error_scores(drops, heads)
+    tell("scoring heads")
+    game = AccuracyGame(outputs[scoring])
+    shapley, shapley_errors = shapley_scores(game, seed)
+    scores |= _trained_scores(trained, outputs[scoring]) | {"shapley": shapley}
+    if shapley_errors is not None:
+        errors["shapley"] = shapley_errors
+    removals = {
+        "greedy": greedy_removals(game),
+        f"best-of {wanted.sets}": best_removals(game, wanted.sets, seed),
+    }
     tell("comparing orders")
     compared = compare_orders(
         scores,
@@ -180,6 +204,7 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
         trained.shape,
         trained.token_width,
         tokens,
+        removals=removals,
         random=wanted.random,
         resamples=wanted.resamples,
         seed=seed,
@@ -251,7 +276,7 @@ def write_pruned(study: StoredStudy, wanted: Pruning, result: xr.Dataset) -> Non
     """
     name = order_named(result, wanted.order)
     file, whole = study_checkpoint(study, wanted.checkpoint)
-    removed = removal_order(scores_of(result, name)).first(wanted.remove)
+    removed = removed_heads(result, name, wanted.remove)
     if read_header(file)[0] == FORMAT:
         save_checkpoint(wanted.out, pruned_checkpoint(read_checkpoint(file), removed))
     else:
@@ -267,7 +292,7 @@ def _is_pruned(file: Path) -> bool:
 
 def _first_of_kind(names: Sequence[str], kind: str) -> str:
     for name in names:
-        if name == kind or name.startswith(f"{kind} N="):
+        if name.partition(" ")[0] == kind:
             return name
     remedy = (
         "; draw samples with: pathkernel sample, or choose --widths that have some"
@@ -278,7 +303,7 @@ def _first_of_kind(names: Sequence[str], kind: str) -> str:
 
 
 def _trained_scores(trained: PathNetwork, held_out: PathOutputs) -> dict[str, Scores]:
-    """Scores by the trained network itself, those of ``_TRAINED``."""
+    """Scores by the trained network itself, those of ``_TRAINED`` but for Shapley values."""
     values = (
         trained_scores(trained),
         gradient_scores(held_out),
@@ -286,7 +311,7 @@ def _trained_scores(trained: PathNetwork, held_out: PathOutputs) -> dict[str, Sc
         trained.value_norms,
         ablation_scores(held_out),
     )
-    return dict(zip(_TRAINED, values, strict=True))
+    return dict(zip(_TRAINED, values))
 
 
 def _path_outputs(
@@ -341,8 +366,9 @@ def _theory_drops(
     settings = {"at": str(at), "temperatures": temperatures, "test_sets": test_sets}
     settings = json.dumps(settings | versions(("pathkernel",)), sort_keys=True)
     held = _held(study, "theory_settings", settings)
-    if held is not None:
-        names = [name for name in held if name.startswith(("theory_drop", "theory_accuracy"))]
+    if held is not None and "theory_error_rise" in held:
+        kinds = ("theory_drop", "theory_accuracy", "theory_error_rise")
+        names = [name for name in held if name.startswith(kinds)]
         found = held[names].load()
     else:
         tell("theory: data and attention")

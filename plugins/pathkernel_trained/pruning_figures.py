@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +14,19 @@ from matplotlib.ticker import MaxNLocator
 from pathkernel_datasets.selection import number
 from pathkernel_trained.heads import removable_heads
 from pathkernel_trained.orders import RANDOM, scores_of
-from pathkernel_trained.pruning_tables import orders_of, reference_agreement
+from pathkernel_trained.pruning_tables import (
+    OF_THEORY,
+    kind_of_order,
+    orders_of,
+    reference_agreement,
+    scored_orders,
+)
 from pathkernel_views import drawing
 from pathkernel_views.drawing import (
     BLACK,
+    BLUE,
     GREY,
+    ORANGE,
     PURPLE,
     SKY,
     Look,
@@ -39,14 +47,20 @@ _LOOKS = {
     "raw-gradient": Look(PURPLE, "<", ":"),
     "magnitude": Look(SKY, "v", ":"),
     "ablation": Look(BLACK, "D", "-."),
+    "silenced": Look(SKY, "v", "--"),
+    "restricted": Look(PURPLE, "^", "--"),
+    "re-equilibrated": Look(BLACK, "D", ":"),
+    "shapley": Look(BLUE, "h", "--"),
+    "greedy": Look(ORANGE, "s", "-"),
+    "best-of": Look(ORANGE, "X", ":"),
 }
 
 
 def accuracy(result: xr.Dataset) -> Figure:
-    """Accuracy against the number of heads removed, for every order, one panel per test set.
+    """Accuracy against the number of heads removed: above the theory's orders, below the others.
 
-    Error bars are one binomial standard error. The band is one standard deviation over random
-    orders.
+    One column of panels for each test set. Error bars are one binomial standard error. The band is
+    one standard deviation over random orders.
 
     Parameters
     ----------
@@ -55,28 +69,33 @@ def accuracy(result: xr.Dataset) -> Figure:
     """
     names = [str(name) for name in result["test_set"].values]
     removed = result["removed"].values
-    looks = _looks(result)
-    rows = even_rows(len(names), 3)
+    looks = _looks(orders_of(result))
+    of_theory = {name: look for name, look in looks.items() if kind_of_order(name) in OF_THEORY}
+    groups = of_theory, {name: look for name, look in looks.items() if name not in of_theory}
     words = f"accuracy as heads are removed, {result.sizes['episode']} episodes of each set"
-    with sheet(result, words, rows, (3.2, 2.9)) as (figure, axes):
-        for axis, test_set in zip(axes, names):
+    size = (3.2, 2.6)
+    with sheet(result, words, [len(names)] * 2, size, sharex=True) as (figure, axes):
+        panels = [(test_set, group) for group in groups for test_set in names]
+        for axis, (test_set, group) in zip(axes, panels):
             here = result.sel(test_set=test_set)
             percent = 100 * here[["accuracy", "accuracy_error"]]
             mean, deviation = percent["accuracy"].sel(order=RANDOM), 100 * here["random_deviation"]
             label = "random order ± sd"
             curve(axis, removed, mean.values, drawing.RANDOM, label, deviation.values, band=True)
-            for place, (name, look) in enumerate(looks.items()):
-                shift = 0.05 * (place - (len(looks) - 1) / 2)  # so that bars do not hide each other
+            for place, (name, look) in enumerate(group.items()):
+                shift = 0.05 * (place - (len(group) - 1) / 2)  # so that bars do not hide each other
                 mean, error = (values.values for values in percent.sel(order=name).values())
                 curve(axis, removed + shift, mean, look, name, error)
             best = Look(GREY, "", (0, (4, 1)))
             curve(axis, removed, 100 * here["best_accuracy"].values, best, "best set of heads")
             across(axis, 50, Look(GREY, line=":"), linewidth=0.7)
             axis.set_xticks(removed[:: 1 if len(removed) <= 10 else 2])
-            axis.set_title(test_set)
+        for axis, name in zip(axes, names):
+            axis.set_title(name)
+        for axis in axes[len(names) :]:
             axis.set_xlabel("heads removed")
-        for first in np.cumsum([0, *rows[:-1]]):
-            axes[first].set_ylabel("accuracy (%)")
+        for axis, of in zip(axes[:: len(names)], ("theory's orders", "the others")):
+            axis.set_ylabel(f"accuracy (%), {of}")
     return figure
 
 
@@ -93,7 +112,7 @@ def heads(result: xr.Dataset) -> Figure:
     """
     test_set = str(result["test_set"].values[0])
     here = result.sel(test_set=test_set)
-    looks = _looks(result)
+    looks = _looks(scored_orders(result))
     rows = even_rows(len(looks), 4)
     numbers = removable_heads(result.attrs["heads_per_layer"])
     loss, error = (
@@ -131,8 +150,8 @@ def scores(result: xr.Dataset) -> Figure:
         From :func:`pathkernel_trained.pruning.prune_study`.
     """
     series = []
-    for name, look in _looks(result).items():
-        if name.partition(" ")[0] in ("theory", "sampled", "trained"):
+    for name, look in _looks(scored_orders(result)).items():
+        if kind_of_order(name) in ("theory", "sampled", "trained"):
             values, table = scores_of(result, name), result["score_error"].sel(order=name)
             errors = [row[: len(layer)] for row, layer in zip(table.values, values)]
             known = None if table.isnull().all() else errors
@@ -185,11 +204,11 @@ def _with_temperature(result: xr.Dataset, name: str) -> str:
     return name if np.isnan(temperature) else f"{name}, T={temperature:g}"
 
 
-def _looks(result: xr.Dataset) -> dict[str, Look]:
-    """How every order but the random ones is drawn, those of one kind in shades of a colour."""
+def _looks(orders: Sequence[str]) -> dict[str, Look]:
+    """How orders are drawn, those of one kind in shades of a colour."""
     kinds: dict[str, list[str]] = {}
-    for name in orders_of(result):
-        kinds.setdefault(name.partition(" ")[0], []).append(name)
+    for name in orders:
+        kinds.setdefault(kind_of_order(name), []).append(name)
     looks = {}
     for kind, names in kinds.items():
         looks |= zip(names, _LOOKS[kind].at_widths(len(names)))

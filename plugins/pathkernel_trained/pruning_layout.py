@@ -25,9 +25,11 @@ VARIABLES = (
     Variable(
         "score_error",
         ("order", *_HEAD),
-        "Monte-Carlo error of the score, where it is that of draws; NaN elsewhere",
+        "Monte-Carlo error of the score, where it is from draws or sampled; NaN elsewhere",
     ),
-    Variable("removal", ("order", *_HEAD), "removal that takes the head, from 1; 0 if it stays"),
+    Variable(
+        "gone", ("order", "removed", *_HEAD), "1 where the head is removed, 0 where it is left"
+    ),
     Variable(
         "accuracy",
         _CURVE,
@@ -38,6 +40,16 @@ VARIABLES = (
         "accuracy_drop_error",
         _CURVE,
         "standard error of the accuracy lost, over the same test episodes",
+    ),
+    Variable(
+        "accuracy_difference",
+        (*_CURVE, "reference"),
+        "accuracy less that of the first order, or of the mean over the random orders",
+    ),
+    Variable(
+        "accuracy_difference_interval",
+        (*_CURVE, "reference", "bound"),
+        "central 95 % of the difference's bootstrap resamples, the same episodes for both",
     ),
     Variable(
         "random_deviation",
@@ -103,6 +115,12 @@ VARIABLES = (
         "standard error of that accuracy lost, over the same test examples",
     ),
     Variable(
+        "theory_error_rise",
+        ("prediction", *_HEAD),
+        "rise of the theory's mean squared error on validation examples, or on training examples "
+        "where there are none, when the head alone is removed",
+    ),
+    Variable(
         "theory_drop_temperature",
         _HEAD,
         "temperature T of the network without the head, re-equilibrated",
@@ -129,6 +147,7 @@ VARIABLES = (
 COORDINATES = {
     "order": "order in which heads are removed, by its score",
     "removed": "number of heads removed",
+    "reference": "what accuracies are compared with",
     "test_set": "set of test episodes",
     "layer": "attention layer, from the input",
     "head": "head within its layer",

@@ -12,33 +12,42 @@ from rich.table import Table
 from pathkernel_datasets.selection import number
 from pathkernel_trained.correlation import COEFFICIENTS, rank_correlations
 from pathkernel_trained.heads import Head, every_head, kept_heads, removable_heads, removal_order
-from pathkernel_trained.orders import RANDOM, removed_heads, scores_of
+from pathkernel_trained.orders import RANDOM, are_nested, removed_heads, scores_of
 from pathkernel_views.value_table import Column, shown, value_table
 
+OF_THEORY = ("theory", "sampled", "silenced", "restricted", "re-equilibrated")
+"""Kinds of orders that need no trained values."""
+
+_OF_WEIGHTS = ("trained", "magnitude")  # that need the weights alone
 _OF_HEADS = (  # what files hold of single heads; stores from before lack the theory's
     *("ablation_drop", "ablation_drop_error"),
-    *("theory_drop", "theory_drop_error", "theory_drop_temperature"),
+    *("theory_drop", "theory_drop_error", "theory_error_rise", "theory_drop_temperature"),
 )
 
 
-def head_table(result: xr.Dataset) -> Table:
-    """Scores of every head by every order.
+def head_tables(result: xr.Dataset) -> Iterator[Table]:
+    """Scores of every head by every order that goes by some, first the theory's.
 
     Parameters
     ----------
     result : xarray.Dataset
         From :func:`pathkernel_trained.pruning.prune_study`; so for the other tables.
     """
-    heads = every_head(result.attrs["heads_per_layer"])
-    scores = (_of_heads(result["score"].sel(order=name), heads) for name in orders_of(result))
-    columns = [_column(name, cells, ".3f") for name, cells in zip(orders_of(result), scores)]
-    return _table(
-        "Scores of the trained network's heads",
-        "Heads as layer-head; low scores are removed first.",
-        [Column("head", map(_name, heads)), *columns],
-        name="scores",
-        data=result[["score"]].sel(order=orders_of(result)),
-    )
+    heads, names = every_head(result.attrs["heads_per_layer"]), scored_orders(result)
+    of_theory = [name for name in names if kind_of_order(name) in OF_THEORY]
+    of_network = [name for name in names if name not in of_theory]
+    for words, orders in (("theory", of_theory), ("network itself", of_network)):
+        scores = (_of_heads(result["score"].sel(order=name), heads) for name in orders)
+        yield _table(
+            f"Scores of the trained network's heads by the {words}",
+            "Heads as layer-head; low scores are removed first.",
+            [
+                Column("head", map(_name, heads)),
+                *(_column(name, cells, ".3f") for name, cells in zip(orders, scores)),
+            ],
+            name="scores",
+            data=result[["score"]].sel(order=orders),
+        )
 
 
 def single_head_table(result: xr.Dataset) -> Table:
@@ -89,54 +98,81 @@ def single_head_table(result: xr.Dataset) -> Table:
 
 def accuracy_table(result: xr.Dataset) -> Table:
     """Accuracy against the number of heads removed, for every order and test set."""
-    percent = 100 * result[["accuracy", "accuracy_error", "random_deviation", "best_accuracy"]]
-    test_sets, removed = result["test_set"].values, result["removed"].values
-    # every test set has a line for its name, then one for each number of heads
-    first = [cell for name in test_sets for cell in (_broken(name), *(f"{n:7d}" for n in removed))]
-    found = {
-        name: (percent["accuracy"].sel(order=name), percent["accuracy_error"].sel(order=name))
-        for name in orders_of(result)
-    }
-    found[RANDOM] = percent["accuracy"].sel(order=RANDOM), percent["random_deviation"]
-    columns = [Column("removed", first)]
-    for name, (mean, error) in found.items():
-        cells = []
-        for test_set in test_sets:
-            pairs = zip(mean.sel(test_set=test_set).values, error.sel(test_set=test_set).values)
-            cells += [None, *(f"{value:.1f}±{of:.1f}" for value, of in pairs)]
-        columns.append(_column(name, cells))
-    best = (percent["best_accuracy"].sel(test_set=test_set).values for test_set in test_sets)
-    columns.append(Column("best", [cell for values in best for cell in (None, *values)], ".1f"))
-    data = result[["accuracy", "accuracy_error", "random_deviation", "best_accuracy"]]
-    return _table(
+    percent = 100 * result[["accuracy", "random_deviation", "best_accuracy"]]
+    curves = [(str(at["order"].item()), at) for at in percent["accuracy"]]
+    curves += [("random, ± sd", percent["random_deviation"]), ("best", percent["best_accuracy"])]
+    largest = 100 * float(result["accuracy_error"].max())
+    return _curve_table(
         "Accuracy as heads are removed",
-        f"In per cent, ± the binomial standard error on {result.sizes['episode']} episodes; "
-        f"random: mean over {result.attrs['random_orders']} orders ± their standard deviation; "
-        "best: of all sets of so many heads, chosen on the same episodes.",
-        columns,
-        lines=range(len(removed), len(first), len(removed) + 1),
+        f"In per cent; standard errors on {result.sizes['episode']} episodes are at most "
+        f"{largest:.1f}. random: mean over {result.attrs['random_orders']} orders, and their "
+        "standard deviation; best: of all sets of so many heads, chosen on the same episodes.",
+        result,
+        curves,
+        ".1f",
         name="accuracy",
-        data=data.sel(order=list(found)),
+        data=result[["accuracy", "accuracy_error", "random_deviation", "best_accuracy"]],
     )
+
+
+def difference_tables(result: xr.Dataset, most: int = 7) -> Iterator[Table]:
+    """How much more accurate every order is than the first, with 95 % intervals.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_trained.pruning.prune_study`.
+    most : int
+        Most numbers of removals beside each other.
+    """
+    first, *others = [str(name) for name in result["order"].values]
+    ends = 100 * result["accuracy_difference_interval"].isel(reference=0, removed=slice(1, None))
+    intervals = xr.apply_ufunc(
+        lambda lower, upper: f"{lower:+.1f}..{upper:+.1f}",
+        *(ends.sel(bound=bound, drop=True) for bound in ("lower", "upper")),
+        vectorize=True,
+        output_dtypes=[object],
+    )
+    numbers, data = range(result.sizes["removed"] - 1), result[["accuracy_difference"]]
+    for bound in result["bound"].values:
+        interval = result["accuracy_difference_interval"].sel(bound=bound, drop=True)
+        data[f"accuracy_difference_{bound}"] = interval
+    for part in np.array_split(numbers, -(-len(numbers) // most)):
+        yield _curve_table(
+            f"Accuracy less that of {first} as heads are removed",
+            "In points: central 95 % of the difference's bootstrap resamples, the same episodes "
+            "for both orders. Above 0 an order is better.",
+            result,
+            [(name, intervals.sel(order=name).isel(removed=part)) for name in others],
+            name="differences",
+            data=data.sel(order=others).isel(removed=part + 1),
+        )
 
 
 def order_table(result: xr.Dataset) -> Table:
     """Which head goes at every removal, and which stay."""
-    names = orders_of(result)
-    gone = [removed_heads(result, name) for name in names]
+    names = [name for name in orders_of(result) if are_nested(result, name)]
+    gone, scored = [removed_heads(result, name) for name in names], scored_orders(result)
     stay = []
     for name, removed in zip(names, gone):
-        skipped = removal_order(scores_of(result, name)).skipped
+        skipped = removal_order(scores_of(result, name)).skipped if name in scored else ()
         left = (head for head in every_head(result.attrs["heads_per_layer"]) if head not in removed)
         stay.append(", ".join(_name(head) + "*" * (head in skipped) for head in left))
     columns = [Column("order", names)]
     for place, count in enumerate(result["removed"].values[1:]):
         heads = [_name(removed[place]) for removed in gone]
         columns.append(Column(str(count), heads, wraps=True, name=f"removed {count}"))
+    caption = (
+        "Heads as layer-head. * passed over although heads of larger scores go: the last one of "
+        "its layer."
+    )
+    for name in orders_of(result):
+        if name not in names:
+            sets = (removed_heads(result, name, count) for count in result["removed"].values[1:])
+            caption += f" {name}: {'; '.join(' '.join(map(_name, sorted(each))) for each in sets)}."
     return _table(
         "Orders of removal",
-        "Heads as layer-head. * passed over although heads of larger scores go: the last one of "
-        "its layer.",
+        caption,
         [*columns, Column("stay", stay)],
         names=(0, len(columns)),
         name="orders",
@@ -155,7 +191,7 @@ def correlation_table(result: xr.Dataset, coefficient: str = "spearman") -> Tabl
     coefficient : str
         ``"spearman"`` or ``"kendall"``.
     """
-    orders, symbol = orders_of(result), {"spearman": "ρ", "kendall": "τ"}[coefficient]
+    orders, symbol = scored_orders(result), {"spearman": "ρ", "kendall": "τ"}[coefficient]
     test_sets = [str(name) for name in result["test_set"].values]
     rows = [(name, test_set) for name in orders for test_set in test_sets]
     columns = [
@@ -223,10 +259,11 @@ def every_table(result: xr.Dataset) -> Iterator[Table | str]:
     result : xarray.Dataset
         From :func:`pathkernel_trained.pruning.prune_study`.
     """
-    yield head_table(result)
+    yield from head_tables(result)
     yield single_head_table(result)
     yield order_table(result)
     yield accuracy_table(result)
+    yield from difference_tables(result)
     for coefficient in COEFFICIENTS:
         yield correlation_table(result, coefficient)
     yield grid_table(result)
@@ -238,6 +275,47 @@ def every_table(result: xr.Dataset) -> Iterator[Table | str]:
                 f"Warning: on {name} the whole network is no better than chance ({accuracy:.1%} ± "
                 f"{error:.1%}), so that no order can be told from another."
             )
+    yield from advice_lines(result)
+
+
+def advice_lines(result: xr.Dataset) -> Iterator[str]:
+    """Which orders lost least, of those that need equally much, and at each number of heads.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_trained.pruning.prune_study`.
+    """
+    whole, left = (result["accuracy"].isel(removed=part) for part in (0, slice(1, None)))
+    lost, names = 100 * (whole - left), orders_of(result)
+    mean = lost.mean("removed")
+    first, *others = map(str, result["test_set"].values)
+    found = []
+    other = {kind_of_order(name) for name in names} - {*OF_THEORY, *_OF_WEIGHTS}
+    for kinds, needed in (
+        (OF_THEORY, "without trained values"),
+        (_OF_WEIGHTS, "with the weights alone"),
+        (other, "with the network and labelled examples"),
+    ):
+        of_kinds = [name for name in names if kind_of_order(name) in kinds]
+        found.append(f"{_least(mean.sel(test_set=first, order=of_kinds))} {needed}")
+    of_random = float(mean.sel(test_set=first, order=RANDOM))
+    yield (
+        f"Points of accuracy lost on {first}, mean over 1 to {len(left['removed'])} heads removed: "
+        f"least by {', by '.join(found)}; {of_random:.1f} by a random order."
+    )
+    each = lost.sel(test_set=first, order=names).transpose("removed", "order")
+    by_count = (f"{at['removed'].item()}: {_least(at)}" for at in each)
+    yield f"Least by number of heads removed: {', '.join(by_count)}."
+    if others:
+        named = (f"{name}: {_least(mean.sel(test_set=name, order=names))}" for name in others)
+        yield f"Least in the mean on the other test sets: {', '.join(named)}."
+
+
+def _least(lost: xr.DataArray) -> str:
+    """The order that loses least, of those along the only dimension, and how much it loses."""
+    values = lost.values
+    return f"{lost['order'].values[np.argmin(values)]} ({values.min():.1f})"
 
 
 def removal_lines(result: xr.Dataset, name: str, remove: int) -> Iterator[str]:
@@ -252,7 +330,7 @@ def removal_lines(result: xr.Dataset, name: str, remove: int) -> Iterator[str]:
     remove : int
         Heads removed.
     """
-    removed = removal_order(scores_of(result, name)).first(remove)
+    removed = removed_heads(result, name, remove)
     left = kept_heads(result.attrs["heads_per_layer"], removed)
     yield (
         f"Removed by {name}: {', '.join(f'{layer}-{head}' for layer, head in removed)}; heads left "
@@ -280,6 +358,38 @@ def orders_of(result: xr.Dataset) -> list[str]:
     return [str(name) for name in result["order"].values if name != RANDOM]
 
 
+def kind_of_order(name: str) -> str:
+    """Kind of an order, such as ``theory`` of ``theory N=10``."""
+    return name.partition(" ")[0]
+
+
+def scored_orders(result: xr.Dataset) -> list[str]:
+    """Labels of the orders that go by a score of single heads."""
+    known = result["score"].notnull().any(("layer", "head"))
+    return [name for name in orders_of(result) if known.sel(order=name)]
+
+
+def _curve_table(
+    title: str,
+    caption: str,
+    result: xr.Dataset,
+    curves: Sequence[tuple[str, xr.DataArray]],
+    form: str = "",
+    **style: Any,
+) -> Table:
+    """Rows of orders by test set, columns of numbers of removals."""
+    first, cells = [], []
+    for test_set in result["test_set"].values:
+        first += [f"{test_set}:", *(name for name, _ in curves)]
+        cells += [[None] * curves[0][1].sizes["removed"]]
+        cells += [list(values.sel(test_set=test_set).values) for _, values in curves]
+    columns = [Column("heads removed", first)]
+    for count, column in zip(curves[0][1]["removed"].values, zip(*cells)):
+        columns.append(_column(str(count), column, form))
+    size = len(curves) + 1
+    return _table(title, caption, columns, lines=range(size - 1, len(first), size), **style)
+
+
 def _name(head: Head) -> str:
     return "{}-{}".format(*head)
 
@@ -295,7 +405,8 @@ def _interval(ends: xr.DataArray) -> str:
 
 def _broken(name: str) -> str:
     """Name in two lines where it can be broken, so that many columns fit."""
-    return str(name).replace(" N=", "\nN=").replace("-", "-\n")
+    broken = str(name).replace(" N=", "\nN=").replace("-", "-\n")
+    return broken.replace("equilibrated", "equili-\nbrated")
 
 
 def _column(name: str, cells: Iterable[Any], form: str = "") -> Column:

@@ -11,6 +11,7 @@ from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_datasets.choices import WORDS
+from pathkernel_datasets.errors import StoreError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from pathkernel_views.chart import Chart
 
 ORDERS = (
-    *("theory", "sampled", "trained"),
-    *("gradient", "raw-gradient", "magnitude", "ablation"),
+    *("theory", "sampled", "silenced", "restricted", "re-equilibrated"),
+    *("trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley"),
+    *("greedy", "best-of"),
 )
 """Kinds of orders in which heads are removed."""
 
@@ -144,6 +146,9 @@ class Pruning(Result):
         type=float,
     )
     seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)
+    sets: int = option(
+        200, "Random sets of so many heads of which best-of takes the best.", least=1
+    )
     random: int = option(200, "Orders that are drawn at random, to compare with.", least=2)
     resamples: int = option(2000, "Resamples of the bootstrap.", least=1)
 
@@ -170,7 +175,7 @@ class Pruning(Result):
         from pathkernel_trained.pruning import order_named
         from pathkernel_trained.pruning_tables import every_table, removal_lines
 
-        found = study.result(self.name).to_dataset()
+        found = self._found(study)
         yield from every_table(found)
         if self.out is not None:
             yield from removal_lines(found, order_named(found, self.order), self.remove)
@@ -180,10 +185,19 @@ class Pruning(Result):
         """Accuracy as heads are removed, single heads, scores, and the theory's grid."""
         from pathkernel_trained.pruning_figures import pruning_figures
 
-        return pruning_figures(study.result(self.name).to_dataset())
+        return pruning_figures(self._found(study))
 
     def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
         """The same for the report."""
         from pathkernel_trained.charts import pruning_charts
 
-        return pruning_charts(study.result(self.name).to_dataset())
+        return pruning_charts(self._found(study))
+
+    def _found(self, study: StoredStudy) -> xr.Dataset:
+        found = study.result(self.name).to_dataset()
+        if "gone" not in found:
+            raise StoreError(
+                f"{study.path} holds a comparison of orders by an earlier version; make it again: "
+                f"pathkernel prune {study.path}"
+            )
+        return found

@@ -1,4 +1,4 @@
-"""What the theory says is lost with a head: the accuracy of its own predictor without it.
+"""What the theory says is lost with a head: accuracy and error of its own predictor without it.
 
 Without the paths through a head, U and the kernels C_ππ' of the other paths leave three predictors:
 
@@ -13,6 +13,7 @@ Without the paths through a head, U and the kernels C_ππ' of the other paths l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -26,7 +27,7 @@ from pathkernel_datasets.choice import best
 from pathkernel_datasets.pieces import minimise_from
 from pathkernel_datasets.point import PointData
 from pathkernel_datasets.prepared import PreparedData
-from pathkernel_trained.heads import Head, kept_heads, removable_heads
+from pathkernel_trained.heads import Head, Scores, kept_heads, removable_heads
 from pathkernel_trained.pruning_layout import labelled_orders
 
 PREDICTIONS = ("silenced", "restricted", "re-equilibrated")
@@ -39,7 +40,10 @@ def theory_drops(
     test_sets: Sequence[str],
     report: Callable[[str], None] = lambda doing: None,
 ) -> xr.Dataset:
-    """Accuracy that the theory's predictor loses with every single head, on its test examples.
+    """Accuracy that the theory's predictor loses with every single head, and how its error rises.
+
+    Accuracy is that on test examples; the squared error, which may score heads, that on validation
+    examples, or on training examples where there are none.
 
     Parameters
     ----------
@@ -58,8 +62,8 @@ def theory_drops(
     Returns
     -------
     xarray.Dataset
-        ``theory_accuracy``, ``theory_drop`` and ``theory_drop_error``, ``theory_drop_temperature``
-        as docs/pruning.md lists them. NaN for the only head of a layer.
+        ``theory_accuracy``, ``theory_drop`` and ``theory_drop_error``, ``theory_error_rise`` and
+        ``theory_drop_temperature`` as docs/pruning.md lists them. NaN for the only head of a layer.
     """
     data, network = here.data, here.network
     fixed = FixedKernels(
@@ -68,9 +72,11 @@ def theory_drops(
     problem = PathKernels(data.xi, data.labels)
     tests = {name: data.test_sets[name] for name in test_sets if name in data.test_sets}
     whole = {name: fixed.restricted(xi) * y > 0 for name, (xi, y) in tests.items()}
+    held_out, targets = data.validation or (data.xi, data.labels)
+    whole_error = np.mean((fixed.restricted(held_out) - targets) ** 2)
     of_heads = network.n_layers, max(network.heads)
     drop, error = np.full((2, len(PREDICTIONS), len(test_sets), *of_heads), np.nan)
-    taken = np.full(of_heads, np.nan)
+    rise, taken = np.full((len(PREDICTIONS), *of_heads), np.nan), np.full(of_heads, np.nan)
     for layer, head in removable_heads(network.heads):
         report(f"theory without head {layer}-{head}")
         at = layer - 1, head - 1
@@ -78,10 +84,13 @@ def theory_drops(
         paths = network.paths_through(kept)
         solution = equilibrated(problem, network, data, [(layer, head)], temperatures)
         taken[at] = np.nan if solution is None else solution.temperature
+        ways = [partial(fixed.silenced, paths=paths), partial(fixed.restricted, paths=paths)]
+        ways += [] if solution is None else [partial(_of_paths, solution, paths)]
+        for place, predict in enumerate(ways):
+            rise[place, *at] = np.mean((predict(held_out) - targets) ** 2) - whole_error
         for name, (xi, labels) in tests.items():
-            means = [fixed.silenced(xi, paths), fixed.restricted(xi, paths)]
-            means += [] if solution is None else [solution.predict_mean(xi[:, paths])]
-            for place, mean in enumerate(means):
+            for place, predict in enumerate(ways):
+                mean = predict(xi)
                 lost = whole[name].astype(float) - (mean * labels > 0)
                 index = place, list(test_sets).index(name), *at
                 drop[index], error[index] = lost.mean(), lost.std() / np.sqrt(len(lost))
@@ -90,6 +99,7 @@ def theory_drops(
             "theory_accuracy": [np.mean(whole.get(name, np.nan)) for name in test_sets],
             "theory_drop": drop,
             "theory_drop_error": error,
+            "theory_error_rise": rise,
             "theory_drop_temperature": taken,
         },
         {
@@ -99,6 +109,23 @@ def theory_drops(
             "head": range(1, max(network.heads) + 1),
         },
     )
+
+
+def error_scores(drops: xr.Dataset, heads: Sequence[int]) -> dict[str, Scores]:
+    """Scores of all heads: the rise of the theory's squared error without them, by prediction.
+
+    A prediction that some head's removal leaves without a minimum of the action has none.
+    """
+    tables = {str(way): drops["theory_error_rise"].sel(prediction=way) for way in PREDICTIONS}
+    return {
+        way: [row[:count] for row, count in zip(table.values, heads)]
+        for way, table in tables.items()
+        if all(table.sel(layer=la, head=h).notnull() for la, h in removable_heads(heads))
+    }
+
+
+def _of_paths(solution: Solution, paths: np.ndarray, xi: np.ndarray) -> np.ndarray:
+    return solution.predict_mean(xi[:, paths])
 
 
 class FixedKernels:

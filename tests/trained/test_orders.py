@@ -10,7 +10,7 @@ from pathkernel_trained.checkpoint import Checkpoint
 from pathkernel_trained.heads import random_orders, removal_order
 from pathkernel_trained.network import NetworkShape
 from pathkernel_trained.networks import network_cost, pruned_checkpoint
-from pathkernel_trained.orders import RANDOM, compare_orders
+from pathkernel_trained.orders import FIRST, RANDOM, are_nested, compare_orders, removed_heads
 from pathkernel_trained.outputs import PathOutputs
 
 HEADS = (3, 2, 1)
@@ -88,18 +88,56 @@ def test_no_set_of_heads_does_better_than_the_best(result):
         assert (result["accuracy"].sel(test_set=test_set) <= best + 1e-12).all()
 
 
-def test_the_best_is_left_out_where_there_are_too_many_networks(monkeypatch, result):
-    networks = 7 * 3 * 1  # sets of heads that are kept: all but the empty one, in every layer
-    for bound, known in ((networks, True), (networks - 1, False)):
-        monkeypatch.setattr("pathkernel_trained.orders._NETWORKS", bound)
-        found = compare_orders(SCORES, TESTS, SHAPE, WIDTHS[2], 4, random=25, resamples=50, seed=3)
-        if known:
-            xr.testing.assert_identical(found, result)
-        else:
-            assert found["best_accuracy"].isnull().all()
-            xr.testing.assert_identical(
-                found.drop_vars("best_accuracy"), result.drop_vars("best_accuracy")
-            )
+def test_orders_without_scores(result):
+    """Sets of heads that need not contain one another."""
+    sets = [(), ((1, 2),), ((1, 1), (2, 2)), ((1, 1), (1, 2), (2, 1))]
+    given = {"sets": sets}
+    found = compare_orders(
+        SCORES, TESTS, SHAPE, WIDTHS[2], 4, removals=given, random=25, resamples=50, seed=3
+    )
+    found.attrs["heads_per_layer"] = HEADS
+    assert found["order"].values.tolist() == ["one", "two", "sets", RANDOM]
+    xr.testing.assert_identical(found.drop_sel(order="sets").drop_attrs(), result.drop_attrs())
+    here = found.sel(order="sets")
+    for count, removed in enumerate(sets):
+        assert removed_heads(found, "sets", count) == list(removed)
+        for test_set, outputs in TESTS.items():
+            at = here["accuracy"].sel(removed=count, test_set=test_set)
+            assert float(at) == pytest.approx(accuracy(outputs, removed))
+    assert here["score"].isnull().all()
+    assert here["rank_correlation"].isnull().all()
+    assert not are_nested(found, "sets")
+    assert are_nested(found, "one")
+    assert removed_heads(found, "one") == list(removal_order(SCORES["one"]).removed)
+    with pytest.raises(ValueError, match="4 heads cannot be removed: between 0 and 3 can"):
+        removed_heads(found, "one", 4)
+
+
+def test_accuracies_are_compared_on_the_same_episodes():
+    """Less those of the first order and of random ones; intervals as wide as their errors say."""
+    same = [np.exp(layer) for layer in SCORES["one"]]
+    scores = {"one": SCORES["one"], "same": same, "two": SCORES["two"]}
+    found = compare_orders(scores, TESTS, SHAPE, WIDTHS[2], 4, random=2, resamples=2000)
+    accuracies, less = found["accuracy"], found["accuracy_difference"]
+    xr.testing.assert_allclose(
+        less.sel(reference=FIRST, drop=True), accuracies - accuracies.sel(order="one", drop=True)
+    )
+    xr.testing.assert_allclose(
+        less.sel(reference=RANDOM, drop=True), accuracies - accuracies.sel(order=RANDOM, drop=True)
+    )
+    ends = found["accuracy_difference_interval"].sel(reference=FIRST)
+    np.testing.assert_array_equal(ends.sel(order=["one", "same"]), 0)
+    for test_set, outputs in TESTS.items():
+        for count in (1, 2):
+            right = [
+                outputs.output(removal_order(SCORES[name]).first(count)) * outputs.labels > 0
+                for name in ("two", "one")
+            ]
+            each = right[0].astype(float) - right[1]
+            at = ends.sel(order="two", removed=count, test_set=test_set)
+            lower, upper = at.transpose("bound").values
+            assert (lower + upper) / 2 == pytest.approx(each.mean(), abs=0.02)
+            assert upper - lower == pytest.approx(2 * 1.96 * each.std() / 60**0.5, rel=0.15)
 
 
 def test_heads_are_labelled(result):
@@ -112,9 +150,12 @@ def test_heads_are_labelled(result):
         [True, False, False],
     ]
     # 3-1 and 2-1 are the last of their layers when their turn comes
-    assert one["removal"].sel(layer=1).values.tolist() == [3, 1, 0]
-    np.testing.assert_array_equal(one["removal"].sel(layer=2), [0, 2, np.nan])
-    np.testing.assert_array_equal(one["removal"].sel(layer=3), [0, np.nan, np.nan])
+    gone = one["gone"].transpose("layer", "head", "removed").values
+    assert gone[0].tolist() == [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
+    assert gone[1, :2].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
+    assert gone[2, 0].tolist() == [0, 0, 0, 0]
+    assert np.isnan(gone[1, 2]).all()
+    assert np.isnan(gone[2, 1:]).all()
     drop = result["ablation_drop"].sel(test_set="far", layer=1, head=2)
     outputs = TESTS["far"]
     assert float(drop) == pytest.approx(accuracy(outputs, ()) - accuracy(outputs, [(1, 2)]))
@@ -141,7 +182,7 @@ def test_the_only_head_of_a_layer_is_left_out():
     for name in ("ablation_drop", "ablation_drop_error"):
         assert one[name].sel(layer=3).isnull().all()
         assert (one[name].sel(layer=2).notnull().sum("head") == 2).all()
-    assert float(one["removal"].sel(order="ablation", layer=3, head=1)) == 0
+    assert (one["gone"].sel(order="ablation", layer=3, head=1) == 0).all()
     for other in found[1:]:
         xr.testing.assert_identical(other.drop_vars("score"), one.drop_vars("score"))
 

@@ -1,5 +1,7 @@
 """A trained network of the theory's form, on data of one's own, compared and pruned."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -12,12 +14,15 @@ from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.comparison_store import compared
-from pathkernel_trained.outputs import path_outputs
+from pathkernel_trained.heads import every_head
+from pathkernel_trained.orders import removed_heads
+from pathkernel_trained.outputs import PathOutputs, path_outputs
 from pathkernel_trained.path_network import read_paths, save_paths
 from pathkernel_trained.pruning import open_pruning, prune_study, pruned, write_pruned
 from pathkernel_trained.results import Pruning
 
 HEADS = (3, 2)
+OF_EPISODES = ("path_output", "episode_label")
 SETS = {"inputs": 40, "test_inputs": 60, "test_inputs.shifted": 30}
 
 
@@ -65,14 +70,22 @@ def test_it_is_compared(store, capsys):
 
 def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     out_file = tmp_path / "pruned.safetensors"
-    few = ("--random", 5, "--resamples", 20, "--no-figures")
+    few = ("--order", "best-of", "--sets", 6, "--random", 5, "--resamples", 20, "--no-figures")
     assert invoke("prune", store, "--remove", 1, "--out", out_file, *few) == 0
     assert out_file.exists()
     out, err = capsys.readouterr()
     assert err == ""
     assert "Warning" not in out
     assert "Points of accuracy lost: " in out
+    assert "Least by number of heads removed: 1: " in out
     found = open_pruning(store)
+    gone = read_paths(out_file).about["removed_heads"]
+    assert gone == [list(head) for head in removed_heads(found, "best-of 6", 1)]
+    training = PathOutputs(
+        HEADS, *(found[name].sel(episode_set="training").values[:40] for name in OF_EPISODES)
+    )
+    losses = [-training.correct([[head]]).mean() for head in every_head(HEADS)]
+    assert removed_heads(found, "greedy")[0] == every_head(HEADS)[int(np.argmin(losses))]
     assert found["test_set"].values.tolist() == ["test", "shifted"]
     assert found["episode_set"].values.tolist() == ["training", "test", "shifted"]
     counts = found["episode_label"].notnull().sum("episode").values.tolist()
@@ -114,6 +127,13 @@ def test_outputs_are_found_again(store, monkeypatch):
     monkeypatch.setattr("pathkernel_tasks.custom.read_data", None)  # would fail if called
     again = prune_study(store, random=5, resamples=20)
     xr.testing.assert_identical(first, again)
+
+
+def test_a_comparison_of_before_is_to_be_made_again():
+    study = SimpleNamespace(path="own.zarr", result=lambda name: xr.DataTree())
+    for views in (lambda: list(Pruning().tables(study)), lambda: Pruning().figures(study)):
+        with pytest.raises(StoreError, match=r"earlier version; .*: pathkernel prune own\.zarr"):
+            views()
 
 
 @pytest.mark.parametrize("least", [0.5, 1.0])

@@ -34,6 +34,7 @@ from pathkernel_trained.orders import removed_heads, scores_of
 from pathkernel_trained.outputs import path_outputs
 from pathkernel_trained.pruning import open_pruning, order_named, prune_study
 from pathkernel_trained.study_checkpoint import study_checkpoint
+from pathkernel_trained.theory_drops import PREDICTIONS
 from pathkernel_trained.theory_scores import theory_scores
 
 HEADS = (2, 3)
@@ -76,7 +77,7 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(study):
-    return prune_study(study, episodes=EPISODES, random=5, resamples=20)
+    return prune_study(study, episodes=EPISODES, sets=9, random=5, resamples=20)
 
 
 @needs_data
@@ -84,8 +85,9 @@ def test_orders_and_labels(study, result):
     names = [str(name) for name in result["order"].values]
     assert names[0].startswith("theory N=")
     assert "theory N=10" in names
-    own = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "random"]
-    assert names[-6:] == own
+    own = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley"]
+    joint = ["greedy", "best-of 9", "random"]
+    assert names[-12:] == [*PREDICTIONS, *own, *joint]
     assert result["test_set"].values.tolist() == list(TEST_SETS)
     assert result.sizes["removed"] == 4
     assert result.sizes["episode"] == EPISODES
@@ -102,7 +104,7 @@ def test_orders_and_labels(study, result):
         expected = theory_scores(dataset, Point(width, temperature, 0))
         for found, layer in zip(scores_of(result, name), expected):
             np.testing.assert_allclose(found, layer)
-    for name in names[:-1]:
+    for name in names[:-3]:
         order = removal_order(scores_of(result, name))
         assert removed_heads(result, name) == list(order.removed)
     assert order_named(result, "theory") == names[0]
@@ -154,7 +156,7 @@ def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypat
         xr.open_zarr(study, group="pruning", chunks=None).load()
     # again, for other widths: the path outputs are found in the store
     monkeypatch.setattr("pathkernel_one_shot.task.episode_set", None)  # would fail if called
-    again = prune_study(study, widths=(40,), episodes=EPISODES, random=5, resamples=20)
+    again = prune_study(study, widths=(40,), episodes=EPISODES, sets=9, random=5, resamples=20)
     assert str(again["order"].values[0]) == "theory N=40"
     xr.testing.assert_identical(again["path_output"], result["path_output"])
     xr.testing.assert_identical(again["accuracy"][-2], result["accuracy"][-2])
@@ -333,7 +335,9 @@ def test_the_command(study, invoke, tmp_path):
     ):
         assert title in text
     accuracy = 100 * float(result["accuracy"].sel(order="trained", removed=1, test_set="mnist"))
-    assert f"{accuracy:.1f}±" in text
+    assert any(
+        row.split()[2:3] == [f"{accuracy:.1f}"] for row in text.splitlines() if "trained " in row
+    )
     removed = removed_heads(result, "theory N=40")[:2]
     pruned = read_checkpoint(out)
     assert pruned.about["removed_heads"] == [list(head) for head in removed]

@@ -9,6 +9,12 @@ from rich.console import Console
 
 from pathkernel_trained import pruning_figures as figures
 from pathkernel_trained import pruning_tables as tables
+from pathkernel_trained.head_games import (
+    AccuracyGame,
+    best_removals,
+    greedy_removals,
+    shapley_scores,
+)
 from pathkernel_trained.heads import removable_heads
 from pathkernel_trained.network import NetworkShape
 from pathkernel_trained.orders import compare_orders
@@ -32,17 +38,21 @@ def comparison(heads):
         return PathOutputs(heads, values, labels)
 
     validation = outputs()
+    game = AccuracyGame(validation)
     names = ("theory N=10", "theory N=100", "sampled N=10", "sampled N=100", "trained", "magnitude")
+    names += PREDICTIONS
     scores = {name: [generator.random(count) for count in heads] for name in names}
     scores |= {
         "gradient": gradient_scores(validation),
         "raw-gradient": gradient_scores(validation, normalised=False),
         "ablation": ablation_scores(validation),
+        "shapley": shapley_scores(game)[0],
     }
+    removals = {"greedy": greedy_removals(game), "best-of 200": best_removals(game, 200)}
     tests = {name: outputs() for name in TEST_SETS}
     shape = NetworkShape(len(heads), heads, 6, 3)
-    result = compare_orders(scores, tests, shape, 5, 4, random=3, resamples=20)
-    orders = len(scores) + 1
+    result = compare_orders(scores, tests, shape, 5, 4, removals=removals, random=3, resamples=20)
+    orders = result.sizes["order"]
     drop = np.stack([result["ablation_drop"] * factor for factor in (1, -1, 0.5)])
     study = labelled_orders(
         {
@@ -82,32 +92,38 @@ def result(request):
 def test_tables_fit_and_hold_every_head(result, are_documented):
     """Two widths with draws and 16 heads in 120 columns; what is not known is a dash."""
     heads = tuple(result.attrs["heads_per_layer"])
+    of_heads = list(tables.head_tables(result))
     shown = [
-        tables.head_table(result),
+        *of_heads,
+        tables.correlation_table(result),
+        tables.correlation_table(result, "kendall"),
         tables.single_head_table(result),
         tables.order_table(result),
         tables.accuracy_table(result),
-        tables.correlation_table(result),
-        tables.correlation_table(result, "kendall"),
+        *tables.difference_tables(result),
     ]
     lines = [text(table).splitlines() for table in shown]
     for table in lines:
         assert max(len(line.rstrip()) for line in table) <= 120
     removable = ["{}-{}".format(*head) for head in removable_heads(heads)]
     alone = [f"{layer}-1" for layer, count in enumerate(heads, 1) if count == 1]
-    cells = {line.split()[0]: line.split()[1:] for line in lines[0] if line.strip()}
+    of_theory, of_network = (
+        {line.split()[0]: line.split()[1:] for line in table if line.strip()} for table in lines[:2]
+    )
     for name in removable:
-        assert len(cells[name]) == 9
-        assert "-" not in cells[name]
+        assert len(of_theory[name]) == 7
+        assert len(of_network[name]) == 6, "none of those that go by no score"
+        assert "-" not in of_theory[name] + of_network[name]
     for name in alone:
-        assert cells[name].count("-") == 1, "of the ablation"
-    losses = {line.split()[0] for line in lines[1] if line.strip()}
+        assert of_network[name].count("-") == 1, "of the ablation"
+    correlations, single = lines[len(of_heads)], lines[len(of_heads) + 2]
+    losses = {line.split()[0] for line in single if line.strip()}
     assert losses >= set(removable)
     assert not losses & set(alone)
-    assert f"Over {len(removable)} heads." in " ".join(lines[4])
-    first = next(line for line in lines[4] if line.startswith(" theory N=10 "))
+    assert f"Over {len(removable)} heads." in " ".join(correlations)
+    first = next(line for line in correlations if line.startswith(" theory N=10 "))
     assert first.count("[") == 2, "no difference from itself"
-    assert next(line for line in lines[4] if line.startswith(" trained ")).count("[") == 4
+    assert next(line for line in correlations if line.startswith(" trained ")).count("[") == 4
     written = [table.data.as_json("pruning") for table in shown]
     assert are_documented(written)
     by_name = {table["name"]: table["rows"] for table in written}
@@ -162,7 +178,11 @@ def test_figures_show_every_head(result):
         for mark in axis.get_xticklabels()
     ]
     assert labels == [f"{la}-{h}" for la, count in enumerate(heads, 1) for h in range(1, count + 1)]
-    assert len(figures.accuracy(result).axes) == len(TEST_SETS)
+    drawn = figures.accuracy(result)
+    assert len(drawn.axes) == 2 * len(TEST_SETS)
+    shown = {entry.get_text() for entry in drawn.legends[0].get_texts()}
+    orders = {*map(str, result["order"].values)} - {"random"}
+    assert shown == {*orders, "random order ± sd", "best set of heads"}
 
 
 def test_the_grid_shows_both_correlations_over_widths_and_temperatures(result):
@@ -204,8 +224,39 @@ def test_no_best_set_is_drawn_where_none_is_known(result):
     for shown, expected in ((result, True), (unknown, False)):
         names = {entry.get_text() for entry in figures.accuracy(shown).legends[0].get_texts()}
         assert ("best set of heads" in names) == expected
-    rows = [
-        line for line in text(tables.accuracy_table(unknown)).splitlines() if line.count("±") > 2
-    ]
-    assert len(rows) == len(TEST_SETS) * result.sizes["removed"]
-    assert all(row.split()[-1] == "-" for row in rows)
+    cells = [line.split() for line in text(tables.accuracy_table(unknown)).splitlines()]
+    best = [row[1:] for row in cells if row[:1] == ["best"]]
+    assert best == [["-"] * result.sizes["removed"]] * len(TEST_SETS)
+
+
+def test_every_number_of_removals_stands_beside_the_first_order(result):
+    """Once, whether one table holds them or several; what is better is above 0."""
+    headings, found = [], {}
+    for table in tables.difference_tables(result):
+        rows = [line.split() for line in text(table).splitlines()]
+        place = next(place for place, row in enumerate(rows) if row[:2] == ["heads", "removed"])
+        headings += rows[place][2:]
+        for row in rows[place:]:
+            if row[:1] == ["greedy"]:
+                found.setdefault(len(headings), []).append(row[1:])
+    assert headings == [str(count) for count in result["removed"].values[1:]]
+    shown = [cell for rows in found.values() for cell in rows[1]]
+    ends = 100 * result["accuracy_difference_interval"].sel(
+        order="greedy", test_set=TEST_SETS[1], reference="first order"
+    ).isel(removed=slice(1, None))
+    lower, upper = ends.transpose("bound", "removed").values
+    assert shown == [f"{low:+.1f}..{high:+.1f}" for low, high in zip(lower, upper)]
+
+
+def test_what_lost_least_is_said_from_the_accuracies(result):
+    first, each, elsewhere = tables.advice_lines(result)
+    accuracy = 100 * result["accuracy"]
+    lost = accuracy.isel(removed=0) - accuracy.isel(removed=slice(1, None))
+    mean = lost.mean("removed").sel(test_set="omniglot")
+    weights = min(("trained", "magnitude"), key=lambda name: float(mean.sel(order=name)))
+    assert f"by {weights} ({mean.sel(order=weights):.1f}) with the weights alone" in first
+    assert f"; {mean.sel(order='random'):.1f} by a random order." in first
+    one = lost.sel(removed=1, test_set="omniglot", order=tables.orders_of(result))
+    least = one["order"].values[np.argmin(one.values)]
+    assert f"1: {least} ({one.min():.1f})" in each
+    assert all(name in elsewhere for name in TEST_SETS[1:])

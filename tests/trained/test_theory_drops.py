@@ -8,7 +8,7 @@ from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import PreparedData
 from pathkernel_trained.heads import every_head, kept_heads, removable_heads
-from pathkernel_trained.theory_drops import equilibrated, theory_drops
+from pathkernel_trained.theory_drops import equilibrated, error_scores, theory_drops
 
 HEADS, TEMPERATURE = (2, 3, 1), 0.2
 NETWORK = pk.Network(HEADS, 8, variances=1.2)
@@ -87,6 +87,39 @@ def test_losses_are_those_of_the_three_predictors(data, whole, drops):
                 error = lost.std() / np.sqrt(len(lost))
                 assert found["theory_drop_error"].item() == pytest.approx(error)
     assert len(np.unique(drops["theory_drop"].sel(test_set="near").values)) > 6
+
+
+def test_the_error_rises_on_validation_or_training_examples(data, whole, drops):
+    """And the scores of heads are how much it does."""
+    xi, y = data.xi, data.labels
+    new, labels = data.validation or (xi, y)
+    noise = TEMPERATURE * np.eye(len(y))
+    alpha = np.linalg.solve(total(xi, xi, whole.order_parameter) + noise, y)
+    head = (2, 3)
+    silent = np.where(through(head), 0, 1)
+    weights = whole.order_parameter * np.outer(silent, silent)
+    anew = np.linalg.solve(total(xi, xi, weights) + noise, y)
+    paths = np.flatnonzero(silent)
+    taken = drops["theory_drop_temperature"].sel(layer=2, head=3).item()
+    kept = NETWORK.keep_heads(kept_heads(HEADS, [head]))
+    part = pk.minimise_action(pk.PathKernels(xi[:, paths], y), kept, taken)
+    means = {
+        "silenced": total(new, xi, weights) @ anew,
+        "restricted": total(new, xi, weights) @ alpha,
+        "re-equilibrated": part.predict_mean(new[:, paths]),
+    }
+    before = np.mean((whole.predict_mean(new) - labels) ** 2)
+    scores = error_scores(drops, HEADS)
+    assert list(scores) == list(means)
+    for way, mean in means.items():
+        rise = np.mean((mean - labels) ** 2) - before
+        assert scores[way][1][2] == pytest.approx(rise, rel=1e-5)
+        assert np.isnan(scores[way][2]).all(), "the only head of its layer"
+    failed = drops.copy(deep=True)
+    failed["theory_error_rise"].loc[{"prediction": "re-equilibrated", "layer": 1, "head": 1}] = (
+        np.nan
+    )
+    assert list(error_scores(failed, HEADS)) == ["silenced", "restricted"]
 
 
 def test_what_there_is_not_is_not_known(drops):
