@@ -14,6 +14,7 @@ from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
 project = "pathkernel"
@@ -78,6 +79,7 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", _skip_aliases)
     app.connect("doctree-read", _label_equations)
     app.connect("doctree-read", _link_names)
+    app.connect("missing-reference", _by_another_name)
     app.connect("html-page-context", _finish_page, priority=900)  # after the theme
 
 
@@ -133,7 +135,7 @@ def _skip_aliases(
     app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
 ) -> bool | None:
     """Leave out names of types such as ``tuple[int, int]``, which have no signature."""
-    return True if isinstance(thing, types.GenericAlias) else None
+    return True if getattr(thing, "__origin__", None) is tuple else None
 
 
 def _mark_up(
@@ -172,6 +174,18 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
         link["refdoc"], link["refexplicit"] = app.env.docname, True
         literal.replace_self(link)
         link += literal
+
+
+def _by_another_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, words: nodes.Element
+) -> nodes.Element | None:
+    """Find what a package has from one of its modules, such as ``pathkernel_core.Network``."""
+    found = pydoc.locate(node["reftarget"]) if node.get("refdomain") == "py" else None
+    found = getattr(found, "fget", found)  # of a property
+    if not hasattr(found, "__qualname__"):
+        return None
+    target, python = f"{found.__module__}.{found.__qualname__}", env.domains.python_domain
+    return python.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, words)
 
 
 def _finish_page(

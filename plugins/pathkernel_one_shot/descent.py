@@ -79,7 +79,7 @@ def take_step(
     table : array, shape (n, 16, 64)
         Coordinates of the drawings.
     images, first_labels, labels : array, shape (P, 3), (P,) and (P,)
-        The episodes, see :class:`pathkernel_one_shot.task.Episodes`.
+        The episodes, see :class:`pathkernel_one_shot.tokens.Episodes`.
     optimiser : optax.GradientTransformation
         From :func:`make_optimiser`.
 
