@@ -66,6 +66,7 @@ logger = logging.getLogger(__name__)
 _EQUATION = re.compile(r"\bEq\. (\d+(?:(?:, | and |[-–])\d+)*)")
 _LINK = re.compile(r"\[([^]]*)\]\((?!https?:|#|<)([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r'(?<=<span class="pre">)[^<]+')
+_WIDE = re.compile('<div(?= class="(?:table-wrapper|output text_html))|<pre')
 _BREAK = re.compile(r"(?<=[_./])(?=\w)|(?<=[a-z])(?=[A-Z])")
 _NAME = re.compile(r"pathkernel(?:_\w+)?(?:\.\w+)+")
 
@@ -135,7 +136,7 @@ def _skip_aliases(
     app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object
 ) -> bool | None:
     """Leave out names of types such as ``tuple[int, int]``, which have no signature."""
-    return True if getattr(thing, "__origin__", None) is tuple else None
+    return True if getattr(thing, "__origin__", None) in (tuple, dict) else None
 
 
 def _mark_up(
@@ -193,7 +194,7 @@ def _finish_page(
 ) -> None:
     """Let the keyboard scroll what is wide, names break between words, and options not at all."""
     if body := context.get("body"):
-        body = re.sub('<div(?= class="table-wrapper)|<pre', r'\g<0> tabindex="0"', body)
+        body = _WIDE.sub(r'\g<0> tabindex="0"', body)
         body = _CODE.sub(lambda code: _BREAK.sub("<wbr>", code[0]), body)
         context["body"] = body.replace('<span class="pre">--', '<span class="pre option">--')
     if tree := context.get("furo_navigation_tree"):
