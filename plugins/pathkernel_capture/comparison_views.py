@@ -9,11 +9,11 @@ import xarray as xr
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from pathkernel_views import drawing
-from pathkernel_views.drawing import PALETTE, Look, across, curve, sheet
+from pathkernel_views.drawing import GREY, PALETTE, RANDOM, Look, across, curve, sheet
 from pathkernel_views.value_table import Column, shown, value_table
 
 _MARKERS = "os^vDPX<>"
+_COLOURS = [colour for colour in PALETTE if colour != GREY]  # which random orders have
 
 
 def every_table(result: xr.Dataset) -> Iterator[Table]:
@@ -122,9 +122,9 @@ def comparison_figure(
         for place, layer in enumerate(here["layer"].values):
             at = here.sel(layer=layer)
             known = at["score"].notnull().values
-            look = Look(PALETTE[place % len(PALETTE)], _MARKERS[place % len(_MARKERS)], "")
+            look = Look(_COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)], "")
             curve(left, at["score"].values[known], at["rise"].values[known], look, f"layer {layer}")
-        across(left, 0, Look(drawing.GREY, line=":"), linewidth=0.7)
+        across(left, 0, Look(GREY, line=":"), linewidth=0.7)
         left.set(xlabel=f"score: {names[0]}", ylabel="rise of the loss without the head")
         here = result.sel(quantity=quantity)
         counts, whole = [0, *here["removed"].values], float(here["whole"].mean())
@@ -132,12 +132,12 @@ def comparison_figure(
             here["random_measured"].mean("draw"), (0.025, 0.5, 0.975), axis=0
         )
         band = np.array([[0, *(middle - low)], [0, *(high - middle)]])
-        label = f"95 % of {here.sizes['random_order']} random orders"
+        label = f"{here.sizes['random_order']} random orders: median and 95 %"
         curve(
             right,
             np.array(counts),
             np.array([whole, *middle]),
-            drawing.RANDOM,
+            RANDOM,
             label,
             band,
             band=True,
@@ -145,7 +145,7 @@ def comparison_figure(
         for place, name in enumerate(names):
             at = here.sel(order=name)
             values = np.array([whole, *at["measured"].mean("draw").values])
-            look = Look(PALETTE[place % len(PALETTE)], _MARKERS[place % len(_MARKERS)])
+            look = Look(_COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)])
             curve(right, np.array(counts), values, look, name)
         right.set_xticks(counts)
         right.set(xlabel="heads off, lowest score first", ylabel=quantity)
