@@ -6,7 +6,7 @@ Needs beside pathkernel and PyTorch: ``pip install transformers`` and
     python examples/minilm.py
 
 prints tables, and writes what was measured into minilm.zarr and a figure into minilm.png. It takes
-an hour or more on one core; interrupted, it goes on where it stopped.
+three quarters of an hour of one core or more; interrupted, it goes on where it stopped.
 """
 
 from __future__ import annotations
