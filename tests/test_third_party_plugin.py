@@ -121,6 +121,7 @@ def test_its_result_is_a_command_and_is_shown_with_the_study(python, store):
     assert figure.is_file()
 
 
+@pytest.mark.slow  # its own tests, above, draw with it, too
 @pytest.mark.skipif(not SAMPLING, reason="needs the extra: pip install pathkernel[sampling]")
 def test_its_sampler_draws(python, store):
     few = ("--draws", "20", "--thin", "10", "--chains", "2", "--warm-up", "20")

@@ -23,7 +23,7 @@ from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
-from pathkernel_views.path_figures import _limit
+from pathkernel_views.path_figures import limit_diagonal
 from pathkernel_views.value_table import Column, value_table
 
 SMALL = ["run", "hidden-markov", "--examples", "10", "--test-examples", "20"]
@@ -169,7 +169,7 @@ def test_skip_connections(invoke, tmp_path):
     assert f"N = 10: {score:.2f}, -." in words
     assert (tmp_path / "hidden-markov-figures" / "head_scores.png").exists()
     limit, *_ = gp_order_parameters(Network((2, 2), 10, variances, skips=(0.7, None)))
-    np.testing.assert_allclose(_limit(found, 1), limit)
+    np.testing.assert_allclose(limit_diagonal(found), np.diag(limit))
     status, _, err = invoke("compare", "hidden-markov.zarr")
     assert status == 1
     assert err.startswith("Error: the study hidden-markov.zarr has skip connections, and the")
@@ -412,6 +412,7 @@ def run_to_its_end(start, arguments):
     assert process.exitcode == 0
 
 
+@pytest.mark.slow
 def test_killed_choice_goes_on_to_the_same_store(tmp_path, start):
     """A study at several temperatures, whose minimisations start from one another."""
     path, whole = tmp_path / "study.zarr", tmp_path / "whole.zarr"

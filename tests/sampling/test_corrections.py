@@ -188,6 +188,7 @@ def whole_tensors(action, remainder, observable, x):
     return total, change
 
 
+@pytest.mark.slow
 def test_whole_tensors_in_other_coordinates():
     """U_1 = u V Vᵀ with V = 1 + a lower triangle, in which c is not linear."""
     network = pk.Network((2,), (7.0, 5.0))
@@ -331,7 +332,7 @@ def predictor_given(u, network, xi, labels, new, temperature):
     ("network", "evidence_bound", "fraction"),
     [
         (pk.Network((2, 2), 20), 0.01, 0.1),
-        (pk.Network((2, 2), 80), 0.001, 0.03),
+        pytest.param(pk.Network((2, 2), 80), 0.001, 0.03, marks=pytest.mark.slow),
         (pk.Network((1,), 40, (1.1, 0.8, 1.3), outputs=2, skips=0.7), 0.01, 0.1),
     ],
     ids=["N=20", "N=80", "two outputs, skips"],

@@ -185,6 +185,7 @@ def test_the_collapsed_model_is_that_of_all_weights_with_the_projection_integrat
         np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_draws_of_all_models_agree():
     network = Network((2, 2), 5)
     xi, labels = examples(network)
