@@ -174,7 +174,7 @@ class Page:
             f'<button type="button" hidden data-table="{len(self._tables) - 1}" '
             f'data-name="{anchor}" aria-label="Download CSV of {_text(title)}">'
             "Download CSV</button>"
-            f'</div><div class="scroll" role="region" tabindex="0" aria-labelledby="{anchor}">'
+            f'</div><div class="scroll" role="group" tabindex="0" aria-labelledby="{anchor}">'
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}</div>"
         )
 

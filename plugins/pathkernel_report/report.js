@@ -307,7 +307,7 @@
       this.details = make("details", {}, make("summary", { textContent: "Values as a table" }));
       this.details.addEventListener("toggle", () => this.list());
       this.table = make("div", { className: "scroll", tabIndex: 0 });
-      this.table.setAttribute("role", "region");
+      this.table.setAttribute("role", "group");
       this.table.setAttribute("aria-label", `Values of ${chart.title}`);
       this.details.append(this.table);
       const save = make("button", { type: "button", textContent: "Download CSV" });
