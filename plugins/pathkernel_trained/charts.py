@@ -15,7 +15,13 @@ from pathkernel_trained.comparison_figures import known_points, trained_words
 from pathkernel_trained.comparison_tables import Shown
 from pathkernel_trained.heads import removable_heads
 from pathkernel_trained.orders import RANDOM
-from pathkernel_trained.pruning_tables import orders_of, reference_agreement, scored_orders
+from pathkernel_trained.pruning_tables import (
+    OF_THEORY,
+    kind_of_order,
+    orders_of,
+    reference_agreement,
+    scored_orders,
+)
 from pathkernel_trained.study_checkpoint import study_heads
 from pathkernel_views.chart import Chart, chart_data
 
@@ -42,11 +48,14 @@ def accuracy(result: xr.Dataset) -> Chart:
         "low": np.concatenate([middle - error, best], 1),
         "high": np.concatenate([middle + error, best], 1),
     }
-    labels = {
-        "test_set": result["test_set"].values.tolist(),
-        "order": [*names, _BEST],
-        "removed": result["removed"].values,
-    }
+    of_theory = [kind_of_order(name) in OF_THEORY for name in names[:-1]]
+    tests, panels, found = result["test_set"].values.tolist(), [], []
+    for group, held in (("theory's orders", True), ("the others", False)):
+        here = np.array([*(each is held for each in of_theory), True, True])[:, None]
+        panels += [f"{test_set}, {group}" for test_set in tests]
+        found.append({name: np.where(here, held, np.nan) for name, held in values.items()})
+    values = {name: np.concatenate([each[name] for each in found]) for name in values}
+    labels = {"test_set": panels, "order": [*names, _BEST], "removed": result["removed"].values}
     words = {"accuracy": "accuracy (%)", "removed": "heads removed", "test_set": "test set"}
     return Chart(
         "Accuracy as heads are removed",
@@ -101,7 +110,7 @@ def heads(result: xr.Dataset) -> Chart:
 def scores(result: xr.Dataset) -> Chart:
     """Score of every head by theory, samples and the trained network's weights."""
     kinds = ("theory", "sampled", "trained")
-    names = [name for name in orders_of(result) if name.partition(" ")[0] in kinds]
+    names = [name for name in scored_orders(result) if kind_of_order(name) in kinds]
     shown = result.sel(order=names)
     dims = ("layer", "head", "order")
     score = shown["score"].transpose(*dims).values

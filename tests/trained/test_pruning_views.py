@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 from rich.console import Console
 
+from pathkernel_trained import charts
 from pathkernel_trained import pruning_figures as figures
 from pathkernel_trained import pruning_tables as tables
 from pathkernel_trained.head_games import (
@@ -260,3 +261,21 @@ def test_what_lost_least_is_said_from_the_accuracies(result):
     least = one["order"].values[np.argmin(one.values)]
     assert f"1: {least} ({one.min():.1f})" in each
     assert all(name in elsewhere for name in TEST_SETS[1:])
+
+
+def test_charts_hold_the_numbers_of_the_comparison(result):
+    drawn = charts.pruning_charts(result)
+    given = {name: drawn[name]().data for name in ("accuracy", "heads", "scores")}
+    for test_set in result["test_set"].values.tolist():
+        for order in tables.orders_of(result):
+            of_theory = tables.kind_of_order(order) in tables.OF_THEORY
+            group = "theory's orders" if of_theory else "the others"
+            panel = f"{test_set}, {group}"
+            shown = given["accuracy"]["accuracy"].sel(test_set=panel, order=order)
+            wanted = 100 * result["accuracy"].sel(test_set=test_set, order=order)
+            np.testing.assert_array_equal(shown, wanted)
+    table = result["score"].sel(order="trained").transpose("layer", "head").values
+    layer, head = np.unravel_index(np.nanargmax(table), table.shape)
+    at = {"series": "trained", "layer": f"layer {layer + 1}", "head": str(head + 1)}
+    assert given["scores"]["score"].sel(at) == np.nanmax(table)
+    assert given["heads"]["score"].max("head").values == pytest.approx(1)
