@@ -211,7 +211,9 @@ def test_bad_options_are_named(options, message):
         HiddenMarkov(**options)
 
 
-@pytest.fixture(scope="module", params=["plain", "strong-noise-uniform"])
+@pytest.fixture(
+    scope="module", params=["plain", pytest.param("strong-noise-uniform", marks=pytest.mark.slow)]
+)
 def results(request):
     """Accuracies and order parameter at N = 10 and T = 0.01, for each seed."""
     found = []
