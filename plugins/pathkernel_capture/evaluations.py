@@ -68,7 +68,8 @@ class Evaluations:
         Raises
         ------
         ValueError
-            If the measure gives other shapes than it should, or values that the file contradicts.
+            If the measure gives other shapes than it should, values that are not finite, or
+            values that the file contradicts.
         """
         off = sorted(set(off))
         name = " ".join("{}-{}".format(*head) for head in off)
@@ -138,4 +139,10 @@ class Evaluations:
                 f"measure gives {shown} for {examples!r}, but must give the same quantities each "
                 "time, each of one value for every example, shape (P,), or (P, C) for C draws"
             )
-        return np.stack([each.reshape(len(each), -1) for each in arrays])
+        values = np.stack([each.reshape(len(each), -1) for each in arrays])
+        if wrong := np.count_nonzero(~np.isfinite(values)):
+            raise ValueError(
+                f"measure gives {wrong} of {values.size} values for {examples!r} that are NaN or "
+                f"infinite, with {len(off)} heads off; every example needs a finite one"
+            )
+        return values

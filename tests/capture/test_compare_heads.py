@@ -221,3 +221,7 @@ def test_refused(model):
             compare_heads(model, measure, wrong, **options, report=silent)
     with pytest.raises(ValueError, match=r"measure gives .*\(\).* one value for every example"):
         compare_heads(model, lambda name: measure(name)["loss"].mean(), {}, report=silent)
+    with pytest.raises(
+        ValueError, match=r"values for 'test' that are NaN or infinite, with 0 heads"
+    ):
+        compare_heads(model, lambda name: measure(name)["loss"] * np.nan, {}, report=silent)
