@@ -84,10 +84,12 @@ class Evaluations:
 
     def write(self) -> None:
         """Bring the file up to date, if there is one."""
-        if self._file is None:
+        if self._file is None or not any(self._known.values()):
             return
         arrays = {"quantities": np.array(self.quantities)}
         for examples, known in self._known.items():
+            if not known:  # stopped in the first measure of these examples
+                continue
             arrays[f"off {examples}"] = np.array(list(known))
             arrays[f"values {examples}"] = np.stack(list(known.values()))
         with replacing(self._file) as partial, open(partial, "wb") as stream:

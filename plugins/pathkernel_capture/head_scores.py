@@ -69,7 +69,9 @@ def gradient_scores(
             columns = losses.reshape(len(losses), -1).sum(dim=0)
             found = [torch.autograd.grad(each, factors, retain_graph=True) for each in columns]
             # examples do not see each other, so that each factor's gradient is its own example's
-            slopes = torch.stack([torch.cat(each, dim=1).abs().sum(dim=0) for each in found])
+            slopes = torch.stack(
+                [torch.cat(each, dim=1).abs().double().sum(dim=0) for each in found]
+            )
             total = total + slopes.double().cpu().numpy()
             examples += len(losses)
     if not examples:
