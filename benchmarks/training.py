@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from pathkernel_one_shot import layer_form, path_form
-from pathkernel_one_shot.descent import initial_state, make_optimiser
+from pathkernel_one_shot import layer_form
+from pathkernel_one_shot.descent import initial_state, loss_and_gradient, make_optimiser
 from pathkernel_one_shot.episodes import token_space
 from pathkernel_one_shot.presets import PRESETS
 from pathkernel_one_shot.tokens import label_vectors
@@ -38,17 +38,16 @@ def seconds(form: str, name: str, repetitions: int) -> list[float]:
     optimiser = make_optimiser(3e-4, 5e-5)
     state = initial_state(initial_weights(PRESETS[name].shape, 192, 0), optimiser)
 
-    def output(weights, coordinates):
-        if form == "paths":
-            return path_form.network_output(weights, space, coordinates)
-        return layer_form.network_output(weights, coordinates @ space.basis + space.offsets)
-
     @jax.jit
     def step(state, coordinates, labels):
         def loss(weights):
-            return jnp.mean((output(weights, coordinates) - labels) ** 2)
+            tokens = coordinates @ space.basis + space.offsets
+            return jnp.mean((layer_form.network_output(weights, tokens) - labels) ** 2)
 
-        gradient = jax.grad(loss)(state.weights)
+        if form == "paths":
+            _, gradient = loss_and_gradient(state.weights, space, coordinates, labels)
+        else:
+            gradient = jax.grad(loss)(state.weights)
         updates, inner = optimiser.update(gradient, state.optimiser, state.weights)
         return type(state)(optax.apply_updates(state.weights, updates), inner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -11,11 +12,18 @@ import numpy as np
 import optax
 
 from pathkernel_one_shot.episodes import episode_coordinates
-from pathkernel_one_shot.path_form import TokenSpace, network_output
+from pathkernel_one_shot.path_form import (
+    ExampleForms,
+    TokenSpace,
+    example_forms,
+    forms_output,
+    network_output,
+)
 from pathkernel_one_shot.tokens import Episodes
 from pathkernel_trained.network import Weights
 
 _AT_ONCE = 128  # episodes evaluated together
+_IN_CACHE = 16  # episodes whose attention and its gradient a core's cache holds
 
 
 class TrainingState(NamedTuple):
@@ -88,15 +96,52 @@ def take_step(
     (TrainingState, array)
         The next state, and the loss before the step.
     """
-
-    def loss_of(weights: Weights) -> jax.Array:
-        coordinates = episode_coordinates(table, images, first_labels)
-        return jnp.mean((network_output(weights, space, coordinates) - labels) ** 2)
-
-    loss, gradient = jax.value_and_grad(loss_of)(state.weights)
+    coordinates = episode_coordinates(table, images, first_labels)
+    loss, gradient = loss_and_gradient(state.weights, space, coordinates, labels)
     updates, optimiser_state = optimiser.update(gradient, state.optimiser, state.weights)
     weights = optax.apply_updates(state.weights, updates)
     return TrainingState(weights, optimiser_state), loss
+
+
+def loss_and_gradient(
+    weights: Weights, space: TokenSpace, coordinates: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, Weights]:
+    """Mean squared error of a batch, and its gradient with respect to the weights.
+
+    On a CPU the batch is taken in parts, which is twice as fast: the attention of one part does
+    not leave the cache. The weights are differentiated once, for the sum over all parts.
+
+    Parameters
+    ----------
+    weights : mapping of str to array
+    space : TokenSpace
+    coordinates : array, shape (P, M, D)
+        Coordinates of the tokens.
+    labels : array, shape (P,)
+
+    Returns
+    -------
+    (array, mapping of str to array)
+    """
+    episodes = len(labels)
+    forms, to_weights = jax.vjp(lambda weights: example_forms(weights, space), weights)
+
+    def squared_errors(forms: ExampleForms, coordinates: jax.Array, labels: jax.Array) -> jax.Array:
+        return jnp.sum((forms_output(forms, coordinates) - labels) ** 2) / episodes
+
+    batch = (coordinates, labels)
+    if jax.default_backend() != "cpu":
+        loss, gradient = jax.value_and_grad(squared_errors)(forms, *batch)
+        return loss, to_weights(gradient)[0]
+
+    def add_part(sums: Any, part: list[jax.Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, jax.value_and_grad(squared_errors)(forms, *part)), None
+
+    size = math.gcd(episodes, _IN_CACHE)
+    parts = [array.reshape(-1, size, *array.shape[1:]) for array in batch]
+    zero = jnp.zeros((), labels.dtype), jax.tree.map(jnp.zeros_like, forms)
+    (loss, gradient), _ = jax.lax.scan(add_part, zero, parts)
+    return loss, to_weights(gradient)[0]
 
 
 def evaluate(

@@ -37,6 +37,25 @@ class TokenSpace(NamedTuple):
     offsets: jax.Array
 
 
+class ExampleForms(NamedTuple):
+    """What the examples meet of the weights: neither N nor G is an axis of it.
+
+    Attributes
+    ----------
+    scores : list of L arrays, shape (D + M, H_ℓ, D + M)
+        Bilinear forms of the heads' scores: query on the left, key on the right; first the D
+        coordinates, then the M places.
+    coordinates : array, shape (n, D)
+        Products w_π · b_d with the basis.
+    places : array, shape (n, M)
+        Products w_π · e_t with the offsets.
+    """
+
+    scores: list[jax.Array]
+    coordinates: jax.Array
+    places: jax.Array
+
+
 def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
     """Output of the network as the sum over paths of w_π · ξ_π.
 
@@ -54,10 +73,21 @@ def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) 
     -------
     array, shape (P,)
     """
+    return forms_output(example_forms(weights, space), coordinates)
+
+
+def example_forms(weights: Weights, space: TokenSpace) -> ExampleForms:
+    """What the examples meet of the weights, the same for all of them."""
     along = path_weights(weights)
-    passed = path_attention(weights, space, coordinates)  # (P, M, n)
+    forms = score_forms(weights, space)
+    return ExampleForms(forms, along @ space.basis.T, along @ space.offsets.T)
+
+
+def forms_output(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
+    """Output for examples: arguments and result as for :func:`network_output`."""
+    passed = path_attention(forms, coordinates)  # (P, n, M)
     # w_π · x_t of every token: the same sum as with ξ, and no array of size (P, n, D)
-    seen = coordinates @ (space.basis @ along.T) + space.offsets @ along.T
+    seen = jnp.einsum("psd,nd->pns", coordinates, forms.coordinates) + forms.places
     return jnp.sum(passed * seen, axis=(1, 2))
 
 
@@ -73,44 +103,32 @@ def path_weights(weights: Weights) -> jax.Array:
     return product @ weights["projection"]
 
 
-def path_attention(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
-    """How much every token counts along every path, v^1_π(s) of Eq. 7, (P, M, n).
+def path_attention(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
+    """How much every token counts along every path, v^1_π(s) of Eq. 7, (P, n, M).
 
-    Parameters as for :func:`network_output`.
+    Parameters as for :func:`forms_output`.
     """
     examples, length, dimensions = coordinates.shape
-    # queries first, so that the softmax over keys runs along the last, contiguous axis
-    forms = [jnp.swapaxes(form, 1, 2) for form in score_forms(weights, space)]
-    passed = jnp.full((examples, length, 1), 1 / length, coordinates.dtype)
-    for form in reversed(forms):
-        varying, shared = form[:, :dimensions], form[:, dimensions:]
-        left = jnp.einsum("ptd,hdc->phtc", coordinates, varying[..., :dimensions])
+    # axes are in the order in which products of matrices read and leave them
+    passed = jnp.full((examples, 1, length), 1 / length, coordinates.dtype)
+    for form in reversed(forms.scores):
+        varying, shared = form[:dimensions], form[dimensions:]
+        left = jnp.einsum("ptd,dhc->pthc", coordinates, varying[..., :dimensions])
         left = left + shared[..., :dimensions]
-        scores = jnp.einsum("phtc,psc->phts", left, coordinates)
-        scores = scores + jnp.einsum("ptd,hds->phts", coordinates, varying[..., dimensions:])
+        scores = jnp.einsum("pthc,psc->pths", left, coordinates)
+        scores = scores + jnp.einsum("ptd,dhs->pths", coordinates, varying[..., dimensions:])
         attention = jax.nn.softmax(scores + shared[..., dimensions:], axis=-1)
-        passed = jnp.einsum("phts,ptn->pshn", attention, passed)
-        passed = passed.reshape(examples, length, -1)
+        passed = jnp.einsum("pnt,pths->phns", passed, attention)
+        passed = passed.reshape(examples, -1, length)
     return passed
 
 
 def score_forms(weights: Weights, space: TokenSpace) -> list[jax.Array]:
-    """Bilinear forms of the scores of all heads, in coordinates and places.
-
-    Parameters
-    ----------
-    weights : mapping of str to array
-    space : TokenSpace
-
-    Returns
-    -------
-    list of L arrays, shape (H_ℓ, D + M, D + M)
-        Key on the left, query on the right; first the D coordinates, then the M places.
-    """
+    """Bilinear forms of the scores of all heads, see :class:`ExampleForms`."""
     spanning = jnp.concatenate([space.basis, space.offsets])
     forms = []
     for layer_keys, layer_queries in zip(weights["keys"], weights["queries"]):
         keys = jnp.einsum("hgi,ci->hgc", layer_keys, spanning)
         queries = jnp.einsum("hgi,ci->hgc", layer_queries, spanning)
-        forms.append(jnp.einsum("hgc,hgd->hcd", keys, queries) / math.sqrt(keys.shape[1]))
+        forms.append(jnp.einsum("hgd,hgc->dhc", queries, keys) / math.sqrt(keys.shape[1]))
     return forms

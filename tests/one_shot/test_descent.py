@@ -51,7 +51,7 @@ def test_steps_are_those_of_adam_with_l2(data):
 
     value_and_gradients = jax.jit(jax.value_and_grad(loss))
     for step in range(3):
-        batch = TrainingEpisodes(12, 16, 0).at(step)
+        batch = TrainingEpisodes(12, 24, 0).at(step)  # taken in three parts
         batch_arrays = (batch.images, batch.first_labels, batch.labels)
         value, gradients = value_and_gradients(expected, *batch_arrays)
         for name, gradient in gradients.items():
