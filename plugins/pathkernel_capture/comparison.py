@@ -10,7 +10,7 @@ import xarray as xr
 from torch import nn
 
 from pathkernel_capture.comparison_layout import labelled_comparison
-from pathkernel_capture.evaluations import Evaluations, Measure
+from pathkernel_capture.evaluations import Evaluations, Measure, host_array
 from pathkernel_capture.head_scores import HeadScores
 from pathkernel_core.progress import Progress, Report
 from pathkernel_datasets.labelling import padded_rows
@@ -21,6 +21,7 @@ from pathkernel_trained.removal_games import sampled_shapley
 
 RANDOM_ORDERS, RESAMPLES = 200, 2000
 Values = Callable[..., np.ndarray]
+Scored = tuple[np.ndarray, np.ndarray | None]  # scores (C, H) and their errors
 
 
 def compare_heads(
@@ -56,7 +57,7 @@ def compare_heads(
         Scores of all heads by their names; heads of low scores are removed first. The first is
         compared with all others. (0, 0), the path through no head, is left out.
     removed : sequence of int, optional
-        How many heads are off; by default a quarter, half and three quarters of them.
+        How many heads are off; by default a quarter, half and three quarters of them, at least one.
     random : int
         Orders drawn at random, at least 2.
     shapley : int
@@ -66,7 +67,8 @@ def compare_heads(
         How many heads the greedy order takes at a time, those without which the mean loss is least
         when each is off beside all before; 0 for no such order.
     best_of : int
-        Of how many random sets the one of least mean loss is taken; at most ``random``; 0 for none.
+        Of how many random sets the one of least mean loss is taken: those that the first random
+        orders begin with, so at most ``random``; 0 for none.
     resamples : int
         Resamples of the bootstrap.
     seed : int
@@ -89,16 +91,18 @@ def compare_heads(
         If the model's attention is not known, or layers share their weights.
     ValueError
         If a score lacks a head or is not finite, a name is one of those above, a number is out of
-        range, or the measure's values have other shapes than they should.
+        range, the measure's values have other shapes than they should, or ``kept`` names a file of
+        another model or measure.
     """
     evaluate = Evaluations(model, measure, kept)
     heads = evaluate.heads
     counts = _counts(removed, len(heads))
-    if random < 2 or resamples < 1 or not 0 <= best_of <= random:
-        raise ValueError(
-            "random must be at least 2, resamples at least 1, and best_of at most random, but are "
-            f"{random}, {resamples} and {best_of}"
-        )
+    _check_numbers(random, resamples, shapley, greedy, best_of)
+    best_name = f"best of {best_of} random"
+    for name in scores:
+        if name in ("ablation", "Shapley", "greedy", best_name):
+            raise ValueError(f"scores holds {name!r}, which is computed here; rename it")
+    given = {name: _scores(name, own, heads) for name, own in scores.items()}
     with supervised(report, threads=None) as tell:
 
         def values(examples: str, off: Iterable[int] = ()) -> np.ndarray:
@@ -110,11 +114,10 @@ def compare_heads(
         try:
             whole = values("test")
             draws = whole.shape[-1]
-            table = {name: (_scores(name, own, heads, draws), None) for name, own in scores.items()}
-            for name, own in _own_scores(values, len(heads), max(counts), shapley, greedy, seed):
-                if name in table:
-                    raise ValueError(f"scores holds {name!r}, which is computed here; rename it")
-                table[name] = own
+            table: dict[str, Scored] = {
+                name: (_each_draw(name, own, draws), None) for name, own in given.items()
+            }
+            table |= _own_scores(values, len(heads), max(counts), shapley, greedy, seed)
             generator = np.random.default_rng(seed)
             drawn = np.array([generator.permutation(len(heads)) for _ in range(random)])
             off = {
@@ -123,7 +126,7 @@ def compare_heads(
             }
             if best_of:
                 best = [_best(values, drawn[:best_of, :count]) for count in counts]
-                off[f"best of {best_of} random"] = [[own] * draws for own in best]
+                off[best_name] = [[own] * draws for own in best]
             lost = np.stack([values("test", [head])[0] for head in range(len(heads))]) - whole[0]
             measured = _each(values, off)
             at_random = np.array(
@@ -181,7 +184,9 @@ def compare_heads(
 
 
 def _counts(removed: Sequence[int] | None, heads: int) -> list[int]:
-    counts = [heads * part // 4 for part in (1, 2, 3)] if removed is None else list(removed)
+    if removed is None:
+        return sorted({max(1, heads * part // 4) for part in (1, 2, 3)})
+    counts = list(removed)
     if not counts or counts != sorted(set(counts)) or not 1 <= counts[0] <= counts[-1] <= heads:
         raise ValueError(
             f"removed must be growing numbers of the model's {heads} heads, but is {removed}"
@@ -189,23 +194,51 @@ def _counts(removed: Sequence[int] | None, heads: int) -> list[int]:
     return counts
 
 
-def _scores(name: str, own: HeadScores, heads: Sequence[Head], draws: int) -> np.ndarray:
-    """Scores (C, H), the same for every draw if there is one number a head."""
+def _check_numbers(random: int, resamples: int, shapley: int, greedy: int, best_of: int) -> None:
+    if random < 2 or resamples < 1 or not 0 <= best_of <= random:
+        raise ValueError(
+            "random must be at least 2, resamples at least 1, and best_of at most random, but are "
+            f"{random}, {resamples} and {best_of}"
+        )
+    if (shapley and (shapley < 4 or shapley % 2)) or greedy < 0:
+        raise ValueError(
+            "shapley must be 0, or even and at least 4, and greedy not negative, but are "
+            f"{shapley} and {greedy}"
+        )
+
+
+def _scores(name: str, own: HeadScores, heads: Sequence[Head]) -> np.ndarray:
+    """Scores (C, H) of C draws, or of one that counts for all."""
     missing = [head for head in heads if head not in own]
     if missing:
         raise ValueError(f"scores[{name!r}] lacks (layer, head) = {missing[0]}; score every head")
-    table = np.array([np.asarray(own[head], dtype=float) for head in heads]).T
-    if table.ndim > 2 or (table.ndim == 2 and len(table) != draws) or np.isnan(table).any():
+    each = [host_array(own[head]) for head in heads]
+    try:
+        table = np.array(np.broadcast_arrays(*each, np.empty(1))[:-1]).T
+    except ValueError:
+        table = np.array(np.nan)
+    if table.ndim != 2 or not np.isfinite(table).all():
+        shapes = sorted({values.shape for values in each})
+        raise ValueError(
+            f"scores[{name!r}] must hold a finite number for every head, or one for each draw, but "
+            f"has shapes {', '.join(map(str, shapes))} and "
+            f"{sum(np.count_nonzero(~np.isfinite(values)) for values in each)} that are not finite"
+        )
+    return table
+
+
+def _each_draw(name: str, table: np.ndarray, draws: int) -> np.ndarray:
+    if len(table) not in (1, draws):
         raise ValueError(
             f"scores[{name!r}] must hold a number for every head, or one for each of {draws} "
-            f"draws, and no NaN, but has shape {table.T.shape}"
+            f"draws of the measure, but has {len(table)}"
         )
-    return np.broadcast_to(table, (draws, len(heads)))
+    return np.broadcast_to(table, (draws, table.shape[1]))
 
 
 def _own_scores(
     values: Values, heads: int, most: int, shapley: int, greedy: int, seed: int
-) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray | None]]]:
+) -> Iterator[tuple[str, Scored]]:
     """Scores (C, H) that ask the model on validation examples, and their errors, by name."""
     whole = values("validation")[0]
     lost = np.array([values("validation", [head])[0] - whole for head in range(heads)])

@@ -65,7 +65,7 @@ VARIABLES = (
     Variable(
         "random_as_good",
         (*_MEASURED, "draw"),
-        "share of the random orders that are at least as good",
+        "share of the random orders that are at least as good; the best of some is one of them",
     ),
 )
 """What a comparison holds."""

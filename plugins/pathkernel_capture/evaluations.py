@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
+import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.families import attention_modules
@@ -24,7 +29,7 @@ outputs that share the forward pass. Or it gives a mapping of such arrays by the
 the loss, which is better the smaller it is, then what is better the larger it is, such as
 ``{"loss": …, "accuracy": …}``. Tensors or arrays."""
 
-_WRITE_EVERY = 60.0  # seconds
+_WRITE_EVERY = 60.0  # seconds, and so much more that writing takes little of them
 _ROUNDING = 0.01  # mean change of values by another number of threads, at most; relative
 
 
@@ -49,6 +54,13 @@ class Evaluations:
         What is measured, once it was.
     passes : int
         How often the measure was called.
+
+    Raises
+    ------
+    CaptureError
+        If the model's attention is not known.
+    ValueError
+        If the file is of another model or of another kind, or its folder does not exist.
     """
 
     def __init__(self, model: nn.Module, measure: Measure, kept: str | os.PathLike | None = None):
@@ -57,10 +69,12 @@ class Evaluations:
         self.quantities: tuple[str, ...] = ()
         self.passes = 0
         self._known: dict[str, dict[str, np.ndarray]] = {}  # of examples, then of heads off
-        self._file, self._unchecked = None if kept is None else Path(kept), set[str]()
-        if self._file is not None and self._file.exists():
+        self._unchecked = set[str]()
+        self._file = None if kept is None else Path(kept)
+        if self._file is not None:
+            self._digest = _digest(model)
             self._read(self._file)
-        self._written = time.monotonic()
+        self._due = time.monotonic() + _WRITE_EVERY
 
     def __call__(self, examples: str, off: Iterable[Head] = ()) -> np.ndarray:
         """Values without some heads, (Q, P, C): quantities, examples, and draws.
@@ -72,74 +86,93 @@ class Evaluations:
             values that the file contradicts.
         """
         off = sorted(set(off))
-        name = " ".join("{}-{}".format(*head) for head in off)
-        known = self._known.setdefault(examples, {})
+        name = " ".join(f"{layer}-{head}" for layer, head in off)
         if examples in self._unchecked:
             self._check(examples)
+        known = self._known.setdefault(examples, {})
         if name not in known:
             known[name] = self._measured(examples, off)
-            if time.monotonic() - self._written > _WRITE_EVERY:
+            if time.monotonic() > self._due:
                 self.write()
         return known[name]
 
     def write(self) -> None:
-        """Bring the file up to date, if there is one."""
+        """Bring the file up to date, if there is one; warn if it cannot be written."""
         if self._file is None or not any(self._known.values()):
             return
-        arrays = {"quantities": np.array(self.quantities)}
+        started = time.monotonic()
+        arrays = {"model": np.array(self._digest), "quantities": np.array(self.quantities)}
         for examples, known in self._known.items():
             if not known:  # stopped in the first measure of these examples
                 continue
             arrays[f"off {examples}"] = np.array(list(known))
             arrays[f"values {examples}"] = np.stack(list(known.values()))
-        with replacing(self._file) as partial, open(partial, "wb") as stream:
-            np.savez_compressed(stream, **arrays)
-        self._written = time.monotonic()
+        try:
+            with replacing(self._file) as partial, open(partial, "wb") as stream:
+                np.savez_compressed(stream, **arrays)
+        except OSError as error:  # what was measured is still here
+            warnings.warn(f"evaluations are not kept: {error}", RuntimeWarning, stacklevel=2)
+        now = time.monotonic()
+        self._due = now + max(_WRITE_EVERY, 20 * (now - started))
 
     def _read(self, file: Path) -> None:
-        with np.load(file, allow_pickle=False) as arrays:
-            self.quantities = tuple(arrays["quantities"].tolist())
-            for key in arrays.files:
-                if key.startswith("off "):
-                    examples = key.removeprefix("off ")
-                    values = arrays[f"values {examples}"]
-                    self._known[examples] = dict(zip(arrays[key].tolist(), values))
+        if not file.parent.is_dir():
+            raise ValueError(f"kept names a file in {file.parent}, which is no folder; make it")
+        if not file.exists():
+            return
+        try:
+            digest, self.quantities, self._known = _held(file)
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(
+                f"{file} is no file in which compare_heads keeps its evaluations; name another file"
+            ) from error
+        if digest != self._digest:
+            raise ValueError(f"{file} holds values of another model; name another file")
         self._unchecked = set(self._known)
 
     def _check(self, examples: str) -> None:
-        """Compare the model with the one of which the file holds values."""
-        self._unchecked.remove(examples)
-        held, found = self._known[examples].get(""), self._measured(examples, [])
-        if held is not None and (
-            held.shape != found.shape or np.mean(abs(found - held)) > _ROUNDING * np.mean(abs(held))
+        """Compare the measure with the one of which the file holds values."""
+        name, held = next(iter(self._known[examples].items()))
+        off = [
+            (int(layer), int(head))
+            for layer, _, head in (each.partition("-") for each in name.split())
+        ]
+        quantities, found = self._measure_once(examples, off)
+        if (
+            quantities != self.quantities
+            or found.shape != held.shape
+            or (abs(found - held).mean(axis=1) > _ROUNDING * abs(held).mean(axis=1)).any()
         ):
             raise ValueError(
-                f"{self._file} holds values of another model, measure or set {examples!r} of "
-                "examples; name another file"
+                f"{self._file} holds values of another measure or set {examples!r} of examples; "
+                "name another file"
             )
+        self._unchecked.remove(examples)
 
     def _measured(self, examples: str, off: list[Head]) -> np.ndarray:
+        quantities, values = self._measure_once(examples, off)
+        others = next(iter(self._known[examples].values()), values)
+        if quantities != (self.quantities or quantities) or values.shape != others.shape:
+            raise ValueError(
+                f"measure gives {', '.join(quantities)} of shape {values.shape[1:]} for "
+                f"{examples!r} with {len(off)} heads off, but gave {', '.join(self.quantities)} of "
+                f"shape {others.shape[1:]} before; it must give the same each time"
+            )
+        self.quantities = quantities
+        return values
+
+    def _measure_once(self, examples: str, off: list[Head]) -> tuple[tuple[str, ...], np.ndarray]:
         self.passes += 1
         with evaluating(self._model), heads_off(self._model, off):
             found = self._measure(examples)
         named = found if isinstance(found, Mapping) else {"loss": found}
-        arrays = [
-            np.asarray(each.cpu() if isinstance(each, Tensor) else each, dtype=float)
-            for each in named.values()
-        ]
-        self.quantities = self.quantities or tuple(named)
-        whole = self._known.get(examples, {}).get("")
+        arrays = list(map(host_array, named.values()))
         shapes = {each.reshape(len(each), -1).shape if each.ndim else () for each in arrays}
-        if (
-            tuple(named) != self.quantities
-            or len(shapes) != 1
-            or any(each.ndim not in (1, 2) for each in arrays)
-            or (whole is not None and whole.shape[1:] not in shapes)
-        ):
+        if len(shapes) != 1 or any(each.ndim not in (1, 2) for each in arrays):
             shown = {name: each.shape for name, each in zip(named, arrays)}
             raise ValueError(
-                f"measure gives {shown} for {examples!r}, but must give the same quantities each "
-                "time, each of one value for every example, shape (P,), or (P, C) for C draws"
+                f"measure gives {shown} for {examples!r}, but must give one value for every "
+                "example, shape (P,), or (P, C) for C draws, the same of all quantities"
             )
         values = np.stack([each.reshape(len(each), -1) for each in arrays])
         if wrong := np.count_nonzero(~np.isfinite(values)):
@@ -147,4 +180,35 @@ class Evaluations:
                 f"measure gives {wrong} of {values.size} values for {examples!r} that are NaN or "
                 f"infinite, with {len(off)} heads off; every example needs a finite one"
             )
-        return values
+        return tuple(named), values
+
+
+def host_array(values: Any) -> np.ndarray:
+    """Numbers of any kind as a float64 array: also tensors of any device and precision."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double().numpy()
+    return np.asarray(values, dtype=float)
+
+
+def _digest(model: nn.Module) -> str:
+    """Of all parameters and buffers, by their names."""
+    digest = hashlib.sha256()
+    for name, held in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {held.dtype} {tuple(held.shape)} ".encode())
+        digest.update(held.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _held(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
+    """Digest of the model, quantities and values of a file; whatever np.load raises of another."""
+    with np.load(file, allow_pickle=False) as arrays:
+        quantities = tuple(map(str, arrays["quantities"]))
+        known = {}
+        for key in arrays.files:
+            if key.startswith("off "):
+                examples = key.removeprefix("off ")
+                values = np.asarray(arrays[f"values {examples}"], dtype=float)
+                if values.ndim != 4 or not len(values) or values.shape[1] != len(quantities):
+                    raise ValueError(f"values of {examples} have shape {values.shape}")
+                known[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
+        return str(arrays["model"]), quantities, known

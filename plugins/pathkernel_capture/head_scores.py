@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
+from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import open_to_capture
@@ -69,10 +70,8 @@ def gradient_scores(
             columns = losses.reshape(len(losses), -1).sum(dim=0)
             found = [torch.autograd.grad(each, factors, retain_graph=True) for each in columns]
             # examples do not see each other, so that each factor's gradient is its own example's
-            slopes = torch.stack(
-                [torch.cat(each, dim=1).abs().double().sum(dim=0) for each in found]
-            )
-            total = total + slopes.double().cpu().numpy()
+            slopes = [[np.abs(host_array(layer)).sum(axis=0) for layer in each] for each in found]
+            total = total + np.array([np.concatenate(each) for each in slopes])
             examples += len(losses)
     if not examples:
         raise ValueError("batches must hold at least one batch")

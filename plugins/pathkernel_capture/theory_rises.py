@@ -33,7 +33,8 @@ def theory_rises(
     Returns
     -------
     dict of str to dict of (layer, head) to float
-        By the model's heads. NaN for the only head of a layer, and where a minimisation fails.
+        By the model's heads. Without the only head of a layer there is no path left, and the
+        predictor is 0. NaN where there are skips beside that head, and where a minimisation fails.
 
     Raises
     ------
@@ -55,7 +56,11 @@ def theory_rises(
     rises = {way: [np.full(count, np.nan) for count in network.heads] for way in ways}
     whole = np.mean((fixed.restricted(validation.xi) - validation.labels) ** 2)
     for layer, head in every_head(network.heads):
-        if network.heads[layer - 1] < 2 or train.members[layer - 1][head - 1] == (0, 0):
+        if train.members[layer - 1][head - 1] == (0, 0):
+            continue
+        if network.heads[layer - 1] == 1:
+            for own in rises.values() if not train.skips else ():
+                own[layer - 1][head - 1] = np.mean(validation.labels**2) - whole
             continue
         kept = kept_heads(network.heads, [(layer, head)])
         paths = network.paths_through(kept)

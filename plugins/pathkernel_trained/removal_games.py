@@ -92,7 +92,9 @@ def sampled_shapley(
     Returns
     -------
     values, errors : arrays, shape (H,)
-        The values' sum is the worth of all less that of none, without error.
+        The values' sum is the worth of all less that of none, without error. An interval takes
+        Student's t with ``permutations / 2 − 1`` degrees of freedom, since so few pairs of orders
+        tell the error: of 95 %, 3.2 errors either way for 8 orders, 2.3 for 20. Four tell none.
 
     Raises
     ------

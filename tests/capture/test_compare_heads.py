@@ -184,9 +184,53 @@ def test_kept_values_are_not_measured_again(model, result, kept):
     assert sorted(calls) == ["test", "validation"]  # of the whole model, to compare
     assert again.identical(result)
     other = Attentive()
-    nn.init.normal_(other.readouts)
-    with pytest.raises(ValueError, match=r"off\.npz holds values of another model, measure or set"):
+    with torch.no_grad():
+        other.readouts[0, 0] += 1e-6
+    with pytest.raises(ValueError, match=r"off\.npz holds values of another model; name another"):
         compare_heads(other, measure_of(other), scores(), kept=kept, report=silent)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda found: {"error": found["loss"], "accuracy": found["accuracy"]},
+        lambda found: found | {"loss": found["loss"] + torch.tensor([0.0, 0.05])},
+        lambda found: found | {"accuracy": found["accuracy"].roll(1, dims=0)},
+        lambda found: {name: each[:-1] for name, each in found.items()},
+    ],
+    ids=["names", "a draw", "order", "fewer"],
+)
+def test_values_of_another_measure_are_refused(model, kept, result, changed):
+    measure = measure_of(model)
+    with pytest.raises(ValueError, match=r"holds values of another measure or set 'test'"):
+        compare_heads(
+            model, lambda name: changed(measure(name)), scores(), kept=kept, report=silent
+        )
+
+
+def test_files_that_are_none_of_evaluations(model, tmp_path):
+    def refused(words):
+        with pytest.raises(ValueError, match=words):
+            compare_heads(model, pytest.fail, {}, kept=file, report=silent)
+
+    file = tmp_path / "none" / "off.npz"
+    refused("kept names a file in .*none, which is no folder; make it")
+    file = tmp_path / "off.npz"
+    np.savez(file, quantities=np.array(["loss"]), model=np.array("x"), **{"off test": [""]})
+    whole = file.read_bytes()
+    np.save(tmp_path / "one.npy", np.ones(3))
+    for content in (whole, whole[:-9], b"text", b"", (tmp_path / "one.npy").read_bytes()):
+        file.write_bytes(content)
+        refused(r"off\.npz is no file in which compare_heads keeps its evaluations")
+
+
+def test_what_is_measured_outlives_a_file_that_cannot_be_written(model, tmp_path, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathkernel_capture.evaluations.replacing", full)
+    with pytest.warns(RuntimeWarning, match="evaluations are not kept: .*No space left"):
+        compare_heads(model, measure_of(model), {}, random=2, kept=tmp_path / "off.npz")
 
 
 def test_views(result):
@@ -207,18 +251,44 @@ def test_views(result):
     np.testing.assert_allclose(drawn["one"][:2], [whole, value])
 
 
+@pytest.mark.parametrize("heads", [2, 3])
+def test_models_of_few_heads(heads):
+    model = Attentive()
+    model.attention = nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True).double()
+    found = compare_heads(model, measure_of(model), {}, random=2, report=silent)
+    assert list(found["removed"].values) == [1, 2][: heads - 1]
+
+
+def test_scores_of_any_kind(model):
+    """Numbers beside arrays, tensors of low precision with gradients."""
+    mixed = {head: torch.tensor([head[1], 2.0], dtype=torch.bfloat16) for head in EVERY}
+    mixed = {head: each.requires_grad_() for head, each in mixed.items()} | {(1, 1): 7}
+    found = compare_heads(model, measure_of(model), {"mixed": mixed}, random=2, report=silent)
+    expected = [[7, 2, 3, 4, 5, 6], [7, 2, 2, 2, 2, 2]]
+    np.testing.assert_array_equal(found["score"].sel(order="mixed", layer=1), expected)
+
+
 def test_refused(model):
     measure = measure_of(model)
     whole = dict.fromkeys(EVERY, 1.0)
     for wrong, options, words in (
         ({"mine": {(1, 1): 1.0}}, {}, r"scores\['mine'\] lacks \(layer, head\) = \(1, 2\)"),
-        ({"mine": whole | {(1, 3): np.nan}}, {}, "and no NaN"),
+        ({"mine": whole | {(1, 3): np.nan}}, {}, r"finite .* shapes \(\) and 1 that are not"),
+        ({"mine": whole | {(1, 3): np.inf}}, {}, "1 that are not finite"),
+        ({"mine": whole | {(1, 3): [1, 2], (1, 4): [1, 2, 3]}}, {}, r"shapes \(\), \(2,\), \(3,\)"),
+        ({"mine": dict.fromkeys(EVERY, np.ones((2, 2)))}, {}, r"shapes \(2, 2\)"),
         ({"ablation": whole}, {}, "'ablation', which is computed here"),
+        ({"best of 5 random": whole}, {"best_of": 5}, "which is computed here"),
         ({"mine": whole}, {"removed": (7,)}, "growing numbers of the model's 6 heads"),
         ({"mine": whole}, {"random": 1}, "random must be at least 2"),
+        ({"mine": whole}, {"shapley": 5}, "shapley must be 0, or even and at least 4"),
+        ({"mine": whole}, {"greedy": -1}, "greedy not negative, but are 0 and -1"),
     ):
         with pytest.raises(ValueError, match=words):
-            compare_heads(model, measure, wrong, **options, report=silent)
+            compare_heads(model, pytest.fail, wrong, **options, report=silent)
+    wrong = {head: [1.0, 2.0, 3.0] for head in EVERY}
+    with pytest.raises(ValueError, match=r"one for each of 2 draws of the measure, but has 3"):
+        compare_heads(model, measure, {"mine": wrong}, report=silent)
     with pytest.raises(ValueError, match=r"measure gives .*\(\).* one value for every example"):
         compare_heads(model, lambda name: measure(name)["loss"].mean(), {}, report=silent)
     with pytest.raises(

@@ -71,6 +71,18 @@ def test_rises_are_those_of_the_three_predictors(members, skips):
     assert set(fixed) == {"restricted", "silenced"}
 
 
+def test_nothing_is_predicted_without_the_only_head_of_a_layer():
+    members = (((1, 1),), ((2, 1), (2, 2)))
+    train, new = captured(members, seed=0), captured(members, seed=1)
+    network = pk.Network(train.heads, 6)
+    problem = pk.PathKernels(train.xi, train.labels)
+    solution = pk.minimise_action(problem, network, TEMPERATURE)
+    whole = np.mean((solution.predict_mean(new.xi) - new.labels) ** 2)
+    for rises in theory_rises(train, new, solution).values():
+        assert rises[1, 1] == pytest.approx(np.mean(new.labels**2) - whole, abs=1e-8)
+        assert np.isfinite([rises[2, 1], rises[2, 2]]).all()
+
+
 def test_refused():
     train = captured(SIDE_BY_SIDE)
     problem = pk.PathKernels(train.xi, train.labels)

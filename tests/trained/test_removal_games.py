@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import t as student
 
 from pathkernel_trained.removal_games import (
     best_of,
@@ -90,6 +91,17 @@ def test_sampled_values_are_the_exact_ones_within_their_errors():
     assert np.mean(np.square(deviations)) == pytest.approx(1, abs=0.25)
     assert abs(np.mean(deviations)) < 0.2
     assert max(calls) <= 2**6, "no coalition twice"
+
+
+@pytest.mark.parametrize("permutations", [8, 20])
+def test_intervals_of_few_orders_are_those_of_students_t(permutations):
+    worths, worth = made_up_game(10, 1)
+    exact, inside = exact_shapley(worths, 10), []
+    reach = student.ppf(0.975, permutations // 2 - 1)
+    for seed in range(300):
+        values, errors = sampled_shapley(worth, 10, permutations, np.random.default_rng(seed))
+        inside.append(abs(values - exact) < reach * errors)
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.03)
 
 
 def test_orders_forwards_and_backwards_leave_no_error_in_pairs():
