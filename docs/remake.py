@@ -59,7 +59,11 @@ NETWORKS = {  # shipped network: options of its study
     "2-4-512-128-seed1": ("--seed", "0-4", "--widths", "10,100"),
     "2-4-512-128-seed2": ("--seed", "0-4", "--widths", "10,100"),
     "3-3-512-170": ("--seed", "0-2", "--widths", "10,100,10000"),
+    "3-3-512-170-seed1": ("--seed", "0-2", "--widths", "10,100"),
+    "3-3-512-170-seed2": ("--seed", "0-2", "--widths", "10,100"),
     "2-8-512-64": ("--seed", "0-2", "--widths", "10,100,10000"),
+    "2-8-512-64-seed1": ("--seed", "0-2", "--widths", "10,100"),
+    "2-8-512-64-seed2": ("--seed", "0-2", "--widths", "10,100"),
 }
 
 
@@ -259,18 +263,31 @@ def pruned(network: str) -> str:
 
 
 def orders_compared() -> str:
-    """Points lost on unseen characters, mean over all numbers of removals, by order and network."""
-    lost = {}
-    for network in NETWORKS:
-        found = pruning(network).isel(test_set=0)
-        curves = [(str(at["order"].item()), at.values) for at in found["accuracy"]]
-        for name, values in (*curves, ("best", found["best_accuracy"].values)):
-            lost.setdefault(name, {})[network] = 100 * np.mean(values[0] - values[1:])
-    rows = [["order", *(f"`{network}`" for network in NETWORKS)]]
-    for name, values in lost.items():
-        cells = [f"{values[network]:.1f}" if network in values else "" for network in NETWORKS]
-        rows.append([name, *cells])
+    """Points lost on unseen characters, mean over all numbers of removals, by order."""
+    lost = {network: _points_lost(network) for network in NETWORKS}
+    rows = [["order", *(f"`{shape}`" for shape in SHAPES)]]
+    for name in lost[MAIN]:
+        held = [[lost[network].get(name) for network in _trainings(shape)] for shape in SHAPES]
+        rows.append([name, *(_spread(values, 1) if None not in values else "" for values in held)])
     return table(rows)
+
+
+def _points_lost(network: str) -> dict[str, float]:
+    """The same of one network, as it is removed by every order."""
+    found = pruning(network).isel(test_set=0)
+    curves = [(str(at["order"].item()), at.values) for at in found["accuracy"]]
+    curves.append(("best", found["best_accuracy"].values))
+    return {name: float(100 * np.mean(values[0] - values[1:])) for name, values in curves}
+
+
+def _trainings(shape: str) -> list[str]:
+    return [name for name in NETWORKS if name.startswith(shape)]
+
+
+def _spread(values: Sequence[float], digits: int, sign: str = "-") -> str:
+    """Mean of trainings, and in brackets each of them, the lowest first."""
+    mean, *each = (f"{value:{sign}.{digits}f}" for value in (np.mean(values), *sorted(values)))
+    return f"{mean} ({', '.join(each)})"
 
 
 def choices(store: str) -> str:
@@ -335,23 +352,66 @@ def networks() -> str:
     heading += ["MNIST", "correlation of U with the trained one", "off the diagonal"]
     rows = [[*heading, "head scores", "rank correlation of scores with the accuracy lost"]]
     for name in NETWORKS:
-        found = gains(open_store(images(name)).load()).sel(width=10)
-        at = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
-        removed = pruning(name).isel(test_set=0)
-        order = removed["rank_correlation"].isel(order=0).sel(coefficient="spearman")
-        cells = [_gain(found.sel(test_set=which))[1] for which in found["test_set"].values]
-        statistics = (COMPARED[key] for key in ("all of U", "off diag.", "head scores"))
+        gain, at, removed = _of_network(name)
+        cells = [_gain(gain.sel(test_set=which))[1] for which in gain["test_set"].values]
         rows.append(
             [
                 name,
                 str(at.sizes["path"]),
                 fraction(float(removed["accuracy"].isel(order=0).sel(removed=0))),
                 *cells,
-                *(_agreement(at, statistic) for statistic in statistics),
-                fraction(float(order), 2),
+                *(_agreement(at, statistic) for statistic in AGREEMENTS),
+                fraction(_rank_correlation(removed), 2),
             ]
         )
     return table(rows)
+
+
+def shapes() -> str:
+    """The same over the trainings of every shape, and what heads removed cost."""
+    found = [[_figures(name) for name in _trainings(shape)] for shape in SHAPES]
+    rows = [["", *(f"`{shape}`" for shape in SHAPES)]]
+    for name in found[0][0]:
+        digits, sign = 2 if "correlation" in name else 1, "+" if "gain" in name else "-"
+        held = [[own[name] for own in trainings] for trainings in found]
+        rows.append([name, *(_spread(values, digits, sign) for values in held)])
+    return table(rows)
+
+
+def _figures(network: str) -> dict[str, float]:
+    """Figures of a network by what they are."""
+    gain, at, removed = _of_network(network)
+    lost, tests = _points_lost(network), gain["test_set"].values
+    agreeing = at["agreement"].sel(statistic=list(AGREEMENTS)).values
+    with_trained = ("U", "U off the diagonal", "head scores")
+    lost_by = {
+        "by the theory's scores": "theory N=10",
+        "at random": "random",
+        "by raw gradients": "raw-gradient",
+        "the best of 200 sets": "best-of 200",
+    }
+    found = {"test accuracy, %": 100 * removed["accuracy"].isel(order=0).sel(removed=0)}
+    found |= {f"gain, {name}, points": 100 * gain["gain"].sel(test_set=name) for name in tests}
+    found |= {
+        f"correlation with the trained network: {words}": value
+        for words, value in zip(with_trained, agreeing)
+    }
+    found["rank correlation of scores with the accuracy lost"] = _rank_correlation(removed)
+    found |= {f"points lost as heads go, {words}": lost[order] for words, order in lost_by.items()}
+    return {name: float(value) for name, value in found.items()}
+
+
+@functools.cache
+def _of_network(name: str) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset]:
+    """Gains, agreement of U with the trained one, and heads removed on unseen characters."""
+    gain = gains(open_store(images(name)).load()).sel(width=10)
+    at = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
+    return gain, at, pruning(name).isel(test_set=0)
+
+
+def _rank_correlation(removed: xr.Dataset) -> float:
+    """Of the theory's scores with the accuracy that single heads cost."""
+    return float(removed["rank_correlation"].isel(order=0).sel(coefficient="spearman"))
 
 
 def drawn(store: str, figure: str, *options: str) -> Path:
@@ -401,7 +461,8 @@ def of_pruning(network: str, figure: str) -> Path:
     return beside(images(network), f"pruning/{figure}")
 
 
-MAIN, DEEPER, WIDER = "2-4-512-128", "3-3-512-170", "2-8-512-64"
+SHAPES = MAIN, DEEPER, WIDER = "2-4-512-128", "3-3-512-170", "2-8-512-64"
+AGREEMENTS = tuple(COMPARED[key] for key in ("all of U", "off diag.", "head scores"))
 _OF_ONE_PATH = ("N", "ln p(Y), leading", "ln p(Y), next", "⟨U⟩, leading", "⟨U⟩, next")
 _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "variance, next")
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
@@ -444,6 +505,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "wider-gains": lambda: image_gains(WIDER),
     "wider-pruned": lambda: pruned(WIDER),
     "one-shot-networks": networks,
+    "one-shot-shapes": shapes,
     "shipped-networks": shipped,
     "one-shot-pruned": lambda: pruned(MAIN),
     "pruned-orders": orders_compared,

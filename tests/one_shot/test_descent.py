@@ -9,7 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from pathkernel_one_shot import layer_form
-from pathkernel_one_shot.descent import evaluate, initial_state, make_optimiser, take_step
+from pathkernel_one_shot.descent import (
+    evaluate,
+    initial_state,
+    loss_and_gradient,
+    make_optimiser,
+    take_step,
+)
 from pathkernel_one_shot.episodes import (
     TrainingEpisodes,
     episode_coordinates,
@@ -66,6 +72,22 @@ def test_steps_are_those_of_adam_with_l2(data):
         for name, array in expected.items():
             # an entry whose gradient is tiny moves by its sign, so that rounding can show
             np.testing.assert_allclose(state.weights[name], array, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_a_batch_in_parts_is_the_batch(data, monkeypatch):
+    """On a CPU it is taken in parts, elsewhere whole."""
+    weights = jax.tree.map(jnp.asarray, double(initial_weights(SHAPE, 192, 0)))
+    space = jax.tree.map(jnp.asarray, token_space(data.label_vectors))
+    episodes = TrainingEpisodes(12, 24, 0).at(0)
+    coordinates = episode_coordinates(
+        jnp.asarray(data.train), episodes.images, episodes.first_labels
+    )
+    arguments = weights, space, coordinates, jnp.asarray(episodes.labels)
+    in_parts = loss_and_gradient(*arguments)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    whole = loss_and_gradient(*arguments)
+    for one, other in zip(jax.tree.leaves(in_parts), jax.tree.leaves(whole)):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
 
 
 def test_evaluation(data):
