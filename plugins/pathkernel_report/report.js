@@ -16,6 +16,15 @@
     if (Number.isNaN(value)) return "–";
     return String(Number(value.toPrecision(4))).replace("-", "−");
   };
+  const missing = (value) => typeof value === "number" && !Number.isFinite(value);
+  const extent = (values) => {
+    let [lowest, highest] = [Infinity, -Infinity];
+    for (const value of values) {
+      if (value < lowest) lowest = value;
+      if (value > highest) highest = value;
+    }
+    return [lowest, highest];
+  };
   const exact = (value) =>
     typeof value === "number" ? (Number.isNaN(value) ? "" : Number(value.toPrecision(7))) : value;
 
@@ -48,9 +57,10 @@
       const of = (role) =>
         role in chart.dims ? label(chart, role, at) : read(chart, role, at);
       const row = { at, value, x: of(x), y: of(y), series: "" };
-      if (Number.isNaN(value) || Number.isNaN(row.x) || Number.isNaN(row.y)) continue;
+      if (missing(value) || missing(row.x) || missing(row.y)) continue;
       if (chart.mark === "heatmap") Object.assign(row, { x: String(row.x), y: String(row.y) });
-      if (low) Object.assign(row, { low: of(low), high: of(high) });
+      if (low && !missing(of(low)) && !missing(of(high)))
+        Object.assign(row, { low: of(low), high: of(high) });
       if (series) {
         row.series = String(label(chart, series, at));
         row.dashed = chart.series[at[series]].dashed;
@@ -341,11 +351,16 @@
     refresh(anyway) {
       if (!this.dirty || !(this.visible || anyway)) return;
       this.dirty = false;
+      this.show().catch((error) => {
+        this.readout.textContent = `This chart could not be drawn (${error.message}).`;
+        console.error(error);
+      });
+    }
+    async show() {
       const { chart } = this;
       this.rows = rowsOf(chart, this.chosen);
       let { rows } = this;
-      const bare = rows.flatMap((row) => (chart.roles.low ? [row.low, row.high, row.y] : [row.y]));
-      let ends = [Math.min(...bare), Math.max(...bare)];
+      let ends = extent(rows.flatMap((row) => [row.y, row.low, row.high]));
       if (chart.mark === "bars") ends = [Math.min(0, ends[0]), Math.max(0, ends[1])];
       if (chart.mark === "heatmap") {
         const values = rows.map((row) => row.value).sort((a, b) => a - b);
@@ -357,12 +372,13 @@
         const drawn = pathRows(chart, rows);
         this.name(drawn.strongest.map((row, rank) => [`${row.x}: ${shown(row.value)}`, `var(--series-${rank})`]));
         rows = drawn.rows;
-        ends = [0, Math.max(...drawn.strongest.map((row) => row.value), 1e-9)];
+        ends = [0, Math.max(drawn.strongest[0]?.value ?? 0, 1e-9)];
       }
       if (!(ends[1] > ends[0])) ends = [ends[0] - 1, ends[0] + 1].map((end) => (Number.isFinite(end) ? end : 0));
       const { panel } = chart.roles;
-      this.panels.forEach((each, n) => each.draw(panel ? rows.filter((row) => row.panel === n) : rows, ends));
       this.list();
+      const own = (n) => (panel ? rows.filter((row) => row.panel === n) : rows);
+      await Promise.all(this.panels.map((each, n) => each.draw(own(n), ends)));
     }
     list() {
       if (this.details.open) this.table.replaceChildren(tableOf(this.chart, this.rows ?? []));

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.swept import each_value
 from pathkernel_report.page import Drawing, Facts, Page, Section
+from pathkernel_views.chart import Chart, within
 from pathkernel_views.figure_files import NothingToPlot
+
+_DEEPEST = 20  # brackets within brackets of an attribute that is read as JSON
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,8 @@ def _views(part: Part) -> Iterator[Any]:
 def _tried(name: str, give: Callable[[], Any]) -> Iterator[Any]:
     words = name.replace("_", " ")
     try:
-        yield give()
+        found = give()
+        yield within(found) if isinstance(found, Chart) else found
     except NothingToPlot as reason:
         yield f"{words}: left out, {reason}"
     except (PathkernelError, OSError):
@@ -138,10 +144,11 @@ def _provenance(dataset: xr.Dataset) -> Facts:
 
 
 def _read(value: Any) -> Any:
-    """An attribute as it is, or what it is as JSON."""
-    if isinstance(value, str) and value[:1] in "[{":
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
+    """An attribute as it is, or what it is as JSON, if that is not nested without end."""
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        depths = accumulate((sign in "[{") - (sign in "]}") for sign in value)
+        if max(depths) <= _DEEPEST:
+            with suppress(ValueError):
+                return json.loads(value)
+        return value
     return value.tolist() if hasattr(value, "tolist") else value

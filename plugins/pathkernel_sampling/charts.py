@@ -18,7 +18,7 @@ from pathkernel_sampling.figures import without_width
 from pathkernel_sampling.finite_width import finite_width
 from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import Theory, describe_run
-from pathkernel_views.chart import Chart, chart_data
+from pathkernel_views.chart import Chart, chart_data, of_rows, strongest
 from pathkernel_views.study_charts import matrix_rows
 
 
@@ -102,30 +102,35 @@ def measured(dataset: xr.Dataset, runs: Sequence[xr.DataTree], measure: Measure)
     )
 
 
-def _matrices(dataset: xr.Dataset, run: xr.DataTree) -> tuple[np.ndarray, list[str]]:
-    """U at the saddle, its posterior mean and standard deviation, and the names of their rows."""
-    theory = Theory.of(dataset, run).order_parameter
-    draws = run["posterior"]["order_parameter"].load()
-    found = [theory, draws.mean(("chain", "draw")), draws.std(("chain", "draw"))]
-    every = xr.concat(found, "part", coords="minimal", compat="override")
-    return matrix_rows(every, ("part",))
+def _matrices(
+    dataset: xr.Dataset, runs: Sequence[xr.DataTree]
+) -> tuple[np.ndarray, list[str], str]:
+    """U at the saddle, its posterior mean and standard deviation, of every run, (run, 3, n, n).
+
+    Of many rows the strongest; with the names of the rows, and what is said of the others.
+    """
+    found = []
+    for run in runs:
+        theory = Theory.of(dataset, run).order_parameter
+        draws = run["posterior"]["order_parameter"].load()
+        parts = [theory, draws.mean(("chain", "draw")), draws.std(("chain", "draw"))]
+        every = xr.concat(parts, "part", coords="minimal", compat="override")
+        matrices, names = matrix_rows(every, ("part",))
+        found.append(matrices)
+    values = np.stack(found)
+    some = strongest(np.diagonal(values[:, :2], axis1=-2, axis2=-1))
+    return values[..., some[:, None], some], [names[row] for row in some], of_rows(some, names)
 
 
 def order_parameters(dataset: xr.Dataset, runs: Sequence[xr.DataTree]) -> Chart:
     """U at the saddle point beside its posterior mean."""
-    found = [_matrices(dataset, run) for run in runs]
+    matrices, names, left = _matrices(dataset, runs)
     parts = ["theory (saddle)", "sampled (posterior mean)"]
-    names = found[0][1]
     labels = {"run": list(map(describe_run, runs)), "part": parts, "path": names}
     return Chart(
         "Order parameter U, theory and samples",
-        "U at the minimum of the action, and its mean over draws from the exact posterior.",
-        chart_data(
-            {"U": np.stack([matrices[:2] for matrices, _ in found])},
-            labels | {"path_dual": names},
-            U="U",
-            path_dual="path′",
-        ),
+        "U at the minimum of the action, and its mean over draws from the exact posterior." + left,
+        chart_data({"U": matrices[:, :2]}, labels | {"path_dual": names}, U="U", path_dual="path′"),
         "heatmap",
         x="path_dual",
         y="path",
@@ -136,14 +141,14 @@ def order_parameters(dataset: xr.Dataset, runs: Sequence[xr.DataTree]) -> Chart:
 
 def differences(dataset: xr.Dataset, runs: Sequence[xr.DataTree]) -> Chart:
     """What samples differ by from the saddle point, in posterior standard deviations."""
-    found = [_matrices(dataset, run) for run in runs]
-    names = found[0][1]
-    off = [(mean - saddle) / np.where(sd > 0, sd, np.inf) for (saddle, mean, sd), _ in found]
+    matrices, names, left = _matrices(dataset, runs)
+    saddle, mean, sd = np.moveaxis(matrices, 1, 0)
+    off = (mean - saddle) / np.where(sd > 0, sd, np.inf)
     labels = {"run": list(map(describe_run, runs)), "path": names, "path_dual": names}
     return Chart(
         "Samples less theory",
-        "Posterior mean of U less U at the saddle point, in posterior standard deviations.",
-        chart_data({"off": np.stack(off)}, labels, off="difference (sd)", path_dual="path′"),
+        f"Posterior mean of U less U at the saddle point, in posterior standard deviations.{left}",
+        chart_data({"off": off}, labels, off="difference (sd)", path_dual="path′"),
         "heatmap",
         x="path_dual",
         y="path",

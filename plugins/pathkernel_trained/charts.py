@@ -23,7 +23,7 @@ from pathkernel_trained.pruning_tables import (
     scored_orders,
 )
 from pathkernel_trained.study_checkpoint import study_heads
-from pathkernel_views.chart import Chart, chart_data
+from pathkernel_views.chart import Chart, chart_data, of_rows, strongest
 
 _BEST = "best set of heads"
 
@@ -176,14 +176,16 @@ def order_parameters(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) ->
         for name, held in sources.items()
         if not np.isnan(held).all()
     }
-    paths = [str(path) for path in study["path"].values]
+    some = _strongest(trained, points)
+    paths = [str(path) for path in study["path"].values[some]]
     labels = {"source": list(found), "point": [shown.title(place) for place, _ in points]}
+    matrices = np.stack(list(found.values()))[..., some[:, None], some]
     return Chart(
         "Order parameter U, theory and trained network",
         "U in parts of its largest entry, since the trained network's scale is set by its initial "
-        f"weights: signs and patterns can be compared. For {shown.words}.",
+        f"weights: signs and patterns can be compared. For {shown.words}." + of_rows(some, trained),
         chart_data(
-            {"U": np.stack(list(found.values()))},
+            {"U": matrices},
             labels | {"path": paths, "path_dual": paths},
             U="U / its largest |entry|",
             path_dual="path′",
@@ -202,7 +204,8 @@ def entries(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Chart:
     trained = comparison["order_parameter_trained"].values
     trained = trained / np.abs(trained).max()
     theory = np.stack([matrix / np.abs(matrix).max() for _, matrix in points])
-    rows, columns = np.triu_indices(len(trained))
+    some = _strongest(trained, points)
+    rows, columns = (some[places] for places in np.triu_indices(len(some)))
     diagonal = np.stack([rows != columns, rows == columns])
     paths = [str(path) for path in study["path"].values]
 
@@ -218,7 +221,7 @@ def entries(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Chart:
     words = {"trained": "U, trained", "theory": "U, theory", "pair": "paths"}
     return Chart(
         "Entries of U, theory against trained",
-        f"Entries in parts of the largest. For {shown.words}.",
+        f"Entries in parts of the largest. For {shown.words}.{of_rows(some, trained)}",
         chart_data(values, labels, **words),
         "points",
         x="theory",
@@ -226,6 +229,12 @@ def entries(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Chart:
         series="kind",
         switches=("point",),
     )
+
+
+def _strongest(trained: np.ndarray, points: list[tuple[int, np.ndarray]]) -> np.ndarray:
+    """Places of the paths that are shown: of largest U(π, π), trained or by theory."""
+    diagonals = np.array([np.diag(matrix) for matrix in (trained, *(each for _, each in points))])
+    return strongest(diagonals / diagonals.max(axis=1, keepdims=True))
 
 
 def head_scores(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Chart:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
@@ -14,6 +15,12 @@ from pathkernel_datasets.labelling import labelled
 from pathkernel_datasets.swept import words_of
 
 Mark = Literal["lines", "points", "bars", "heatmap", "paths"]
+
+NUMBERS = 400_000
+"""Numbers of one variable that a chart may hold, about 2 MB of a page."""
+
+ROWS = 96
+"""Rows of a matrix that are shown; more are too small to point at."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,35 @@ def chart_data(
         variables,
         {dim: xr.Variable(dim, list(held), about[dim]) for dim, held in labels.items()},
     )
+
+
+def strongest(strengths: np.ndarray, most: int = ROWS) -> np.ndarray:
+    """Places of the largest strengths, in their order; of rows (…, n) by the mean of the rows."""
+    mean = np.nan_to_num(np.reshape(strengths, (-1, np.shape(strengths)[-1])).mean(axis=0))
+    return np.sort(np.argsort(-mean, kind="stable")[:most])
+
+
+def of_rows(some: Sized, every: Sized) -> str:
+    """What a chart of some rows says of the others, as its last sentence."""
+    return f" The {len(some)} strongest of {len(every)} paths." * (len(some) < len(every))
+
+
+def within(chart: Chart, most: int = NUMBERS) -> Chart:
+    """The chart with at most so many numbers of a variable; it says what was left out.
+
+    Labels of switches are left out first, of the last switch before the others, and then those of
+    the dimension that has most. The first labels stay.
+    """
+    data, left = chart.data, []
+    while (size := max(held.size for held in data.data_vars.values())) > most:
+        switches = [dim for dim in reversed(chart.switches) if data.sizes[dim] > 1]
+        dim = switches[0] if switches else max(data.sizes, key=lambda dim: data.sizes[dim])
+        held, room = data.sizes[dim], most * data.sizes[dim] // size
+        data = data.isel({dim: slice(max(1, room))})
+        left.append(f"{data.sizes[dim]} of {held} of {data[dim].attrs['long_name']}")
+    if not left:
+        return chart
+    return replace(chart, data=data, about=f"{chart.about} In the page are {' and '.join(left)}.")
 
 
 def of_each_value(charts: dict[object, Chart], option: str) -> Chart:

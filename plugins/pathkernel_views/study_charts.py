@@ -12,13 +12,19 @@ from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.measures import Measure, measures_of
 from pathkernel_datasets.selection import Selection, Spread, count_test_examples, few, number
 from pathkernel_datasets.swept import each_value, swept_option, words_of
-from pathkernel_views.chart import Chart, chart_data, of_each_value
+from pathkernel_views.chart import (
+    NUMBERS,
+    ROWS,
+    Chart,
+    chart_data,
+    of_each_value,
+    of_rows,
+    strongest,
+)
 from pathkernel_views.figure_parts import require
 from pathkernel_views.path_figures import limit_diagonal
 from pathkernel_views.temperature_figure import chosen_by_each
 
-_NUMBERS = 400_000  # of one chart, about 2 MB of the page
-_PATHS = 96  # along the side of U, more of which are too small to point at
 _KERNELS = 12
 _LIMIT = "GP limit"
 
@@ -257,7 +263,7 @@ def _points(
     every = _selections(dataset, temperature)
     first, *_ = every.values()
     sample = get(first)
-    room = max(1, _NUMBERS // max(1, sample.isel(seed=0).size))
+    room = max(1, NUMBERS // max(1, sample.isel(seed=0).size))
     chosen = list(every)[:room]
     seeds = max(1, min(dataset.sizes["seed"], room // len(chosen)))
     taken = (get(every[name]).isel(seed=slice(seeds)) for name in chosen)
@@ -323,14 +329,12 @@ def order_parameters(dataset: xr.Dataset, temperature: float | str | None) -> Ch
 
     values, left = _points(dataset, temperature, get)
     matrices, names = matrix_rows(values, _POINT)
-    if len(some) < len(paths):
-        left = f" The {len(some)} strongest of {len(paths)} paths.{left}"
     labels = _at_points(values) | {"path": names, "path_dual": names}
     return Chart(
         "Order parameter U",
         "How a network of finite width combines its attention paths: the kernel of paths π and π′ "
         "enters with the weight U(π, π′). In the Gaussian process limit U is diagonal. A path is "
-        f"named by its head in each layer, such as 1-2.{left}",
+        f"named by its head in each layer, such as 1-2.{of_rows(some, paths)}{left}",
         chart_data({"U": matrices}, labels, **_MEANINGS),
         "heatmap",
         x="path_dual",
@@ -342,14 +346,12 @@ def order_parameters(dataset: xr.Dataset, temperature: float | str | None) -> Ch
 def _strongest(dataset: xr.Dataset, temperature: float | str | None) -> np.ndarray:
     """Places of the paths of largest U(π, π), in their order, at the smallest width."""
     paths, outputs = dataset.sizes["path"], dataset.sizes.get("output", 1)
-    most = max(1, _PATHS // outputs)
-    if paths <= most:
+    if paths * outputs <= ROWS:
         return np.arange(paths)
     diagonal = _diagonal(Selection(dataset, temperature)).isel(
         width=dataset["width"].argmin().item()
     )
-    mean = np.nan_to_num(diagonal.mean("seed").values)
-    return np.sort(np.argsort(-mean)[:most])
+    return strongest(diagonal.values, max(1, ROWS // outputs))
 
 
 def _diagonal(selection: Selection) -> xr.DataArray:
@@ -476,7 +478,7 @@ def kernels(dataset: xr.Dataset, temperature: float | str | None) -> Chart:
     paths = dataset.sizes["path"]
     some = few(paths, _KERNELS)
     examples = dataset.sizes["train_example"]
-    seeds = max(1, min(dataset.sizes["seed"], _NUMBERS // (examples**2 * (len(some) + 2))))
+    seeds = max(1, min(dataset.sizes["seed"], NUMBERS // (examples**2 * (len(some) + 2))))
     at = {"seed": slice(seeds)}
     held = dataset["same_path_kernel"].where(done).isel(path=some, **at)
     matrices = list(held.transpose("path", "seed", ...).values)

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import ClassVar
@@ -11,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from chromium import FOUND, Chromium
 from matplotlib.figure import Figure
 
@@ -26,7 +28,7 @@ from pathkernel_datasets.stored import compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_report.payload import chart_payload
-from pathkernel_views.chart import Chart, chart_data
+from pathkernel_views.chart import Chart, chart_data, strongest, within
 from pathkernel_views.study_charts import study_charts
 
 HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">&\u202e'
@@ -86,8 +88,11 @@ class Strange(Result):
         return {"drawn": draw, "replaced": draw, "failed": lambda: 1 / 0}
 
     def charts(self, study):
-        data = chart_data({"y": np.arange(3.0)}, {"x": [1, 2, 3]})
-        return {"replaced": lambda: Chart("My chart", HOSTILE, data, "lines", x="x", y="y")}
+        y = np.array([0.0, 1.0, 2.0])
+        known = np.where(y < 2, y, np.nan)  # the last point has no range
+        data = chart_data({"y": y, "low": known - 1, "high": known + 1}, {"x": [1, 2, 3]})
+        roles = {"x": "x", "y": "y", "low": "low", "high": "high"}
+        return {"replaced": lambda: Chart("My chart", HOSTILE, data, "points", **roles)}
 
 
 def make(path, sweep=None):
@@ -273,6 +278,35 @@ def test_a_strangers_result_is_there_with_tables_and_figures(page):
     assert csv.splitlines()[1].endswith(',"1,5"')
 
 
+def test_charts_hold_what_a_page_has_room_for():
+    sizes = {"turned": 4, "chosen": 5, "x": 6}
+    data = chart_data({"y": np.zeros((4, 5, 6))}, {name: range(k) for name, k in sizes.items()})
+    whole = Chart("Chart", "About it.", data, "lines", x="x", y="y", switches=("turned", "chosen"))
+    assert within(whole, 120) is whole
+    for most, left, words in (
+        (119, (4, 4, 6), " In the page are 4 of 5 of chosen."),
+        (23, (3, 1, 6), " In the page are 1 of 5 of chosen and 3 of 4 of turned."),
+        (4, (1, 1, 4), " In the page are 1 of 5 of chosen and 1 of 4 of turned and 4 of 6 of x."),
+    ):
+        some = within(whole, most)
+        assert tuple(some.data.sizes.values()) == left
+        assert some.about == f"About it.{words}"
+
+
+def test_the_strongest_rows_in_their_order():
+    np.testing.assert_array_equal(strongest(np.array([[1, 5, 3, 4], [1, 5, 3, 2]]), 3), [1, 2, 3])
+    np.testing.assert_array_equal(strongest(np.array([2, np.nan, 3]), 2), [0, 2])
+
+
+def test_an_attribute_that_is_nested_without_end_is_text(store, tmp_path, monkeypatch):
+    pytest.importorskip("vl_convert", reason='needs the extra: pip install "pathkernel[report]"')
+    copy = shutil.copytree(store, tmp_path / "study.zarr")
+    deep = {"lists": "[" * 5000, "dicts": '{"a":' * 900 + "1" + "}" * 900}
+    zarr.open_group(copy, mode="r+").attrs.update(deep)
+    assert run(monkeypatch, copy, "--only", "study") == 0
+    assert f">{'[' * 5000}<" in copy.with_suffix(".html").read_text("utf-8")
+
+
 def test_without_the_extra_the_remedy_is_named(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     out = tmp_path / "page.html"
@@ -360,6 +394,14 @@ def look(browser, dataset):
     assert lines[0].lstrip("\ufeff") == "temperature,seed,width,path,path_dual,U"
     assert len(lines) == 1 + 3 * 2 * 2 * 16
     assert f"1,0,100,{paths[1]},{paths[1]}," in "\n".join(lines)
+
+    points, mine = ".mark-symbol path", "figureOf('My chart')"
+    assert browser.evaluate(f"drawn('My chart', {points!r})") == 3
+    box = "each.getBoundingClientRect().top"
+    tops = browser.evaluate(f"[...{mine}.querySelectorAll({points!r})].map((each) => {box})")
+    assert tops[0] - tops[1] == pytest.approx(tops[1] - tops[2], abs=1)
+    assert tops[0] - tops[1] > 20
+    assert browser.evaluate(f"{mine}.querySelectorAll('.mark-rule.role-mark line').length") == 2
 
     background = "getComputedStyle(document.body).backgroundColor"
     before = browser.evaluate(background)
