@@ -8,7 +8,10 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_LINK = re.compile(r"(!?)(\[[^]]*\])\((?!https?:|#)([^)\s]+)\)")
+_CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.MULTILINE | re.DOTALL)
+_RELATIVE = r"(?![a-z][a-z0-9+.-]*:|#)([^)\s]+)"
+_IMAGE = re.compile(rf"(!\[[^]]*\]\(){_RELATIVE}")
+_LINK = re.compile(rf"(\]\(){_RELATIVE}")
 
 
 class AbsoluteReadme(MetadataHookInterface):
@@ -28,7 +31,8 @@ class AbsoluteReadme(MetadataHookInterface):
 
 def absolute(text: str, source: str) -> str:
     """Lead relative links of a Markdown text to a repository, and images to their bytes."""
-    return _LINK.sub(
-        lambda link: f"{link[1]}{link[2]}({source}/{'raw' if link[1] else 'blob'}/HEAD/{link[3]})",
-        text,
-    )
+    parts = _CODE.split(text)
+    for place in range(0, len(parts), 2):  # between them is code
+        with_images = _IMAGE.sub(rf"\1{source}/raw/HEAD/\2", parts[place])
+        parts[place] = _LINK.sub(rf"\1{source}/blob/HEAD/\2", with_images)
+    return "".join(parts)

@@ -18,7 +18,7 @@ nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = False
 
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.11", "3.12", "3.13")
 _running = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHON = _running if _running in PYTHONS else PYTHONS[0]  # of the sessions that need only one
 # A process per core; each begins with a share of the tests and takes over what others have left.

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import runpy
 import shlex
 import sys
 import tomllib
@@ -373,3 +374,17 @@ def test_a_number_that_moved_is_replaced_and_told(remake, tmp_path, monkeypatch,
     assert "was 2" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["remake"])
     assert remake.main() == 0
+
+
+def test_an_indexs_page_of_the_readme_leads_to_the_repository():
+    absolute = runpy.run_path(str(ROOT / "hatch_build.py"))["absolute"]
+    text = (
+        "[![x](a.png)](b.md) ![i](j.png 't') [m](mailto:a@b) [k](#l) [n](https://o) `[c](d.md)`\n"
+        "```md\n[p](q.md)\n```\n[r](s.md#t)"
+    )
+    forge = "https://forge"
+    assert absolute(text, forge) == (
+        f"[![x]({forge}/raw/HEAD/a.png)]({forge}/blob/HEAD/b.md) ![i]({forge}/raw/HEAD/j.png 't') "
+        "[m](mailto:a@b) [k](#l) [n](https://o) `[c](d.md)`\n"
+        f"```md\n[p](q.md)\n```\n[r]({forge}/blob/HEAD/s.md#t)"
+    )

@@ -68,9 +68,15 @@ def writing_stdout() -> Iterator[None]:
             ) from error
 
 
+def beside(store: Path, ending: str) -> Path:
+    """A path beside a store, of its name and another ending; the store may be ``.``."""
+    store = Path(os.path.abspath(store))
+    return store.with_name(f"{store.stem}{ending}")
+
+
 def figure_folder(store: Path) -> Path:
     """Folder of a store's figures, beside it."""
-    return store.with_name(f"{store.stem}-figures")
+    return beside(store, "-figures")
 
 
 def write_figures(

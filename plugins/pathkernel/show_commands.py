@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pathkernel.options import temperature_option
-from pathkernel.output import figure_folder, print_views, say, write_figures
+from pathkernel.output import beside, figure_folder, print_views, say, write_figures
 from pathkernel.study_file import study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.errors import MissingExtraError, PathkernelError
@@ -137,7 +137,7 @@ def report(
 
     study, parts = _parts(store, only)
     found = [_reported(study, part, temperature, seed) for part in parts]
-    out = store.with_name(f"{store.stem}.html") if out is None else out
+    out = beside(store, ".html") if out is None else out
     write_report(study.dataset, store, found, out)
     say(f"Report: {out.resolve()}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".toml"
 _OPTIONS = "options"  # table of the task's own
+_BARE = re.compile("[A-Za-z0-9_-]+")  # names that TOML takes without quotes
 _WHOLE = 1e15  # up to which whole numbers are written without a point
 
 _KINDS: tuple[tuple[type[click.ParamType], tuple[type, ...], str], ...] = (
@@ -158,7 +160,11 @@ def study_toml(study: StoredStudy) -> str:
     lines += [f"{name} = {_toml(name, value)}" for name, value in settings.items()]
     lines += ["", f"[{_OPTIONS}]"]
     options = study.options.items()
-    lines += [f"{name} = {_toml(name, value)}" for name, value in options if value is not None]
+    lines += [
+        f"{name if _BARE.fullmatch(name) else _toml(name, name)} = {_toml(name, value)}"
+        for name, value in options
+        if value is not None
+    ]
     return "\n".join(lines)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
 import hashlib
 import io
 import json
@@ -25,7 +24,10 @@ from pathkernel_report.payload import chart_payload, embedded_json
 from pathkernel_report.vega import javascript
 from pathkernel_views.chart import Chart
 from pathkernel_views.drawing import STYLE
-from pathkernel_views.table_data import TableData, plain_text
+from pathkernel_views.table_data import TableData, csv_text, plain_text
+
+GENERATOR = '<meta name="generator" content="pathkernel">'
+"""In the head of every page: it tells a report from other pages."""
 
 _LARGE = 150_000  # bytes of a vector image, from which on dots take less
 
@@ -90,7 +92,7 @@ class Page:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="generator" content="pathkernel">
+{GENERATOR}
 <link rel="icon" href="data:,">
 <title>{_text(self._title)}</title>
 <style>{style}</style>
@@ -228,11 +230,8 @@ def _text(value: Any) -> str:
 
 def _csv(table: Table) -> str:
     """What the table holds, in full precision."""
-    data, stream = TableData.of(table), io.StringIO()
-    writer = csv.DictWriter(stream, [column.name for column in data.columns])
-    writer.writeheader()
-    writer.writerows(data.rows)
-    return stream.getvalue()
+    data = TableData.of(table)
+    return csv_text([column.name for column in data.columns], data.rows)
 
 
 def _digest(script: str) -> str:

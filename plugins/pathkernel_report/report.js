@@ -135,7 +135,7 @@
       if (values.some((value) => value !== ""))
         lines.push([...dims.map((dim) => label(chart, dim, at)), ...values]);
     }
-    return lines.map((line) => line.map(field).join(",")).join("\r\n") + "\r\n";
+    return lines.map((line) => line.map(field).join(",")).join("\n") + "\n";
   };
   const tableOf = (chart, rows) => {
     const dims = Object.keys(chart.dims).filter((dim) => !chart.switches.includes(dim));

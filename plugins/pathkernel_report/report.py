@@ -20,11 +20,16 @@ from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.swept import each_value
-from pathkernel_report.page import Drawing, Facts, Page, Section
+from pathkernel_report.page import GENERATOR, Drawing, Facts, Page, Section
 from pathkernel_views.chart import Chart, within
 from pathkernel_views.figure_files import NothingToPlot
 
+_HEAD = 4096  # letters in which a report says what it is
 _DEEPEST = 20  # brackets within brackets of an attribute that is read as JSON
+
+
+class ReportFileError(PathkernelError, FileExistsError):
+    """A file is in the way that is no report."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +65,33 @@ def write_report(
         Named in the page.
     parts : iterable of Part
     out : path
-        File to write; replaced whole or not at all.
+        File to write; a report that is there is replaced, whole or not at all.
 
     Raises
     ------
+    ReportFileError
+        If a file is there that is no report.
     MissingExtraError
         If the extra ``report`` is not installed.
     OSError
         If the file cannot be written.
     """
+    _check_own(Path(out))
     sections = [Section("Overview", [_facts(dataset), *_notes(dataset)])]
     sections += [Section(part.heading, list(_views(part))) for part in parts]
     sections.append(Section("Provenance", [_provenance(dataset)]))
     page = Page(str(dataset.attrs.get("label", store.stem)), f"pathkernel study {store.name}")
     with replacing(out) as partial:
         partial.write_text(page.html(sections), encoding="utf-8")
+
+
+def _check_own(file: Path) -> None:
+    if file.is_file():
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            if GENERATOR not in stream.read(_HEAD):
+                raise ReportFileError(
+                    f"{file} is there already and is no report; delete it, or name another by --out"
+                )
 
 
 def _views(part: Part) -> Iterator[Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
+import itertools
 import math
 import os
 import re
@@ -21,6 +23,9 @@ from pathkernel_datasets.atomic import replacing
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+_UNNAMED = "table"
+_LONGEST = 48  # letters of a file's name, which file systems take whatever the letters are
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,12 @@ class TableData:
         """The same of names that are not yet words joined by underscores, nor unlike each other."""
         found: dict[str, Values] = {}
         for place, column in enumerate(columns, start=1):
-            own = _words(column.name) or f"column_{place}"
-            own = own if own not in found else f"{own}_{place}"
+            words = own = _words(column.name) or f"column_{place}"
+            while own in found:
+                own, place = f"{words}_{place}", place + 1
             label = " ".join((column.label or column.name).split())
             found[own] = Values(own, list(column.cells), label, column.units)
-        return cls(_words(name) or "table", title, caption, tuple(found.values()))
+        return cls(_words(name) or _UNNAMED, title, caption, tuple(found.values()))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -109,14 +115,18 @@ def columns_of(dataset: xr.Dataset) -> list[Values]:
     found = []
     for name in (*dict.fromkeys(labels), *dataset.data_vars):
         held = dataset[name].variable
-        cells = held.set_dims(sizes).transpose(*sizes).values.ravel().tolist()
+        values = held.set_dims(sizes).transpose(*sizes).values.ravel()
+        cells = list(values) if values.dtype.kind in "mM" else values.tolist()
         words = str(held.attrs.get("long_name", name))
         found.append(Values(str(name), cells, words, str(held.attrs.get("units", ""))))
     return found
 
 
 def write_csv(tables: Iterable[tuple[str, TableData]], folder: str | os.PathLike) -> list[Path]:
-    """Write tables into a folder, as ``PART-NAME.csv``; rows of the same name into one file.
+    """Write tables into a folder, as ``PART-NAME.csv``.
+
+    Rows of tables of the same name go into one file. Tables that are named by nothing but their
+    titles have one in common where titles and columns are the same.
 
     Parameters
     ----------
@@ -132,24 +142,37 @@ def write_csv(tables: Iterable[tuple[str, TableData]], folder: str | os.PathLike
     """
     folder, found = Path(folder), {}
     for part, table in tables:
-        names = {column.name: None for column in table.columns}
+        columns = {column.name: None for column in table.columns}
+        named = table.name != (_words(table.title) or _UNNAMED)
+        alike = (part, table.name) if named else (part, table.title, *columns)
         name = part if table.name == part else f"{part}-{table.name}"
-        header, rows = found.setdefault(f"{name}.csv", ({}, []))
-        header.update(names)
+        header, rows, _ = found.setdefault(alike, ({}, [], name[:_LONGEST]))
+        header.update(columns)
         rows += table.rows
+    files: dict[Path, tuple[list[str], list[dict[str, Any]]]] = {}
+    for header, rows, name in found.values():
+        names = (f"{name}{f'-{count}' * (count > 1)}.csv" for count in itertools.count(1))
+        files[next(path for each in names if (path := folder / each) not in files)] = (
+            [*header],
+            rows,
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (header, _) in found.items():  # before any is written
-        _check_own(folder / name, list(header))
-    for name, (header, rows) in found.items():
-        with (
-            replacing(folder / name) as partial,
-            open(partial, "w", encoding="utf-8", newline="") as stream,
-        ):
-            writer = csv.DictWriter(stream, list(header), restval="", lineterminator="\n")
-            writer.writeheader()
-            for row in rows:
-                writer.writerow({key: _written(value) for key, value in row.items()})
-    return [folder / name for name in found]
+    for path, (header, _) in files.items():  # before any is written
+        _check_own(path, header)
+    for path, (header, rows) in files.items():
+        with replacing(path) as partial:
+            partial.write_text(csv_text(header, rows), encoding="utf-8", newline="")
+    return list(files)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
+    """Rows as CSV below the names of their columns; nothing in it can command a terminal."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, header, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: _written(value) for key, value in row.items()})
+    return stream.getvalue()
 
 
 class TableFileError(PathkernelError, FileExistsError):
@@ -172,9 +195,13 @@ def _written(value: Any) -> Any:
 
 
 def _plain(cell: Any) -> Any:
+    if isinstance(cell, (np.datetime64, np.timedelta64)):
+        return None if np.isnat(cell) else str(cell)
     if isinstance(cell, (np.generic, np.ndarray, xr.DataArray)):
         cell = cell.item()
-    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return None
+    return cell if cell is None or isinstance(cell, (bool, int, float, str)) else str(cell)
 
 
 def _words(name: str) -> str:

@@ -3,12 +3,13 @@
 import math
 import re
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pathkernel.main import main
-from pathkernel.study_file import StudyFileError, _toml
+from pathkernel.study_file import StudyFileError, _toml, study_toml
 from pathkernel_core import QueryKey
 from pathkernel_datasets.store import check_store
 from pathkernel_tasks.heads_file import save_heads
@@ -157,6 +158,13 @@ HARD = "\x00\t\n\x7f\x85\u2028é\ufeff\U0001f600"
 def test_what_is_written_is_read_back(value):
     found = tomllib.loads(f"a = {_toml('a', value)}")["a"]
     assert repr(found) == repr(value)
+
+
+def test_names_of_options_of_any_task_are_read_back(tmp_path):
+    held = {"task": "mine", "widths": [10.0], "temperatures": [0.1], "seeds": [0]}
+    options = {"plain-name_1": 1, 'a "b" = [c]\n': 2, "": 3, "é": 4}
+    study = SimpleNamespace(identity=held, options=options, path=tmp_path / "a.zarr")
+    assert tomllib.loads(study_toml(study))["options"] == options
 
 
 def test_what_toml_cannot_hold_is_refused():

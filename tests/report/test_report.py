@@ -307,6 +307,21 @@ def test_an_attribute_that_is_nested_without_end_is_text(store, tmp_path, monkey
     assert f">{'[' * 5000}<" in copy.with_suffix(".html").read_text("utf-8")
 
 
+def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("vl_convert", reason='needs the extra: pip install "pathkernel[report]"')
+    copy = shutil.copytree(store, tmp_path / "study.zarr")
+    monkeypatch.chdir(copy)
+    page = tmp_path / "study.html"
+    page.write_text("<!doctype html>mine")
+    assert run(monkeypatch, ".", "--only", "strange") == 1
+    assert "study.html is there already and is no report; delete it" in capsys.readouterr().err
+    assert page.read_text() == "<!doctype html>mine"
+    page.unlink()
+    for _ in range(2):  # a report replaces a report
+        assert run(monkeypatch, ".", "--only", "strange") == 0
+    assert "strange table" in page.read_text("utf-8")
+
+
 def test_without_the_extra_the_remedy_is_named(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     out = tmp_path / "page.html"

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -397,6 +398,15 @@ def test_files_of_labelled_values_have_a_row_for_each_combination():
     ]
     assert [column.units for column in table.columns] == ["", "", "", "", "nat", ""]
     assert table.columns[-1].label == "value in the limit"
+    day = np.datetime64("2026-11-23T01:02", "ns")
+    held = xr.Dataset({"when": ("n", [day, np.datetime64("NaT", "ns")]), "took": ("n", [1j, 2])})
+    rows = value_table("", [], data=held).data.rows
+    assert json.loads(json.dumps(rows)) == [
+        {"when": "2026-11-23T01:02:00.000000000", "took": "1j"},
+        {"when": None, "took": "(2+0j)"},
+    ]
+    made_up = [Column(heading, [value]) for value, heading in enumerate(("x_3", "x", "x", "x_3"))]
+    assert list(value_table("", made_up).data.rows[0].values()) == [0, 1, 2, 3]
     doubled = [Column("±", [1.5]), Column("±", [np.float32(2)]), Column("±  \nε", [None])]
     (row,) = value_table("", doubled).data.rows
     assert row == {"column_1": 1.5, "column_2": 2.0, "ε": None}
@@ -414,6 +424,33 @@ def test_csv_files_replace_their_own_only(tmp_path):
     with pytest.raises(TableFileError, match="with other columns than width, what; delete it"):
         write_csv([("study", table(2, heading="width"))], file.parent)
     assert file.read_text().startswith("n,what")
+
+
+def test_every_table_has_a_file_of_its_own(tmp_path):
+    def table(title, value, name=""):
+        return "study", value_table(title, [Column("x", [value])], name=name).data
+
+    long = "ℵ" * 300
+    tables = [table("N > 1", 1), table("N < 1", 2), table("N > 1", 3)]
+    tables += [
+        table("one", 4, "same"),
+        table("two", 5, "same"),
+        table(long, 6),
+        table(long + "!", 7),
+    ]
+    files = write_csv(tables, tmp_path)
+    assert [file.read_text().split()[1:] for file in files] == [
+        ["1", "3"],
+        ["2"],
+        ["4", "5"],
+        ["6"],
+        ["7"],
+    ]
+    assert [file.name for file in files[:3]] == [
+        "study-n_1.csv",
+        "study-n_1-2.csv",
+        "study-same.csv",
+    ]
 
 
 def test_numbers_are_aligned_to_the_right(plain):
