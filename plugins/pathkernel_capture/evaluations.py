@@ -201,7 +201,7 @@ def _digest(model: nn.Module) -> str:
 
 def _held(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
     """Digest of the model, quantities and values of a file; whatever np.load raises of another."""
-    with np.load(file, allow_pickle=False) as arrays:
+    with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         quantities = tuple(map(str, arrays["quantities"]))
         known = {}
         for key in arrays.files:
