@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pathkernel.kept import keep
+from pathkernel.options import store_argument
 from pathkernel.output import say
 from pathkernel.tables_command import TablesCommand
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=TablesCommand)
-@click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
+@store_argument
 def check(store: Path) -> None:
     """Read all of a result store and name what is damaged.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,18 @@ class Numbers(click.ParamType):
             except (ValueError, OverflowError):
                 self.fail(f"{part!r} is no number; write for example {self.example}", param, ctx)
         return tuple(numbers)
+
+
+class StorePath(click.Path):
+    """A store; inside its folder also as ``.``, which has no name for what lies beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Text → path with a name."""
+        path = Path(super().convert(value, param, ctx))
+        return path if path.name.strip(".") else Path(os.path.abspath(path))
 
 
 class Part(click.ParamType):
@@ -106,6 +119,9 @@ class Several(click.ParamType):
         values = tuple(self.one.convert(part, param, ctx) for part in parts)
         return values if len(values) > 1 else values[0]
 
+
+store_argument = click.argument("store", metavar="FILE.zarr", type=StorePath())
+"""Argument of commands that look at a store."""
 
 temperature_option = click.option(
     "--temperature",

@@ -68,15 +68,9 @@ def writing_stdout() -> Iterator[None]:
             ) from error
 
 
-def beside(store: Path, ending: str) -> Path:
-    """A path beside a store, of its name and another ending; the store may be ``.``."""
-    store = Path(os.path.abspath(store))
-    return store.with_name(f"{store.stem}{ending}")
-
-
 def figure_folder(store: Path) -> Path:
     """Folder of a store's figures, beside it."""
-    return beside(store, "-figures")
+    return store.with_name(f"{store.stem}-figures")
 
 
 def write_figures(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import help_of, options_of
+from pathkernel.options import StorePath, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -30,7 +30,7 @@ def result_command(result: type[Result]) -> click.Command:
     if taken := names & _RESERVED:
         raise PluginError(f"{result.__name__} has options whose names are taken: {sorted(taken)}")
     parameters: list[click.Parameter] = [
-        click.Argument(["store"], metavar="FILE.zarr", type=click.Path(path_type=Path)),
+        click.Argument(["store"], metavar="FILE.zarr", type=StorePath()),
         *own,
         click.Option(
             ["--figures/--no-figures"],

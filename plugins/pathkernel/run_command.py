@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import Numbers, Part, help_of, options_of
+from pathkernel.options import Numbers, Part, StorePath, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -127,7 +127,7 @@ def _task_command(task: type[Task]) -> click.Command:
         click.Option(["--dtype"], default="float64", show_default=True, help="float64 or float32."),
         click.Option(
             ["--out"],
-            type=click.Path(path_type=Path),
+            type=StorePath(),
             help=f"Zarr store to make or to go on with.  [default: {task.name}.zarr]",
         ),
         click.Option(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.options import temperature_option
-from pathkernel.output import beside, figure_folder, print_views, say, write_figures
+from pathkernel.options import store_argument, temperature_option
+from pathkernel.output import figure_folder, print_views, say, write_figures
 from pathkernel.study_file import study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.errors import MissingExtraError, PathkernelError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 STUDY = "study"
 """What ``--only`` calls the study itself."""
 
-_STORE = click.argument("store", metavar="FILE.zarr", type=click.Path(path_type=Path))
 _ONLY = click.option(
     "--only",
     metavar="NAME,NAME,…",
@@ -34,7 +33,7 @@ _ONLY = click.option(
 
 
 @click.command(cls=TablesCommand)
-@_STORE
+@store_argument
 @temperature_option
 @click.option("--seed", type=int, help="Seed of the results; by default as each is shown.")
 @click.option(
@@ -78,7 +77,7 @@ def show(
 
 
 @click.command()
-@_STORE
+@store_argument
 @temperature_option
 @click.option("--seed", type=int, help="Seed of the heatmaps; by default the first.")
 @click.option(
@@ -112,7 +111,7 @@ def plot(
 
 
 @click.command()
-@_STORE
+@store_argument
 @temperature_option
 @click.option("--seed", type=int, help="Seed of the results; by default as each is shown.")
 @click.option(
@@ -137,7 +136,7 @@ def report(
 
     study, parts = _parts(store, only)
     found = [_reported(study, part, temperature, seed) for part in parts]
-    out = beside(store, ".html") if out is None else out
+    out = store.with_name(f"{store.stem}.html") if out is None else out
     write_report(study.dataset, store, found, out)
     say(f"Report: {out.resolve()}")
 

@@ -48,10 +48,10 @@ class Column:
 
 def shown(value: Any, form: str) -> str:
     """A value as cells show it: "-" where it is not known; with an exponent where it is huge."""
-    if isinstance(value, str):
-        return value
     if value is None:
         return ""
+    if np.asarray(value).dtype.kind not in "biuf":  # text, or a date
+        return str(value)
     value = float(value)
     if form.endswith("f") and abs(value) >= _HUGE:
         form = form.replace("f", "e")

@@ -10,6 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 
 from pathkernel.main import main
+from pathkernel.options import StorePath
+from pathkernel.output import figure_folder
 from pathkernel.plugin import pathkernel_commands
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
@@ -147,6 +149,13 @@ def test_figures_that_fail_leave_the_others(show, tmp_path):
     assert status == 0
     assert "broken: skipped, RuntimeError: no figure" in err
     assert (tmp_path / "figures" / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize("inside", [".", "number/..", "..", "../study.zarr"])
+def test_a_store_has_a_name_also_from_inside(inside, store, monkeypatch):
+    monkeypatch.chdir(store / "number" if inside == ".." else store)
+    folder = figure_folder(StorePath().convert(inside, None, None))
+    assert folder.resolve() == store.with_name("study-figures")
 
 
 def test_gains_take_no_parts(show):

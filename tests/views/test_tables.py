@@ -21,7 +21,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_views.table_data import TableFileError, write_csv
 from pathkernel_views.tables import rich_table, summary
-from pathkernel_views.value_table import Column, value_table
+from pathkernel_views.value_table import Column, shown, value_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -405,6 +405,7 @@ def test_files_of_labelled_values_have_a_row_for_each_combination():
         {"when": "2026-11-23T01:02:00.000000000", "took": "1j"},
         {"when": None, "took": "(2+0j)"},
     ]
+    assert shown(day.astype("datetime64[m]"), ".3f") == "2026-11-23T01:02"
     made_up = [Column(heading, [value]) for value, heading in enumerate(("x_3", "x", "x", "x_3"))]
     assert list(value_table("", made_up).data.rows[0].values()) == [0, 1, 2, 3]
     doubled = [Column("±", [1.5]), Column("±", [np.float32(2)]), Column("±  \nε", [None])]
