@@ -127,10 +127,12 @@ class Page:
     def _view(self, view: Any) -> str:
         if isinstance(view, Facts):
             return view.html()
-        if isinstance(view, Chart):
-            return self._chart(view)
-        if isinstance(view, Drawing):
-            return self._drawing(view)
+        if isinstance(view, (Chart, Drawing)):
+            chart = isinstance(view, Chart)
+            try:
+                return self._chart(view) if chart else self._drawing(view)
+            except Exception as error:  # whatever a stranger's raises, the others must be seen
+                view = not_drawn(view.title if chart else view.name, error)
         if isinstance(view, Table):
             return self._table(view)
         if isinstance(view, str):
@@ -211,6 +213,11 @@ class Facts:
             for name, value in self.entries
         )
         return f'<div class="card"><table class="provenance"><tbody>{rows}</tbody></table></div>'
+
+
+def not_drawn(name: str, error: Exception) -> str:
+    """What stands in the place of a chart or figure that fails."""
+    return f"{name.replace('_', ' ')}: not drawn ({type(error).__name__}: {error})"
 
 
 def _nested(value: Any) -> str:

@@ -25,6 +25,7 @@
     }
     return [lowest, highest];
   };
+  const failed = (error) => `This chart could not be drawn (${error.message}).`;
   const exact = (value) =>
     typeof value === "number" ? (Number.isNaN(value) ? "" : Number(value.toPrecision(7))) : value;
 
@@ -352,7 +353,7 @@
       if (!this.dirty || !(this.visible || anyway)) return;
       this.dirty = false;
       this.show().catch((error) => {
-        this.readout.textContent = `This chart could not be drawn (${error.message}).`;
+        this.readout.textContent = failed(error);
         console.error(error);
       });
     }
@@ -374,7 +375,10 @@
         rows = drawn.rows;
         ends = [0, Math.max(drawn.strongest[0]?.value ?? 0, 1e-9)];
       }
-      if (!(ends[1] > ends[0])) ends = [ends[0] - 1, ends[0] + 1].map((end) => (Number.isFinite(end) ? end : 0));
+      if (!(ends[1] > ends[0])) {
+        const middle = Number.isFinite(ends[0]) ? ends[0] : 0;
+        ends = [middle - 1, middle + 1];
+      }
       const { panel } = chart.roles;
       this.list();
       const own = (n) => (panel ? rows.filter((row) => row.panel === n) : rows);
@@ -409,7 +413,13 @@
   dark.addEventListener("change", (event) => setTheme(event.matches));
   button.hidden = false;
 
-  for (const element of document.querySelectorAll("[data-chart]")) figures.push(new Figure(element));
+  for (const element of document.querySelectorAll("[data-chart]"))
+    try {
+      figures.push(new Figure(element));
+    } catch (error) {
+      element.append(make("p", { textContent: failed(error) }));
+      console.error(error);
+    }
   for (const save of document.querySelectorAll("[data-table]")) {
     save.hidden = false;
     save.addEventListener("click", () => download(save.dataset.name, page.tables[Number(save.dataset.table)]));

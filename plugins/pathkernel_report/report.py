@@ -20,7 +20,7 @@ from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.swept import each_value
-from pathkernel_report.page import GENERATOR, Drawing, Facts, Page, Section
+from pathkernel_report.page import GENERATOR, Drawing, Facts, Page, Section, not_drawn
 from pathkernel_views.chart import Chart, within
 from pathkernel_views.figure_files import NothingToPlot
 
@@ -108,16 +108,15 @@ def _views(part: Part) -> Iterator[Any]:
 
 
 def _tried(name: str, give: Callable[[], Any]) -> Iterator[Any]:
-    words = name.replace("_", " ")
     try:
         found = give()
         yield within(found) if isinstance(found, Chart) else found
     except NothingToPlot as reason:
-        yield f"{words}: left out, {reason}"
+        yield f"{name.replace('_', ' ')}: left out, {reason}"
     except (PathkernelError, OSError):
         raise
     except Exception as error:  # whatever a stranger's figure raises, the others must be seen
-        yield f"{words}: not drawn ({type(error).__name__}: {error})"
+        yield not_drawn(name, error)
 
 
 def _facts(dataset: xr.Dataset) -> Facts:

@@ -159,12 +159,17 @@ def _lines(chart: Chart) -> dict[str, Any]:
         "transform": [{"filter": "!datum.dashed"}],
         "mark": {"type": "point", "filled": True, "opacity": 1, "size": 36},
     }
-    ranges = []
-    if chart.low:
-        ends = {"y": _amount("") | {"field": "low"}, "y2": {"field": "high"}}
-        mark = {"type": "area", "opacity": 0.16} if chart.band else {"type": "rule", "opacity": 0.6}
-        ranges = [{"mark": mark, "encoding": ends}]
-    return _layered(chart, [*ranges, line, points], _along(chart))
+    mark = {"type": "area", "opacity": 0.16} if chart.band else {"type": "rule", "opacity": 0.6}
+    return _layered(chart, [*_ranges(chart, mark), line, points], _along(chart))
+
+
+def _ranges(chart: Chart, mark: dict[str, Any], **encoding: Any) -> list[Any]:
+    """Layer of the ranges, of the rows that have one."""
+    if not chart.low:
+        return []
+    ends = {"y": _amount("") | {"field": "low"}, "y2": {"field": "high"}}
+    known = [{"filter": "isValid(datum.low)"}]
+    return [{"transform": known, "mark": mark, "encoding": ends | encoding}]
 
 
 def _layered(chart: Chart, layers: list[Any], x: dict[str, Any]) -> dict[str, Any]:
@@ -180,11 +185,9 @@ def _layered(chart: Chart, layers: list[Any], x: dict[str, Any]) -> dict[str, An
 
 
 def _points(chart: Chart) -> dict[str, Any]:
-    layers: list[Any] = [{"mark": {"type": "point", "filled": True, "opacity": 0.8, "size": 40}}]
-    if chart.low:
-        ends = {"y": _amount("") | {"field": "low"}, "y2": {"field": "high"}}
-        layers.insert(0, {"mark": {"type": "rule", "opacity": 0.5}, "encoding": ends})
-    return _layered(chart, layers, _along(chart))
+    points = {"mark": {"type": "point", "filled": True, "opacity": 0.8, "size": 40}}
+    ranges = _ranges(chart, {"type": "rule", "opacity": 0.5})
+    return _layered(chart, [*ranges, points], _along(chart))
 
 
 def _bars(chart: Chart) -> dict[str, Any]:
@@ -192,13 +195,9 @@ def _bars(chart: Chart) -> dict[str, Any]:
     axis = {"title": _title(chart, chart.x), "labelAngle": 0, "grid": False}
     x = {"field": "x", "type": "ordinal", "sort": None, "axis": axis}
     offset = {"field": "series", "type": "nominal", "sort": None, "scale": {"domain": names}}
-    layers: list[Any] = [{"mark": "bar", "encoding": {"y2": {"datum": 0}}}]
-    if chart.low:
-        ends = {"y": _amount("") | {"field": "low"}, "y2": {"field": "high"}}
-        rule = {"type": "rule", "color": _TEXT}
-        colour = {"color": {"value": _TEXT}}
-        layers.append({"mark": rule, "encoding": ends | colour})
-    drawn = _layered(chart, layers, x)
+    bars = {"mark": "bar", "encoding": {"y2": {"datum": 0}}}
+    ranges = _ranges(chart, {"type": "rule", "color": _TEXT}, color={"value": _TEXT})
+    drawn = _layered(chart, [bars, *ranges], x)
     drawn["encoding"]["xOffset"] = offset
     return drawn
 

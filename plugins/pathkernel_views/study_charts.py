@@ -478,7 +478,8 @@ def kernels(dataset: xr.Dataset, temperature: float | str | None) -> Chart:
     paths = dataset.sizes["path"]
     some = few(paths, _KERNELS)
     examples = dataset.sizes["train_example"]
-    seeds = max(1, min(dataset.sizes["seed"], NUMBERS // (examples**2 * (len(some) + 2))))
+    every = dataset.sizes["seed"]
+    seeds = max(1, min(every, NUMBERS // (examples**2 * (len(some) + 2))))
     at = {"seed": slice(seeds)}
     held = dataset["same_path_kernel"].where(done).isel(path=some, **at)
     matrices = list(held.transpose("path", "seed", ...).values)
@@ -501,7 +502,8 @@ def kernels(dataset: xr.Dataset, temperature: float | str | None) -> Chart:
     return Chart(
         "Kernels",
         "Kernel of each path with itself, and of all in one, on training examples sorted by label."
-        + f" {len(some)} of {paths} paths." * (len(some) < paths),
+        + f" {len(some)} of {paths} paths." * (len(some) < paths)
+        + f" In the page are {seeds} of {every} seeds." * (seeds < every),
         chart_data(
             {"K": np.stack(matrices)},
             labels,

@@ -92,7 +92,11 @@ class Strange(Result):
         known = np.where(y < 2, y, np.nan)  # the last point has no range
         data = chart_data({"y": y, "low": known - 1, "high": known + 1}, {"x": [1, 2, 3]})
         roles = {"x": "x", "y": "y", "low": "low", "high": "high"}
-        return {"replaced": lambda: Chart("My chart", HOSTILE, data, "points", **roles)}
+        wrong = Chart("Wrong", "", data, "lines", x="none", y="y")
+        return {
+            "replaced": lambda: Chart("My chart", HOSTILE, data, "points", **roles),
+            "wrong": lambda: wrong,
+        }
 
 
 def make(path, sweep=None):
@@ -271,6 +275,7 @@ def test_a_strangers_result_is_there_with_tables_and_figures(page):
     assert "My chart" in markup.texts
     assert "1,5" in markup.texts
     assert any("failed: not drawn (ZeroDivisionError: division by zero)" in t for t in markup.texts)
+    assert any(t.startswith("Wrong: not drawn (KeyError: ") for t in markup.texts)
     headings = re.findall(r"<h3[^>]*>([^<]*)</h3>", text)
     assert "Drawn" in headings
     assert "Replaced" not in headings  # by the chart of that name
