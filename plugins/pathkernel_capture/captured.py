@@ -36,6 +36,8 @@ class Captured:
     skips : bool
         Whether paths past the heads of every layer are among them, first in each layer: the network
         is then ``Network(heads, widths, skips=s)``.
+    shift, factor : array, shapes (n or 1, N_0) and (n or 1,)
+        What :meth:`scaled` did: the tokens of the model less ``shift``, times ``factor``.
     """
 
     xi: np.ndarray
@@ -45,6 +47,8 @@ class Captured:
     deviations: np.ndarray
     notes: Mapping[str, str] = field(default_factory=dict)
     skips: bool = False
+    shift: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
+    factor: np.ndarray = field(default_factory=lambda: np.ones(1))
 
     def __repr__(self) -> str:
         examples, paths, width = self.xi.shape
@@ -59,7 +63,7 @@ class Captured:
         return tuple(len(layer) for layer in self.members)
 
     def scaled(self, scale: float, like: Captured | None = None) -> Captured:
-        """Tokens centred and divided by ``deviations``, times ``scale``.
+        """Tokens of the model centred and divided by their deviation, times ``scale``.
 
         Parameters
         ----------
@@ -67,6 +71,7 @@ class Captured:
             Positive.
         like : Captured, optional
             The training examples, whose mean and deviation a test set must take; by default these.
+            Whether they or these were scaled before makes no difference.
 
         Raises
         ------
@@ -77,12 +82,16 @@ class Captured:
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"scale must be positive and finite, but is {scale}")
         self.check_alike(like, "like")
-        deviations = np.where(like.deviations > 0, like.deviations, 1.0)
+        shift = like.means / like.factor[:, None] + like.shift  # mean of the model's tokens
+        deviations = like.deviations / like.factor
+        factor = scale / np.where(deviations > 0, deviations, 1.0)
+        further = factor / self.factor
         # the attention of a path sums to 1, so that its average of centred tokens is this
-        xi = self.xi - like.means
-        xi *= (scale / deviations)[:, None]
-        means = (self.means - like.means) * (scale / deviations)[:, None]
-        return replace(self, xi=xi, means=means, deviations=self.deviations * scale / deviations)
+        xi = self.xi - (shift - self.shift) * self.factor[:, None]
+        xi *= further[:, None]
+        means = (self.means - (shift - self.shift) * self.factor[:, None]) * further[:, None]
+        scaled = {"xi": xi, "means": means, "deviations": self.deviations * further}
+        return replace(self, **scaled, shift=shift, factor=factor)
 
     def task(self, test: Captured | None = None, **options: Any) -> Custom:
         """Task ``custom`` of these examples, for a study.
@@ -110,7 +119,7 @@ class Captured:
             )
         given: dict[str, Any] = {"approximation": self.notes.get("approximation")}
         if test is not None:
-            self.check_alike(test, "test")
+            self.check_scaled_alike(test, "test")
             given |= {"test_inputs": test.xi, "test_labels": test.labels}
         return Custom.from_arrays(self.xi, self.labels, paths=self.heads, **given | options)
 
@@ -120,6 +129,16 @@ class Captured:
             raise ValueError(
                 f"{name} holds heads {other.members}{' and skips' * other.skips}, but these are "
                 f"{self.members}{' and skips' * self.skips}; capture both alike"
+            )
+
+    def check_scaled_alike(self, other: Captured, name: str) -> None:
+        """Check that another capture is of the same heads, scaled alike; raises a ValueError."""
+        self.check_alike(other, name)
+        pairs = ((self.shift, other.shift), (self.factor, other.factor))
+        if not all(np.allclose(one, another, rtol=1e-6) for one, another in pairs):
+            raise ValueError(
+                f"{name} is scaled otherwise than the training examples; take "
+                f"{name}.scaled(scale, like=train), with the scale of train"
             )
 
     def by_head(self, scores: Sequence[Array]) -> dict[tuple[int, int], float]:

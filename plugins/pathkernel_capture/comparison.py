@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Integral
 
 import numpy as np
 import xarray as xr
@@ -51,8 +53,12 @@ def compare_heads(
     model : torch.nn.Module
         As for :func:`pathkernel_capture.heads_off`. Afterwards it is as it was.
     measure : callable
-        See :data:`pathkernel_capture.evaluations.Measure`. It is called once for every set of heads
-        and of examples.
+        Takes the name of a set of examples, ``"validation"`` or ``"test"``, runs the model as it
+        stands on them, and gives the loss of every example, shape (P,); or (P, C) for C draws,
+        readouts or outputs that share the forward pass. Or it gives a mapping of such arrays by
+        their names: first the loss, which is better the smaller it is, then what is better the
+        larger it is, such as ``{"loss": …, "accuracy": …}``. Tensors or arrays. It is called once
+        for every set of heads and of examples.
     scores : mapping of str to mapping of (layer, head) to float or array, shape (C,)
         Scores of all heads by their names; heads of low scores are removed first. The first is
         compared with all others. (0, 0), the path through no head, is left out.
@@ -74,7 +80,8 @@ def compare_heads(
     seed : int
         Of random orders and resamples.
     kept : path, optional
-        File (.npz) of all evaluations; with it an interrupted comparison goes on where it stopped.
+        File (.npz) of all evaluations, written every few seconds; with it an interrupted comparison
+        goes on where it stopped.
     label : str, optional
         What is compared, for titles; by default the model's class.
     report : callable, optional
@@ -97,7 +104,7 @@ def compare_heads(
     evaluate = Evaluations(model, measure, kept)
     heads = evaluate.heads
     counts = _counts(removed, len(heads))
-    _check_numbers(random, resamples, shapley, greedy, best_of)
+    _check_numbers(random, resamples, shapley, greedy, best_of, seed)
     best_name = f"best of {best_of} random"
     for name in scores:
         if name in ("ablation", "Shapley", "greedy", best_name):
@@ -132,6 +139,12 @@ def compare_heads(
             at_random = np.array(
                 [[values("test", order[:k]).mean(axis=1) for k in counts] for order in drawn]
             )
+        except BaseException as error:
+            if kept is not None:
+                error.add_note(
+                    f"What was measured is kept in {kept}; the same call goes on with it."
+                )
+            raise
         finally:
             evaluate.write()
     known = np.array([every for every, _ in table.values()])
@@ -186,7 +199,10 @@ def compare_heads(
 def _counts(removed: Sequence[int] | None, heads: int) -> list[int]:
     if removed is None:
         return sorted({max(1, heads * part // 4) for part in (1, 2, 3)})
-    counts = list(removed)
+    try:
+        counts = [operator.index(each) for each in removed]
+    except TypeError:
+        counts = []
     if not counts or counts != sorted(set(counts)) or not 1 <= counts[0] <= counts[-1] <= heads:
         raise ValueError(
             f"removed must be growing numbers of the model's {heads} heads, but is {removed}"
@@ -194,7 +210,15 @@ def _counts(removed: Sequence[int] | None, heads: int) -> list[int]:
     return counts
 
 
-def _check_numbers(random: int, resamples: int, shapley: int, greedy: int, best_of: int) -> None:
+def _check_numbers(
+    random: int, resamples: int, shapley: int, greedy: int, best_of: int, seed: int
+) -> None:
+    given = (random, resamples, shapley, greedy, best_of, seed)
+    if not all(isinstance(each, Integral) for each in given) or seed < 0:
+        raise ValueError(
+            "random, resamples, shapley, greedy, best_of and seed must be whole numbers, and seed "
+            f"not negative, but are {', '.join(map(str, given))}"
+        )
     if random < 2 or resamples < 1 or not 0 <= best_of <= random:
         raise ValueError(
             "random must be at least 2, resamples at least 1, and best_of at most random, but are "
@@ -209,20 +233,27 @@ def _check_numbers(random: int, resamples: int, shapley: int, greedy: int, best_
 
 def _scores(name: str, own: HeadScores, heads: Sequence[Head]) -> np.ndarray:
     """Scores (C, H) of C draws, or of one that counts for all."""
+    if not isinstance(own, Mapping):
+        raise ValueError(
+            f"scores[{name!r}] must give the score of every (layer, head), but is a "
+            f"{type(own).__name__}; of the theory's take captured.by_head(solution.head_scores)"
+        )
     missing = [head for head in heads if head not in own]
     if missing:
         raise ValueError(f"scores[{name!r}] lacks (layer, head) = {missing[0]}; score every head")
-    each = [host_array(own[head]) for head in heads]
+    each = []
     try:
+        each = [host_array(own[head]) for head in heads]
         table = np.array(np.broadcast_arrays(*each, np.empty(1))[:-1]).T
-    except ValueError:
+    except (ValueError, TypeError):
         table = np.array(np.nan)
     if table.ndim != 2 or not np.isfinite(table).all():
         shapes = sorted({values.shape for values in each})
+        infinite = sum(np.count_nonzero(~np.isfinite(values)) for values in each)
+        has = f"shapes {', '.join(map(str, shapes))} and {infinite} that are not finite"
         raise ValueError(
             f"scores[{name!r}] must hold a finite number for every head, or one for each draw, but "
-            f"has shapes {', '.join(map(str, shapes))} and "
-            f"{sum(np.count_nonzero(~np.isfinite(values)) for values in each)} that are not finite"
+            f"has {has if each else 'others than numbers'}"
         )
     return table
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -23,14 +24,16 @@ from pathkernel_datasets.atomic import replacing
 from pathkernel_trained.heads import Head, every_head
 
 Measure = Callable[[str], Any]
-"""Takes the name of a set of examples, ``"validation"`` or ``"test"``, runs the model as it stands
-on them, and gives the loss of every example, shape (P,); or (P, C) for C draws, readouts or
-outputs that share the forward pass. Or it gives a mapping of such arrays by their names: first
-the loss, which is better the smaller it is, then what is better the larger it is, such as
-``{"loss": …, "accuracy": …}``. Tensors or arrays."""
+"""What is measured of a model, as :func:`pathkernel_capture.compare_heads` describes it."""
 
-_WRITE_EVERY = 60.0  # seconds, and so much more that writing takes little of them
-_ROUNDING = 0.01  # mean change of values by another number of threads, at most; relative
+_WRITE_EVERY = 5.0  # seconds, and so much more that writing takes little of them
+_ROUNDING = 1e-3  # change by another number of threads or device, at most; of the mean
+_FLIPPED = 0.01  # of the examples may be right instead of wrong by rounding, or the reverse
+_DAMAGED = (
+    *(ValueError, KeyError, TypeError, EOFError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
+"""What NumPy raises of files that are none of its own, or damaged."""
 
 
 class Evaluations:
@@ -118,16 +121,20 @@ class Evaluations:
     def _read(self, file: Path) -> None:
         if not file.parent.is_dir():
             raise ValueError(f"kept names a file in {file.parent}, which is no folder; make it")
+        if file.is_dir():
+            raise ValueError(f"kept must name a file, but {file} is a folder")
         if not file.exists():
             return
         try:
             digest, self.quantities, self._known = _held(file)
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except _DAMAGED as error:
             raise ValueError(
                 f"{file} is no file in which compare_heads keeps its evaluations; name another file"
             ) from error
         if digest != self._digest:
-            raise ValueError(f"{file} holds values of another model; name another file")
+            raise ValueError(
+                f"{file} holds values of a model with other weights; name another file"
+            )
         self._unchecked = set(self._known)
 
     def _check(self, examples: str) -> None:
@@ -141,23 +148,39 @@ class Evaluations:
         if (
             quantities != self.quantities
             or found.shape != held.shape
-            or (abs(found - held).mean(axis=1) > _ROUNDING * abs(held).mean(axis=1)).any()
+            or not self._close(found, held)
         ):
             raise ValueError(
                 f"{self._file} holds values of another measure or set {examples!r} of examples; "
                 "name another file"
             )
+        self._known[examples][name] = found
         self._unchecked.remove(examples)
+
+    def _close(self, found: np.ndarray, held: np.ndarray) -> bool:
+        """Whether values (Q, P, C) are the same but for rounding, of every quantity and draw."""
+        kinds = {each.dtype for each in self._model.parameters() if each.is_floating_point()}
+        rounding = max([_ROUNDING, *(8 * torch.finfo(kind).eps for kind in kinds)])
+        change, size = abs(found - held), abs(held).mean(axis=1, keepdims=True)
+        rounded = (change <= rounding * (abs(held) + size)).all(axis=1)
+        truths = np.isin(held, (0, 1)).all(axis=1)  # right or wrong
+        return bool((rounded | (truths & (change.mean(axis=1) <= _FLIPPED))).all())
 
     def _measured(self, examples: str, off: list[Head]) -> np.ndarray:
         quantities, values = self._measure_once(examples, off)
-        others = next(iter(self._known[examples].values()), values)
-        if quantities != (self.quantities or quantities) or values.shape != others.shape:
-            raise ValueError(
-                f"measure gives {', '.join(quantities)} of shape {values.shape[1:]} for "
-                f"{examples!r} with {len(off)} heads off, but gave {', '.join(self.quantities)} of "
-                f"shape {others.shape[1:]} before; it must give the same each time"
-            )
+        for name, known in self._known.items():
+            others = next(iter(known.values()), values)
+            # all sets of examples have the same draws, and a set the same examples each time
+            alike = slice(1, None) if name == examples else slice(2, None)
+            if quantities != (self.quantities or quantities) or (
+                values.shape[alike] != others.shape[alike]
+            ):
+                raise ValueError(
+                    f"measure gives {', '.join(quantities)} of shape {values.shape[1:]} for "
+                    f"{examples!r} with {len(off)} heads off, but gave "
+                    f"{', '.join(self.quantities)} of shape {others.shape[1:]} for {name!r}; it "
+                    "must give the same quantities and draws each time"
+                )
         self.quantities = quantities
         return values
 
@@ -166,9 +189,10 @@ class Evaluations:
         with evaluating(self._model), heads_off(self._model, off):
             found = self._measure(examples)
         named = found if isinstance(found, Mapping) else {"loss": found}
+        _check_loss_comes_first(named)
         arrays = list(map(host_array, named.values()))
-        shapes = {each.reshape(len(each), -1).shape if each.ndim else () for each in arrays}
-        if len(shapes) != 1 or any(each.ndim not in (1, 2) for each in arrays):
+        shapes = {each.shape if each.ndim == 2 else (*each.shape, 1) for each in arrays}
+        if len(shapes) != 1 or any(each.ndim not in (1, 2) or not each.size for each in arrays):
             shown = {name: each.shape for name, each in zip(named, arrays)}
             raise ValueError(
                 f"measure gives {shown} for {examples!r}, but must give one value for every "
@@ -190,10 +214,27 @@ def host_array(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=float)
 
 
+def _check_loss_comes_first(named: Mapping[str, Any]) -> None:
+    first = next(iter(named), None)
+    truths = (torch.bool, np.dtype(bool))
+    if (
+        first is None
+        or getattr(named[first], "dtype", None) in truths
+        or ("loss" in named and first != "loss")
+        or first == "accuracy"
+    ):
+        raise ValueError(
+            f"measure gives {', '.join(map(repr, named)) or 'nothing'}, but must give first a "
+            "loss, which is better the smaller it is, then what is better the larger it is"
+        )
+
+
 def _digest(model: nn.Module) -> str:
-    """Of all parameters and buffers, by their names."""
+    """Of the tensors that the model is saved by, and their names."""
     digest = hashlib.sha256()
-    for name, held in (*model.named_parameters(), *model.named_buffers()):
+    for name, held in model.state_dict().items():
+        if not isinstance(held, Tensor):  # what a module keeps beside them
+            continue
         digest.update(f"{name} {held.dtype} {tuple(held.shape)} ".encode())
         digest.update(held.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
@@ -208,7 +249,12 @@ def _held(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndar
             if key.startswith("off "):
                 examples = key.removeprefix("off ")
                 values = np.asarray(arrays[f"values {examples}"], dtype=float)
-                if values.ndim != 4 or not len(values) or values.shape[1] != len(quantities):
+                if (
+                    values.ndim != 4
+                    or not len(values)
+                    or values.shape[1] != len(quantities)
+                    or not np.isfinite(values).all()
+                ):
                     raise ValueError(f"values of {examples} have shape {values.shape}")
                 known[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
         return str(arrays["model"]), quantities, known

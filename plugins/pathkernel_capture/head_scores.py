@@ -56,19 +56,26 @@ def gradient_scores(
     CaptureError
         If the model's attention is not known, or layers share their weights.
     ValueError
-        If there is no batch, or a loss is not one of every example that depends on the heads.
+        If there is no batch, or a loss is not a finite one of every example that depends on the
+        heads.
     """
     refuse_shared_weights(model)
     known = attention_modules(model)
     heads = [attention.heads for attention in known]
-    total, examples = np.zeros(()), 0
+    total, examples, shape = np.zeros(()), 0, None
     with open_to_capture(model), torch.enable_grad():
         for batch in batches:
             with _factors(known) as factors:
                 losses = loss(batch)
             _check_losses(losses, factors, known)
+            if shape is not None and losses.shape[1:] != shape:
+                raise ValueError(
+                    f"loss gives shape {tuple(losses.shape)}, but another number of columns for "
+                    "the batch before; it must give the same for every batch"
+                )
+            shape = losses.shape[1:]
             columns = losses.reshape(len(losses), -1).sum(dim=0)
-            found = [torch.autograd.grad(each, factors, retain_graph=True) for each in columns]
+            found = [_slopes(each, factors) for each in columns]
             # examples do not see each other, so that each factor's gradient is its own example's
             slopes = [[np.abs(host_array(layer)).sum(axis=0) for layer in each] for each in found]
             total = total + np.array([np.concatenate(each) for each in slopes])
@@ -142,5 +149,17 @@ def _check_losses(losses: Any, factors: list[Tensor], known: list[AttentionModul
             f"loss must give the loss of each of the {batch} examples of a batch, but gives "
             f'{shape}; PyTorch\'s own losses do with reduction="none"'
         )
+    if not losses.isfinite().all():
+        raise ValueError(
+            "loss gives values that are NaN or infinite; every example needs a finite one"
+        )
     if not losses.requires_grad:
         raise ValueError("loss must keep the gradients of what the model gives; leave no_grad out")
+
+
+def _slopes(column: Tensor, factors: list[Tensor]) -> list[Tensor]:
+    """Gradients by the factors of every layer; 0 for layers that the loss does not see."""
+    found = torch.autograd.grad(column, factors, retain_graph=True, allow_unused=True)
+    if all(each is None for each in found):
+        raise ValueError("loss does not depend on the heads of the model")
+    return [torch.zeros_like(own) if each is None else each for each, own in zip(found, factors)]

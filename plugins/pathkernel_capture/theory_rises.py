@@ -43,7 +43,7 @@ def theory_rises(
         is of another network.
     """
     network, problem = solution.network, solution.problem
-    train.check_alike(validation, "validation")
+    train.check_scaled_alike(validation, "validation")
     if network.heads != train.heads or network.has_skips != train.skips:
         raise ValueError(f"solution is of heads {network.heads}, but these are {train.heads}")
     if network.outputs != 1 or train.labels is None or validation.labels is None:

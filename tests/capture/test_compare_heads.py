@@ -186,7 +186,7 @@ def test_kept_values_are_not_measured_again(model, result, kept):
     other = Attentive()
     with torch.no_grad():
         other.readouts[0, 0] += 1e-6
-    with pytest.raises(ValueError, match=r"off\.npz holds values of another model; name another"):
+    with pytest.raises(ValueError, match=r"off\.npz holds values of a model with other weights"):
         compare_heads(other, measure_of(other), scores(), kept=kept, report=silent)
 
 
@@ -197,8 +197,9 @@ def test_kept_values_are_not_measured_again(model, result, kept):
         lambda found: found | {"loss": found["loss"] + torch.tensor([0.0, 0.05])},
         lambda found: found | {"accuracy": found["accuracy"].roll(1, dims=0)},
         lambda found: {name: each[:-1] for name, each in found.items()},
+        lambda found: found | {"loss": found["loss"] * 1.005},
     ],
-    ids=["names", "a draw", "order", "fewer"],
+    ids=["names", "a draw", "order", "fewer", "scale"],
 )
 def test_values_of_another_measure_are_refused(model, kept, result, changed):
     measure = measure_of(model)
@@ -219,9 +220,32 @@ def test_files_that_are_none_of_evaluations(model, tmp_path):
     np.savez(file, quantities=np.array(["loss"]), model=np.array("x"), **{"off test": [""]})
     whole = file.read_bytes()
     np.save(tmp_path / "one.npy", np.ones(3))
-    for content in (whole, whole[:-9], b"text", b"", (tmp_path / "one.npy").read_bytes()):
+    nan = {"off test": [""], "values test": np.full((1, 1, 2, 1), np.nan)}
+    np.savez(tmp_path / "nan.npz", quantities=np.array(["loss"]), model=np.array("x"), **nan)
+    others = [(tmp_path / name).read_bytes() for name in ("one.npy", "nan.npz")]
+    for content in (whole, whole[:-9], b"text", b"", *others):
         file.write_bytes(content)
         refused(r"off\.npz is no file in which compare_heads keeps its evaluations")
+    file = tmp_path
+    refused("kept must name a file, but .* is a folder")
+
+
+def test_an_interrupted_comparison_says_what_it_keeps(model, tmp_path):
+    measure, calls = measure_of(model), iter(range(5))
+
+    def interrupted(name):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return measure(name)
+
+    file = tmp_path / "off.npz"
+    with pytest.raises(KeyboardInterrupt) as ended:
+        compare_heads(model, interrupted, {}, random=2, kept=file, report=silent)
+    assert ended.value.__notes__ == [
+        f"What was measured is kept in {file}; the same call goes on with it."
+    ]
+    with np.load(file) as held:
+        assert len(held["off test"]) + len(held["off validation"]) == 5
 
 
 def test_what_is_measured_outlives_a_file_that_cannot_be_written(model, tmp_path, monkeypatch):
@@ -277,9 +301,15 @@ def test_refused(model):
         ({"mine": whole | {(1, 3): np.inf}}, {}, "1 that are not finite"),
         ({"mine": whole | {(1, 3): [1, 2], (1, 4): [1, 2, 3]}}, {}, r"shapes \(\), \(2,\), \(3,\)"),
         ({"mine": dict.fromkeys(EVERY, np.ones((2, 2)))}, {}, r"shapes \(2, 2\)"),
+        ({"mine": [np.ones(HEADS)]}, {}, r"but is a list; .* captured\.by_head\("),
+        ({"mine": whole | {(1, 3): "high"}}, {}, "but has others than numbers"),
         ({"ablation": whole}, {}, "'ablation', which is computed here"),
         ({"best of 5 random": whole}, {"best_of": 5}, "which is computed here"),
         ({"mine": whole}, {"removed": (7,)}, "growing numbers of the model's 6 heads"),
+        ({"mine": whole}, {"removed": 3}, "growing numbers of the model's 6 heads, but is 3"),
+        ({"mine": whole}, {"removed": (1.5,)}, "growing numbers of the model's 6 heads"),
+        ({"mine": whole}, {"random": 2.5}, "must be whole numbers"),
+        ({"mine": whole}, {"seed": -1}, "seed not negative"),
         ({"mine": whole}, {"random": 1}, "random must be at least 2"),
         ({"mine": whole}, {"shapley": 5}, "shapley must be 0, or even and at least 4"),
         ({"mine": whole}, {"greedy": -1}, "greedy not negative, but are 0 and -1"),
@@ -289,6 +319,20 @@ def test_refused(model):
     wrong = {head: [1.0, 2.0, 3.0] for head in EVERY}
     with pytest.raises(ValueError, match=r"one for each of 2 draws of the measure, but has 3"):
         compare_heads(model, measure, {"mine": wrong}, report=silent)
+    right = torch.ones(TEST, 2, dtype=bool)
+    for wrong in (
+        {"accuracy": right},
+        {"right": right},
+        {"margin": right.double(), "loss": right.double()},
+        {},
+    ):
+        with pytest.raises(ValueError, match="but must give first a loss"):
+            compare_heads(model, lambda name, wrong=wrong: wrong, {}, report=silent)
+    columns = {"test": 2, "validation": 1}
+    with pytest.raises(ValueError, match=r"'validation' .* for 'test'; it must give the same"):
+        compare_heads(
+            model, lambda name: measure(name)["loss"][:, : columns[name]], {}, report=silent
+        )
     with pytest.raises(ValueError, match=r"measure gives .*\(\).* one value for every example"):
         compare_heads(model, lambda name: measure(name)["loss"].mean(), {}, report=silent)
     with pytest.raises(

@@ -92,9 +92,21 @@ def test_refused():
     for wrong, words in (
         (lambda batch: model(batch).mean(), r"each of the 3 examples of a batch, but gives \(\)"),
         (lambda batch: squares(model)(batch).detach(), "must keep the gradients"),
+        (lambda batch: squares(model)(batch) * np.nan, "that are NaN or infinite"),
+        (
+            lambda batch: (model(batch), next(model.parameters()).sum().expand(3))[1],
+            "does not depend on the heads",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             gradient_scores(model, batches, wrong)
+    columns = iter((1, 2))
+    with pytest.raises(ValueError, match=r"shape \(3, 2\), but another number of columns"):
+        gradient_scores(
+            model,
+            batches * 2,
+            lambda batch: squares(model)(batch)[:, None].expand(-1, next(columns)),
+        )
     with pytest.raises(ValueError, match="at least one batch"):
         gradient_scores(model, [], squares(model))
     with pytest.raises(CaptureError, match="1 of 2 layers ran"):

@@ -193,6 +193,13 @@ def test_scaled_tokens():
     once = found[0].scaled(30)
     np.testing.assert_allclose(once.means, 0, atol=1e-12)
     np.testing.assert_allclose(once.scaled(2).xi, found[0].scaled(2).xi, atol=1e-12)
+    for like in (once, once.scaled(2)):  # whether it was scaled before makes no difference
+        for test in (found[1], found[1].scaled(7)):
+            np.testing.assert_allclose(test.scaled(30, like=like).xi, expected, atol=1e-11)
+    once.check_scaled_alike(found[1].scaled(30, like=once), "test")
+    for test in (found[1], found[1].scaled(30), found[1].scaled(3, like=once)):
+        with pytest.raises(ValueError, match=r"test is scaled otherwise .* like=train"):
+            once.check_scaled_alike(test, "test")
 
 
 def test_single_precision_comes_as_double():
