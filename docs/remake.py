@@ -268,7 +268,8 @@ def orders_compared() -> str:
     rows = [["order", *(f"`{shape}`" for shape in SHAPES)]]
     for name in lost[MAIN]:
         held = [[lost[network].get(name) for network in _trainings(shape)] for shape in SHAPES]
-        rows.append([name, *(_spread(values, 1) if None not in values else "" for values in held)])
+        known = [[value for value in values if value is not None] for values in held]
+        rows.append([name, *(_spread(values, 1) if values else "" for values in known)])
     return table(rows)
 
 

@@ -172,9 +172,10 @@ def index_of(dataset: xr.Dataset, name: str, value: float) -> int:
     values = dataset[name].values
     found = np.flatnonzero(np.isclose(values, value, rtol=1e-9, atol=0))
     if not found.size:
+        option = "--seed" if name == "seed" else f"--{name}s"
         raise NotInStoreError(
             f"the store has no {name} {number(value)}; it has {_listed(dataset, name)}. Run the "
-            f"study with it in --{name}s, into another store"
+            f"study with it in {option}, which extends the store"
         )
     return int(found[0])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ class StorePath(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
         """Text → path with a name."""
         path = Path(super().convert(value, param, ctx))
-        return path if path.name.strip(".") else Path(os.path.abspath(path))
+        return path if path.name.strip(".") else path.resolve()
 
 
 class Part(click.ParamType):

@@ -62,7 +62,7 @@ def show(
         raise click.UsageError(
             "--gains is a table of the study, of all seeds: leave --only and --seed out"
         )
-    study, parts = _parts(store, only)
+    study, parts = _parts(store, only, seed)
     if gains:
         option = swept_option(study.dataset)
         for value, dataset in each_value(study.dataset).items():
@@ -96,7 +96,7 @@ def plot(
     """Draw the figures of a result store, of the study and its results, as PNG and SVG."""
     from pathkernel_views.figures import study_figures
 
-    study, parts = _parts(store, only)
+    study, parts = _parts(store, only, seed)
     figures: dict[str, Callable[[], Any]] = {}
     for part in parts:
         if part == STUDY:
@@ -134,7 +134,7 @@ def report(
     """
     from pathkernel_report.report import write_report
 
-    study, parts = _parts(store, only)
+    study, parts = _parts(store, only, seed)
     found = [_reported(study, part, temperature, seed) for part in parts]
     out = store.with_name(f"{store.stem}.html") if out is None else out
     write_report(study.dataset, store, found, out)
@@ -196,11 +196,16 @@ def plugins(found: Plugins) -> None:
     print_views([table], "plugins")
 
 
-def _parts(store: Path, only: str | None) -> tuple[StoredStudy, Sequence[str]]:
+def _parts(
+    store: Path, only: str | None, seed: int | None = None
+) -> tuple[StoredStudy, Sequence[str]]:
     """The store, and the names of its parts that are to be shown, the study first."""
+    from pathkernel_datasets.selection import index_of
     from pathkernel_datasets.stored import StoredStudy
 
     study = StoredStudy(store, click.get_current_context().find_object(Plugins))
+    if seed is not None:
+        index_of(study.dataset, "seed", seed)
     held = [STUDY, *study.results]
     if only is None:
         return study, held

@@ -13,21 +13,55 @@ from pathkernel_views.drawing import GREY, PALETTE, RANDOM, Look, across, curve,
 from pathkernel_views.value_table import Column, shown, value_table
 
 _MARKERS = "os^vDPX<>"
+_HEADS = ("draw", "layer", "head")
+_SCORES, _ASKED = 6, 4  # scores in a table; orders of a figure that ask the model
 _COLOURS = [colour for colour in PALETTE if colour != GREY]  # which random orders have
 
 
 def every_table(result: xr.Dataset) -> Iterator[Table]:
-    """Rank correlations, then of every quantity what is left and how orders differ.
+    """Single heads, rank correlations, then of every quantity what is left and how orders differ.
 
     Parameters
     ----------
     result : xarray.Dataset
         From :func:`pathkernel_capture.compare_heads`; so for the others.
     """
+    yield head_table(result)
     yield correlation_table(result)
     for quantity in result["quantity"].values:
         yield removal_table(result, str(quantity))
         yield difference_table(result, str(quantity))
+
+
+def head_table(result: xr.Dataset, orders: Sequence[str] | None = None) -> Table:
+    """Every head: by how much the loss rises when it alone is off, and its scores.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+    orders : sequence of str, optional
+        Whose scores are shown; by default the first six that score single heads.
+    """
+    scored = [str(name) for name in result["order"].values[result["score"].notnull().any(_HEADS)]]
+    names = scored[:_SCORES] if orders is None else list(orders)
+    heads = result.mean("draw").stack(place=("layer", "head"))
+    heads = heads.isel(place=heads["rise"].notnull().values)
+    columns = [
+        Column("head", [f"{layer}-{head}" for layer, head in heads["place"].values]),
+        Column("rise", heads["rise"].values, "+.4f"),
+        Column("error", heads["rise_error"].values, ".4f"),
+        *(Column(name, heads["score"].sel(order=name).values, ".3g") for name in names),
+    ]
+    left = len(scored) - len(names)
+    return value_table(
+        f"{result.attrs['label']}: heads, and the rise of the loss when one alone is off",
+        columns,
+        f"layer-head; rises on {result.attrs['test_examples']} test examples with their standard "
+        f"errors{_over_draws(result)}, then scores."
+        + f" {left} more scores are in the dataset."
+        * (left > 0),
+        name="heads",
+    )
 
 
 def correlation_table(result: xr.Dataset) -> Table:
@@ -109,12 +143,13 @@ def comparison_figure(
     ----------
     result : xarray.Dataset
     orders : sequence of str, optional
-        That are drawn, at most nine; by default the first nine.
+        That are drawn; by default the first and the last, nine in all.
     quantity : str, optional
         What is drawn; by default the last that is measured.
     """
-    names = [str(name) for name in result["order"].values[: len(_MARKERS)]]
-    names = names if orders is None else list(orders)
+    names = [str(name) for name in result["order"].values] if orders is None else list(orders)
+    if orders is None and len(names) > len(_MARKERS):  # the last ask the model itself
+        names = [*names[: len(_MARKERS) - _ASKED], *names[-_ASKED:]]
     quantity = str(result["quantity"].values[-1]) if quantity is None else quantity
     words = f"scores of heads, and heads off, {result.attrs['test_examples']} test examples"
     with sheet(result, words, [2], (4.2, 3.4)) as (figure, (left, right)):

@@ -139,7 +139,7 @@ def loss_and_gradient(
 
     size = math.gcd(episodes, _IN_CACHE)
     parts = [array.reshape(-1, size, *array.shape[1:]) for array in batch]
-    zero = jnp.zeros((), labels.dtype), jax.tree.map(jnp.zeros_like, forms)
+    zero = jnp.zeros((), forms.places.dtype), jax.tree.map(jnp.zeros_like, forms)
     (loss, gradient), _ = jax.lax.scan(add_part, zero, parts)
     return loss, to_weights(gradient)[0]
 

@@ -24,7 +24,7 @@ from pathkernel_report.page import GENERATOR, Drawing, Facts, Page, Section, not
 from pathkernel_views.chart import Chart, within
 from pathkernel_views.figure_files import NothingToPlot
 
-_HEAD = 4096  # letters in which a report says what it is
+_HEAD = 4096  # characters in which a report says what it is
 _DEEPEST = 20  # brackets within brackets of an attribute that is read as JSON
 
 
@@ -86,7 +86,9 @@ def write_report(
 
 
 def _check_own(file: Path) -> None:
-    if file.is_file():
+    if file.is_dir():
+        raise ReportFileError(f"{file} is a folder; name a file by --out")
+    if file.is_file() and file.stat().st_size:
         with open(file, encoding="utf-8", errors="replace") as stream:
             if GENERATOR not in stream.read(_HEAD):
                 raise ReportFileError(
@@ -160,7 +162,7 @@ def _provenance(dataset: xr.Dataset) -> Facts:
 
 
 def _read(value: Any) -> Any:
-    """An attribute as it is, or what it is as JSON, if that is not nested without end."""
+    """An attribute as it is, or what it is as JSON, if that is not nested too deep to be read."""
     if isinstance(value, str) and value[:1] in ("[", "{"):
         depths = accumulate((sign in "[{") - (sign in "]}") for sign in value)
         if max(depths) <= _DEEPEST:

@@ -18,8 +18,8 @@ from pathkernel_sampling.figures import without_width
 from pathkernel_sampling.finite_width import finite_width
 from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import Theory, describe_run
-from pathkernel_views.chart import Chart, chart_data, of_rows, strongest
-from pathkernel_views.study_charts import matrix_rows
+from pathkernel_views.chart import ROWS, Chart, chart_data, of_rows, strongest
+from pathkernel_views.study_charts import matrix_rows, path_diagonal
 
 
 def sample_charts(study: StoredStudy, groups: Sequence[str]) -> dict[str, Callable[[], Any]]:
@@ -107,19 +107,18 @@ def _matrices(
 ) -> tuple[np.ndarray, list[str], str]:
     """U at the saddle, its posterior mean and standard deviation, of every run, (run, 3, n, n).
 
-    Of many rows the strongest; with the names of the rows, and what is said of the others.
+    Of many paths the strongest; with the names of the rows, and what is said of the others.
     """
     found = []
     for run in runs:
         theory = Theory.of(dataset, run).order_parameter
         draws = run["posterior"]["order_parameter"].load()
         parts = [theory, draws.mean(("chain", "draw")), draws.std(("chain", "draw"))]
-        every = xr.concat(parts, "part", coords="minimal", compat="override")
-        matrices, names = matrix_rows(every, ("part",))
-        found.append(matrices)
-    values = np.stack(found)
-    some = strongest(np.diagonal(values[:, :2], axis1=-2, axis2=-1))
-    return values[..., some[:, None], some], [names[row] for row in some], of_rows(some, names)
+        found.append(xr.concat(parts, "part", coords="minimal", compat="override"))
+    means = [path_diagonal(each.isel(part=slice(2))).transpose("part", "path") for each in found]
+    some = strongest(np.stack(means), max(1, ROWS // found[0].sizes.get("output", 1)))
+    rows = [matrix_rows(each.isel(path=some, path_dual=some), ("part",)) for each in found]
+    return np.stack([each for each, _ in rows]), rows[0][1], of_rows(some, found[0]["path"])
 
 
 def order_parameters(dataset: xr.Dataset, runs: Sequence[xr.DataTree]) -> Chart:

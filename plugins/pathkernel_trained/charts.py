@@ -23,7 +23,7 @@ from pathkernel_trained.pruning_tables import (
     scored_orders,
 )
 from pathkernel_trained.study_checkpoint import study_heads
-from pathkernel_views.chart import Chart, chart_data, of_rows, strongest
+from pathkernel_views.chart import ROWS, Chart, chart_data, of_rows, strongest
 
 _BEST = "best set of heads"
 
@@ -234,7 +234,7 @@ def entries(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Chart:
 def _strongest(trained: np.ndarray, points: list[tuple[int, np.ndarray]]) -> np.ndarray:
     """Places of the paths that are shown: of largest U(π, π), trained or by theory."""
     diagonals = np.array([np.diag(matrix) for matrix in (trained, *(each for _, each in points))])
-    return strongest(diagonals / diagonals.max(axis=1, keepdims=True))
+    return strongest(diagonals / diagonals.max(axis=1, keepdims=True), ROWS)
 
 
 def head_scores(study: xr.Dataset, comparison: xr.Dataset, shown: Shown) -> Chart:

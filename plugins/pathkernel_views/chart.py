@@ -106,9 +106,10 @@ def chart_data(
     )
 
 
-def strongest(strengths: np.ndarray, most: int = ROWS) -> np.ndarray:
-    """Places of the largest strengths, in their order; of rows (…, n) by the mean of the rows."""
-    mean = np.nan_to_num(np.reshape(strengths, (-1, np.shape(strengths)[-1])).mean(axis=0))
+def strongest(strengths: np.ndarray, most: int) -> np.ndarray:
+    """Places of the largest strengths, in their order; of rows (…, n) by their known mean."""
+    rows = np.reshape(strengths, (-1, np.shape(strengths)[-1]))
+    mean = np.nan_to_num(rows).sum(axis=0) / np.maximum(1, (~np.isnan(rows)).sum(axis=0))
     return np.sort(np.argsort(-mean, kind="stable")[:most])
 
 
@@ -121,17 +122,25 @@ def within(chart: Chart, most: int = NUMBERS) -> Chart:
     """The chart with at most so many numbers of a variable; it says what was left out.
 
     Labels of switches are left out first, of the last switch before the others, and then those of
-    the dimension that has most. The first labels stay.
+    the longest dimension, and of both sides of a square heatmap alike. The first labels stay.
     """
-    data, left = chart.data, []
-    while (size := max(held.size for held in data.data_vars.values())) > most:
-        switches = [dim for dim in reversed(chart.switches) if data.sizes[dim] > 1]
-        dim = switches[0] if switches else max(data.sizes, key=lambda dim: data.sizes[dim])
-        held, room = data.sizes[dim], most * data.sizes[dim] // size
-        data = data.isel({dim: slice(max(1, room))})
-        left.append(f"{data.sizes[dim]} of {held} of {data[dim].attrs['long_name']}")
-    if not left:
+    data, cut = chart.data, []
+    while (largest := max(data.data_vars.values(), key=lambda held: held.size)).size > most:
+        sizes = {str(dim): size for dim, size in largest.sizes.items() if size > 1}
+        sides = [dim for dim in (chart.x, chart.y) if chart.mark == "heatmap"]
+        longest = max(sizes, key=sizes.__getitem__)
+        dims = next(([dim] for dim in reversed(chart.switches) if dim in sizes), [longest])
+        if dims[0] in sides and len({sizes.get(dim) for dim in sides}) == 1:
+            dims = sides
+        share = (most / largest.size) ** (1 / len(dims))
+        data = data.isel({dim: slice(max(1, int(sizes[dim] * share + 1e-9))) for dim in dims})
+        cut += [dim for dim in dims if dim not in cut]
+    if not cut:
         return chart
+    left = (
+        f"{data.sizes[dim]} of {chart.data.sizes[dim]} of {data[dim].attrs['long_name']}"
+        for dim in cut
+    )
     return replace(chart, data=data, about=f"{chart.about} In the page are {' and '.join(left)}.")
 
 

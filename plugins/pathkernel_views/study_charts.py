@@ -348,15 +348,13 @@ def _strongest(dataset: xr.Dataset, temperature: float | str | None) -> np.ndarr
     paths, outputs = dataset.sizes["path"], dataset.sizes.get("output", 1)
     if paths * outputs <= ROWS:
         return np.arange(paths)
-    diagonal = _diagonal(Selection(dataset, temperature)).isel(
-        width=dataset["width"].argmin().item()
-    )
-    return strongest(diagonal.values, max(1, ROWS // outputs))
+    every = Selection(dataset, temperature).point("order_parameter")
+    narrow = path_diagonal(every.isel(width=dataset["width"].argmin().item()))
+    return strongest(narrow.transpose(..., "path").values, max(1, ROWS // outputs))
 
 
-def _diagonal(selection: Selection) -> xr.DataArray:
-    """U(π, π), dims (seed, width, path); of several outputs its mean over them."""
-    values = selection.point("order_parameter")
+def path_diagonal(values: xr.DataArray) -> xr.DataArray:
+    """U(π, π) of values with the dims path and path_dual; of several outputs the mean over them."""
     for dim in ("path", "output"):
         if dim in values.dims:
             every = xr.DataArray(np.arange(values.sizes[dim]), dims=dim)
@@ -366,7 +364,9 @@ def _diagonal(selection: Selection) -> xr.DataArray:
 
 def strongest_paths(dataset: xr.Dataset, temperature: float | str | None) -> Chart:
     """U(π, π) of every path in units of the limit's, drawn through the layers."""
-    values, left = _points(dataset, temperature, _diagonal)
+    values, left = _points(
+        dataset, temperature, lambda each: path_diagonal(each.point("order_parameter"))
+    )
     limit = limit_diagonal(dataset)
     strengths = values.transpose(*_POINT, "path").values / limit
     labels = _at_points(values) | {"path": [str(path) for path in dataset["path"].values]}

@@ -59,12 +59,15 @@ class TableData:
     name, title, caption : str
     columns : tuple of Values
         All of the same length, with names of their own.
+    named : bool
+        Whether the name was given, and is not made of the title.
     """
 
     name: str
     title: str
     caption: str
     columns: tuple[Values, ...]
+    named: bool
 
     @classmethod
     def of(cls, table: Table) -> TableData:
@@ -77,11 +80,14 @@ class TableData:
             for column in table.columns
         ]
         title = plain_text(table.title)
-        return cls.made(title, title, plain_text(table.caption), texts)
+        return cls.made("", title, plain_text(table.caption), texts)
 
     @classmethod
     def made(cls, name: str, title: str, caption: str, columns: Iterable[Values]) -> TableData:
-        """The same of names that are not yet words joined by underscores, nor unlike each other."""
+        """The same of names that are not yet words joined by underscores, nor unlike each other.
+
+        Without a name the table is called by its title.
+        """
         found: dict[str, Values] = {}
         for place, column in enumerate(columns, start=1):
             words = own = _words(column.name) or f"column_{place}"
@@ -89,7 +95,8 @@ class TableData:
                 own, place = f"{words}_{place}", place + 1
             label = " ".join((column.label or column.name).split())
             found[own] = Values(own, list(column.cells), label, column.units)
-        return cls(_words(name) or _UNNAMED, title, caption, tuple(found.values()))
+        called = _words(name or title) or _UNNAMED
+        return cls(called, title, caption, tuple(found.values()), bool(name))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -143,8 +150,7 @@ def write_csv(tables: Iterable[tuple[str, TableData]], folder: str | os.PathLike
     folder, found = Path(folder), {}
     for part, table in tables:
         columns = {column.name: None for column in table.columns}
-        named = table.name != (_words(table.title) or _UNNAMED)
-        alike = (part, table.name) if named else (part, table.title, *columns)
+        alike = (part, table.name) if table.named else (part, table.title, *columns)
         name = part if table.name == part else f"{part}-{table.name}"
         header, rows, _ = found.setdefault(alike, ({}, [], name[:_LONGEST]))
         header.update(columns)

@@ -106,7 +106,7 @@ def value_table(
     inside = columns_of(data) if isinstance(data, xr.Dataset) else list(data)
     size = len(inside[0].cells) if inside else 0
     whole = [Values(key, [value] * size) for key, value in of.items()]
-    table.data = TableData.made(name or title, title, caption, [*whole, *inside])
+    table.data = TableData.made(name, title, caption, [*whole, *inside])
     cells = [[shown(cell, column.form) for cell in own] for column, own in zip(columns, held)]
     for place, (column, texts) in enumerate(zip(columns, cells)):
         justify = "left" if place in names else "right"

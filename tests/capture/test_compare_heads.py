@@ -1,5 +1,7 @@
 """Head scores against what a live model loses, on a model that is linear in its heads."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -264,6 +266,12 @@ def test_views(result):
     text = console.export_text()
     for name in result["order"].values:
         assert text.count(str(name)) >= 4
+    row = [result["rise"], result["rise_error"], *result["score"].sel(order=["one", "other"])]
+    numbers = [float(values.sel(layer=1, head=3).mean()) for values in row]
+    rise, error, *scored = (
+        f"{number:{form}}" for number, form in zip(numbers, ("+.4f", ".4f", ".3g", ".3g"))
+    )
+    assert re.search(rf"1-3 +{re.escape(rise)} +{error} +{scored[0]} +{scored[1]} ", text)
     value = float(result["measured"].sel(order="one", removed=2, quantity="accuracy").mean())
     share = float(result["random_as_good"].sel(order="one", removed=2, quantity="accuracy").mean())
     assert f"{value:.3f} ({100 * share:.0f} %)" in text

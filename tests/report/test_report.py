@@ -298,9 +298,20 @@ def test_charts_hold_what_a_page_has_room_for():
         assert some.about == f"About it.{words}"
 
 
+def test_a_heatmap_stays_square_and_what_is_small_stays_whole():
+    matrix, line = np.zeros((20, 20)), xr.DataArray(np.zeros(50), dims="t")
+    names = {"x": range(20), "y": range(20), "t": range(50)}
+    data = chart_data({"K": xr.DataArray(matrix, dims=("x", "y")), "m": line}, names)
+    some = within(Chart("Chart", "About it.", data, "heatmap", x="x", y="y"), 100)
+    assert dict(some.data.sizes) == {"x": 10, "y": 10, "t": 50}
+    assert some.about == "About it. In the page are 10 of 20 of x and 10 of 20 of y."
+
+
 def test_the_strongest_rows_in_their_order():
     np.testing.assert_array_equal(strongest(np.array([[1, 5, 3, 4], [1, 5, 3, 2]]), 3), [1, 2, 3])
     np.testing.assert_array_equal(strongest(np.array([2, np.nan, 3]), 2), [0, 2])
+    one_seed = np.array([[np.nan] * 4, [1, 5, 3, 4]])  # the other was not computed
+    np.testing.assert_array_equal(strongest(one_seed, 2), [1, 3])
 
 
 def test_an_attribute_that_is_nested_without_end_is_text(store, tmp_path, monkeypatch):
@@ -321,10 +332,16 @@ def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypat
     assert run(monkeypatch, ".", "--only", "strange") == 1
     assert "study.html is there already and is no report; delete it" in capsys.readouterr().err
     assert page.read_text() == "<!doctype html>mine"
-    page.unlink()
-    for _ in range(2):  # a report replaces a report
+    page.write_text("")
+    for _ in range(2):  # nothing, and then a report replaces a report
         assert run(monkeypatch, ".", "--only", "strange") == 0
     assert "strange table" in page.read_text("utf-8")
+    assert run(monkeypatch, ".", "--out", str(tmp_path)) == 1
+    assert "is a folder; name a file by --out" in capsys.readouterr().err
+    assert run(monkeypatch, ".", "--seed", "9") == 1
+    assert "the store has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
+        " ".join(capsys.readouterr().err.split())
+    )
 
 
 def test_without_the_extra_the_remedy_is_named(store, tmp_path, monkeypatch, capsys):

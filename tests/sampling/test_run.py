@@ -27,6 +27,7 @@ from pathkernel_datasets.groups import sole_writer
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_sampling import charts
 from pathkernel_sampling.correct import correct_study, open_correction
 from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
@@ -388,7 +389,9 @@ class Shifted(Cycle):
         pytest.param("weights", Shifted, 1, marks=pytest.mark.slow),
     ],
 )
-def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler, task, chains):
+def test_several_outputs_and_test_sets_of_unequal_length(
+    tmp_path, monkeypatch, sampler, task, chains
+):
     path = tmp_path / "study.zarr"
     run_study(Study(task(), [4, 10], [0.1]), path)
     plugins = Plugins(tasks={"cycle": task}, samplers=load_plugins().samplers)
@@ -404,6 +407,11 @@ def test_several_outputs_and_test_sets_of_unequal_length(tmp_path, sampler, task
     assert mean.dims == ("chain", "draw", "test_set", "example", "output")
     assert mean.isnull().any(("chain", "draw", "output")).sum("example").values.tolist() == [0, 3]
     assert run["observed_data"]["label"].shape == (12, 3)
+    monkeypatch.setattr("pathkernel_sampling.charts.ROWS", 5)  # of three outputs, one path's
+    for draw in (charts.order_parameters, charts.differences):
+        chart = draw(open_store(path), [run])
+        assert chart.data.sizes["path"] == chart.data.sizes["path_dual"] == 3
+        assert "The 1 strongest of" in chart.about
     written = save_sample_figures(path, group, tmp_path / "figures", trace=True)
     assert len(written) == (8 if task is Cycle else 12)  # one measure, or three
     theory = Theory.of(open_store(path), run)

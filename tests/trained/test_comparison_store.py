@@ -26,6 +26,7 @@ from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import read_heads, save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_trained import charts
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.comparison import compare_order_parameters
 from pathkernel_trained.comparison_figures import order_parameters
@@ -403,7 +404,7 @@ def test_one_width_and_temperature(study, capsys):
     assert not {"100", "0.5"} & {word for start in starts for word in start}
 
 
-def test_samples_have_a_table_and_panels(study, folder, capsys):
+def test_samples_have_a_table_and_panels(study, folder, capsys, monkeypatch):
     write_draws(study, "weights", 5, np.cov(np.random.default_rng(1).standard_normal((9, 20))))
     options = ("--seed", 4, "--temperature", 0.5, "--out", folder / "figures")
     status, out, err = invoke(capsys, "compare", study, *options)
@@ -422,6 +423,14 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
         assert words in drawn
     assert "sampled, N = 100" not in drawn, "no draws there"
     one = Shown.select(open_store(study), (10,), 0.5, 4)
+    monkeypatch.setattr("pathkernel_trained.charts.ROWS", 2)
+    u = open_store(study)["order_parameter"].sel(seed=4, temperature=0.5, width=10)
+    chart = charts.order_parameters(open_store(study), open_comparison(study), one)
+    assert "The 2 strongest of 9 paths." in chart.about
+    some = {name: chart.data[name].values for name in ("path", "path_dual")}
+    found = chart.data["U"].sel(source="theory").squeeze("point")
+    np.testing.assert_array_equal(found, u.sel(some) / np.abs(u).max())
+    assert charts.entries(open_store(study), open_comparison(study), one).data.sizes["pair"] == 3
     figure = order_parameters(open_store(study), open_comparison(study), one)
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert titles == ["theory, N = 10, T = 0.5", "sampled, N = 10, T = 0.5", "trained, N = 8"]

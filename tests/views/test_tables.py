@@ -435,7 +435,7 @@ def test_every_table_has_a_file_of_its_own(tmp_path):
     tables = [table("N > 1", 1), table("N < 1", 2), table("N > 1", 3)]
     tables += [
         table("one", 4, "same"),
-        table("two", 5, "same"),
+        table("Same", 5, "same"),
         table(long, 6),
         table(long + "!", 7),
     ]
