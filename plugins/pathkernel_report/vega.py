@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from pathkernel_core.extras import import_extra
 from pathkernel_views.chart import Chart
 
@@ -164,12 +166,11 @@ def _lines(chart: Chart) -> dict[str, Any]:
 
 
 def _ranges(chart: Chart, mark: dict[str, Any], **encoding: Any) -> list[Any]:
-    """Layer of the ranges, of the rows that have one."""
-    if not chart.low:
+    """Layer of the ranges; rows without one have none drawn."""
+    if not chart.low or not np.isfinite(chart.data[chart.low]).any():
         return []
     ends = {"y": _amount("") | {"field": "low"}, "y2": {"field": "high"}}
-    known = [{"filter": "isValid(datum.low)"}]
-    return [{"transform": known, "mark": mark, "encoding": ends | encoding}]
+    return [{"mark": mark, "encoding": ends | encoding}]
 
 
 def _layered(chart: Chart, layers: list[Any], x: dict[str, Any]) -> dict[str, Any]:
