@@ -139,7 +139,7 @@ def compare_heads(
             at_random = np.array(
                 [[values("test", order[:k]).mean(axis=1) for k in counts] for order in drawn]
             )
-        except BaseException as error:
+        except KeyboardInterrupt as error:
             if kept is not None:
                 error.add_note(
                     f"What was measured is kept in {kept}; the same call goes on with it."
