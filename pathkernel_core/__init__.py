@@ -7,14 +7,19 @@ from pathkernel_core.action import entropy, entropy_gradient, gp_order_parameter
 from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, attentioned_inputs
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
-from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError, PrecisionError
+from pathkernel_core.errors import (
+    MinimisationError,
+    NotPositiveDefiniteError,
+    PrecisionError,
+    ScaleWarning,
+)
 from pathkernel_core.kernels import (
     PathKernels,
     path_kernel,
     same_path_kernels,
     total_kernel,
 )
-from pathkernel_core.minimise import Prediction, Solution, Status, gp_limit, minimise_action
+from pathkernel_core.minimise import gp_limit, minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import (
     head_scores,
@@ -29,6 +34,7 @@ from pathkernel_core.predictor import (
     kernel_task_alignment,
     regression,
 )
+from pathkernel_core.solution import Minimum, Prediction, Solution, Status
 from pathkernel_core.statistics import SufficientStatistics, row_batches
 from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
 
@@ -41,6 +47,7 @@ __all__ = [
     "Examples",
     "LeaveOneOut",
     "MinimisationError",
+    "Minimum",
     "Network",
     "NotPositiveDefiniteError",
     "PathKernels",
@@ -49,6 +56,7 @@ __all__ = [
     "QueryKey",
     "Realisation",
     "Regression",
+    "ScaleWarning",
     "Solution",
     "Status",
     "SufficientStatistics",

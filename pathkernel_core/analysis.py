@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from pathkernel_core.backend import Array
-from pathkernel_core.minimise import Solution
 from pathkernel_core.network import Network
+from pathkernel_core.solution import Solution
 from pathkernel_core.task import Realisation
 
 

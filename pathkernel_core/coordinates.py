@@ -106,6 +106,24 @@ class ChainCoordinates:
         """Coordinates of the Gaussian process limit: the origin."""
         return np.zeros(self.size)
 
+    def scaled(self, logs: np.ndarray) -> np.ndarray:
+        """Coordinates of the limit with each X_ℓX_ℓᵀ times a factor; logs of them, (L + 1,)."""
+        coordinates = self.gp_limit
+        for level, log in zip(self._levels, logs):
+            coordinates[level.part][level.diagonal] = 0.5 * log
+        return coordinates
+
+    def suppressed(self, coordinates: np.ndarray, layer: int, head: int, by: float) -> np.ndarray:
+        """The same but for a layer's other heads, whose diagonal of X_ℓ is times e^-by.
+
+        Layer and head count from 0.
+        """
+        coordinates, level = coordinates.copy(), self._levels[layer]
+        rows = level.diagonal.reshape(self.network.heads[layer], -1)
+        others = np.delete(rows, head, axis=0)
+        coordinates[level.part][others] -= by
+        return coordinates
+
     def relative_factors(self, coordinates: np.ndarray) -> list[np.ndarray]:
         """Triangular matrices X_1, …, X_a."""
         factors = []

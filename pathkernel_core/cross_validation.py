@@ -19,7 +19,7 @@ import numpy as np
 
 from pathkernel_core.backend import Array, array_namespace, batches, real_floating, rows_of, to_host
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import PREDICTION_ELEMENTS, Solution
+from pathkernel_core.solution import PREDICTION_ELEMENTS, Solution
 from pathkernel_core.spaces import FeatureSpace
 
 

@@ -35,8 +35,9 @@ from pathkernel_core.backend import (
 )
 from pathkernel_core.coordinates import ChainCoordinates, held_entries
 from pathkernel_core.kernels import PathKernels, posterior_moments
-from pathkernel_core.minimise import Prediction, minimise_action
+from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
+from pathkernel_core.solution import Prediction
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.statistics import batch_sums
 

@@ -39,3 +39,7 @@ class MissingExtraError(PathkernelError, ImportError):
             f"{purpose} needs {library}, which is not installed; install it with: pip install "
             f'"pathkernel[{extra}]"'
         )
+
+
+class ScaleWarning(UserWarning):
+    """Inputs are out of proportion to temperature, variances or labels."""

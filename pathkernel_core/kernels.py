@@ -20,7 +20,8 @@ from pathkernel_core.backend import (
 from pathkernel_core.costs import Sizes, cheapest_form
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernel_space import KernelSpace
-from pathkernel_core.network import positive
+from pathkernel_core.label_spectrum import LabelSpectrum
+from pathkernel_core.network import Network, positive
 from pathkernel_core.notebook import table
 from pathkernel_core.spaces import (
     ExampleSpace,
@@ -116,6 +117,7 @@ class PathKernels:
     ) -> None:
         self.form, self.input_width, self.n_paths = form, input_width, n_paths
         self.n_examples, self.outputs, self._basis = n_examples, outputs, basis
+        self._label_spectra: dict[tuple[float, ...], LabelSpectrum] = {}
 
     def __repr__(self) -> str:
         return (
@@ -194,6 +196,17 @@ class PathKernels:
             factor, positive("temperature", temperature)
         )
         return energy, variance * gradient
+
+    def label_spectrum(self, network: Network) -> LabelSpectrum:
+        """Labels along the eigenvectors of the limit's kernel, at the network's variances.
+
+        Computed once for all networks that differ in widths and variances alone.
+        """
+        scales = network.path_scales[:: network.outputs]
+        spectrum = self._label_spectra.get(key := tuple(scales.tolist()))
+        if spectrum is None:
+            spectrum = self._label_spectra[key] = self.form.label_spectrum(scales)
+        return spectrum.scaled(math.prod(network.variances))
 
     def keep_paths(self, paths: Sequence[int] | np.ndarray) -> PathKernels:
         """Problem of the sub-network that has only the paths with these indices.

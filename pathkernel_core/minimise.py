@@ -1,239 +1,38 @@
-"""Minimisation of the action over the order parameters, and the Solution it gives."""
+"""Minimisation of the action over the order parameters."""
 
 from __future__ import annotations
 
-import enum
+import contextlib
+import itertools
 import math
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from pathkernel_core import quasi_newton
-from pathkernel_core.backend import (
-    Array,
-    array_namespace,
-    batches,
-    compiled,
-    from_host,
-    joined,
-    not_overflown,
-    real_floating,
-    rows_of,
-    to_host,
-)
+from pathkernel_core.backend import array_namespace, from_host
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
-from pathkernel_core.kernels import PathKernels, predictor_mean
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.label_spectrum import LabelSpectrum
+from pathkernel_core.minima import (
+    STRONG,
+    SUSPICIOUS,
+    concavity,
+    search_starts,
+    structured_starts,
+    warn_of_scale,
+)
 from pathkernel_core.network import Network, positive
-from pathkernel_core.notebook import matrix, table
-from pathkernel_core.order_parameter import head_scores, skip_scores
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_core.spaces import Posterior
+from pathkernel_core.solution import Minimum, Solution, Status
 
-PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
 _COORDINATES = 100  # tolerance of the gradient in the chain's coordinates, which has no units,
 # over that in the order parameters, which has those of 1 / U and says little where U is large
-
-
-class Status(enum.Enum):
-    """How a Solution was reached. Only the first two can be used without a second look."""
-
-    CONVERGED = "the gradient is below the tolerance"
-    GP_LIMIT = "the Gaussian process limit, which no minimisation reached"
-    MAX_EVALUATIONS = "the limit on evaluations was reached before the tolerance"
-    STALLED = "rounding hides any further descent before the tolerance"
-
-    @property
-    def ok(self) -> bool:
-        """Whether the solution is what was asked for."""
-        return self in (Status.CONVERGED, Status.GP_LIMIT)
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """Predictor on new examples.
-
-    Attributes
-    ----------
-    mean : array, shape (P_new,) or (P_new, C)
-        Posterior mean of the network's output (Eq. 9, 29).
-    variance : array, shape (P_new,) or (P_new, C)
-        Posterior variance given U, without the observation noise T (Eq. 30).
-    """
-
-    mean: Array
-    variance: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """Order parameters at the minimum of the action, and what follows from them.
-
-    Attributes
-    ----------
-    order_parameters : tuple of arrays
-        U_1, …, U_L, u_a in the problem's array library.
-    factors : tuple of arrays
-        Lower triangular B with U = B Bᵀ for each of them, NumPy in float64.
-    action, entropy, energy : float
-        Action per width, S/N, and its two terms; N is the largest width (Eq. 11, 32).
-    status : Status
-        How the solution was reached.
-    evaluations, iterations : int
-        Evaluations of the energy, and accepted steps.
-    gradient_norm : float
-        Largest entry of the gradients ∂(S/N)/∂U of all order parameters.
-    action_history, gradient_history : arrays, shape (iterations + 1,)
-        Action per width and gradient norm at the start and after each step.
-    network, problem, temperature
-        What was solved.
-    log_evidence : float
-        Leading-order ln p(Y) of all training labels, in nats; NaN at widths below the sizes of U.
-    curvature : tuple
-        Steps and the changes of the gradient along them, which a minimisation that starts from
-        this solution goes on with.
-    """
-
-    order_parameters: tuple[Array, ...] = field(repr=False)
-    factors: tuple[np.ndarray, ...] = field(repr=False)
-    action: float
-    entropy: float
-    energy: float
-    status: Status
-    evaluations: int
-    iterations: int
-    gradient_norm: float
-    action_history: np.ndarray = field(repr=False)
-    gradient_history: np.ndarray = field(repr=False)
-    network: Network
-    problem: PathKernels = field(repr=False)
-    temperature: float
-    curvature: tuple[quasi_newton.Pair, ...] = field(default=(), repr=False)
-
-    @property
-    def order_parameter(self) -> Array:
-        """The order parameter U = U_1, shape (n·C, n·C), path index before output index."""
-        return self.order_parameters[0]
-
-    @property
-    def head_scores(self) -> list[np.ndarray]:
-        """Score of every head, layer by layer: see :func:`pathkernel_core.head_scores`."""
-        return head_scores(self.network, self.order_parameter)
-
-    @property
-    def skip_scores(self) -> np.ndarray:
-        """Score of every skip connection: see :func:`pathkernel_core.skip_scores`."""
-        return skip_scores(self.network, self.order_parameter)
-
-    def _repr_html_(self) -> str:
-        network, scores = self.network, enumerate(self.head_scores, start=1)
-        about = {
-            "status": f"{self.status.name}: {self.status.value}",
-            "temperature T": f"{self.temperature:g}",
-            "action S/N": f"{self.action:.6g}, of it entropy {self.entropy:.6g}",
-            "log evidence": f"{self.log_evidence:.6g} nats",
-            "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
-            "network": repr(network),
-            "problem": repr(self.problem),
-            **{f"head scores, layer {n}": " ".join(f"{x:.2f}" for x in row) for n, row in scores},
-        }
-        if network.has_skips:
-            about["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
-        outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
-        labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
-        order_parameter = to_host(self.order_parameter)
-        return table("Solution", about) + matrix("order parameter U", order_parameter, labels)
-
-    @property
-    def log_evidence(self) -> float:
-        """Leading-order log evidence ln p(Y), in nats; exact in the Gaussian process limit.
-
-        NaN where a width is smaller than its order parameter: the prior of that one is singular,
-        and the expansion about a regular minimum not defined.
-        """
-        sizes = zip(self.network.degrees_of_freedom, self.network.sizes)
-        if self.status is not Status.GP_LIMIT and any(width < size for width, size in sizes):
-            return math.nan
-        coordinates = ChainCoordinates(self.network)
-        excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
-        n_labels = self.problem.n_examples * self.network.outputs
-        energy = self.network.width * self.energy
-        return -0.5 * (excess + energy + n_labels * math.log(2 * math.pi))
-
-    def predict(self, xi: Array) -> Prediction:
-        """Predictor's mean and variance on new examples (Eq. 29, 30).
-
-        Both are given U at the minimum. What the fluctuations of U change is of order 1/N and left
-        out: in the mean, and in the variance, to which they also add that of the mean.
-        ``pathkernel_sampling.corrections.predict_next_order`` has them.
-
-        Parameters
-        ----------
-        xi : array, shape (P_new, n, N_0)
-            Attentioned inputs of the new examples.
-
-        Raises
-        ------
-        ValueError
-            If the shape does not fit, or a value is or becomes NaN or infinite.
-        """
-        self._check_new(xi)
-        posterior, factor = self.posterior
-        per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
-        step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
-        with np.errstate(over="ignore", invalid="ignore"):
-            moments = [
-                self.problem.posterior_moments(posterior, factor, rows_of(xi, batch))
-                for batch in batches(xi.shape[0], step)
-            ]
-        mean, variance = map(joined, zip(*moments))
-        for name, array in (("mean", mean), ("variance", variance)):
-            not_overflown(f"the predictor's {name}", array, "rescale xi")
-        if self.network.outputs == 1:
-            mean, variance = mean[:, 0], variance[:, 0]
-        return Prediction(mean, variance)
-
-    def predict_mean(self, xi: Array) -> Array:
-        """Predictor's mean alone on new examples (Eq. 29), much faster than with the variance.
-
-        Parameters
-        ----------
-        xi : array, shape (P_new, n, N_0)
-            Attentioned inputs of the new examples.
-
-        Returns
-        -------
-        array, shape (P_new,) or (P_new, C)
-        """
-        xp = self._check_new(xi)
-        xi = real_floating("xi", xi)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = compiled(predictor_mean, xp)(xi, self.posterior[0].weights, self.problem.basis)
-        not_overflown("the predictor's mean", mean, "rescale xi")
-        return mean[:, 0] if self.network.outputs == 1 else mean
-
-    def _check_new(self, xi: Array) -> Any:
-        """Namespace of new examples, after checking that there are some."""
-        xp = array_namespace(xi=xi, training=self.problem.array)
-        if xi.ndim != 3 or xi.shape[0] == 0:
-            raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
-        paths, width = self.problem.n_paths, self.problem.input_width
-        if xi.shape[1:] != (paths, width):
-            raise ValueError(
-                f"xi must have shape (P_new, {paths}, {width}), but has {tuple(xi.shape)}; tokens "
-                "go through attentioned_inputs first, with the layers and the readout of the "
-                "training examples"
-            )
-        return xp
-
-    @cached_property
-    def posterior(self) -> tuple[Posterior, np.ndarray]:
-        """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
-        factor = math.sqrt(self.network.variances[0]) * self.factors[0]
-        factor *= self.network.path_scales[:, None]
-        return self.problem.form.posterior(factor, self.temperature), factor
+_SAME = 0.05  # difference of the coordinates of points of one basin, near its minimum
+_ROUNDING = 1e-6  # relative difference of actions of one minimum
+_APPROACH = 1e-3  # relative difference of actions within which a descent is near a known minimum
 
 
 def minimise_action(
@@ -243,15 +42,17 @@ def minimise_action(
     *,
     tolerance: float | None = None,
     start: Solution | None = None,
+    starts: int | None = None,
     max_evaluations: int = 2000,
     throw: bool = True,
     report: Report = silent,
 ) -> Solution:
     """Minimise the action over all order parameters (Eq. 11, 32).
 
-    The minimum found is a local one, downhill from the start. On the paper's problems every start
-    tried reached the same; far from them (prior variances around 0.2, say) it can matter, and a
-    solution at larger variances or widths is another start to try.
+    The action may have several minima where the kernel is small against temperature and labels. The
+    lowest that a bounded search finds is returned; :attr:`Solution.other_minima` has the others.
+    The search is left out where a test of the limit's kernel shows no reason for it
+    (:mod:`pathkernel_core.minima`).
 
     Parameters
     ----------
@@ -265,11 +66,15 @@ def minimise_action(
         Largest entry allowed in the gradients ∂(S/N)/∂U. By default 1e-8 in float64, and in
         lower precision the smaller of 1e-2 and 1 / (2N).
     start : Solution, optional
-        Where to begin, for example the solution at a neighbouring temperature or width. By
-        default the Gaussian process limit. The curvature that was seen on the way to it, rather
-        than its nearness, is what saves evaluations.
+        The only start, for example the solution at a neighbouring temperature or width. No other
+        minimum is looked for, as the solution's note says. The curvature that was seen on the way
+        to it, rather than its nearness, is what saves evaluations.
+    starts : int, optional
+        Number of starts: 1 is the Gaussian process limit alone; more are the scaled limit, single
+        heads switched on, and random ones. By default as many as the test asks for: 1, 2, or 2 and
+        two for every head, at most 24.
     max_evaluations : int
-        Limit on evaluations of the energy.
+        Limit on evaluations of the energy from each start.
     throw : bool
         Raise if the tolerance is not reached. With False, look at ``Solution.status``.
     report : callable
@@ -282,7 +87,13 @@ def minimise_action(
     NotPositiveDefiniteError
         If the kernel cannot be factorised at the start.
     ValueError
-        If the network does not fit the problem or a number is out of range.
+        If the network does not fit the problem, a number is out of range, or both start and starts
+        are given.
+
+    Warns
+    -----
+    ScaleWarning
+        If inputs are so small or so large that temperature and variances mean little.
     """
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
@@ -291,36 +102,23 @@ def minimise_action(
         # in float32 twice what rounding leaves of the gradient, which shrinks with the width
         tolerance = 1e-8 if double else min(1e-2, 0.5 / network.width)
     positive("tolerance", tolerance)
-    if not isinstance(max_evaluations, int) or max_evaluations < 1:
-        raise ValueError(f"max_evaluations must be a whole number from 1, not {max_evaluations!r}")
+    for name, number in (("max_evaluations", max_evaluations), ("starts", starts)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise ValueError(f"{name} must be a whole number from 1, not {number!r}")
+    if start is not None and starts is not None:
+        raise ValueError("start is the only start: leave starts out, or start")
     action = _Action(problem, network, temperature)
-    coordinates, pairs = action.coordinates.gp_limit, ()
+    descend = _Descender(action, tolerance, max_evaluations, report)
     if start is not None:
-        coordinates, pairs = _warm_start(action.coordinates, start), start.curvature
-    history = _History()
-
-    def stop(point: quasi_newton.Iterate) -> bool:
-        history.append(point.detail)
-        norm = point.detail.gradient_norm
-        report(Progress(action.evaluations, None, "minimising", {"gradient": norm}))
-        steepest = float(np.abs(point.gradient).max())
-        return norm <= tolerance and steepest <= _COORDINATES * tolerance
-
-    status = Status.STALLED
-    try:
-        action.limit = max_evaluations
-        found, pairs = quasi_newton.minimise(
-            action, coordinates, action.coordinates.curvature, stop, pairs
-        )
-        if found:
-            status = Status.CONVERGED
-    except _OutOfEvaluationsError:
-        status = Status.MAX_EVALUATIONS
-    at = history.flattest if status is Status.STALLED else history.last
-    solution = _solution(action, at, status, history, pairs)
-    if throw and not status.ok:
+        descents = [descend(_warm_start(action.coordinates, start), start.curvature)]
+    else:
+        spectrum = problem.label_spectrum(network)
+        warn_of_scale(spectrum, temperature)
+        descents = _search(descend, spectrum, starts)
+    solution = _solution(action, descents, searched=start is None)
+    if throw and not solution.status.ok:
         raise MinimisationError(
-            f"the action was not minimised: {status.value}. The gradient of S/N is "
+            f"the action was not minimised: {solution.status.value}. The gradient of S/N is "
             f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations, the "
             f"tolerance {tolerance:.2g}. Raise the tolerance or max_evaluations, start from a "
             "neighbouring solution, or pass throw=False to use the point as it is",
@@ -337,9 +135,9 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     action = _Action(problem, network, temperature)
-    history = _History()
-    history.append(action(action.coordinates.gp_limit).detail)
-    return _solution(action, history.last, Status.GP_LIMIT, history)
+    limit, history = action(action.coordinates.gp_limit).detail, _History()
+    history.append(limit)
+    return _solution(action, [_Descent(limit, Status.GP_LIMIT, history)])
 
 
 class _OutOfEvaluationsError(Exception):
@@ -348,6 +146,7 @@ class _OutOfEvaluationsError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class _Evaluation:
+    coordinates: np.ndarray
     factors: list[np.ndarray]
     entropy: float
     energy: float
@@ -420,35 +219,152 @@ class _Action:
                 raise
             return quasi_newton.Iterate(coordinates, math.inf, np.full_like(coordinates, np.nan))
         gradient = self.coordinates.gradient(relative, factors, gradient)
-        detail = _Evaluation(factors, entropy, energy, norm)
+        detail = _Evaluation(coordinates, factors, entropy, energy, norm)
         return quasi_newton.Iterate(coordinates, detail.action, gradient, detail)
 
 
-def _solution(
-    action: _Action,
-    at: _Evaluation,
-    status: Status,
-    history: _History,
-    curvature: tuple[quasi_newton.Pair, ...] = (),
-) -> Solution:
+@dataclass(frozen=True, eq=False)
+class _Descent:
+    """A descent from one start: where it ended, and how."""
+
+    evaluation: _Evaluation
+    status: Status
+    history: _History
+    curvature: tuple[quasi_newton.Pair, ...] = ()
+
+    def same_minimum(self, other: _Descent) -> bool:
+        """Whether both ended in one minimum."""
+        return self.near(other.evaluation.coordinates, other.evaluation.action, _ROUNDING)
+
+    def near(self, coordinates: np.ndarray, action: float, tolerance: float) -> bool:
+        """Whether a point is next to the end, and its action within a relative tolerance."""
+        end = self.evaluation
+        if abs(action - end.action) > tolerance * max(1.0, abs(end.action)):
+            return False
+        return bool(np.abs(coordinates - end.coordinates).max() < _SAME)
+
+
+class _KnownMinimumError(Exception):
+    pass
+
+
+class _Descender:
+    """Descends from any start with the same action, tolerance and report."""
+
+    def __init__(
+        self, action: _Action, tolerance: float, max_evaluations: int, report: Report
+    ) -> None:
+        self.action, self._tolerance = action, tolerance
+        self._max_evaluations, self._report = max_evaluations, report
+
+    def __call__(
+        self,
+        start: np.ndarray,
+        curvature: Sequence[quasi_newton.Pair] = (),
+        minima: Sequence[_Descent] = (),
+    ) -> _Descent:
+        """Descend from coordinates.
+
+        Raises
+        ------
+        _KnownMinimumError
+            If the descent comes next to one of the minima.
+        """
+        action, history, status = self.action, _History(), Status.STALLED
+
+        def stop(point: quasi_newton.Iterate) -> bool:
+            if any(minimum.near(point.x, point.value, _APPROACH) for minimum in minima):
+                raise _KnownMinimumError
+            history.append(point.detail)
+            norm = point.detail.gradient_norm
+            self._report(Progress(action.evaluations, None, "minimising", {"gradient": norm}))
+            steepest = float(np.abs(point.gradient).max())
+            return norm <= self._tolerance and steepest <= _COORDINATES * self._tolerance
+
+        action.limit = action.evaluations + self._max_evaluations
+        pairs: tuple[quasi_newton.Pair, ...] = ()
+        try:
+            converged, pairs = quasi_newton.minimise(
+                action, start, action.coordinates.curvature, stop, curvature
+            )
+            if converged:
+                status = Status.CONVERGED
+        except _OutOfEvaluationsError:
+            status = Status.MAX_EVALUATIONS
+        end = history.flattest if status is Status.STALLED else history.last
+        return _Descent(end, status, history, pairs)
+
+
+def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) -> list[_Descent]:
+    """Descents into different minima from the limit, and from where others may be found."""
+    action = descend.action
+    network = action.network
+    descents = [descend(action.coordinates.gp_limit)]
+    suspicion = concavity(spectrum, network, action.temperature)
+    if starts == 1 or (starts is None and suspicion.ratio < SUSPICIOUS):
+        return descents
+
+    def evaluate(coordinates: np.ndarray) -> tuple[float, float]:
+        point = action(coordinates)
+        return point.value, point.detail.energy if point.detail else math.inf
+
+    action.limit = math.inf
+    candidates = search_starts(action.coordinates, suspicion.scale, evaluate)
+    for number in itertools.count(2):
+        action.limit = math.inf
+        start = next(candidates)
+        with contextlib.suppress(_KnownMinimumError):
+            if math.isfinite(evaluate(start)[0]):
+                descent = descend(start, minima=descents)
+                if not any(map(descent.same_minimum, descents)):
+                    descents.append(descent)
+        if starts is None:
+            two_suffice = suspicion.ratio < STRONG and len(descents) == 1
+            last = 2 if two_suffice else structured_starts(network)
+        else:
+            last = starts
+        if number >= last:
+            return descents
+    raise AssertionError("candidates have no end")
+
+
+def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = True) -> Solution:
+    """Solution of the descent that ended lowest, one that converged before others as low."""
+
+    def rank(descent: _Descent) -> tuple[float, bool]:
+        lowest = min(other.evaluation.action for other in descents)
+        excess = descent.evaluation.action - lowest
+        return (excess if excess > 1e-9 * max(1.0, abs(lowest)) else 0.0, not descent.status.ok)
+
+    descent, *others = sorted(descents, key=rank)
+    end, history = descent.evaluation, descent.history
+    array = action.problem.array
     return Solution(
-        order_parameters=tuple(
-            from_host(factor @ factor.T, action.problem.array) for factor in at.factors
-        ),
-        factors=tuple(at.factors),
-        action=at.action,
-        entropy=at.entropy,
-        energy=at.energy,
-        status=status,
+        order_parameters=tuple(from_host(factor @ factor.T, array) for factor in end.factors),
+        factors=tuple(end.factors),
+        action=end.action,
+        entropy=end.entropy,
+        energy=end.energy,
+        status=descent.status,
         evaluations=action.evaluations,
         iterations=len(history.actions) - 1,
-        gradient_norm=at.gradient_norm,
+        gradient_norm=end.gradient_norm,
         action_history=np.array(history.actions),
         gradient_history=np.array(history.norms),
         network=action.network,
         problem=action.problem,
         temperature=action.temperature,
-        curvature=curvature,
+        curvature=descent.curvature,
+        other_minima=tuple(
+            Minimum(
+                other.evaluation.action,
+                other.status,
+                from_host(other.evaluation.factors[0] @ other.evaluation.factors[0].T, array),
+            )
+            for other in others
+            if other.status is not Status.MAX_EVALUATIONS
+        ),
+        searched=searched,
     )
 
 

@@ -42,6 +42,7 @@ from pathkernel_core.backend import (
 )
 from pathkernel_core.costs import BLOCK, WHITENED
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.label_spectrum import LabelSpectrum, Quadrature, lanczos
 
 
 class Space(Protocol):
@@ -65,6 +66,9 @@ class Space(Protocol):
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
+
+    def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
+        """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
 
     def keep_paths(self, paths: np.ndarray) -> Space:
         """The same form for a network that has only some of the paths."""
@@ -179,6 +183,15 @@ class ExampleSpace:
         coefficients, blocks = evaluate(root, self.labels)
         return to_host(coefficients), to_host(blocks)
 
+    def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
+        """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
+        xp = array_namespace(features=self.features)
+        scaled = self.features * from_host(scales[:, None], self.features)
+        flat = xp.reshape(scaled, (self.features.shape[0], -1))
+        labels, modes = lanczos(_example_product, (flat,), self.labels)
+        trace, square = float(xp.sum(flat**2)), float(xp.mean(self.labels**2))
+        return LabelSpectrum(labels, modes, trace / flat.shape[0], square)
+
     def _kernel(self, rows: Array, factor: Array) -> Array:
         xp = array_namespace(rows=rows)
         mixed = _mix(rows, factor, xp)
@@ -257,6 +270,24 @@ class FeatureSpace:
         fit = (self.label_square - xp.sum(half**2)) / temperature
         return excess * xp.log(temperature) + log_det + fit
 
+    def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
+        """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
+        xp = array_namespace(gram=self.gram)
+        size = math.prod(self.gram.shape[:2])
+        scale = from_host(np.repeat(scales, self.gram.shape[1])[:, None], self.gram)
+        gram = scale * xp.reshape(self.gram, (size, size)) * xp.matrix_transpose(scale)
+        start = scale * xp.reshape(self.projections, (size, self.outputs))
+        projected, modes = lanczos(_gram_product, (gram,), start)  # weights λ (v·Y)², here
+        rounding = 100 * float(xp.finfo(gram.dtype).eps) * projected.nodes.max(initial=0.0)
+        visible = projected.nodes > rounding
+        nodes = projected.nodes[visible]
+        powers = projected.weights[visible] / nodes
+        orthogonal = max(0.0, self.label_square - powers.sum())  # to all features
+        labels = Quadrature(np.append(nodes, 0.0), np.append(powers, orthogonal))
+        trace = float(xp.sum(xp.linalg.diagonal(gram)))
+        square = self.label_square / (self.n_examples * self.outputs)
+        return LabelSpectrum(labels, modes, trace / self.n_examples, square)
+
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
         gram, projections = self._rows
@@ -277,6 +308,15 @@ class FeatureSpace:
             self.gram, self.projections, indices, ratio, math.sqrt(ratio)
         )
         return FeatureSpace(gram, projections, self.label_square, self.n_examples)
+
+
+def _example_product(vectors: Array, features: Array) -> Array:
+    xp = array_namespace(vectors=vectors)
+    return xp.matmul(features, xp.matmul(xp.matrix_transpose(features), vectors))
+
+
+def _gram_product(vectors: Array, gram: Array) -> Array:
+    return array_namespace(vectors=vectors).matmul(gram, vectors)
 
 
 def _example_rows(features: Array, labels: Array) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,9 +14,10 @@ from pathkernel_core.backend import Array, array_namespace, to_host
 from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_core.errors import NotPositiveDefiniteError, PathkernelError
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Solution, gp_limit
+from pathkernel_core.minimise import gp_limit
 from pathkernel_core.network import Network
 from pathkernel_core.predictor import accuracy, regression
+from pathkernel_core.solution import Solution
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.prepared import PreparedData
 
@@ -47,6 +49,8 @@ def point_values(
         "log_evidence": solution.log_evidence,
         "gradient_norm": solution.gradient_norm,
         "evaluations": solution.evaluations,
+        "minima": 1 + sum(minimum.status.ok for minimum in solution.other_minima),
+        "action_gap": _action_gap(solution),
         **_left_out(solution, data.xi, data.labels),
         **_of_skips(solution),
         **_predictions(data, solution, variance=True),
@@ -62,6 +66,7 @@ def reference_values(
         whole = gp_limit(problem, data.network, temperature)
         found = {
             "log_evidence": whole.log_evidence,
+            "explained_share": problem.label_spectrum(data.network).explained_share(temperature),
             **_left_out(whole, data.xi, data.labels),
             **_of_skips(whole),
             **_predictions(data, whole, variance=False),
@@ -96,6 +101,12 @@ def _of_sub_network(
     found = _predictions(seen, part, variance=False)
     del found["predictor_mean"]
     return {"log_evidence": part.log_evidence, **_left_out(part, xi, labels), **found}
+
+
+def _action_gap(solution: Solution) -> float:
+    """Action per width of the next higher minimum above that of the solution; NaN if none."""
+    actions = [minimum.action for minimum in solution.other_minima if minimum.status.ok]
+    return min(actions) - solution.action if actions else math.nan
 
 
 def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:

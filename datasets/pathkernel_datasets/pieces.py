@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pathkernel_core.analysis import Analysis
-from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_core.errors import NotPositiveDefiniteError, ScaleWarning
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Solution, minimise_action
+from pathkernel_core.minima import may_have_several
+from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.solution import Solution
 from pathkernel_core.statistics import SufficientStatistics
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.errors import StoreError, TaskError
@@ -345,14 +348,22 @@ def minimise_from(
     start: Solution | None,
     report: Report = silent,
 ) -> Solution | None:
-    """Minimum of the action from a neighbour's, or else from the limit; None if that fails."""
-    if start is not None:
+    """Lowest minimum of the action that is found; None if that fails.
+
+    A neighbour's solution is a start only where the action has no other minimum, so that the result
+    depends on the point alone.
+    """
+    if start is not None and not may_have_several(problem, network, temperature):
         with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
             solution = minimise_action(
                 problem, network, temperature, start=start, throw=False, report=report
             )
             if solution.status.ok:
                 return solution
-    with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
+    with (
+        contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", ScaleWarning)  # tables say it
         return minimise_action(problem, network, temperature, throw=False, report=report)
     return None

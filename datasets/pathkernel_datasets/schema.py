@@ -12,8 +12,8 @@ from typing import Any
 import xarray as xr
 
 from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_core.minimise import Status
 from pathkernel_core.network import Network
+from pathkernel_core.solution import Status
 from pathkernel_datasets.labelling import coordinate
 from pathkernel_datasets.measures import MEASURES
 
@@ -83,6 +83,8 @@ def core_variables(outputs: int, kind: str, skips: bool = False) -> tuple[Variab
         *_leave_one_out("", POINT, "at fixed U"),
         Variable("gradient_norm", POINT, "largest entry of the gradients of S/N at the minimum"),
         Variable("evaluations", POINT, "evaluations of the energy during the minimisation"),
+        Variable("minima", POINT, "minima of the action that the minimisation came upon"),
+        Variable("action_gap", POINT, "action per width of the next higher minimum, less S/N"),
         *(_SKIP_SCORES if skips else ()),
         *_measured("", POINT, "", kind),
         Variable(
@@ -109,6 +111,11 @@ def core_variables(outputs: int, kind: str, skips: bool = False) -> tuple[Variab
             REFERENCE,
             "log evidence ln p(Y) in the Gaussian process limit",
             units="nat",
+        ),
+        Variable(
+            "explained_share_gp",
+            REFERENCE,
+            "share of the squared labels that the Gaussian process limit's kernel explains",
         ),
         *_leave_one_out("_gp", REFERENCE, "in the Gaussian process limit"),
         *_leave_one_out(

@@ -58,7 +58,7 @@ from pathkernel_datasets.study import OTHER_DATA, SCHEMA_VERSION, differences, g
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _LARGEST_FILE = 2**24  # bytes of several points together, which each point writes anew
 _TOGETHER = 0.2  # seconds of work that a kill may cost besides the point that is under way
-_INTEGERS = {"evaluations": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
+_INTEGERS = {"evaluations": "int32", "minima": "int32", **dict.fromkeys(MARKER_NAMES, "int8")}
 
 
 class Store:

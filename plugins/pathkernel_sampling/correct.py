@@ -15,9 +15,10 @@ import xarray as xr
 from pathkernel_core.analysis import Variable
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Solution, minimise_action
+from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
+from pathkernel_core.solution import Solution
 from pathkernel_datasets.evaluation import predicted_values
 from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
 from pathkernel_datasets.measures import measures_of

@@ -30,8 +30,8 @@ from pathkernel_core.backend import batches, to_host
 from pathkernel_core.coordinates import ChainCoordinates, held_entries
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minimise import Prediction, Solution, Status
 from pathkernel_core.network import Network
+from pathkernel_core.solution import Prediction, Solution, Status
 from pathkernel_core.spaces import per_output
 from pathkernel_sampling.models import lower_trapezoid
 

@@ -20,9 +20,9 @@ import xarray as xr
 
 from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_core.kernels import PathKernels, total_kernel
-from pathkernel_core.minimise import Solution
 from pathkernel_core.network import Network
 from pathkernel_core.predictor import accuracy
+from pathkernel_core.solution import Solution
 from pathkernel_datasets.choice import best
 from pathkernel_datasets.pieces import minimise_from
 from pathkernel_datasets.point import PointData

@@ -65,7 +65,7 @@ def test_batches_change_no_prediction(library, generator, monkeypatch):
     problem = pk.PathKernels(library.array(xi), library.array(labels))
     solution = pk.minimise_action(problem, network, 0.1)
     whole = solution.predict(library.array(xi))
-    monkeypatch.setattr("pathkernel_core.minimise.PREDICTION_ELEMENTS", 18)
+    monkeypatch.setattr("pathkernel_core.solution.PREDICTION_ELEMENTS", 18)
     parts = solution.predict(library.array(xi))
     for one, two in ((whole.mean, parts.mean), (whole.variance, parts.variance)):
         np.testing.assert_allclose(library.numpy(one), library.numpy(two), atol=1e-14)

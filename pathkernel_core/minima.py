@@ -1,0 +1,191 @@
+"""Other minima of the action: whether there may be any, and where a search for them starts.
+
+Of the action's terms only the misfit Yᵀ(K + T1)⁻¹Y is not convex along the geodesics of positive
+definite matrices, and only where the kernel is smaller than the temperature along the labels. There
+the gradient fades, so that a network may stay *silent* although one that uses its paths would have
+a lower action. Scaling the limit's kernel by eᵗ shows it: with N_ℓ (e^{t_ℓ} − 1) = μ, which costs
+least entropy, Σ_ℓ t_ℓ = t and r = λ eᵗ/T,
+
+    misfit''(t) = Σ_k (v_k·Y)²/T · r(r − 1)/(1 + r)³,      ln det''(t) = C Σ_k r/(1 + r)²,
+    entropy''(t) ≥ 1 / Σ_ℓ 1/(N_ℓ + μ)   (of one path; more paths cost more)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.errors import ScaleWarning
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.label_spectrum import LabelSpectrum
+from pathkernel_core.network import Network
+
+SUSPICIOUS = 1.0  # ratio of curvatures from which another minimum is looked for at all
+STRONG = 10.0  # and from which every head is tried
+MOST_STARTS = 24  # of an automatic search
+SMALLEST_SHARE = 0.01  # of the squared labels, which the limit's kernel should explain
+LARGEST_VARIANCE = 1e4  # of a prior output over the mean squared label
+_LARGEST_SCALE = 60.0  # t
+_STEP = 2.0  # in t
+_SUPPRESSIONS = (3.0, 1.0)  # of the logarithms of factors of heads switched off
+
+
+@dataclass(frozen=True)
+class Concavity:
+    """How far the misfit's concavity outweighs the other terms when the limit's kernel is scaled.
+
+    Attributes
+    ----------
+    ratio : float
+        Largest −(misfit'' + ln det'') / entropy'' over t ≥ 0. Below 1 no second minimum was found
+        on any of many problems.
+    scale : float
+        The t at which it is largest, in natural logarithms of U.
+    """
+
+    ratio: float
+    scale: float
+
+
+def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> Concavity:
+    """Concavity of the action along scalings of the limit's kernel.
+
+    Parameters
+    ----------
+    spectrum : LabelSpectrum
+        Of the limit's kernel, variances included.
+    network : Network
+    temperature : float
+    """
+    widths = np.array(network.degrees_of_freedom) / network.width
+    positive = spectrum.labels.nodes[spectrum.labels.nodes > 0]
+    if not positive.size:
+        return Concavity(0.0, 0.0)
+    highest = min(_LARGEST_SCALE, max(0.0, math.log(temperature / positive.min())) + 5.0)
+    forces = _forces(widths, highest)
+    scales = np.log1p(forces[:, None] / widths).sum(axis=1)
+    stiffness = 1 / np.sum(1 / (widths + forces[:, None]), axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        of_labels = np.exp(scales)[:, None] * (spectrum.labels.nodes / temperature)
+        of_modes = np.exp(scales)[:, None] * (spectrum.modes.nodes / temperature)
+        powers = spectrum.labels.weights / temperature
+        misfit = (powers * of_labels * (of_labels - 1) / (1 + of_labels) ** 3).sum(axis=1)
+        log_det = (spectrum.modes.weights * of_modes / (1 + of_modes) ** 2).sum(axis=1)
+        ratios = -(misfit + network.outputs * log_det) / network.width / stiffness
+        ratios = np.nan_to_num(ratios)
+    index = int(np.argmax(ratios))
+    return Concavity(float(ratios[index]), float(scales[index]))
+
+
+def may_have_several(problem: PathKernels, network: Network, temperature: float) -> bool:
+    """Whether :func:`minimise_action` looks for more minima than the one below the limit."""
+    spectrum = problem.label_spectrum(network)
+    return concavity(spectrum, network, temperature).ratio >= SUSPICIOUS
+
+
+def search_starts(
+    coordinates: ChainCoordinates,
+    scale: float,
+    evaluate: Callable[[np.ndarray], tuple[float, float]],
+) -> Iterator[np.ndarray]:
+    """Coordinates from which to look for other minima, without end.
+
+    First the limit scaled to where the energy is lowest; then from there each head of a layer with
+    the other heads of the layer suppressed, those of the lowest action first; then random ones, the
+    same for the same network.
+
+    Parameters
+    ----------
+    coordinates : ChainCoordinates
+    scale : float
+        A t from which the energy is looked at, :attr:`Concavity.scale`.
+    evaluate : callable
+        Coordinates → (action, energy), infinite where they cannot be evaluated.
+    """
+    network = coordinates.network
+    scaled = _lowest_energy(network, coordinates, scale, evaluate)
+    yield scaled
+    of_heads = [
+        coordinates.suppressed(scaled, layer, head, by)
+        for by in _SUPPRESSIONS
+        for layer, heads in enumerate(network.heads)
+        for head in range(heads)
+        if heads > 1
+    ]
+    if len(of_heads) > MOST_STARTS - 2:
+        of_heads.sort(key=lambda start: evaluate(start)[0])
+    yield from of_heads
+    generator = np.random.default_rng(0)
+    for _ in itertools.count():
+        spread = generator.choice([0.1, 0.5, 1.0, 2.0], size=2)
+        start = scaled * generator.uniform(0.0, 1.5)
+        yield start + spread[0] * generator.normal(size=start.size) + spread[1]
+
+
+def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
+    """Warn where the limit's kernel is out of proportion to temperature or labels."""
+    share = spectrum.explained_share(temperature)
+    label_square = spectrum.mean_label_square
+    if not label_square > 0:
+        return
+    if share < SMALLEST_SHARE:
+        message = (
+            f"the kernel is small against the temperature: in the Gaussian process limit it "
+            f"explains {100 * share:.2g} % of the squared labels, and the network may stay silent. "
+            "Multiply the attentioned inputs by a constant, raise the variances or lower the "
+            f"temperature (T = {temperature:g})"
+        )
+    elif (ratio := spectrum.mean_diagonal / label_square) > LARGEST_VARIANCE:
+        message = (
+            "the kernel is large against the labels: the prior variance of an output is "
+            f"{ratio:.2g} times the mean squared label, and the temperature hardly matters. "
+            "Divide the attentioned inputs by a constant, or lower the variances"
+        )
+    else:
+        return
+    warnings.warn(message, ScaleWarning, stacklevel=3)
+
+
+def structured_starts(network: Network) -> int:
+    """Number of starts of a full automatic search, the limit included."""
+    heads = sum(count for count in network.heads if count > 1)
+    return min(MOST_STARTS, 2 + len(_SUPPRESSIONS) * heads)
+
+
+def _lowest_energy(
+    network: Network,
+    coordinates: ChainCoordinates,
+    scale: float,
+    evaluate: Callable[[np.ndarray], tuple[float, float]],
+) -> np.ndarray:
+    """The limit scaled by steps beyond ``scale`` while the energy falls."""
+    sizes = np.subtract(network.sizes, network.shared_sizes) * (
+        np.array(network.degrees_of_freedom) / network.width
+    )
+    if network.has_skips:  # the readout alone scales all paths alike
+        sizes = sizes[-1:]
+    forces = _forces(sizes, _LARGEST_SCALE)
+    scales = np.log1p(forces[:, None] / sizes).sum(axis=1)
+    lowest, best = math.inf, coordinates.gp_limit
+    while scale + _STEP <= _LARGEST_SCALE:
+        scale += _STEP
+        force = np.interp(scale, scales, forces)
+        logs = np.zeros(len(network.sizes))
+        logs[-len(sizes) :] = np.log1p(force / sizes)
+        start = coordinates.scaled(logs)
+        _, energy = evaluate(start)
+        if not energy < lowest:
+            break
+        lowest, best = energy, start
+    return best
+
+
+def _forces(sizes: np.ndarray, highest: float) -> np.ndarray:
+    """Values of μ from 0 to one that scales by at least e^highest."""
+    return np.append(0.0, np.geomspace(1e-2 * sizes.min(), sizes.max() * math.exp(highest), 400))

@@ -1,0 +1,283 @@
+"""Solution: order parameters at a minimum of the action, and what follows from them."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pathkernel_core import quasi_newton
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    batches,
+    compiled,
+    joined,
+    not_overflown,
+    real_floating,
+    rows_of,
+    to_host,
+)
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.kernels import PathKernels, predictor_mean
+from pathkernel_core.network import Network
+from pathkernel_core.notebook import matrix, table
+from pathkernel_core.order_parameter import head_scores, skip_scores
+from pathkernel_core.spaces import Posterior
+
+PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
+CLOSE = 10.0  # nats of the log evidence within which two minima may both matter
+
+
+class Status(enum.Enum):
+    """How a Solution was reached. Only the first two can be used without a second look."""
+
+    CONVERGED = "the gradient is below the tolerance"
+    GP_LIMIT = "the Gaussian process limit, which no minimisation reached"
+    MAX_EVALUATIONS = "the limit on evaluations was reached before the tolerance"
+    STALLED = "rounding hides any further descent before the tolerance"
+
+    @property
+    def ok(self) -> bool:
+        """Whether the solution is what was asked for."""
+        return self in (Status.CONVERGED, Status.GP_LIMIT)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predictor on new examples.
+
+    Attributes
+    ----------
+    mean : array, shape (P_new,) or (P_new, C)
+        Posterior mean of the network's output (Eq. 9, 29).
+    variance : array, shape (P_new,) or (P_new, C)
+        Posterior variance given U, without the observation noise T (Eq. 30).
+    """
+
+    mean: Array
+    variance: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Another minimum of the action, which lies higher than the solution.
+
+    Attributes
+    ----------
+    action : float
+        Action per width, S/N.
+    status : Status
+        CONVERGED, or STALLED where rounding hides the rest of the descent.
+    order_parameter : array, shape (n·C, n·C)
+        U_1 there.
+    """
+
+    action: float
+    status: Status
+    order_parameter: Array = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Order parameters at the minimum of the action, and what follows from them.
+
+    Attributes
+    ----------
+    order_parameters : tuple of arrays
+        U_1, …, U_L, u_a in the problem's array library.
+    factors : tuple of arrays
+        Lower triangular B with U = B Bᵀ for each of them, NumPy in float64.
+    action, entropy, energy : float
+        Action per width, S/N, and its two terms; N is the largest width (Eq. 11, 32).
+    status : Status
+        How the solution was reached.
+    evaluations, iterations : int
+        Evaluations of the energy, and accepted steps.
+    gradient_norm : float
+        Largest entry of the gradients ∂(S/N)/∂U of all order parameters.
+    action_history, gradient_history : arrays, shape (iterations + 1,)
+        Action per width and gradient norm at the start and after each step.
+    network, problem, temperature
+        What was solved.
+    log_evidence : float
+        Leading-order ln p(Y) of all training labels, in nats; NaN at widths below the sizes of U.
+    curvature : tuple
+        Steps and the changes of the gradient along them, with which a minimisation that starts
+        from this solution begins.
+    other_minima : tuple of Minimum
+        Minima of a higher action that the search came upon, the lowest first.
+    searched : bool
+        Whether the solution is the lowest minimum that was looked for, or the one downhill from a
+        start that the caller gave.
+    """
+
+    order_parameters: tuple[Array, ...] = field(repr=False)
+    factors: tuple[np.ndarray, ...] = field(repr=False)
+    action: float
+    entropy: float
+    energy: float
+    status: Status
+    evaluations: int
+    iterations: int
+    gradient_norm: float
+    action_history: np.ndarray = field(repr=False)
+    gradient_history: np.ndarray = field(repr=False)
+    network: Network
+    problem: PathKernels = field(repr=False)
+    temperature: float
+    curvature: tuple[quasi_newton.Pair, ...] = field(default=(), repr=False)
+    other_minima: tuple[Minimum, ...] = ()
+    searched: bool = True
+
+    @property
+    def order_parameter(self) -> Array:
+        """The order parameter U = U_1, shape (n·C, n·C), path index before output index."""
+        return self.order_parameters[0]
+
+    @property
+    def head_scores(self) -> list[np.ndarray]:
+        """Score of every head, layer by layer: see :func:`pathkernel_core.head_scores`."""
+        return head_scores(self.network, self.order_parameter)
+
+    @property
+    def skip_scores(self) -> np.ndarray:
+        """Score of every skip connection: see :func:`pathkernel_core.skip_scores`."""
+        return skip_scores(self.network, self.order_parameter)
+
+    @property
+    def close_minima(self) -> tuple[Minimum, ...]:
+        """Other minima whose evidence is within 10 nats by their actions: they may matter, too."""
+        nats = 0.5 * self.network.width
+        return tuple(
+            minimum
+            for minimum in self.other_minima
+            if nats * (minimum.action - self.action) < CLOSE
+        )
+
+    @property
+    def note(self) -> str:
+        """A sentence or two about other minima; empty where there is nothing to say."""
+        if not self.searched:
+            return "The minimum downhill from the given start; no other was looked for."
+        if not self.close_minima:
+            return ""
+        actions = ", ".join(f"{minimum.action:.6g}" for minimum in self.close_minima)
+        return (
+            f"Close minima of the action: S/N = {self.action:.6g}, and {actions}. The posterior "
+            "may hold both; sample it, or move away from the crossing."
+        )
+
+    def _repr_html_(self) -> str:
+        network, scores = self.network, enumerate(self.head_scores, start=1)
+        about = {
+            "status": f"{self.status.name}: {self.status.value}",
+            "temperature T": f"{self.temperature:g}",
+            "action S/N": f"{self.action:.6g}, of it entropy {self.entropy:.6g}",
+            "log evidence": f"{self.log_evidence:.6g} nats",
+            "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
+            "network": repr(network),
+            "problem": repr(self.problem),
+            **{f"head scores, layer {n}": " ".join(f"{x:.2f}" for x in row) for n, row in scores},
+        }
+        if self.note:
+            about["note"] = self.note
+        if network.has_skips:
+            about["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
+        outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
+        labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
+        order_parameter = to_host(self.order_parameter)
+        return table("Solution", about) + matrix("order parameter U", order_parameter, labels)
+
+    @property
+    def log_evidence(self) -> float:
+        """Leading-order log evidence ln p(Y), in nats; exact in the Gaussian process limit.
+
+        NaN where a width is smaller than its order parameter: the prior of that one is singular,
+        and the expansion about a regular minimum not defined.
+        """
+        sizes = zip(self.network.degrees_of_freedom, self.network.sizes)
+        if self.status is not Status.GP_LIMIT and any(width < size for width, size in sizes):
+            return math.nan
+        coordinates = ChainCoordinates(self.network)
+        excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
+        n_labels = self.problem.n_examples * self.network.outputs
+        energy = self.network.width * self.energy
+        return -0.5 * (excess + energy + n_labels * math.log(2 * math.pi))
+
+    def predict(self, xi: Array) -> Prediction:
+        """Predictor's mean and variance on new examples (Eq. 29, 30).
+
+        Both are given U at the minimum. What the fluctuations of U change is of order 1/N and left
+        out: in the mean, and in the variance, to which they also add that of the mean.
+        ``pathkernel_sampling.corrections.predict_next_order`` has them.
+
+        Parameters
+        ----------
+        xi : array, shape (P_new, n, N_0)
+            Attentioned inputs of the new examples.
+
+        Raises
+        ------
+        ValueError
+            If the shape does not fit, or a value is or becomes NaN or infinite.
+        """
+        self._check_new(xi)
+        posterior, factor = self.posterior
+        per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
+        step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
+        with np.errstate(over="ignore", invalid="ignore"):
+            moments = [
+                self.problem.posterior_moments(posterior, factor, rows_of(xi, batch))
+                for batch in batches(xi.shape[0], step)
+            ]
+        mean, variance = map(joined, zip(*moments))
+        for name, array in (("mean", mean), ("variance", variance)):
+            not_overflown(f"the predictor's {name}", array, "rescale xi")
+        if self.network.outputs == 1:
+            mean, variance = mean[:, 0], variance[:, 0]
+        return Prediction(mean, variance)
+
+    def predict_mean(self, xi: Array) -> Array:
+        """Predictor's mean alone on new examples (Eq. 29), much faster than with the variance.
+
+        Parameters
+        ----------
+        xi : array, shape (P_new, n, N_0)
+            Attentioned inputs of the new examples.
+
+        Returns
+        -------
+        array, shape (P_new,) or (P_new, C)
+        """
+        xp = self._check_new(xi)
+        xi = real_floating("xi", xi)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = compiled(predictor_mean, xp)(xi, self.posterior[0].weights, self.problem.basis)
+        not_overflown("the predictor's mean", mean, "rescale xi")
+        return mean[:, 0] if self.network.outputs == 1 else mean
+
+    def _check_new(self, xi: Array) -> Any:
+        """Namespace of new examples, after checking that there are some."""
+        xp = array_namespace(xi=xi, training=self.problem.array)
+        if xi.ndim != 3 or xi.shape[0] == 0:
+            raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
+        paths, width = self.problem.n_paths, self.problem.input_width
+        if xi.shape[1:] != (paths, width):
+            raise ValueError(
+                f"xi must have shape (P_new, {paths}, {width}), but has {tuple(xi.shape)}; tokens "
+                "go through attentioned_inputs first, with the layers and the readout of the "
+                "training examples"
+            )
+        return xp
+
+    @cached_property
+    def posterior(self) -> tuple[Posterior, np.ndarray]:
+        """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
+        factor = math.sqrt(self.network.variances[0]) * self.factors[0]
+        factor *= self.network.path_scales[:, None]
+        return self.problem.form.posterior(factor, self.temperature), factor
