@@ -42,7 +42,10 @@ def random_problem(number: int, *, crossing: bool) -> Problem:
             skips = [float(rng.choice([0.3, 1.0, 2.0])) for _ in range(layers)]
         elif rng.random() < 0.5:
             widths = np.exp(rng.uniform(np.log(3), np.log(1000), layers + 1))
-        network = pk.Network(heads, widths.tolist(), 1.0, outputs, skips)
+        variances = np.exp(rng.uniform(np.log(0.1), np.log(3), layers + 2)).tolist()
+        if rng.random() < 0.7:
+            variances = 1.0
+        network = pk.Network(heads, widths.tolist(), variances, outputs, skips)
         if network.n_paths * outputs <= 80:
             break
     examples, inputs = int(rng.integers(10, 60)), int(rng.integers(2, 10))
@@ -58,6 +61,7 @@ def random_problem(number: int, *, crossing: bool) -> Problem:
         coefficients = network.path_scales[::outputs]
         flat = (coefficients[:, None] * xi).reshape(examples, -1)
         largest = np.linalg.norm(flat, 2) ** 2 / (network.n_paths * inputs)
+        largest *= np.prod(network.variances)
         scale = np.sqrt(temperature * np.exp(rng.uniform(np.log(1e-3), np.log(10))) / largest)
     name = f"{number}: heads {heads}, C = {outputs}, N = {min(widths):.0f}–{max(widths):.0f}"
     return name, scale * xi, labels[rng.integers(3)], network, temperature

@@ -8,6 +8,7 @@ from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, att
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
 from pathkernel_core.errors import (
+    CloseMinimaWarning,
     MinimisationError,
     NotPositiveDefiniteError,
     PrecisionError,
@@ -43,6 +44,7 @@ __all__ = [
     "Attention",
     "AttentionProduct",
     "Blocks",
+    "CloseMinimaWarning",
     "DifferentiableSolution",
     "Examples",
     "LeaveOneOut",

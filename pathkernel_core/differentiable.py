@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ from pathkernel_core.backend import (
     to_host,
 )
 from pathkernel_core.coordinates import ChainCoordinates, held_entries
+from pathkernel_core.errors import CloseMinimaWarning
 from pathkernel_core.kernels import PathKernels, posterior_moments
 from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
@@ -122,6 +124,11 @@ def differentiable_solution(
         If the arrays are of another library than PyTorch or JAX.
     ValueError, MinimisationError, NotPositiveDefiniteError
         As :class:`PathKernels` and :func:`minimise_action` do.
+
+    Warns
+    -----
+    CloseMinimaWarning
+        If another minimum lies close: where they cross, the gradient is that of one branch.
 
     Notes
     -----
@@ -231,6 +238,12 @@ def _minimum(
         at = dataclasses.replace(network, variances=to_host(variances).tolist())
         problem = PathKernels(xi, labels, space)
         solution = minimise_action(problem, at, float(temperature), tolerance=tolerance)
+        if solution.close_minima:
+            warnings.warn(
+                f"{solution.note} Gradients are those of the lowest minimum's branch alone.",
+                CloseMinimaWarning,
+                stacklevel=2,
+            )
         return ChainCoordinates(at).from_factors(solution.factors)
 
     return host_callback(solve, (ChainCoordinates(network).size,), *fixed)

@@ -43,3 +43,7 @@ class MissingExtraError(PathkernelError, ImportError):
 
 class ScaleWarning(UserWarning):
     """Inputs are out of proportion to temperature, variances or labels."""
+
+
+class CloseMinimaWarning(UserWarning):
+    """Another minimum of the action lies so close that a result of one of them misleads."""

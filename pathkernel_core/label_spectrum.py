@@ -89,10 +89,9 @@ def lanczos(
     rows, outputs = start.shape
     steps = min(_STEPS, rows)
     probes = np.random.default_rng(0).choice([-1.0, 1.0], size=(rows, _PROBES))
-    vectors = joined([start, from_host(probes, start)], axis=1)
-    norms = xp.sqrt(xp.sum(vectors**2, axis=0))
-    vectors = vectors / xp.where(norms > 0, norms, xp.ones_like(norms))
-    basis = from_host(np.zeros((steps, 1, 1)), start) * vectors
+    vectors, norms, basis = compiled(_begin, xp)(
+        start, from_host(probes, start), from_host(np.zeros((steps, 1, 1)), start)
+    )
     step = compiled(_step, xp, static=("product",))
     diagonals, couplings = [], []
     for number in range(steps):
@@ -109,6 +108,15 @@ def lanczos(
         )
     ]
     return _sum(quadratures[:outputs]), _sum(quadratures[outputs:])
+
+
+def _begin(start: Array, probes: Array, zeros: Array) -> tuple[Array, Array, Array]:
+    """Unit vectors, their norms before, and room for all vectors, from zeros (steps, 1, 1)."""
+    xp = array_namespace(start=start)
+    vectors = joined([start, probes], axis=1)
+    norms = xp.sqrt(xp.sum(vectors**2, axis=0))
+    vectors = vectors / xp.where(norms > 0, norms, xp.ones_like(norms))
+    return vectors, norms, zeros * vectors
 
 
 def _gauss(diagonal: np.ndarray, coupling: np.ndarray, total: float) -> Quadrature:

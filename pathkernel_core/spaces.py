@@ -185,12 +185,11 @@ class ExampleSpace:
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
-        xp = array_namespace(features=self.features)
-        scaled = self.features * from_host(scales[:, None], self.features)
-        flat = xp.reshape(scaled, (self.features.shape[0], -1))
+        evaluate = compiled(_flat_features, array_namespace(features=self.features))
+        scales = from_host(scales[:, None], self.features)
+        flat, diagonal, square = evaluate(self.features, scales, self.labels)
         labels, modes = lanczos(_example_product, (flat,), self.labels)
-        trace, square = float(xp.sum(flat**2)), float(xp.mean(self.labels**2))
-        return LabelSpectrum(labels, modes, trace / flat.shape[0], square)
+        return LabelSpectrum(labels, modes, float(diagonal), float(square))
 
     def _kernel(self, rows: Array, factor: Array) -> Array:
         xp = array_namespace(rows=rows)
@@ -273,10 +272,9 @@ class FeatureSpace:
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
         xp = array_namespace(gram=self.gram)
-        size = math.prod(self.gram.shape[:2])
-        scale = from_host(np.repeat(scales, self.gram.shape[1])[:, None], self.gram)
-        gram = scale * xp.reshape(self.gram, (size, size)) * xp.matrix_transpose(scale)
-        start = scale * xp.reshape(self.projections, (size, self.outputs))
+        repeated = from_host(np.repeat(scales, self.gram.shape[1])[:, None], self.gram)
+        evaluate = compiled(_flat_sums, xp)
+        gram, start, trace = evaluate(self.gram, self.projections, repeated)
         projected, modes = lanczos(_gram_product, (gram,), start)  # weights λ (v·Y)², here
         rounding = 100 * float(xp.finfo(gram.dtype).eps) * projected.nodes.max(initial=0.0)
         visible = projected.nodes > rounding
@@ -284,9 +282,8 @@ class FeatureSpace:
         powers = projected.weights[visible] / nodes
         orthogonal = max(0.0, self.label_square - powers.sum())  # to all features
         labels = Quadrature(np.append(nodes, 0.0), np.append(powers, orthogonal))
-        trace = float(xp.sum(xp.linalg.diagonal(gram)))
         square = self.label_square / (self.n_examples * self.outputs)
-        return LabelSpectrum(labels, modes, trace / self.n_examples, square)
+        return LabelSpectrum(labels, modes, float(trace) / self.n_examples, square)
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
@@ -308,6 +305,22 @@ class FeatureSpace:
             self.gram, self.projections, indices, ratio, math.sqrt(ratio)
         )
         return FeatureSpace(gram, projections, self.label_square, self.n_examples)
+
+
+def _flat_features(features: Array, scales: Array, labels: Array) -> tuple[Array, Array, Array]:
+    """Scaled features (P, n·N_0), their mean square norm, and the mean squared label."""
+    xp = array_namespace(features=features)
+    flat = xp.reshape(features * scales, (features.shape[0], -1))
+    return flat, xp.sum(flat**2) / features.shape[0], xp.mean(labels**2)
+
+
+def _flat_sums(gram: Array, projections: Array, scales: Array) -> tuple[Array, Array, Array]:
+    """Scaled Gram matrix (n·N_0, n·N_0) and projections (n·N_0, C), and the trace of the former."""
+    xp = array_namespace(gram=gram)
+    size = scales.shape[0]
+    gram = scales * xp.reshape(gram, (size, size)) * xp.matrix_transpose(scales)
+    start = scales * xp.reshape(projections, (size, -1))
+    return gram, start, xp.sum(xp.linalg.diagonal(gram))
 
 
 def _example_product(vectors: Array, features: Array) -> Array:

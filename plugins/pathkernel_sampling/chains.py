@@ -68,8 +68,9 @@ def warm_up(
     key: jax.Array,
     steps: int,
     report: Callable[[int], None] = lambda done: None,
+    position: np.ndarray | None = None,
 ) -> ChainState:
-    """Start a chain from the prior and adapt its step size and mass matrix.
+    """Start a chain and adapt its step size and mass matrix.
 
     Parameters
     ----------
@@ -80,6 +81,8 @@ def warm_up(
         of them per dimension: from fewer its estimate would be nearly singular.
     report : callable
         Called with the number of steps that are done, again and again.
+    position : array, shape (dimension,), optional
+        Start of the chain. By default a draw from the prior.
 
     Raises
     ------
@@ -90,9 +93,13 @@ def warm_up(
         raise ValueError(f"steps of the warm-up must be at least 20, but is {steps}")
     dimension = model.dimension
     dense = steps >= _STEPS_PER_DIMENSION * dimension
-    position, log_density, gradient = _start(model, key)
+    if position is None:
+        start, log_density, gradient = _start(model, key)
+    else:
+        start = jnp.asarray(position)
+        log_density, gradient = _evaluate(model, start)
     matrix = jnp.eye(dimension) if dense else jnp.ones(dimension)
-    state = ChainState(position, log_density, gradient, jnp.ones(()), matrix)
+    state = ChainState(start, log_density, gradient, jnp.ones(()), matrix)
     adaptation = _begin_adaptation(state)
     schedule = np.asarray(build_schedule(steps), dtype=np.int32)
     stages = schedule[:, 0] + 1  # 1: step size, 2: mass matrix too

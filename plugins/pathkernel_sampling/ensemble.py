@@ -13,12 +13,16 @@ import jax
 import numpy as np
 
 from pathkernel_core.backend import Array
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minima import may_have_several
 from pathkernel_core.sampler import Model
 from pathkernel_datasets.labelling import padded_rows
+from pathkernel_datasets.pieces import minimise_from
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.evidence import LARGEST_DIMENSION
+from pathkernel_sampling.models import OrderParameterModel, position_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +36,14 @@ class Chains:
         Whose test sets the predictor is evaluated on, and whose seed fixes the draws.
     thin : int
         Draws of a round.
+    start : array, shape (dimension,), optional
+        Start of every chain. By default each starts from a draw from the prior.
     """
 
     model: Model
     point: PointData
     thin: int
+    start: np.ndarray | None = None
 
     def key(self, chain: int, step: int) -> jax.Array:
         """Random key of the warm-up of a chain (step 0), or of one of its rounds."""
@@ -47,7 +54,8 @@ class Chains:
         self, chain: int, steps: int, report: Callable[[int], None] = lambda done: None
     ) -> dict[str, np.ndarray]:
         """State of a chain after its warm-up, see :func:`pathkernel_sampling.chains.warm_up`."""
-        return nuts.warm_up(self.model, self.key(chain, 0), steps, report).to_arrays()
+        key = self.key(chain, 0)
+        return nuts.warm_up(self.model, key, steps, report, self.start).to_arrays()
 
     def rounds(
         self, chain: int, arrays: Mapping[str, np.ndarray], first: int, rounds: int
@@ -88,7 +96,19 @@ def chains_at(study: StoredStudy, at: Point, sampler: str, thin: int) -> Chains:
     point = study.rebuild(at)
     build = study.plugins.samplers[sampler].build
     model = build(point.data.xi, point.data.labels, point.network, at.temperature)
-    return Chains(model, point, thin)
+    start = None
+    if isinstance(model, OrderParameterModel):
+        start = _lowest_minimum(point)
+    return Chains(model, point, thin, start)
+
+
+def _lowest_minimum(point: PointData) -> np.ndarray | None:
+    """Start at the lowest minimum where there may be several, between which chains do not pass."""
+    problem, network = PathKernels(point.data.xi, point.data.labels), point.network
+    if not may_have_several(problem, network, point.at.temperature):
+        return None
+    solution = minimise_from(problem, network, point.at.temperature, None)
+    return None if solution is None else position_at(network, solution.factors)
 
 
 _last_chains = functools.lru_cache(maxsize=1)(chains_at)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 
-from pathkernel_core.coordinates import held_entries
+from pathkernel_core.coordinates import ChainCoordinates, held_entries
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.network import Network, positive
 from pathkernel_core.order_parameter import path_weights
@@ -137,6 +137,36 @@ class OrderParameterModel(_GivenOrderParameter):
             start += len(rows)
             factor = (factor @ bartlett.reshape(branches, -1, shape[1])).reshape(-1, shape[1])
         return factor
+
+
+def position_at(network: Network, factors: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Parameters of :class:`OrderParameterModel` at a solution.
+
+    Parameters
+    ----------
+    network : Network
+    factors : sequence of arrays
+        B_1, …, B_L, B_a of the order parameters, as :attr:`Solution.factors`.
+
+    Returns
+    -------
+    array, shape (dimension,), or None
+        None where a width is smaller than its order parameter, which no draw then equals.
+    """
+    if any(width < size for width, size in zip(network.widths, network.sizes)):
+        return None
+    coordinates = ChainCoordinates(network)
+    relative = coordinates.relative_factors(coordinates.from_factors(factors))
+    position = []
+    for width, factor, (rows, columns) in zip(
+        reversed(network.widths), reversed(relative), _indices(_levels(network))
+    ):
+        values = math.sqrt(width) * factor[rows, columns]
+        diagonal = rows == columns
+        k = width - columns[diagonal]
+        values[diagonal] = np.sqrt(2 * k) * np.log(values[diagonal] / np.sqrt(k))
+        position.append(values)
+    return np.concatenate(position)
 
 
 def _levels(network: Network) -> tuple[tuple[int, int, int, int], ...]:

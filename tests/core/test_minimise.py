@@ -497,7 +497,7 @@ def test_the_flattest_of_the_lowest_steps_is_the_solution():
     def flattest(*steps):
         history = _History()
         for action, norm in steps:
-            history.append(_Evaluation([], action, 0.0, norm))
+            history.append(_Evaluation(np.zeros(0), [], action, 0.0, norm))
         return history.flattest.gradient_norm
 
     assert flattest((5.0, 1e-9), (1.0, 1e-2)) == 1e-2

@@ -1,0 +1,222 @@
+"""Several minima of the action: the lowest is returned, and depends on the point alone."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pathkernel_core as pk
+from pathkernel_core.coordinates import ChainCoordinates
+from pathkernel_core.kernels import total_kernel
+from pathkernel_core.minima import concavity, may_have_several
+
+pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
+
+
+@pytest.fixture(scope="module")
+def silent():
+    """Twenty examples of which one head out of two tells the label, and a small kernel."""
+    rng = np.random.default_rng(3)
+    xi = rng.normal(size=(20, 2, 4))
+    labels = np.sign(xi[:, 0, 0])
+    return 0.003 * xi, labels, pk.Network((2,), 20)
+
+
+def markov_problem(markov, scale=1.0):
+    xi, labels = markov
+    return pk.PathKernels(scale * xi, labels)
+
+
+def exact_quadrature(xi, labels, network):
+    identity = np.diag(network.path_scales[:: network.outputs] ** 2)
+    kernel = total_kernel(xi, identity) * np.prod(network.variances)
+    values, vectors = np.linalg.eigh(kernel)
+    powers = (vectors.T @ labels.reshape(len(xi), -1)) ** 2
+    return np.maximum(values, 0), powers.sum(axis=1)
+
+
+@pytest.mark.parametrize("space", ["examples", "features", "kernels"])
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("skips", [None, 0.5])
+def test_quadratures_are_sums_over_the_kernels_eigenvectors(library, space, outputs, skips):
+    rng = np.random.default_rng(0)
+    network = pk.Network((2,), 7, (1.5, 0.5, 2.0), outputs, skips)
+    xi, labels = rng.normal(size=(9, network.n_paths, 3)), rng.normal(size=(9, outputs))
+    problem = pk.PathKernels(library.array(xi), library.array(labels), space)
+    spectrum = problem.label_spectrum(network)
+    values, powers = exact_quadrature(xi, labels, network)
+    for temperature in (1e-3, 0.1, 10.0):
+        exact = (powers / (values + temperature)).sum()
+        nodes, weights = spectrum.labels.nodes, spectrum.labels.weights
+        assert (weights / (nodes + temperature)).sum() == pytest.approx(exact, rel=1e-8)
+        share = 1 - temperature * exact / powers.sum()
+        assert spectrum.explained_share(temperature) == pytest.approx(share, abs=1e-8)
+    assert spectrum.mean_diagonal == pytest.approx(values.sum() / 9)
+    assert spectrum.mean_label_square == pytest.approx((labels**2).mean())
+
+
+def test_random_vectors_estimate_the_sum_over_all_modes():
+    rng = np.random.default_rng(1)
+    xi, labels = rng.normal(size=(80, 4, 30)), rng.normal(size=80)
+    network = pk.Network((2, 2), 10)
+    spectrum = pk.PathKernels(xi, labels).label_spectrum(network)
+    values, _ = exact_quadrature(xi, labels, network)
+    estimate = (spectrum.modes.weights * np.log1p(spectrum.modes.nodes / 0.1)).sum()
+    assert estimate == pytest.approx(np.log1p(values / 0.1).sum(), rel=0.1)
+
+
+def test_concavity_is_that_of_the_action_along_the_scaled_limit():
+    """With one path and one weight per layer, scaling is the only direction there is."""
+    xi, labels = np.full((1, 1, 1), 0.05), np.ones(1)
+    network, temperature = pk.Network((1,), 3), 0.01
+    problem = pk.PathKernels(xi, labels)
+    result = concavity(problem.label_spectrum(network), network, temperature)
+    step = 1e-3
+
+    def energy(scale):
+        variance = np.exp(scale) * xi[0, 0, 0] ** 2 + temperature
+        return np.log(variance) + 1 / variance
+
+    curvatures = (
+        np.array(
+            [energy(t + step) - 2 * energy(t) + energy(t - step) for t in np.linspace(0, 6, 61)]
+        )
+        / step**2
+    )
+    force = 3 * np.expm1(np.linspace(0, 6, 61) / 2)  # two layers of the same width share t
+    assert result.ratio == pytest.approx((-curvatures * 2 / (3 + force)).max(), rel=1e-2)
+
+
+def test_the_lowest_minimum_is_returned_and_the_others_are_told(silent):
+    xi, labels, network = silent
+    problem = pk.PathKernels(xi, labels)
+    limit = pk.minimise_action(problem, network, 0.01, starts=1)
+    solution = pk.minimise_action(problem, network, 0.01)
+    assert solution.action < limit.action - 1
+    assert solution.evaluations > limit.evaluations
+    assert not limit.other_minima
+    assert any(other.action == pytest.approx(limit.action) for other in solution.other_minima)
+    actions = [solution.action, *(other.action for other in solution.other_minima)]
+    assert actions == sorted(actions)
+    for other in solution.other_minima:
+        assert other.status.ok
+        assert other.order_parameter.shape == (2, 2)
+        assert np.linalg.eigvalsh(other.order_parameter)[0] > 0
+
+
+def test_a_given_start_is_the_only_one_and_says_so(silent):
+    xi, labels, network = silent
+    problem = pk.PathKernels(xi, labels)
+    limit = pk.minimise_action(problem, network, 0.01, starts=1)
+    again = pk.minimise_action(problem, network, 0.01, start=limit)
+    assert again.action == pytest.approx(limit.action)
+    assert "no other was looked for" in again.note
+    with pytest.raises(ValueError, match="only start"):
+        pk.minimise_action(problem, network, 0.01, start=limit, starts=2)
+    for starts in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="starts must be a whole number from 1"):
+            pk.minimise_action(problem, network, 0.01, starts=starts)
+
+
+def test_more_starts_never_give_a_higher_action(silent):
+    xi, labels, network = silent
+    problem = pk.PathKernels(xi, labels)
+    actions = [
+        pk.minimise_action(problem, network, 0.01, starts=starts).action for starts in (1, 2, 6, 12)
+    ]
+    assert all(more <= fewer + 1e-9 for fewer, more in itertools.pairwise(actions))
+
+
+def test_relabelled_heads_have_the_same_minima(silent):
+    xi, labels, network = silent
+    one = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.01)
+    other = pk.minimise_action(pk.PathKernels(xi[:, ::-1], labels), network, 0.01)
+    assert one.action == pytest.approx(other.action, rel=1e-8)
+    np.testing.assert_allclose(
+        one.order_parameter, other.order_parameter[::-1, ::-1], rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("variance", "width", "action"),
+    [
+        (0.05, 20, 208.374701),
+        (0.05, 70, 145.573387),
+        (0.05, 100, 123.323358),
+        (0.1, 250, 57.707407),
+    ],
+)
+def test_markov_chains_of_small_variance_do_not_stay_silent(markov, variance, width, action):
+    problem = markov_problem(markov)
+    solution = pk.minimise_action(problem, pk.Network((2, 2), width, variance), 0.01)
+    assert solution.action == pytest.approx(action, abs=1e-5)
+    assert solution.other_minima
+
+
+def test_markov_chains_of_small_inputs_use_their_paths(markov):
+    solution = pk.minimise_action(markov_problem(markov, 0.03), pk.Network((2, 2), 10), 0.01)
+    assert solution.action == pytest.approx(60.00, abs=0.01)
+
+
+def test_the_papers_networks_are_not_searched(markov):
+    problem = markov_problem(markov)
+    for width in (10, 30, 50, 100, 300, 500, 1000):
+        network = pk.Network((2, 2), width)
+        assert not may_have_several(problem, network, 0.01)
+        once = pk.minimise_action(problem, network, 0.01, starts=1)
+        assert pk.minimise_action(problem, network, 0.01).evaluations == once.evaluations
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 10**6))
+def test_no_random_start_ends_lower(seed):
+    rng = np.random.default_rng(seed)
+    network = pk.Network((2, 2), float(rng.uniform(4, 200)))
+    xi = rng.normal(size=(15, 4, 3)) * np.exp(rng.uniform(-5, 1))
+    labels, temperature = np.sign(xi[:, 0, 0]), float(10 ** rng.uniform(-3, -1))
+    problem = pk.PathKernels(xi, labels)
+    solution = pk.minimise_action(problem, network, temperature, throw=False)
+    coordinates = ChainCoordinates(network)
+    for _ in range(6):
+        point = rng.normal(size=coordinates.size) + 2 * rng.normal()
+        factors = coordinates.factors(coordinates.relative_factors(point))
+        start = pk.Solution(**{**vars(solution), "factors": tuple(factors), "curvature": ()})
+        try:
+            other = pk.minimise_action(problem, network, temperature, start=start, throw=False)
+        except pk.NotPositiveDefiniteError:  # the start is too large
+            continue
+        assert other.action > solution.action - 1e-6 * max(1.0, abs(solution.action))
+
+
+def test_kernels_out_of_proportion_are_warned_of():
+    rng = np.random.default_rng(0)
+    xi, labels = rng.normal(size=(20, 2, 30)), np.sign(rng.normal(size=20))
+    network = pk.Network((2,), 50)
+    for scale, word in ((1e-3, "small against the temperature"), (1e3, "large against the labels")):
+        with pytest.warns(pk.ScaleWarning, match=word):
+            pk.minimise_action(pk.PathKernels(scale * xi, labels), network, 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pk.minimise_action(pk.PathKernels(xi, labels), network, 0.1)
+        pk.minimise_action(pk.PathKernels(xi, 0 * labels), network, 0.1)
+
+
+def test_gradients_near_a_crossing_say_whose_they_are(markov):
+    torch = pytest.importorskip("torch")
+    xi, labels = map(torch.as_tensor, markov)
+    problem = markov_problem(markov)
+    networks = [pk.Network((2, 2), width, 0.05) for width in np.arange(90.0, 91.6, 0.25)]
+    solutions = [pk.minimise_action(problem, network, 0.01) for network in networks]
+    solution = min(
+        (solution for solution in solutions if solution.other_minima),
+        key=lambda solution: (
+            solution.network.width * (solution.other_minima[0].action - solution.action)
+        ),
+    )
+    assert solution.close_minima, "no width of these is near the crossing"
+    assert "Close minima" in solution.note
+    with pytest.warns(pk.CloseMinimaWarning, match="branch"):
+        pk.differentiable_solution(xi, labels, solution.network, 0.01)
