@@ -19,6 +19,7 @@ from pathkernel_datasets.measures import Measure, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
 from pathkernel_datasets.swept import each_value, swept_option, words_of
+from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table_data import Values
 from pathkernel_views.value_table import Column, shown, value_table
 
@@ -281,6 +282,8 @@ def _caption(dataset: xr.Dataset, selections: Sequence[Selection], rows: Sequenc
     if "skips" in dataset.attrs:
         parts = zip(each_value(dataset).values(), selections)
         lines += dict.fromkeys(_skips(part, selection) for part, selection in parts)
+    for part in each_value(dataset).values():
+        lines += [line for line in minima_sentences(part) if line not in lines]
     notes = [f"{name.capitalize()}: {note}" for held in every for name, note in held.items()]
     lines += dict.fromkeys(notes)
     status = dataset["status"].values
