@@ -1,0 +1,81 @@
+"""Which of two minima holds the posterior: chains from both, and the evidence of each.
+
+``python -m benchmarks.branches``  hidden Markov chains near a crossing of two minima
+
+Chains of the exact sampler of order parameters start at each minimum. The evidence of a branch is
+estimated by bridge sampling from its own chains; it is that of the branch alone as long as they do
+not leave it, as the last column shows: mean squared distances of ln tr U to that of each minimum.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import numpy as np
+
+import pathkernel_core as pk
+from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.study import Study
+from pathkernel_sampling.chains import draw, warm_up
+from pathkernel_sampling.evidence import log_evidence
+from pathkernel_sampling.models import build_model, position_at
+from pathkernel_tasks.hidden_markov import HiddenMarkov
+
+POINTS = [  # variances, scale of the inputs, widths
+    (0.05, 1.0, (80, 88, 91, 92, 100)),
+    (0.1, 1.0, (250, 300, 320)),
+    (1.0, 0.03, (10, 14)),
+]
+TEMPERATURE, CHAINS, WARM_UP, DRAWS = 0.01, 4, 600, 1500
+
+
+def minima(problem: pk.PathKernels, network: pk.Network) -> list[pk.Solution]:
+    """Solutions at all minima that the search came upon, the lowest first."""
+    lowest = pk.minimise_action(problem, network, TEMPERATURE)
+    by_starts = [
+        pk.minimise_action(problem, network, TEMPERATURE, starts=starts) for starts in (1, 2, 3, 4)
+    ]
+    solutions = [lowest]
+    for solution in by_starts:
+        if all(abs(solution.action - seen.action) > 1e-6 * seen.action for seen in solutions):
+            solutions.append(solution)
+    return solutions
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    study = Study(HiddenMarkov(), widths=(10,), seeds=(0,))
+    data = prepare_data(study, 0, array_library("numpy", "float64"))
+    print("σ² | inputs × | N | S/N | ln p(Y) saddle | ln p(Y) bridge | distance to each minimum")
+    for variance, scale, widths in POINTS:
+        xi = scale * data.xi
+        problem = pk.PathKernels(xi, data.labels)
+        for width in widths:
+            network = pk.Network(data.network.heads, width, variance)
+            model = build_model("order-parameter", xi, data.labels, network, TEMPERATURE)
+            solutions = minima(problem, network)
+            for solution in solutions:
+                start = position_at(network, solution.factors)
+                positions, densities, traces = [], [], []
+                for chain in range(CHAINS):
+                    key = jax.random.fold_in(jax.random.key(0), chain)
+                    state = warm_up(model, jax.random.fold_in(key, 0), WARM_UP, position=start)
+                    _, draws = draw(model, state, jax.random.fold_in(key, 1), DRAWS)
+                    positions.append(draws["position"])
+                    densities.append(draws["lp"])
+                    traces.append(np.log(np.trace(draws["order_parameter"], axis1=1, axis2=2)))
+                evidence = log_evidence(model, np.stack(positions), np.stack(densities))
+                logs = [np.log(np.trace(np.asarray(s.order_parameter))) for s in solutions]
+                distances = [f"{np.mean((np.stack(traces) - log) ** 2):.2g}" for log in logs]
+                print(
+                    f"{variance:g} | {scale:g} | {width} | {solution.action:.4f} | "
+                    f"{solution.log_evidence:.1f} | {evidence.log_evidence:.1f} ± "
+                    f"{evidence.error:.2f} | {', '.join(distances)}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
