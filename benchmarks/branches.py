@@ -24,24 +24,21 @@ from pathkernel_sampling.models import build_model, position_at
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 POINTS = [  # variances, scale of the inputs, widths
-    (0.05, 1.0, (80, 88, 91, 92, 100)),
-    (0.1, 1.0, (250, 300, 320)),
+    (0.05, 1.0, (80, 88, 90, 91, 92, 100)),
+    (0.1, 1.0, (250, 300, 310, 320)),
     (1.0, 0.03, (10, 14)),
 ]
 TEMPERATURE, CHAINS, WARM_UP, DRAWS = 0.01, 4, 600, 1500
 
 
-def minima(problem: pk.PathKernels, network: pk.Network) -> list[pk.Solution]:
-    """Solutions at all minima that the search came upon, the lowest first."""
-    lowest = pk.minimise_action(problem, network, TEMPERATURE)
-    by_starts = [
-        pk.minimise_action(problem, network, TEMPERATURE, starts=starts) for starts in (1, 2, 3, 4)
-    ]
-    solutions = [lowest]
-    for solution in by_starts:
-        if all(abs(solution.action - seen.action) > 1e-6 * seen.action for seen in solutions):
-            solutions.append(solution)
-    return solutions
+def branches(
+    problem: pk.PathKernels, network: pk.Network, narrow: pk.Solution
+) -> list[pk.Solution]:
+    """The minimum below the limit, and the one below a narrower network's solution."""
+    limit = pk.minimise_action(problem, network, TEMPERATURE, starts=1)
+    used = pk.minimise_action(problem, network, TEMPERATURE, start=narrow)
+    same = abs(limit.action - used.action) < 1e-6 * abs(used.action)
+    return sorted([limit] if same else [limit, used], key=lambda solution: solution.action)
 
 
 def main() -> None:
@@ -52,10 +49,12 @@ def main() -> None:
     for variance, scale, widths in POINTS:
         xi = scale * data.xi
         problem = pk.PathKernels(xi, data.labels)
+        narrow = pk.Network(data.network.heads, min(widths) / 2, variance)
+        narrow = pk.minimise_action(problem, narrow, TEMPERATURE)
         for width in widths:
             network = pk.Network(data.network.heads, width, variance)
             model = build_model("order-parameter", xi, data.labels, network, TEMPERATURE)
-            solutions = minima(problem, network)
+            solutions = branches(problem, network, narrow)
             for solution in solutions:
                 start = position_at(network, solution.factors)
                 positions, densities, traces = [], [], []
