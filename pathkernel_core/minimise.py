@@ -30,9 +30,9 @@ from pathkernel_core.solution import Minimum, Solution, Status
 
 _COORDINATES = 100  # tolerance of the gradient in the chain's coordinates, which has no units,
 # over that in the order parameters, which has those of 1 / U and says little where U is large
-_SAME = 0.05  # difference of the coordinates of points of one basin, near its minimum
+_SAME = 0.2  # difference of the coordinates of points of one basin, near its minimum
 _ROUNDING = 1e-6  # relative difference of actions of one minimum
-_APPROACH = 1e-3  # relative difference of actions within which a descent is near a known minimum
+_APPROACH = 1e-2  # relative difference of actions within which a descent is near a known minimum
 
 
 def minimise_action(
