@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -244,7 +243,7 @@ class _Descent:
         return bool(np.abs(coordinates - end.coordinates).max() < _SAME)
 
 
-class _KnownMinimumError(Exception):
+class _AbandonedError(Exception):
     pass
 
 
@@ -267,14 +266,15 @@ class _Descender:
 
         Raises
         ------
-        _KnownMinimumError
-            If the descent comes next to one of the minima.
+        _AbandonedError
+            If the descent comes next to one of the minima, or the start cannot be evaluated.
         """
         action, history, status = self.action, _History(), Status.STALLED
 
         def stop(point: quasi_newton.Iterate) -> bool:
-            if any(minimum.near(point.x, point.value, _APPROACH) for minimum in minima):
-                raise _KnownMinimumError
+            known = any(minimum.near(point.x, point.value, _APPROACH) for minimum in minima)
+            if known or point.detail is None:
+                raise _AbandonedError
             history.append(point.detail)
             norm = point.detail.gradient_norm
             self._report(Progress(action.evaluations, None, "minimising", {"gradient": norm}))
@@ -305,27 +305,21 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
         return descents
 
     def evaluate(coordinates: np.ndarray) -> tuple[float, float]:
+        action.limit = math.inf
         point = action(coordinates)
         return point.value, point.detail.energy if point.detail else math.inf
 
-    action.limit = math.inf
     candidates = search_starts(action.coordinates, suspicion.scale, evaluate)
-    for number in itertools.count(2):
-        action.limit = math.inf
-        start = next(candidates)
-        with contextlib.suppress(_KnownMinimumError):
-            if math.isfinite(evaluate(start)[0]):
-                descent = descend(start, minima=descents)
-                if not any(map(descent.same_minimum, descents)):
-                    descents.append(descent)
-        if starts is None:
-            two_suffice = suspicion.ratio < STRONG and len(descents) == 1
-            last = 2 if two_suffice else structured_starts(network)
-        else:
-            last = starts
-        if number >= last:
-            return descents
-    raise AssertionError("candidates have no end")
+    last = structured_starts(network) if starts is None else starts
+    for number, start in zip(range(2, last + 1), candidates):
+        minima = [descent for descent in descents if descent.status.ok]
+        with contextlib.suppress(_AbandonedError):
+            descent = descend(start, minima=minima)
+            if not any(map(descent.same_minimum, minima)):
+                descents.append(descent)
+        if number == 2 and starts is None and len(descents) == 1 and suspicion.ratio < STRONG:
+            break
+    return descents
 
 
 def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = True) -> Solution:
