@@ -12,10 +12,15 @@ jnp = jax.numpy
 
 from scipy import stats  # noqa: E402
 
-from pathkernel_core import Network, gp_order_parameters  # noqa: E402
+from pathkernel_core import (  # noqa: E402
+    Network,
+    PathKernels,
+    gp_order_parameters,
+    minimise_action,
+)
 from pathkernel_core.order_parameter import order_parameter_from_weights  # noqa: E402
 from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
-from pathkernel_sampling.models import MODELS, build_model  # noqa: E402
+from pathkernel_sampling.models import MODELS, build_model, position_at  # noqa: E402
 
 UNEQUAL = Network((2, 1, 3), (5, 4, 6, 3), (1.3, 0.7, 1.2, 0.9, 1.1))
 SKIPS = Network((2, 1), 4, (1.3, 0.7, 1.2, 0.9), skips=(0.7, 1.2))  # singular: N < n
@@ -335,3 +340,26 @@ def test_ranks_of_what_the_labels_were_drawn_from_are_uniform():
     for entry in np.transpose(ranks):
         observed = np.bincount(entry // 4, minlength=8)  # 32 ranks in 8 bins
         assert stats.chisquare(observed).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network((2, 1, 3), (9, 8, 7, 6), (1.3, 0.7, 1.2, 0.9, 1.1)),
+        Network((2, 2), 12, outputs=2),
+        Network((2, 1), 9, (1.3, 0.7, 1.2, 0.9), skips=(0.7, 1.2)),
+    ],
+)
+def test_chains_can_start_at_a_solution(network):
+    xi, labels = examples(network)
+    solution = minimise_action(PathKernels(xi, labels), network, 0.3)
+    position = position_at(network, solution.factors)
+    model = build_model("order-parameter", xi, labels, network, 0.3)
+    assert position.shape == (model.dimension,)
+    np.testing.assert_allclose(model.order_parameter(position), solution.order_parameter, rtol=1e-9)
+
+
+def test_a_solution_that_no_draw_equals_is_no_start():
+    xi, labels = examples(SKIPS)
+    solution = minimise_action(PathKernels(xi, labels), SKIPS, 0.3)
+    assert position_at(SKIPS, solution.factors) is None
