@@ -97,8 +97,8 @@ def search_starts(
     """Coordinates from which to look for other minima, without end.
 
     First the limit scaled to where the energy is lowest; then from there each head of a layer with
-    the other heads of the layer suppressed, those of the lowest action first; then random ones, the
-    same for the same network.
+    the other heads of the layer suppressed (of many, those of the lowest action first); then random
+    ones, the same for the same network.
 
     Parameters
     ----------
@@ -123,9 +123,8 @@ def search_starts(
     yield from of_heads
     generator = np.random.default_rng(0)
     for _ in itertools.count():
-        spread = generator.choice([0.1, 0.5, 1.0, 2.0], size=2)
-        start = scaled * generator.uniform(0.0, 1.5)
-        yield start + spread[0] * generator.normal(size=start.size) + spread[1]
+        noise = generator.choice([0.1, 0.5, 1.0, 2.0]) * generator.normal(size=coordinates.size)
+        yield generator.uniform(0.0, 1.5) * scaled + noise
 
 
 def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
