@@ -24,13 +24,18 @@ def partial_trace(matrix: np.ndarray, heads: int) -> np.ndarray:
 
 def gp_order_parameters(network: Network) -> tuple[np.ndarray, ...]:
     """Order parameters of the Gaussian process limit N → ∞: products of variances, diagonal."""
+    return tuple(map(np.diag, gp_diagonals(network)))
+
+
+def gp_diagonals(network: Network) -> list[np.ndarray]:
+    """Diagonals of the order parameters of the Gaussian process limit."""
     above = network.variances[-1] * np.ones(network.outputs)
     diagonals = [above]
     for level, (_, variance, shared) in reversed(list(enumerate(_levels(network)[:-1]))):
         of_heads = np.tile(variance * above, network.heads[level])
         above = np.concatenate([above[:shared], of_heads])
         diagonals.insert(0, above)
-    return tuple(map(np.diag, diagonals))
+    return diagonals
 
 
 def entropy(network: Network, order_parameters: Sequence[np.ndarray]) -> float:

@@ -127,6 +127,8 @@ def differentiable_solution(
 
     Warns
     -----
+    ScaleWarning
+        As :func:`minimise_action` does.
     CloseMinimaWarning
         If another minimum lies close: where they cross, the gradient is that of one branch.
 

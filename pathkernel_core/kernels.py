@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from pathkernel_core.action import gp_diagonals
 from pathkernel_core.backend import (
     Array,
     array_namespace,
@@ -200,13 +201,16 @@ class PathKernels:
     def label_spectrum(self, network: Network) -> LabelSpectrum:
         """Labels along the eigenvectors of the limit's kernel, at the network's variances.
 
-        Computed once for all networks that differ in widths and variances alone.
+        Computed once for all networks whose limits are proportional.
         """
-        scales = network.path_scales[:: network.outputs]
-        spectrum = self._label_spectra.get(key := tuple(scales.tolist()))
-        if spectrum is None:
-            spectrum = self._label_spectra[key] = self.form.label_spectrum(scales)
-        return spectrum.scaled(math.prod(network.variances))
+        scales = network.path_scales * np.sqrt(network.variances[0] * gp_diagonals(network)[0])
+        largest = scales.max()
+        ratios = scales[:: network.outputs] / largest
+        key = tuple(ratios.round(12).tolist())
+        with np.errstate(all="ignore"):
+            if key not in self._label_spectra:
+                self._label_spectra[key] = self.form.label_spectrum(ratios)
+            return self._label_spectra[key].scaled(largest**2)
 
     def keep_paths(self, paths: Sequence[int] | np.ndarray) -> PathKernels:
         """Problem of the sub-network that has only the paths with these indices.

@@ -7,6 +7,7 @@ one evaluation of the energy. Begun with random vectors it estimates Σ_k f(λ_k
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,11 +16,9 @@ import scipy
 
 from pathkernel_core.backend import Array, array_namespace, compiled, from_host, joined, to_host
 
-STEPS = 32
-
-
 _STEPS = 32
 _PROBES = 4  # random vectors
+_ROUNDING = 1e-12  # of the largest eigenvalue
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,15 @@ class LabelSpectrum:
         )
 
     def explained_share(self, temperature: float) -> float:
-        """Share of the squared labels that the kernel explains, 1 − T Yᵀ(K + T1)⁻¹Y / Σ Y²."""
-        total = self.labels.weights.sum()
-        ratio = self.labels.nodes / temperature
-        return float((self.labels.weights * ratio / (1 + ratio)).sum() / total) if total else 0.0
+        """Share of the squared labels, as far as features span them, that the kernel explains.
+
+        1 − T Yᵀ(K + T1)⁻¹Y / Σ Y² where they span all of them; NaN where they span none.
+        """
+        nodes, weights = self.labels.nodes, self.labels.weights
+        attainable = weights[nodes > _ROUNDING * nodes.max(initial=0.0)].sum()
+        with np.errstate(over="ignore", divide="ignore"):
+            explained = (weights / (1 + temperature / nodes)).sum()
+        return float(explained / attainable) if attainable > 0 else math.nan
 
 
 def lanczos(

@@ -26,9 +26,9 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.label_spectrum import LabelSpectrum
 from pathkernel_core.network import Network
 
-SUSPICIOUS = 1.0  # ratio of curvatures from which another minimum is looked for at all
-STRONG = 10.0  # and from which every head is tried
-MOST_STARTS = 24  # of an automatic search
+SUSPICIOUS = 1.0  # Concavity.ratio from which a second start is tried
+STRONG = 10.0  # Concavity.ratio from which every head is tried
+MOST_STARTS = 24  # starts of an automatic search, the limit included
 SMALLEST_SHARE = 0.01  # of the squared labels, which the limit's kernel should explain
 LARGEST_VARIANCE = 1e4  # of a prior output over the mean squared label
 _LARGEST_SCALE = 60.0  # t
@@ -43,8 +43,8 @@ class Concavity:
     Attributes
     ----------
     ratio : float
-        Largest −(misfit'' + ln det'') / entropy'' over t ≥ 0. Below 1 no second minimum was found
-        on any of many problems.
+        Largest −(misfit'' + ln det'') / entropy'' over t ≥ 0. Below 1, random starts found no lower
+        minimum (``python -m benchmarks.minima``).
     scale : float
         The t at which it is largest, in natural logarithms of U.
     """
@@ -130,21 +130,22 @@ def search_starts(
 def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
     """Warn where the limit's kernel is out of proportion to temperature or labels."""
     share = spectrum.explained_share(temperature)
-    label_square = spectrum.mean_label_square
-    if not label_square > 0:
-        return
+    variance, label_square = spectrum.mean_diagonal, spectrum.mean_label_square
+    if not (label_square > 0 and variance < math.inf):
+        return  # nothing to compare with, or an overflow, which the factorisation refuses
     if share < SMALLEST_SHARE:
         message = (
             f"the kernel is small against the temperature: in the Gaussian process limit it "
-            f"explains {100 * share:.2g} % of the squared labels, and the network may stay silent. "
+            f"explains {100 * share:.2g} % of the squared labels that its features span, and the "
+            "network may stay silent. "
             "Multiply the attentioned inputs by a constant, raise the variances or lower the "
             f"temperature (T = {temperature:g})"
         )
-    elif (ratio := spectrum.mean_diagonal / label_square) > LARGEST_VARIANCE:
+    elif variance > LARGEST_VARIANCE * label_square:
         message = (
             "the kernel is large against the labels: the prior variance of an output is "
-            f"{ratio:.2g} times the mean squared label, and the temperature hardly matters. "
-            "Divide the attentioned inputs by a constant, or lower the variances"
+            f"{variance / label_square:.2g} times the mean squared label, and the temperature "
+            "hardly matters. Divide the attentioned inputs by a constant, or lower the variances"
         )
     else:
         return

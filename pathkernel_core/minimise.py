@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -101,9 +103,8 @@ def minimise_action(
         # in float32 twice what rounding leaves of the gradient, which shrinks with the width
         tolerance = 1e-8 if double else min(1e-2, 0.5 / network.width)
     positive("tolerance", tolerance)
-    for name, number in (("max_evaluations", max_evaluations), ("starts", starts)):
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise ValueError(f"{name} must be a whole number from 1, not {number!r}")
+    max_evaluations = _count("max_evaluations", max_evaluations)
+    starts = None if starts is None else _count("starts", starts)
     if start is not None and starts is not None:
         raise ValueError("start is the only start: leave starts out, or start")
     action = _Action(problem, network, temperature)
@@ -113,14 +114,16 @@ def minimise_action(
     else:
         spectrum = problem.label_spectrum(network)
         warn_of_scale(spectrum, temperature)
-        descents = _search(descend, spectrum, starts)
+        with np.errstate(all="ignore"):  # what overflows is refused where it is factorised
+            descents = _search(descend, spectrum, starts)
     solution = _solution(action, descents, searched=start is None)
     if throw and not solution.status.ok:
         raise MinimisationError(
             f"the action was not minimised: {solution.status.value}. The gradient of S/N is "
-            f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations, the "
-            f"tolerance {tolerance:.2g}. Raise the tolerance or max_evaluations, start from a "
-            "neighbouring solution, or pass throw=False to use the point as it is",
+            f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations (at most "
+            f"{max_evaluations} from each start), the tolerance {tolerance:.2g}. Raise the "
+            "tolerance or max_evaluations, start from a neighbouring solution, or pass throw=False "
+            "to use the point as it is",
             solution,
         )
     return solution
@@ -231,17 +234,6 @@ class _Descent:
     history: _History
     curvature: tuple[quasi_newton.Pair, ...] = ()
 
-    def same_minimum(self, other: _Descent) -> bool:
-        """Whether both ended in one minimum."""
-        return self.near(other.evaluation.coordinates, other.evaluation.action, _ROUNDING)
-
-    def near(self, coordinates: np.ndarray, action: float, tolerance: float) -> bool:
-        """Whether a point is next to the end, and its action within a relative tolerance."""
-        end = self.evaluation
-        if abs(action - end.action) > tolerance * max(1.0, abs(end.action)):
-            return False
-        return bool(np.abs(coordinates - end.coordinates).max() < _SAME)
-
 
 class _AbandonedError(Exception):
     pass
@@ -255,6 +247,10 @@ class _Descender:
     ) -> None:
         self.action, self._tolerance = action, tolerance
         self._max_evaluations, self._report = max_evaluations, report
+        # a descent ends at most so far from the minimum, by the softest of the coordinates
+        slope, softest = _COORDINATES * tolerance, action.coordinates.curvature.min()
+        self._distance = max(_SAME, slope / softest)
+        self._excess = slope**2 / softest
 
     def __call__(
         self,
@@ -272,8 +268,7 @@ class _Descender:
         action, history, status = self.action, _History(), Status.STALLED
 
         def stop(point: quasi_newton.Iterate) -> bool:
-            known = any(minimum.near(point.x, point.value, _APPROACH) for minimum in minima)
-            if known or point.detail is None:
+            if point.detail is None or self.is_near(point.detail, minima, _APPROACH):
                 raise _AbandonedError
             history.append(point.detail)
             norm = point.detail.gradient_norm
@@ -293,6 +288,18 @@ class _Descender:
             status = Status.MAX_EVALUATIONS
         end = history.flattest if status is Status.STALLED else history.last
         return _Descent(end, status, history, pairs)
+
+    def is_near(
+        self, evaluation: _Evaluation, minima: Sequence[_Descent], tolerance: float = _ROUNDING
+    ) -> bool:
+        """Whether an evaluation is next to a minimum, and its action within a tolerance of it."""
+        for minimum in minima:
+            end = minimum.evaluation
+            allowed = max(self._excess, tolerance * max(1.0, abs(end.action)))
+            distance = np.abs(evaluation.coordinates - end.coordinates).max()
+            if abs(evaluation.action - end.action) <= allowed and distance < self._distance:
+                return True
+        return False
 
 
 def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) -> list[_Descent]:
@@ -315,7 +322,7 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
         minima = [descent for descent in descents if descent.status.ok]
         with contextlib.suppress(_AbandonedError):
             descent = descend(start, minima=minima)
-            if not any(map(descent.same_minimum, minima)):
+            if not descend.is_near(descent.evaluation, minima):
                 descents.append(descent)
         if number == 2 and starts is None and len(descents) == 1 and suspicion.ratio < STRONG:
             break
@@ -323,14 +330,14 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
 
 
 def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = True) -> Solution:
-    """Solution of the descent that ended lowest, one that converged before others as low."""
-
-    def rank(descent: _Descent) -> tuple[float, bool]:
-        lowest = min(other.evaluation.action for other in descents)
-        excess = descent.evaluation.action - lowest
-        return (excess if excess > 1e-9 * max(1.0, abs(lowest)) else 0.0, not descent.status.ok)
-
-    descent, *others = sorted(descents, key=rank)
+    """Solution of the descent that ended lowest, or as low and converged."""
+    by_action = sorted(descents, key=lambda descent: descent.evaluation.action)
+    descent = by_action[0]
+    highest = descent.evaluation.action + 1e-9 * max(1.0, abs(descent.evaluation.action))
+    for other in by_action:
+        if other.status.ok and other.evaluation.action <= highest:
+            descent = other
+            break
     end, history = descent.evaluation, descent.history
     array = action.problem.array
     return Solution(
@@ -355,8 +362,8 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
                 other.status,
                 from_host(other.evaluation.factors[0] @ other.evaluation.factors[0].T, array),
             )
-            for other in others
-            if other.status is not Status.MAX_EVALUATIONS
+            for other in by_action
+            if other is not descent and other.status.ok
         ),
         searched=searched,
     )
@@ -372,6 +379,16 @@ def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
             f"needs {network.sizes}; start from a network with the same heads and skip connections"
         )
     return coordinates.from_factors(start.factors)
+
+
+def _count(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+    return number
 
 
 def _check_network(problem: PathKernels, network: Network) -> None:

@@ -72,7 +72,7 @@ class Minimum:
     action : float
         Action per width, S/N.
     status : Status
-        CONVERGED, or STALLED where rounding hides the rest of the descent.
+        How it was reached; a descent that did not converge is no minimum and left out.
     order_parameter : array, shape (n·C, n·C)
         U_1 there.
     """
@@ -110,7 +110,7 @@ class Solution:
         Steps and the changes of the gradient along them, with which a minimisation that starts
         from this solution begins.
     other_minima : tuple of Minimum
-        Minima of a higher action that the search came upon, the lowest first.
+        Minima of a higher action that the search found, the lowest first.
     searched : bool
         Whether the solution is the lowest minimum that was looked for, or the one downhill from a
         start that the caller gave.

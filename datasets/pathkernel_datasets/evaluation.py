@@ -49,7 +49,7 @@ def point_values(
         "log_evidence": solution.log_evidence,
         "gradient_norm": solution.gradient_norm,
         "evaluations": solution.evaluations,
-        "minima": 1 + sum(minimum.status.ok for minimum in solution.other_minima),
+        "minima": 1 + len(solution.other_minima),
         "action_gap": _action_gap(solution),
         **_left_out(solution, data.xi, data.labels),
         **_of_skips(solution),
@@ -105,8 +105,8 @@ def _of_sub_network(
 
 def _action_gap(solution: Solution) -> float:
     """Action per width of the next higher minimum above that of the solution; NaN if none."""
-    actions = [minimum.action for minimum in solution.other_minima if minimum.status.ok]
-    return min(actions) - solution.action if actions else math.nan
+    others = solution.other_minima
+    return others[0].action - solution.action if others else math.nan
 
 
 def _left_out(solution: Solution, xi: Array, labels: Array) -> dict[str, float]:

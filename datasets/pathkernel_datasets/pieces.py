@@ -364,6 +364,6 @@ def minimise_from(
         contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", ScaleWarning)  # tables say it
+        warnings.simplefilter("ignore", ScaleWarning)  # the study's table has it
         return minimise_action(problem, network, temperature, throw=False, report=report)
     return None

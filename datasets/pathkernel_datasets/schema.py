@@ -83,7 +83,7 @@ def core_variables(outputs: int, kind: str, skips: bool = False) -> tuple[Variab
         *_leave_one_out("", POINT, "at fixed U"),
         Variable("gradient_norm", POINT, "largest entry of the gradients of S/N at the minimum"),
         Variable("evaluations", POINT, "evaluations of the energy during the minimisation"),
-        Variable("minima", POINT, "minima of the action that the minimisation came upon"),
+        Variable("minima", POINT, "number of minima of the action that the search found"),
         Variable("action_gap", POINT, "action per width of the next higher minimum, less S/N"),
         *(_SKIP_SCORES if skips else ()),
         *_measured("", POINT, "", kind),
@@ -115,7 +115,7 @@ def core_variables(outputs: int, kind: str, skips: bool = False) -> tuple[Variab
         Variable(
             "explained_share_gp",
             REFERENCE,
-            "share of the squared labels that the Gaussian process limit's kernel explains",
+            "explained share of the squared labels that the limit's features span",
         ),
         *_leave_one_out("_gp", REFERENCE, "in the Gaussian process limit"),
         *_leave_one_out(

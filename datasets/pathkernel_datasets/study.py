@@ -22,7 +22,7 @@ from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.schema import POINT
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 OTHER_DATA = "the task draws other data than when the store was begun"
 _EXPLAINING = {"schema", "task", "options", "provenance", "seeds", "versions"}  # other draws

@@ -13,7 +13,7 @@ _NAMED = 5  # points that a sentence names
 
 
 def minima_sentences(dataset: xr.Dataset) -> list[str]:
-    """Where a study's minimisations came upon several minima, and where they cross.
+    """Where a study's minimisations found several minima, and where they are close.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
         temperatures = ", ".join(f"{value:g}" for value in small["temperature"].values)
         sentences.append(
             f"At T = {temperatures} the kernel of the Gaussian process limit explains less than "
-            f"{100 * SMALLEST_SHARE:g} % of the squared labels: inputs are small against the "
-            "temperature. Scale them up, raise the variances or lower T."
+            f"{100 * SMALLEST_SHARE:g} % of the squared labels that its features span: inputs "
+            "are small against the temperature. Scale them up, raise the variances or lower T."
         )
     return sentences
 

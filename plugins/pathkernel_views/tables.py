@@ -282,8 +282,10 @@ def _caption(dataset: xr.Dataset, selections: Sequence[Selection], rows: Sequenc
     if "skips" in dataset.attrs:
         parts = zip(each_value(dataset).values(), selections)
         lines += dict.fromkeys(_skips(part, selection) for part, selection in parts)
-    for part in each_value(dataset).values():
-        lines += [line for line in minima_sentences(part) if line not in lines]
+    option = swept_option(dataset)
+    for value, part in each_value(dataset).items():
+        of_value = "" if option is None else f"{option} = {value}: "
+        lines += [of_value + sentence for sentence in minima_sentences(part)]
     notes = [f"{name.capitalize()}: {note}" for held in every for name, note in held.items()]
     lines += dict.fromkeys(notes)
     status = dataset["status"].values

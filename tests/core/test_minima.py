@@ -12,6 +12,7 @@ import pathkernel_core as pk
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.kernels import total_kernel
 from pathkernel_core.minima import concavity, may_have_several
+from pathkernel_core.order_parameter import scaled_order_parameter
 
 pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 
@@ -31,8 +32,9 @@ def markov_problem(markov, scale=1.0):
 
 
 def exact_quadrature(xi, labels, network):
-    identity = np.diag(network.path_scales[:: network.outputs] ** 2)
-    kernel = total_kernel(xi, identity) * np.prod(network.variances)
+    limit = scaled_order_parameter(network, pk.gp_order_parameters(network)[0])
+    limit = limit[:: network.outputs, :: network.outputs]
+    kernel = total_kernel(xi, limit, variance=network.variances[0])
     values, vectors = np.linalg.eigh(kernel)
     powers = (vectors.T @ labels.reshape(len(xi), -1)) ** 2
     return np.maximum(values, 0), powers.sum(axis=1)
@@ -52,7 +54,8 @@ def test_quadratures_are_sums_over_the_kernels_eigenvectors(library, space, outp
         exact = (powers / (values + temperature)).sum()
         nodes, weights = spectrum.labels.nodes, spectrum.labels.weights
         assert (weights / (nodes + temperature)).sum() == pytest.approx(exact, rel=1e-8)
-        share = 1 - temperature * exact / powers.sum()
+        spanned = powers[values > 1e-12 * values.max()].sum()
+        share = (powers * values / (values + temperature)).sum() / spanned
         assert spectrum.explained_share(temperature) == pytest.approx(share, abs=1e-8)
     assert spectrum.mean_diagonal == pytest.approx(values.sum() / 9)
     assert spectrum.mean_label_square == pytest.approx((labels**2).mean())
@@ -116,7 +119,8 @@ def test_a_given_start_is_the_only_one_and_says_so(silent):
     assert "no other was looked for" in again.note
     with pytest.raises(ValueError, match="only start"):
         pk.minimise_action(problem, network, 0.01, start=limit, starts=2)
-    for starts in (0, -1, 1.5):
+    assert pk.minimise_action(problem, network, 0.01, starts=np.int64(1)).action == limit.action
+    for starts in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="starts must be a whole number from 1"):
             pk.minimise_action(problem, network, 0.01, starts=starts)
 
@@ -202,6 +206,36 @@ def test_kernels_out_of_proportion_are_warned_of():
         warnings.simplefilter("error")
         pk.minimise_action(pk.PathKernels(xi, labels), network, 0.1)
         pk.minimise_action(pk.PathKernels(xi, 0 * labels), network, 0.1)
+
+
+def test_labels_that_no_feature_spans_are_no_reason_to_warn():
+    rng = np.random.default_rng(0)
+    xi, labels = rng.normal(size=(2000, 2, 2)), rng.choice([-1.0, 1.0], size=2000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((2,), 50), 0.01)
+
+
+@pytest.mark.parametrize("scale", [1e155, 1e200])
+def test_an_overflow_is_no_small_kernel(scale):
+    rng = np.random.default_rng(0)
+    problem = pk.PathKernels(scale * rng.normal(size=(6, 2, 3)), rng.choice([-1.0, 1.0], size=6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pk.ScaleWarning)
+        with pytest.raises(pk.NotPositiveDefiniteError, match="rescale"):
+            pk.minimise_action(problem, pk.Network((2,), 50), 0.1)
+
+
+@pytest.mark.parametrize("widths", [(3, 1e9, 5), 40.0])
+def test_one_minimum_is_not_counted_twice(widths):
+    """In single precision, or where a width hardly counts, a descent ends far from the minimum."""
+    rng = np.random.default_rng(1)
+    xi, labels = 0.05 * rng.normal(size=(20, 4, 3)), rng.choice([-1.0, 1.0], size=20)
+    network = pk.Network((2, 2), widths)
+    for dtype in (np.float64, np.float32):
+        problem = pk.PathKernels(xi.astype(dtype), labels.astype(dtype))
+        solution = pk.minimise_action(problem, network, 0.01, starts=10, throw=False)
+        assert not solution.other_minima
 
 
 def test_gradients_near_a_crossing_say_whose_they_are(markov):
