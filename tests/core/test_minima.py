@@ -219,7 +219,9 @@ def test_labels_that_no_feature_spans_are_no_reason_to_warn():
 @pytest.mark.parametrize("scale", [1e155, 1e200])
 def test_an_overflow_is_no_small_kernel(scale):
     rng = np.random.default_rng(0)
-    problem = pk.PathKernels(scale * rng.normal(size=(6, 2, 3)), rng.choice([-1.0, 1.0], size=6))
+    xi, labels = scale * rng.normal(size=(6, 2, 3)), rng.choice([-1.0, 1.0], size=6)
+    with np.errstate(over="ignore"):
+        problem = pk.PathKernels(xi, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pk.ScaleWarning)
         with pytest.raises(pk.NotPositiveDefiniteError, match="rescale"):

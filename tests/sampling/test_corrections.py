@@ -132,6 +132,7 @@ def test_errors_fall_one_order_faster_in_proportion_to_the_examples():
 # Any network
 
 
+@pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 def test_without_data_the_prior_is_exact():
     """⟨U⟩ of the prior is the Gaussian process limit at every width, to all orders."""
     network = pk.Network((2, 2), (7, 6, 6), (1.3, 0.7, 1.2, 0.9), skips=(None, 0.6))

@@ -97,7 +97,9 @@ def test_orders_without_scores(result):
     )
     found.attrs["heads_per_layer"] = HEADS
     assert found["order"].values.tolist() == ["one", "two", "sets", RANDOM]
-    xr.testing.assert_identical(found.drop_sel(order="sets").drop_attrs(), result.drop_attrs())
+    # to rounding, since products of other shapes may be summed in another order
+    given = found.drop_sel(order="sets").drop_attrs()
+    xr.testing.assert_allclose(given, result.drop_attrs(), rtol=1e-12, atol=1e-12)
     here = found.sel(order="sets")
     for count, removed in enumerate(sets):
         assert removed_heads(found, "sets", count) == list(removed)
