@@ -168,8 +168,6 @@ def _lowest_energy(
     sizes = np.subtract(network.sizes, network.shared_sizes) * (
         np.array(network.degrees_of_freedom) / network.width
     )
-    if network.has_skips:  # the readout alone scales all paths alike
-        sizes = sizes[-1:]
     forces = _forces(sizes, _LARGEST_SCALE)
     scales = np.log1p(forces[:, None] / sizes).sum(axis=1)
     lowest, best = math.inf, coordinates.gp_limit
