@@ -109,7 +109,7 @@ def search_starts(
         Coordinates → (action, energy), infinite where they cannot be evaluated.
     """
     network = coordinates.network
-    scaled = _lowest_energy(network, coordinates, scale, evaluate)
+    scaled = _lowest_energy(coordinates, scale, evaluate)
     yield scaled
     of_heads = [
         coordinates.suppressed(scaled, layer, head, by)
@@ -159,12 +159,12 @@ def structured_starts(network: Network) -> int:
 
 
 def _lowest_energy(
-    network: Network,
     coordinates: ChainCoordinates,
     scale: float,
     evaluate: Callable[[np.ndarray], tuple[float, float]],
 ) -> np.ndarray:
     """The limit scaled by steps beyond ``scale`` while the energy falls."""
+    network = coordinates.network
     sizes = np.subtract(network.sizes, network.shared_sizes) * (
         np.array(network.degrees_of_freedom) / network.width
     )
