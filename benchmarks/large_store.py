@@ -1,11 +1,9 @@
-"""A store of 10,000 points: its files, and CPU seconds to open, to read a variable, to add a seed.
+"""A store of 10,000 points: its files, and CPU seconds to write, open, read and extend it.
 
     python -m benchmarks.large_store [--seeds 50]
 
-50 seeds at 20 temperatures and 10 widths of hidden Markov chains, once with a file for each chunk
-and once as studies are stored, with the chunks of all temperatures in one file. The values of one
-seed and width are computed and written everywhere, through the same calls as a run's, but for the
-waiting for the disk.
+50 seeds at 20 temperatures and 10 widths of hidden Markov chains. One piece of each kind is
+computed, and its values are written everywhere, through the same calls as a run's.
 """
 
 from __future__ import annotations
@@ -22,11 +20,9 @@ import numpy as np
 import xarray as xr
 
 from benchmarks.measuring import one_thread
-from pathkernel_datasets import store as store_module
-from pathkernel_datasets import sweep
-from pathkernel_datasets.pieces import Drawn, Piece
-from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.store import Store, open_store
+from pathkernel_datasets import computing
+from pathkernel_datasets.piece_files import Piece
+from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -41,31 +37,18 @@ def study(seeds: int) -> Study:
     return Study(task, WIDTHS, TEMPERATURES, range(seeds))
 
 
-def recorded(folder: Path) -> Callable[..., int]:
-    """What fills a piece with the values of the first one that is computed."""
-    held: dict[str, dict[str, Any]] = {}
-    write = Store.write
+def repeating() -> Callable[..., xr.Dataset]:
+    """Stand-in for what computes a piece, which computes the first of each kind only."""
+    computed: dict[bool, xr.Dataset] = {}
+    compute = computing.compute_piece
 
-    def record(self: Store, index: Any, values: Any, marker: str, code: int) -> None:
-        held[marker] = values
-        write(self, index, values, marker, code)
+    def repeat(piece: Piece, *given: Any) -> xr.Dataset:
+        kind = piece.width is None
+        if kind not in computed:
+            computed[kind] = compute(piece, *given)
+        return computed[kind]
 
-    with mock.patch.object(Store, "write", record):
-        compute_study(study(1).on_grid({"width": WIDTHS[:1]}), folder / "one.zarr")
-
-    def refill(piece: Piece, store: Store, drawn: Drawn, *_: Any) -> int:
-        place = piece.draw.place
-        if piece.width is None:
-            store.write(place, held["data_done"], "data_done", 1)
-        for t in range(len(TEMPERATURES)):
-            if piece.width is None:
-                store.write((*place, t), held["reference_done"], "reference_done", 1)
-            else:
-                index = (*place, t, piece.width)
-                store.write(index, held["status"], "status", STATUS_CODES["converged"])
-        return 0 if piece.width is None else len(TEMPERATURES)
-
-    return refill
+    return repeat
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -76,33 +59,25 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def measure(seeds: int, folder: Path) -> None:
-    """Print a line for each way to store."""
-    refill = recorded(folder)
-    for words, largest in (
-        ("a file for each chunk", 0),
-        ("all temperatures in a file", store_module._LARGEST_FILE),
-    ):
-        path = folder / f"{largest}.zarr"
-        with (
-            mock.patch.object(sweep, "fill", refill),
-            mock.patch.object(store_module, "sync"),
-            mock.patch.object(store_module, "_LARGEST_FILE", largest),
-        ):
-            wrote, points = timed(lambda path=path: compute_study(study(seeds), path))
-            files = sum(file.is_file() for file in path.rglob("*"))
-            opened, dataset = timed(lambda path=path: open_store(path))
-            plain, _ = timed(lambda path=path: xr.open_zarr(path, chunks=None))
-            accuracy, _ = timed(lambda dataset=dataset: dataset["accuracy"].load())
-            matrix, _ = timed(lambda dataset=dataset: dataset["order_parameter"].load())
-            compared, _ = timed(lambda path=path: compute_study(study(seeds), path))
-            added, more = timed(lambda path=path: compute_study(study(seeds + 1), path))
-        print(
-            f"{words}: {points} points in {files} files, written in {wrote:.1f} s; opened in "
-            f"{opened:.2f} s (xr.open_zarr {plain:.2f} s); accuracy read in {accuracy:.2f} s, "
-            f"order_parameter in {matrix:.2f} s; compared in {compared:.1f} s; a seed of {more} "
-            f"points added in {added:.1f} s",
-            flush=True,
-        )
+    """Print what a store takes."""
+    path = folder / "study.zarr"
+    with mock.patch.object(computing, "compute_piece", repeating()):
+        wrote, points = timed(lambda: compute_study(study(seeds), path))
+        files = [file for file in path.rglob("*") if file.is_file()]
+        opened, dataset = timed(lambda: open_store(path))
+        plain, _ = timed(lambda: xr.open_zarr(path, chunks=None))
+        accuracy, _ = timed(lambda: dataset["accuracy"].load())
+        every, _ = timed(dataset.load)
+        compared, _ = timed(lambda: compute_study(study(seeds), path))
+        added, more = timed(lambda: compute_study(study(seeds + 1), path))
+    size = sum(file.stat().st_size for file in files)
+    print(
+        f"{points} points in {len(files)} files of {size / 1e6:.0f} MB, written in {wrote:.1f} s; "
+        f"opened in {opened:.2f} s (xr.open_zarr {plain:.2f} s); accuracy read in {accuracy:.2f} "
+        f"s, all in {every:.2f} s; compared in {compared:.1f} s; a seed of {more} points added in "
+        f"{added:.1f} s",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import shlex
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import matplotlib
@@ -329,16 +330,16 @@ def _page(name):
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
     from pathkernel_core.task import KINDS
-    from pathkernel_datasets.schema import core_variables, validation_variables
+    from pathkernel_datasets.evaluation import variables
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-    analysed = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
-    of_kinds = [
-        each
+    network = SimpleNamespace(outputs=1, has_skips=True)
+    data = [
+        SimpleNamespace(network=network, realisation=SimpleNamespace(kind=kind, validation=()))
         for kind in KINDS
-        for each in (*core_variables(1, kind, skips=True), *validation_variables(kind))
     ]
-    for variable in (*of_kinds, *analysed):
+    own = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
+    for variable in (*(each for one in data for each in variables(one, ())), *own):
         assert f"`{variable.name}`" in text, variable.name
 
 

@@ -1,43 +1,44 @@
 """Files and folders that come into their places whole or not at all.
 
-A place may be a symbolic link: what it points to is written, which need not be there yet.
+A path may be a symbolic link: its target is written, which need not exist yet.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PARTIAL = ".partial"
-"""How names of files and folders end that are not in their places yet."""
+"""Ending of the names of files and folders that are still being written."""
 
-_OLD = ".old"  # and of what they replace
+_OLD = ".old"  # of a folder that is being replaced
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
 
 @contextmanager
-def replacing(
-    path: str | os.PathLike, *, beside: str | os.PathLike | None = None
-) -> Iterator[Path]:
+def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iterator[Path]:
     """Give a file to write, which takes the place of ``path`` at the end.
 
     It is on the disk before it is moved. If anything is raised, an older file is left as it was.
-    What a killed process left of the same is removed: no two may write one file at a time.
 
     Parameters
     ----------
     path : path
-    beside : path, optional
-        What the file lies beside until then, on the same disk; by default ``path`` itself.
+    several_writers : bool
+        Other processes may write the same file at the same time. Otherwise the leftovers of a
+        killed process are removed first.
     """
     path = _real(path)
-    near = path if beside is None else _real(beside)
-    remove_left_over(near)
-    handle, name = tempfile.mkstemp(prefix=f".{near.name}.", suffix=PARTIAL, dir=near.parent)
+    if not several_writers:
+        remove_leftovers(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
     os.close(handle)
     partial = Path(name)
     try:
@@ -51,23 +52,23 @@ def replacing(
 
 
 @contextmanager
-def replacing_folder(path: str | os.PathLike, *, overwrite: bool = True) -> Iterator[Path]:
+def replacing_folder(path: str | os.PathLike) -> Iterator[Path]:
     """Give a folder to fill beside ``path``, which takes its place at the end.
 
-    Raises
-    ------
-    FileExistsError
-        If it is not to overwrite, and there is one by then.
+    On Linux the path always holds the old folder or the new one. Systems and file systems that
+    cannot exchange two folders in one step need two renames; a process that is killed between them
+    leaves the old folder aside, and :func:`remove_leftovers` puts it back.
     """
     path = _real(path)
-    remove_left_over(path)
+    remove_leftovers(path)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
     try:
         yield partial
         partial.chmod(0o755)
-        if path.exists():
-            if not overwrite:
-                raise FileExistsError(f"{path} is there already")
+        _sync_folder(partial)
+        if not path.exists():
+            os.rename(partial, path)
+        elif not _exchange(partial, path):
             old = partial.with_name(f"{partial.name}{_OLD}")
             os.rename(path, old)
             try:
@@ -76,43 +77,55 @@ def replacing_folder(path: str | os.PathLike, *, overwrite: bool = True) -> Iter
                 os.rename(old, path)
                 raise
             shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.rename(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def remove_left_over(path: str | os.PathLike) -> None:
-    """Remove what a process that was killed was about to move into the place of ``path``.
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one step; False where the system or the file system cannot."""
+    if sys.platform != "linux":
+        return False
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except AttributeError:  # a C library without it
+        return False
+    names = (os.fsencode(first), os.fsencode(second))
+    return rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
 
-    A folder that it had moved out of that place, with nothing there yet, is put back.
+
+def has_leftovers(path: str | os.PathLike) -> bool:
+    """Whether a process that writes ``path``, or was killed while it did, has left anything."""
+    return bool(_leftovers(_real(path)))
+
+
+def _leftovers(path: Path) -> list[Path]:
+    """Files and folders that are being written for a path, those that it held first."""
+    shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
+    found = [entry for entry in path.parent.glob(".*") if shape.fullmatch(entry.name)]
+    return sorted(found, reverse=True)
+
+
+def remove_leftovers(path: str | os.PathLike) -> None:
+    """Remove files and folders that a killed process was about to move to ``path``.
+
+    A folder that it had moved away from there, with no other in its place yet, is put back.
     """
     path = _real(path)
-    shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
-    for left in sorted(path.parent.glob(".*"), reverse=True):  # what was moved out comes first
-        found = shape.fullmatch(left.name)
-        if found and found[1] and not path.exists():
-            os.rename(left, path)
-        elif found and left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        elif found:
-            left.unlink(missing_ok=True)
-
-
-def link_or_copy(source: str | os.PathLike, target: str | os.PathLike) -> None:
-    """Let a file be at another place too, without copying it where the file system knows links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    for entry in _leftovers(path):
+        if entry.name.endswith(_OLD) and not path.exists():
+            os.rename(entry, path)
+        elif entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _real(path: str | os.PathLike) -> Path:
-    """Where a path leads, through links, those too that lead nowhere yet."""
+    """Target of a path, through links, also through those whose target does not exist yet."""
     return Path(os.path.realpath(path))
 
 
-def sync() -> None:
-    """Wait until all that was written is on the disk: what is written next comes after it."""
+def _sync_folder(folder: Path) -> None:
+    """Wait until all files of a folder are on the disk."""
     if hasattr(os, "sync"):  # not on Windows
         os.sync()

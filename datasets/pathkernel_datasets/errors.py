@@ -23,7 +23,3 @@ class NotInStoreError(StoreError, ValueError):
 
 class StoreWarning(UserWarning):
     """A store was damaged, and is mended or computed again."""
-
-
-class ChecksumError(StoreError, ValueError):
-    """A chunk of an array is not as it was written."""

@@ -1,15 +1,15 @@
-"""What a store holds of a solution: predictions, analyses, and the limits beside them."""
+"""Everything that a store holds of a study: what each variable is, and its values."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from pathkernel_core.analysis import Analysis, Situation
+from pathkernel_core.analysis import Analysis, Situation, Variable
 from pathkernel_core.backend import Array, array_namespace, to_host
 from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_core.errors import NotPositiveDefiniteError, PathkernelError
@@ -18,12 +18,107 @@ from pathkernel_core.minimise import gp_limit
 from pathkernel_core.network import Network
 from pathkernel_core.predictor import accuracy, regression
 from pathkernel_core.solution import Solution
-from pathkernel_datasets.labelling import padded_rows
+from pathkernel_datasets.labelling import padded_rows, path_dims
+from pathkernel_datasets.measures import MEASURES
 from pathkernel_datasets.prepared import PreparedData
+from pathkernel_datasets.schema import POINT, REFERENCE
+
+_IN_THE_LIMIT = "in the Gaussian process limit"
 
 
 class AnalysisError(PathkernelError, RuntimeError):
     """An analysis, perhaps of a plugin, failed or returned something else than it declares."""
+
+
+def variables(data: PreparedData, analyses: Iterable[Analysis]) -> Iterator[Variable]:
+    """Variables of a study with such data, the dimensions of the grid in front of their own."""
+    output = ("output",) if data.network.outputs > 1 else ()
+    example = ("test_set", "example", *output)
+    yield Variable("status", POINT, "how the minimisation of this grid point ended")
+    yield Variable("reference_done", REFERENCE, f"1 where the values {_IN_THE_LIMIT} are computed")
+    yield Variable("data_done", ("seed",), "1 where the quantities of the data alone are computed")
+    yield Variable("test_label", ("seed", *example), "label of the test example")
+    scores = _score_variables(data)
+    moments = [
+        Variable("predictor_mean", example, "posterior mean of the output", "1", "Eq. 9, 29"),
+    ]
+    if data.network.has_skips:
+        what = "score of a layer's skip connection; the largest of a head is 1"
+        moments.append(Variable("skip_score", ("layer",), what))
+    for analysis in analyses:
+        if analysis.of == "data":
+            yield from _on_grid(analysis.variables, ("seed",))
+        else:
+            moments += analysis.variables
+    matrix = path_dims(data.network.outputs)
+    of_minimum = (
+        Variable("order_parameter", matrix, "order parameter U", "1", "Eq. 11"),
+        Variable("action", (), "action per width S/N at its minimum", "1", "Eq. 11, 32"),
+        Variable("entropy", (), "entropy term of the action per width", "1", "Eq. 33"),
+        Variable("energy", (), "energy term of the action per width", "1", "Eq. 12, 34"),
+        Variable("gradient_norm", (), "largest entry of the gradients of S/N at the minimum"),
+        Variable("evaluations", (), "evaluations of the energy during the minimisation"),
+        Variable("minima", (), "number of minima of the action that the search found"),
+        Variable("action_gap", (), "action per width of the next higher minimum, less S/N"),
+        Variable(
+            "predictor_variance",
+            example,
+            "posterior variance of the output given U, without observation noise",
+            equation="Eq. 30",
+        ),
+    )
+    yield from _on_grid((*of_minimum, *scores, *moments), POINT)
+    yield from _on_grid((*scores, *moments), REFERENCE, "_gp", f", {_IN_THE_LIMIT}")
+    yield Variable(
+        "explained_share_gp",
+        REFERENCE,
+        "explained share of the squared labels that the limit's features span",
+    )
+    of_part, words = (*REFERENCE, "sub_network"), f", of a sub-network {_IN_THE_LIMIT}"
+    yield from _on_grid(scores, of_part, "_sub_network", words)
+
+
+def _score_variables(data: PreparedData) -> list[Variable]:
+    """How well a solution explains the training examples and predicts others."""
+    kind = str(data.realisation.kind)
+    scores = [
+        Variable("log_evidence", (), "leading-order log evidence ln p(Y)", "nat"),
+        Variable(
+            "leave_one_out_log_density",
+            (),
+            "mean log density of a training label given all others at fixed U",
+            "nat",
+        ),
+        Variable(
+            "leave_one_out_squared_error",
+            (),
+            "mean squared error of a training label predicted from all others at fixed U",
+        ),
+        *(
+            Variable(measure.name, ("test_set",), measure.long_name, measure.units)
+            for measure in MEASURES[kind]
+        ),
+    ]
+    if data.realisation.validation is not None:
+        name, what = {
+            "classes": ("accuracy", "fraction of validation examples classified correctly"),
+            "targets": ("mean_squared_error", "mean squared error on validation examples"),
+        }[kind]
+        scores.append(Variable(f"{name}_validation", (), what))
+    return scores
+
+
+def _on_grid(
+    declared: Iterable[Variable], grid: tuple[str, ...], suffix: str = "", words: str = ""
+) -> Iterator[Variable]:
+    """Variables with the grid's dimensions in front."""
+    for one in declared:
+        yield dataclasses.replace(
+            one,
+            name=one.name + suffix,
+            dims=(*grid, *one.dims),
+            long_name=one.long_name + words,
+        )
 
 
 def data_values(data: PreparedData, analyses: Iterable[Analysis]) -> dict[str, Any]:

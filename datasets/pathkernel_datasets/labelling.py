@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,16 +99,15 @@ def _plain(value: Any) -> Any:
 
 
 def json_attribute(attributes: Mapping[str, Any], name: str) -> Any:
-    """Attribute that is a mapping or a list of text, which older stores hold as such."""
+    """Attribute that is a mapping or a list, which stores hold as JSON unless it is of numbers."""
     value = attributes.get(name, "{}")
     return json.loads(value) if isinstance(value, str) else value
 
 
-def variable_names(attributes: Mapping[str, Any]) -> list[str]:
-    """Variables of a store by its attributes, where older ones list them under another name."""
-    return json_attribute(
-        attributes, "variables" if "variables" in attributes else "variable_names"
-    )
+def attributes_digest(attributes: Mapping[str, Any]) -> str:
+    """Checksum of a dataset's attributes, but for what xarray writes among them."""
+    attributes = {key: value for key, value in attributes.items() if key != "coordinates"}
+    return hashlib.sha256(json.dumps(attributes, sort_keys=True).encode()).hexdigest()
 
 
 def coordinates_along(dataset: xr.Dataset, dims: Iterable[str]) -> dict[str, xr.Variable]:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 from pathkernel_datasets.errors import TooLargeError
 
 _FALLBACK = 8 * 2**30  # bytes, where the system does not tell its memory
-_UNLIMITED = 2**60  # control groups write a number as large where there is no limit
-_PROCESS, _CONTROL_GROUPS = Path("/proc/self"), Path("/sys/fs/cgroup")
 
 
 def memory_bound() -> int:
-    """Bytes that data may take: half of the machine's or container's memory.
+    """Bytes that data may take: half of the machine's memory.
 
     8 GiB where the system does not tell its memory.
     """
@@ -23,8 +18,7 @@ def memory_bound() -> int:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         memory = 0
-    known = [size for size in (memory, *_container_limits()) if 0 < size < _UNLIMITED]
-    return min(known) // 2 if known else _FALLBACK
+    return memory // 2 if memory > 0 else _FALLBACK
 
 
 def check_memory(what: str, size: float, remedy: str) -> None:
@@ -47,26 +41,3 @@ def bytes_in_words(size: float) -> str:
     unit = next(unit for unit in (1e12, 1e9, 1e6, 1e3, 1.0) if size >= unit or unit == 1.0)
     name = {1e12: "TB", 1e9: "GB", 1e6: "MB", 1e3: "kB", 1.0: "bytes"}[unit]
     return f"{size / unit:.0f} {name}" if size >= 100 * unit else f"{size / unit:.2g} {name}"
-
-
-def _container_limits() -> Iterator[int]:
-    """Limits of memory of the control groups that the process is in, of version 1 or 2."""
-    try:
-        lines = (_PROCESS / "cgroup").read_text().splitlines()
-    except OSError:  # no Linux
-        return
-    for line in lines:
-        _, controllers, place = line.split(":", 2)
-        base, name = {
-            "": (_CONTROL_GROUPS, "memory.max"),
-            "memory": (_CONTROL_GROUPS / "memory", "memory.limit_in_bytes"),
-        }.get(controllers, (None, ""))
-        if base is None:
-            continue
-        group = base / place.lstrip("/")
-        # within a container the group may be mounted as the root, whatever it is called outside
-        for folder in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):  # not there, or no limit: "max"
-                yield int((folder / name).read_text())
-            if folder == base:
-                break

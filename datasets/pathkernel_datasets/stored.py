@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -23,14 +24,17 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.check import damaged_result
-from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.groups import add_group, sole_writer
+from pathkernel_datasets.damage import METADATA, Scan, scan
+from pathkernel_datasets.draws import SAMPLES, draw_files, runs
+from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.lock import lock_of, locked
 from pathkernel_datasets.next_evidence import with_next_evidence
+from pathkernel_datasets.piece_files import PieceFiles
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
-from pathkernel_datasets.store import check_store, open_store
-from pathkernel_datasets.study import Study, differences, file_options
+from pathkernel_datasets.publishing import publish_groups
+from pathkernel_datasets.store import check_store, open_store, unfinished
+from pathkernel_datasets.study import Study, core_of, differences, file_options
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.workers import telling_of_lost_workers, workers
 
@@ -73,6 +77,7 @@ class StoredStudy:
         self.path, self._plugins = Path(path), plugins
         self._executor, self._threads = executor, threads
         self.identity = check_store(self.path)
+        self._damage = Scan()
 
     def __reduce__(self) -> tuple:
         """Workers open the store themselves, with the plugins that are installed there."""
@@ -162,12 +167,15 @@ class StoredStudy:
 
     @property
     def results(self) -> list[str]:
-        """Names of the results that readers of the store can see."""
-        return sorted(zarr.open_group(self.path, mode="r").group_keys())
+        """Names of the results that the store holds, or that are being computed."""
+        if not self.path.exists():  # nothing is published yet
+            return []
+        found = set(zarr.open_group(self.path, mode="r").group_keys())
+        return sorted(found | ({SAMPLES} if runs(self.path) else set()))
 
     def holds(self, group: str) -> bool:
-        """Whether the store has a result, or a part of one such as ``corrections/…``."""
-        return (self.path / group / "zarr.json").exists()
+        """Whether the store has a result, or a part of one such as ``corrections/…``, whole."""
+        return (self.path / group / METADATA).exists() and not self._damage.is_damaged(group)
 
     def result(self, group: str) -> xr.DataTree:
         """Labelled data of a result or of a part of one, lazily.
@@ -215,6 +223,20 @@ class StoredStudy:
         whole = data.network
         network = Network(whole.heads, at.width, whole.variances, whole.outputs, whole.skips)
         return PointData(at, network, data)
+
+    @property
+    def core(self) -> str:
+        """All that determines parts of results besides their names."""
+        return core_of(self.identity)
+
+    @property
+    def files(self) -> PieceFiles:
+        """Parts of results that are not published yet."""
+        return PieceFiles(self.path, "results")
+
+    def write(self, group: str, part: xr.Dataset | xr.DataTree) -> None:
+        """Write a part of a result, which is published with the others when all are computed."""
+        self.files.write(group, part, self.core)
 
     @cached_property
     def _study(self) -> Study:
@@ -284,8 +306,8 @@ def compute_result(
     Raises
     ------
     StoreError
-        If the path is no store, the store is damaged or holds several values of an option, or
-        another process writes into it.
+        If the path is no store, the study in it is damaged or not complete, or holds several values
+        of an option.
     ValueError
         If an option of the result is too small.
     PluginError
@@ -300,6 +322,11 @@ def compute_result(
             f"the result {result.name!r} has the name of a variable of the study, or of the study "
             "itself; give it another"
         )
+    if unfinished(study.path) is not None:
+        raise StoreError(
+            f"{study.path} is not complete: its run goes on, or was interrupted; run the command "
+            "again that computes the study, and then this one"
+        )
     told = False
     _log.info("%s: %s", study.path, result)
 
@@ -308,18 +335,56 @@ def compute_result(
         told = True
         shown(progress)
 
-    with supervised(report, threads) as shown, sole_writer(study.path):
-        for fault in damaged_result(study.path, result.name):
-            raise StoreError(
-                f"{study.path} is damaged: {fault}; delete the folder {study.path / result.name}, "
-                "or the part of it that is damaged, to compute it again"
-            )
-        computed = result.compute(study, tell)
-        for place, part in _parts(result, computed):
-            if not told:  # by which callers know that there was something to do
-                tell(Progress(0, None, f"writing {place or result.name}"))
-            add_group(study.path, f"{result.name}/{place}".rstrip("/"), part)
+    with supervised(report, threads) as shown:
+        _publish(study, result.name)  # parts of a run that was killed
+        study._damage = _damage(study.path, result.name)
+        try:
+            for place, part in _parts(result, result.compute(study, tell)):
+                if not told:  # by which callers know that there was something to do
+                    tell(Progress(0, None, f"writing {place or result.name}"))
+                study.write(f"{result.name}/{place}".rstrip("/"), part)
+        finally:
+            _publish(study, result.name)
     return StoredStudy(store, plugins)
+
+
+def _damage(path: Path, name: str) -> Scan:
+    """What is damaged of a result, which is to be computed again.
+
+    Raises
+    ------
+    StoreError
+        If the study itself is damaged.
+    """
+    found = scan(path, within=name)
+    faults = dict(found.faults())
+    if "study" in faults:
+        raise StoreError(
+            f"{path} is damaged: {faults['study']}; run the command again that computed the "
+            "study, which mends it"
+        )
+    if name in faults:
+        warnings.warn(
+            f"{path} was damaged ({faults[name]}); what is damaged of the result is computed again",
+            StoreWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def _publish(study: StoredStudy, name: str) -> None:
+    """Publish all parts of a result that are computed."""
+    files = study.files
+    names = [group for group in files.names() if f"{group}/".startswith(f"{name}/")]
+    if names:
+        with locked(study.path, lock_of(study.path.resolve()), waiting=lambda: None):
+            found = {group: files.read_tree(group, study.core) for group in names}
+            publish_groups(
+                study.path, {group: part for group, part in found.items() if part is not None}
+            )
+        files.remove(names)
+        blocks = draw_files(study.path)
+        blocks.remove([block for block in blocks.names() if block.rpartition("/")[0] in names])
 
 
 def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:

@@ -22,10 +22,9 @@ from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.schema import POINT
 
-SCHEMA_VERSION = 3
-
 OTHER_DATA = "the task draws other data than when the store was begun"
-_EXPLAINING = {"schema", "task", "options", "provenance", "seeds", "versions"}  # other draws
+_EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other draws
+_OF_THE_GRID = ("seeds", "temperatures", "widths", "drawn", "sweep")  # drawn with the first seed
 _OF_VALUE = ("provenance", "drawn")  # entries of an identity that each value of an option has
 
 
@@ -164,9 +163,10 @@ class Study:
         If neither does, what is new comes behind what the other holds.
         """
         names = {**held.grid, **self.grid}
-        return self.on_grid({name: _joined(self._along(name), held._along(name)) for name in names})
+        return self.on_grid({name: _joined(self.along(name), held.along(name)) for name in names})
 
-    def _along(self, name: str) -> tuple[Any, ...]:
+    def along(self, name: str) -> tuple[Any, ...]:
+        """Values along a dimension of a grid, or the only one of an option."""
         return tuple(self.grid[name]) if name in self.grid else (getattr(self.task, name),)
 
     def identity(self, drawn: Iterable[Realisation] | None = None) -> dict[str, Any]:
@@ -200,7 +200,6 @@ class Study:
         return json.loads(
             json.dumps(
                 {
-                    "schema": SCHEMA_VERSION,
                     "task": self.task.name,
                     "options": options,
                     "provenance": provenance,
@@ -216,6 +215,28 @@ class Study:
                 }
             )
         )
+
+
+def core_of(identity: Mapping[str, Any], swept: str | None = None, value: Any = None) -> str:
+    """All that determines the pieces of a study besides their keys, as JSON.
+
+    Parameters
+    ----------
+    identity : mapping
+        Of the study.
+    swept : str, optional
+        Option that has several values, and
+    value
+        the one of the pieces.
+    """
+    core = {key: identity[key] for key in identity if key not in _OF_THE_GRID}
+    if swept is not None and swept in identity.get("sweep", {}):
+        core["provenance"] = identity["sweep"][swept][str(value)]["provenance"]
+    if swept is not None:
+        core["options"] = core["options"] | {swept: value}
+    options = core["options"].items()
+    core["options"] = {key: held for key, held in options if key not in core["provenance"]}
+    return json.dumps(core, sort_keys=True)
 
 
 def grid_of(identity: Mapping[str, Any]) -> dict[str, list]:

@@ -1,55 +1,38 @@
-"""Computing a study into its store: what is there already, what is not, and who computes it."""
+"""Computing a study: a map over the pieces that are missing, then publishing."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, wait
-from itertools import groupby
+import warnings
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
-from pathkernel_core.analysis import Analysis, Situation
+from pathkernel_core.analysis import Analysis
 from pathkernel_core.hooks import load_plugins
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
-from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.evaluation import AnalysisError
-from pathkernel_datasets.groups import part_writer
-from pathkernel_datasets.pieces import (
-    Drawn,
-    Piece,
-    compute_pieces,
-    draws_of,
-    fill,
-    is_complete,
-    lacking,
-    pieces_of,
-    sum_examples,
-)
-from pathkernel_datasets.prepared import PreparedData, expected_seconds, prepare_data
-from pathkernel_datasets.schema import (
-    KNOWN_DIMENSIONS,
-    analysis_variables,
-    coordinates,
-    core_variables,
-    validation_variables,
-)
-from pathkernel_datasets.store import Store, check_store, open_store
-from pathkernel_datasets.study import Study, versions
-from pathkernel_datasets.swept import Layout, joined_layout, label_of
+from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.atomic import remove_leftovers
+from pathkernel_datasets.computing import Work, compute_by_workers, compute_here
+from pathkernel_datasets.damage import Scan, scan
+from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.labelling import json_attribute
+from pathkernel_datasets.lock import lock_of, locked
+from pathkernel_datasets.piece_files import Piece, PieceFiles, pieces_of
+from pathkernel_datasets.pieces import lacking
+from pathkernel_datasets.publishing import check_space, publish_study
+from pathkernel_datasets.store import TEMPLATE, check_store, open_store, unfinished, without_values
+from pathkernel_datasets.study import OTHER_DATA, Study, differences, grid_of
+from pathkernel_datasets.template import study_template
 from pathkernel_datasets.watching import supervised
-from pathkernel_datasets.workers import check_sendable, telling_of_lost_workers
 
 _log = logging.getLogger("pathkernel.study")
-
-_SECONDS = 5.0  # between looks at what workers have written
-_RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 
 
 def run_study(
@@ -62,27 +45,29 @@ def run_study(
     threads: int | None = 1,
     report: Report | None = None,
 ) -> xr.Dataset:
-    """Compute a study into a Zarr store, or go on where an earlier run stopped.
+    """Compute a study into a Zarr store, or resume an interrupted run.
 
-    More widths, temperatures or seeds than the store has extend it, and nothing that it holds is
-    computed again; what it has beyond those that are asked for is computed too.
+    Pieces of the study, each a seed at one width and all temperatures, are files in a folder beside
+    the store until all are there; then they are published as one store. More widths, temperatures
+    or seeds than the store has extend it, and nothing that it holds is computed again. The grid of
+    the store beyond what is asked for is kept, and computed where it is missing.
 
     Parameters
     ----------
     study : Study
     path : path
-        Store to make or to go on with.
+        Store to make, to resume or to extend.
     analyses : iterable of Analysis, optional
         Analyses whose variables the store also holds; by default all that are registered, as on
-        the command line. A store that was begun with others goes on with those.
+        the command line. A store that was begun with others keeps those.
     executor : concurrent.futures.Executor, optional
-        Workers to compute the study, each a seed at one width at a time: processes, such as those
-        of :func:`pathkernel_datasets.workers.processes`, or those of Dask. They write into the
-        store themselves, so that it must be where all of them see it; it comes out the same.
+        Workers to compute the pieces: processes, such as those of
+        :func:`pathkernel_datasets.workers.processes`, or those of Dask. They write into the folder
+        of pieces themselves, so that it must be where all of them see it.
     part : tuple of int, optional
         Compute one part of the study only, such as (1, 3), the first of three. Other processes,
-        which share the file system, compute the others, at the same time or later; the store comes
-        out the same.
+        which share the file system, compute the others, at the same time or later; the one that
+        completes the study publishes it.
     threads : int, optional
         Threads of the linear algebra on the CPU, of every worker; None leaves their number as it
         is.
@@ -93,13 +78,13 @@ def run_study(
     Returns
     -------
     xarray.Dataset
-        All that the store holds, lazily.
+        All that is computed, lazily once it is published.
 
     Raises
     ------
     StoreError
-        If the store is damaged, holds another study, or cannot be written, or another process
-        writes into it; or if a worker ended before its work was done, or has other code or files.
+        If the store holds another study or cannot be written; or if a worker ended before its work
+        was done, or has other code or files.
     TaskError
         If the task or an analysis cannot be sent to workers.
     ValueError
@@ -132,231 +117,191 @@ def compute_study(
     report: Report = silent,
 ) -> int:
     """Compute a study as :func:`run_study` does; the number of grid points that were computed."""
-    path = Path(path)
+    path, part = Path(path).resolve(), part or (1, 1)
+    if not 1 <= part[0] <= part[1]:
+        raise ValueError(f"part must be a number and how many there are, as (1, 3), not {part}")
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
-    library = array_library(study.backend, study.dtype)
 
     def waiting() -> None:
-        report(Progress(0, None, f"waiting for another part of {path} that begins"))
+        report(Progress(0, None, f"waiting for another process that reads or publishes {path}"))
 
-    with part_writer(path, part, waiting) as (alone, let_others_in):
-        store: Any = None
-        drawn: Drawn | None = None
-        if path.exists() and not _is_empty_folder(path):
-            held = check_store(path)
-            begun = study.begun(held)
-            store = Store.resume(path, held, begun.identity(), compare=alone)
-            analyses = _stored_analyses(store, analyses)
-            study = study.joined(begun)
-        mine = pieces_of(study, part or (1, 1))
-        total = len(study.temperatures) * sum(piece.width is not None for piece in mine)
-        done, computed, expected = 0, 0, math.nan
+    with locked(path, lock_of(path), waiting=waiting):
+        work, published = _begin(study, path, analyses, report)
+        pieces = pieces_of(work.study.grid, part)
+        lacked = {piece: _lacking(piece, work, published) for piece in pieces}
+        missing = {piece: temperatures for piece, temperatures in lacked.items() if temperatures}
+        _take_back(missing, work, published)
+    total = len(work.study.temperatures) * sum(piece.width is not None for piece in pieces)
+    computed = sum(len(missing[piece]) for piece in missing if piece.width is not None)
+    _log.info("%s: %d of %d grid points are computed already", path, total - computed, total)
 
-        def tell(here: Progress) -> None:
-            at = done + computed + here.done
-            report(dataclasses.replace(here, done=at, total=total, expected=expected))
+    def tell(here: Progress) -> None:
+        report(dataclasses.replace(here, done=total - computed + here.done, total=total))
 
-        if store is None or study != begun:
-            _log.info("%s is %s", path, "begun" if store is None else "extended")
-            if not alone:
-                raise StoreError(
-                    f"parts of {path} are being computed on another grid; wait until they end"
-                )
-            first = next(draws_of(study))
-            tell(Progress(0, total, f"{first.words}: data and attention"))
-            if store is None and executor is None and (part or (1, 1))[0] == 1:
-                drawn = Drawn.of(first, path, tell)  # for its pieces, too
-            data = _prepared_for_layout(first.study, library) if drawn is None else drawn.data
-            store = _create(path, study, data, analyses, library, store)
-        let_others_in()
-        pieces = [piece for piece in mine if not is_complete(piece, store)]
-        done = total - sum(lacking(piece, store).size for piece in pieces)
-        _log.info("%s: %d of %d grid points are computed already", path, done, total)
-        if executor is None:
-            try:
-                for piece in pieces:
-                    if drawn is None or drawn.draw.place != piece.draw.place:
-                        tell(Progress(0, total, f"{piece.draw.words}: data and attention"))
-                        drawn = Drawn.of(piece.draw, path, tell)
-                    if math.isnan(expected):
-                        expected = expected_seconds(drawn.data, _widths_lacking(pieces, store))
-                    computed += fill(piece, store, drawn, analyses, tell)
-            finally:
-                store.flush()
-        elif pieces:
-            tell(Progress(0, total, "waiting for workers"))
-            for points in _distributed(executor, store, pieces, analyses, threads, tell):
-                computed = points
-                tell(Progress(0, total, "workers compute"))
-        if pieces:
-            tell(Progress(0, total, "complete"))
-        return computed
+    template = unfinished(path)
+    if template is None:  # nothing is missing
+        return 0
+    if executor is None:
+        compute_here(work, template, missing, tell)
+    elif missing:
+        tell(Progress(0, None, "waiting for workers"))
+        compute_by_workers(work, missing, executor, threads, tell)
+    tell(Progress(computed, None, "complete"))
+    with locked(path, lock_of(path), waiting=waiting):
+        _publish(work, published)
+    return computed
 
 
-def _widths_lacking(pieces: Sequence[Piece], store: Store) -> list[float]:
-    """Width of every grid point that is to be computed."""
-    return [
-        piece.draw.study.widths[piece.width]
-        for piece in pieces
-        if piece.width is not None
-        for _ in lacking(piece, store)
-    ]
+def _begin(
+    study: Study, path: Path, analyses: tuple[Analysis, ...], report: Report
+) -> tuple[Work, Scan]:
+    """Check that a store is of this study, and write the template if anything is to be computed.
 
-
-def _prepared_for_layout(single: Study, library: ArrayLibrary) -> PreparedData:
-    return prepare_data(single, single.seeds[0], library, training_only=True)
-
-
-def _distributed(
-    executor: Executor,
-    store: Store,
-    pieces: Sequence[Piece],
-    analyses: tuple[Analysis, ...],
-    threads: int | None,
-    report: Report,
-) -> Iterator[int]:
-    """Let workers compute pieces; now and then, how many of their grid points are computed."""
-    task = pieces[0].draw.study.task
-    things = {f"the analysis {analysis.name!r}": analysis for analysis in analyses}
-    check_sendable(executor, {f"the task {task.name!r}": task} | things)
-    missing = sum(lacking(piece, store).size for piece in pieces)
-    path = store.path.resolve()
-    with telling_of_lost_workers(store.path):
-        for draw in dict.fromkeys(piece.draw for piece in pieces):
-            sum_examples(executor, draw, path, store.identity, threads, report)
-    shared = (path, store.identity, analyses, threads)
-    batches = _batches(pieces, getattr(executor, "_max_workers", 0))
-    futures = [executor.submit(compute_pieces, batch, *shared) for batch in batches]
-    pending = set(futures)
-    try:
-        with telling_of_lost_workers(store.path):
-            while pending:
-                done, pending = wait(pending, _SECONDS, return_when=FIRST_COMPLETED)
-                for future in done:
-                    future.result()
-                store.forget_markers()
-                yield missing - sum(lacking(piece, store).size for piece in pieces)
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)  # while the store is ours
-
-
-def _batches(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
-    """Pieces that one worker computes, which has to prepare the data of each draw.
-
-    As many whole draws for all workers as there are for each, so that nothing is prepared twice;
-    what is left in single pieces, so that no worker waits for another.
+    Returns
+    -------
+    work : Work
+        On the grid of the store and of what is asked for.
+    published : Scan
+        What the store holds.
     """
-    draws = [list(group) for _, group in groupby(pieces, key=lambda piece: piece.draw.place)]
-    largest = max(map(len, draws))
-    whole = [draw for draw in draws if len(draw) == largest]
-    whole = whole[: len(whole) // workers * workers] if workers else []
-    taken = {draw[0].draw.place for draw in whole}
-    return whole + [[piece] for piece in pieces if piece.draw.place not in taken]
+    remove_leftovers(path)
+    template, published = unfinished(path), Scan()
+    if path.exists() and not _is_empty_folder(path):
+        published = scan(path)
+        if published.identity is None:
+            check_store(path)  # says what it is
+    attributes = published.attributes if template is None else template.attrs
+    asked, identity = study, None
+    if "study" in attributes:
+        held = json.loads(attributes["study"])
+        begun = study.begun(held)
+        identity = begun.identity()
+        _check_same(path, held, identity)
+        analyses = _stored_analyses(path, attributes, analyses)
+        study = study.joined(begun)
+        if study != begun:
+            _log.info("%s is extended", path)
+        _check_results(path, published, study, begun)
+        identity = identity if study == begun else None
+    else:
+        _log.info("%s is begun", path)
+    identity = study.identity() if identity is None else identity
+    work = Work(study, path, json.dumps(identity, sort_keys=True), analyses)
+    faults = [fault for owner, fault in published.faults() if owner == "study"]
+    lost = any(_unpublished(piece, work, published) for piece in pieces_of(study.grid))
+    if faults:
+        warnings.warn(
+            f"{path} was damaged ({faults[0]}{', and others' * (len(faults) > 1)}); what is "
+            "damaged is computed again",
+            StoreWarning,
+            stacklevel=4,
+        )
+    if not lost and not faults:
+        work.files.remove()  # left by a process that was killed after it had published
+        return work, published
+    more = [name for name in study.grid if {*study.along(name)} - {*asked.along(name)}]
+    if more:
+        warnings.warn(
+            f"{path} holds more {' and '.join(f'{name}s' for name in more)} than are asked for; "
+            "all of its grid is computed",
+            StoreWarning,
+            stacklevel=4,
+        )
+    if template is None or template.attrs["study"] != work.identity:
+        report(Progress(0, None, f"seed {study.seeds[0]}: data and attention"))
+        template = study_template(study, analyses)
+        check_space(path, template.nbytes)
+        work.files.write(TEMPLATE, without_values(template), "")
+    return work, published
+
+
+def _unpublished(piece: Piece, work: Work, published: Scan) -> list[float]:
+    """Temperatures of a piece that are not in the store."""
+    known = published.temperatures if published.holds(piece, work.core(piece)) else []
+    return [temperature for temperature in work.study.temperatures if temperature not in known]
+
+
+def _lacking(piece: Piece, work: Work, published: Scan) -> list[float]:
+    """Temperatures of a piece that are not in its file; without one, in the store."""
+    unpublished = _unpublished(piece, work, published)
+    held = work.read(piece) if unpublished else None
+    return unpublished if held is None else lacking(work.study, held)
+
+
+def _take_back(pieces: Iterable[Piece], work: Work, published: Scan) -> None:
+    """Make files of pieces of which the store holds some temperatures."""
+    for piece in pieces:
+        if piece.name not in work.files and published.holds(piece, work.core(piece)):
+            values = published.read(piece, work.core(piece))
+            work.files.write(piece.name, values, work.core(piece))
+
+
+def _publish(work: Work, published: Scan) -> None:
+    """Publish a study if all of its pieces are there."""
+    template = unfinished(work.path)
+    if template is None:  # another process has published it
+        work.files.remove()
+        return
+    if grid_of(json.loads(template.attrs["study"])) != grid_of(json.loads(work.identity)):
+        return  # another process computes a larger grid
+    pieces = pieces_of(work.study.grid)
+    if any(_lacking(piece, work, published) for piece in pieces):
+        return  # other parts are missing
+
+    def read(piece: Piece) -> xr.Dataset:
+        if not _unpublished(piece, work, published):
+            return published.read(piece, work.core(piece))
+        values = work.read(piece)
+        if values is None:
+            raise StoreError(
+                f"the piece {piece} of {work.path} is damaged; run the same command again"
+            )
+        return values
+
+    publish_study(work.path, template, pieces, read)
+    work.files.remove()
+    sums = PieceFiles(work.path, "sums")
+    sums.remove(name for name in sums.names() if "/" in name)  # parts of totals
+
+
+def _check_same(path: Path, held: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Check that a store, or the pieces beside it, are of this study."""
+    different = differences(held, identity, "this run")
+    if different:
+        other_data = different[-1].startswith(OTHER_DATA)
+        raise StoreError(
+            f"{path} holds another study and is left as it is ({'; '.join(different)}). Choose "
+            "another file (--out on the command line)"
+            + ("" if other_data else ", or run with the store's own settings to resume it")
+        )
+
+
+def _check_results(path: Path, published: Scan, study: Study, begun: Study) -> None:
+    """Check that results of a store of a single value do not get several."""
+    if published.results and study.sweep.keys() - begun.sweep.keys():
+        raise StoreError(
+            f"{path} holds results of a single value of {next(iter(study.sweep))} "
+            f"({', '.join(sorted(published.results))}), which do not go with several; choose "
+            "another file"
+        )
 
 
 def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def _stored_analyses(store: Store, analyses: tuple[Analysis, ...]) -> tuple[Analysis, ...]:
+def _stored_analyses(
+    path: Path, attributes: Mapping[str, Any], analyses: tuple[Analysis, ...]
+) -> tuple[Analysis, ...]:
     """Analyses that the store was begun with; plugins that came later do not touch it."""
+    if "analyses" not in attributes:  # lost
+        return analyses
     available = {analysis.name: analysis for analysis in analyses}
-    missing = [name for name in store.analyses if name not in available]
+    names = json_attribute(attributes, "analyses")
+    missing = [name for name in names if name not in available]
     if missing:
         raise StoreError(
-            f"{store.path} was begun with the analysis {', '.join(missing)}, which is not "
-            "available; install its plugin to go on, or choose another file"
+            f"{path} was begun with the analysis {', '.join(missing)}, which is not available; "
+            "install its plugin to resume it, or choose another file"
         )
-    return tuple(available[name] for name in store.analyses)
-
-
-def _create(
-    path: Path,
-    study: Study,
-    data: PreparedData,
-    analyses: tuple[Analysis, ...],
-    library: ArrayLibrary,
-    held: Store | None,
-) -> Store:
-    layouts, realisations = [], []
-    for place, single in enumerate(study.singles):  # before any is computed
-        drawn = _prepared_for_layout(single, library) if place else data
-        label = label_of(single.task, study.sweep)
-        layouts.append(_layout(single, label, drawn, analyses, library))
-        realisations.append(drawn.realisation)
-    layout = joined_layout(study, layouts) if study.sweep else layouts[0]
-    whole = (layout.variables, layout.coordinates, layout.attributes)
-    return Store.create(path, *whole, study.identity(realisations), held)
-
-
-def _layout(
-    study: Study,
-    label: str,
-    data: PreparedData,
-    analyses: tuple[Analysis, ...],
-    library: ArrayLibrary,
-) -> Layout:
-    """What the store of a study holds."""
-    network = data.network
-    situation = Situation(data.realisation, data.xi, data.labels, network)
-    extra: dict[str, Any] = {}
-    meanings: dict[str, str] = {}
-    for analysis in analyses:
-        meanings |= analysis.dimensions
-        extra |= analysis.coordinates(situation)
-        _check_dimensions(analysis, extra)
-    kind = str(data.realisation.kind)
-    variables = [
-        *core_variables(network.outputs, kind, network.has_skips),
-        *(validation_variables(kind) if data.realisation.validation is not None else ()),
-        *(variable for analysis in analyses for variable in analysis_variables(analysis)),
-    ]
-    return Layout(
-        variables,
-        coordinates(
-            network,
-            {"seed": study.seeds, "temperature": study.temperatures, "width": study.widths},
-            {name: len(test.labels) for name, test in data.realisation.test_sets.items()},
-            data.realisation.sub_networks,
-            extra,
-            meanings,
-            data.realisation.output_names,
-        ),
-        {
-            "title": f"Attention-path theory of {label}: {study.task.summary}",
-            "task": study.task.name,
-            "label": label,
-            "analyses": [analysis.name for analysis in analyses],
-            "sub_networks": {
-                name: " and ".join(
-                    f"heads {', '.join(map(str, heads))} of layer {layer}"
-                    for layer, heads in enumerate(kept, start=1)
-                )
-                for name, kept in data.realisation.sub_networks.items()
-            },
-            "heads_per_layer": list(network.heads),
-            "variances": list(network.variances),
-            **({"skips": network.skip_words} if network.has_skips else {}),
-            "readout": str(data.realisation.readout),
-            "kind": kind,
-            "centred": data.realisation.centred,
-            "notes": dict(data.realisation.notes),
-            "training_examples": data.n_examples,
-            "dtype": study.dtype,
-            "backend": study.backend,
-            "device": library.device,
-            "package_versions": versions(_RECORDED_VERSIONS),
-        },
-    )
-
-
-def _check_dimensions(analysis: Analysis, extra: Mapping[str, Any]) -> None:
-    for variable in analysis.variables:
-        for dim in variable.dims:
-            if dim not in extra and dim not in KNOWN_DIMENSIONS:
-                raise AnalysisError(
-                    f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
-                    f"{dim!r}, for which its coordinates() gives no labels"
-                )
+    return tuple(available[name] for name in names)

@@ -49,21 +49,38 @@ def telling_of_lost_workers(store: Path) -> Iterator[None]:
 
 @contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """So many processes of this machine, which end at Ctrl-C as this one does.
+    """So many processes of this machine, which end with this one.
 
     They come from a process that has imported what they need, and nothing that has threads. Where
-    there are GPUs, each sees one of them, in turn.
+    there are GPUs, each sees one of them, in turn. Where this process is interrupted, pieces that
+    have not begun are cancelled, and the others are not waited for.
     """
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if context.get_start_method() == "forkserver":
-        from multiprocessing import forkserver  # which not every system has
+        from multiprocessing import forkserver, resource_tracker  # which not every system has
 
-        context.set_forkserver_preload(["pathkernel_datasets.pieces"])
-        forkserver.ensure_running()  # which imports while data are drawn here
-    begin = (_begin, (context.Value("i"), _gpus()))
-    with ProcessPoolExecutor(count, context, *begin) as executor:
+        context.set_forkserver_preload(["pathkernel_datasets.computing"])
+        resource_tracker.ensure_running()
+        with _without_interrupts():
+            forkserver.ensure_running()  # which imports while data are drawn here
+    executor = ProcessPoolExecutor(count, context, _begin, (context.Value("i"), _gpus()))
+    try:
         yield executor
+    except BaseException:
+        executor.shutdown(wait=False, cancel_futures=True)
+        raise
+    executor.shutdown()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let processes that begin meanwhile ignore Ctrl-C, which a terminal sends to all of them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _gpus() -> list[str]:
@@ -81,7 +98,7 @@ def _end_with(parent: Any) -> None:
 
 def _begin(begun: Any, gpus: Sequence[str]) -> None:
     """Begin a worker, the first of which finds 0 begun."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with begun.get_lock():

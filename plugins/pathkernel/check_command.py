@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def check(store: Path) -> None:
     """Read all of a result store and name what is damaged.
 
-    Exit status 1 if anything is. What is damaged of the study is computed again by the command that
-    computed it; a damaged result is computed again once it is deleted.
+    Exit status 1 if anything is. The command that computed the study, or the result, computes again
+    what is damaged of it.
     """
     from pathkernel_datasets import check as checking
 
@@ -33,12 +33,7 @@ def check(store: Path) -> None:
     if found.study:
         say("Run the command again that computed the study: it mends what is damaged of it.")
     if found.results:
-        say("Delete the folder of the result in the store, and compute it again.")
-    if found.unchecked:
-        say(
-            f"{found.unchecked} of {found.arrays} arrays have no checksums, as an older version "
-            "wrote them: changes that can still be decoded stay unseen there."
-        )
+        say("Run the command again that computed the result: it mends what is damaged of it.")
     if found.study or found.results:
         raise SystemExit(1)
     say(
@@ -51,7 +46,7 @@ def _keep(found: Checked) -> None:
     """What was found as tables, for scripts."""
     from pathkernel_views.value_table import Column, value_table
 
-    counts = ("points", "computed", "arrays", "unchecked")
+    counts = ("points", "computed", "arrays")
     damaged = [
         *(("study", fault) for fault in found.study),
         *(("results", fault) for fault in found.results),

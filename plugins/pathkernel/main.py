@@ -17,7 +17,7 @@ from pathkernel.output import INTERRUPTED, OutputError, say, writing_stdout
 from pathkernel.result_command import result_command
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
-from pathkernel_datasets.errors import ChecksumError, StoreWarning
+from pathkernel_datasets.errors import StoreWarning
 
 
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -131,7 +131,7 @@ def _message(error: Exception) -> str:
         return f"not enough memory ({error}); take fewer examples, heads or layers"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
-    if isinstance(error, ChecksumError) or "checksum do not match" in str(error):  # from Zarr
+    if "checksum do not match" in str(error):  # by Zarr
         return "the store is damaged; `pathkernel check FILE.zarr` names what, and what to do"
     if isinstance(error, (PathkernelError, OSError, ValueError)):
         return str(error)

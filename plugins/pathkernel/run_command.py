@@ -195,6 +195,7 @@ def _run_task(
     if backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
+    from pathkernel_datasets.piece_files import pieces_folder
     from pathkernel_datasets.workers import workers
 
     out = Path(f"{task.name}.zarr") if out is None else out
@@ -221,7 +222,7 @@ def _run_task(
     except KeyboardInterrupt:
         kept = (
             f"What is computed is in {out}; run"
-            if out.exists()
+            if out.exists() or pieces_folder(out).exists()
             else "Nothing was computed yet; run"
         )
         leave_interrupted(f"{kept} the same command again to go on.")

@@ -11,9 +11,8 @@ import xarray as xr
 
 from pathkernel_core.analysis import Variable
 from pathkernel_datasets.atomic import replacing_folder
-from pathkernel_datasets.checksums import write_dataset
 from pathkernel_datasets.labelling import coordinate, labelled
-from pathkernel_datasets.metadata import consolidate
+from pathkernel_datasets.publishing import consolidate, write_dataset
 
 _PREFIX = "curve."  # of the arrays of a training's file
 _VARIABLES = (

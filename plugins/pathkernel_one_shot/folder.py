@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pathkernel_datasets.atomic import remove_left_over
+from pathkernel_datasets.atomic import remove_leftovers
 from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.lock import exclusive
+from pathkernel_datasets.lock import locked
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
 
 BEST, LATEST, CURVES = "network.safetensors", "latest.safetensors", "curves.zarr"
@@ -35,9 +35,9 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be made: {error}") from error
     _check_content(folder)
-    with exclusive(folder, folder / _LOCK):
+    with locked(folder, folder / _LOCK):
         for name in (BEST, LATEST, CURVES):
-            remove_left_over(folder / name)
+            remove_leftovers(folder / name)
         yield
 
 

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.draws import settings_of
+from pathkernel_datasets.draws import open_run, settings_of
 from pathkernel_datasets.measures import Measure, measures_of
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling.diagnostics import predictor, sampled_scores
 from pathkernel_sampling.figures import without_width
 from pathkernel_sampling.finite_width import finite_width
-from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import Theory, describe_run
 from pathkernel_views.chart import ROWS, Chart, chart_data, of_rows, strongest
 from pathkernel_views.study_charts import matrix_rows, path_diagonal
@@ -33,7 +32,7 @@ def sample_charts(study: StoredStudy, groups: Sequence[str]) -> dict[str, Callab
     """
     if not groups:
         return {}
-    runs = [open_samples(study.path, group) for group in groups]
+    runs = [open_run(study.path, group) for group in groups]
     dataset = study.dataset
     charts: dict[str, Callable[[], Any]] = {
         measure.name: partial(measured, dataset, runs, measure) for measure in measures_of(dataset)

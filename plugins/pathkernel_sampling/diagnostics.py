@@ -106,7 +106,7 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_sampling.sample_store.open_samples`, finished or not.
+        From :func:`pathkernel_datasets.draws.open_run`, finished or not.
     """
     values = distinct_entries(run["posterior"]["order_parameter"])
     statistics = run["sample_stats"]
@@ -136,14 +136,14 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
 def sampled_log_evidence(run: xr.DataTree) -> tuple[float, float]:
     """Log evidence ln p(Y) from bridge sampling, in nats, and its standard error; NaN if unknown.
 
+    It is known when a run is complete.
+
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_sampling.sample_store.open_samples`.
+        From :func:`pathkernel_datasets.draws.open_run`.
     """
     adaptation = run["adaptation"].load()
-    if adaptation["evidence_draws"] != adaptation["draws_done"]:  # the run was extended since
-        return float("nan"), float("nan")
     return float(adaptation["log_evidence"]), float(adaptation["log_evidence_error"])
 
 
@@ -196,7 +196,7 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_sampling.sample_store.open_samples`.
+        From :func:`pathkernel_datasets.draws.open_run`.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_sampling.sample_store.open_samples`.
+        From :func:`pathkernel_datasets.draws.open_run`.
     labels : DataArray, dims (test_set, example) and output where there are several
         NaN beyond the end of a test set.
     kind : "classes" or "targets"

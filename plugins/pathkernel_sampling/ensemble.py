@@ -201,7 +201,7 @@ class Ensemble:
         states : list of mapping of str to array
             After the block.
         block : mapping of str to mapping of str to array
-            As :meth:`pathkernel_sampling.sample_store.SampleStore.append` takes it.
+            By group and variable, such as ``block["posterior"]["order_parameter"]``.
         """
         calls = [(chain, states[chain], first, rounds) for chain in self._numbers]
         after, drawn, predictions = zip(*self._for_each("rounds", calls))

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
-import zarr
 from arviz_stats.base import array_stats
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pathkernel_datasets.draws import runs, settings_of
+from pathkernel_datasets.draws import open_run, runs, settings_of
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.store import open_store
 from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_scores
 from pathkernel_sampling.finite_width import finite_width
-from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import Theory, describe_run
 from pathkernel_views import figures as study_figures
 from pathkernel_views.drawing import (
@@ -256,11 +254,11 @@ def sample_figures(
     store: str | os.PathLike, group: str, *, trace: bool = False
 ) -> dict[str, Callable[[], Figure]]:
     """Functions that draw the figures of a run, by name; parameters and errors as above."""
-    dataset, run = open_store(store), open_samples(store, group)
+    dataset, run = open_store(store), open_run(store, group)
     every, words = runs(store), without_width(run)
 
     def opened(groups: Iterable[str]) -> list[xr.DataTree]:
-        return [open_samples(store, name) for name in groups]
+        return [open_run(store, name) for name in groups]
 
     def of_measure(name: str) -> Figure:
         return measured(dataset, name, opened(every), run)
@@ -272,11 +270,7 @@ def sample_figures(
         "order_parameters": lambda: order_parameters(dataset, run),
         "predictors": lambda: predictors(dataset, run),
     }
-    same = [
-        name
-        for name in every
-        if without_width(zarr.open_group(store, path=name, mode="r")) == words
-    ]
+    same = [name for name in every if without_width(open_run(store, name)) == words]
     if len(same) > 1:
         figures["finite_width"] = lambda: finite_width(store, dataset, opened(same), words)
     if trace:
@@ -284,7 +278,7 @@ def sample_figures(
     return figures
 
 
-def without_width(run: xr.DataTree | zarr.Group) -> str:
+def without_width(run: xr.DataTree) -> str:
     """Sampler, temperature and seed of a run."""
     settings = settings_of(run)
     return f"{settings['sampler']}, T = {settings['temperature']:g}, seed {settings['seed']}"

@@ -149,14 +149,12 @@ class Samples(_AtPoints):
 
     def _shown(self, study: StoredStudy) -> list[str]:
         """Groups of the runs to show: those of one sampler where points are asked for."""
-        import zarr
-
-        from pathkernel_datasets.draws import point_of, runs, settings_of
+        from pathkernel_datasets.draws import open_run, point_of, runs, settings_of
 
         return [
             group
             for group in runs(study.path)
-            for run in [zarr.open_group(study.path, path=group, mode="r")]  # its attributes alone
+            for run in [open_run(study.path, group)]
             if self.is_shown(study, point_of(run))
             and (not self.widths or settings_of(run)["sampler"] == self.sampler)
         ]

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import arviz_base
 import blackjax
 import numpy as np
+import xarray as xr
 
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.sampler import Model
-from pathkernel_datasets.labelling import path_dims
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import versions
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
-from pathkernel_sampling.ensemble import Ensemble, chains_at
+from pathkernel_sampling.ensemble import Chains, Ensemble, chains_at
 from pathkernel_sampling.evidence import LARGEST_DIMENSION, Evidence, log_evidence
 from pathkernel_sampling.results import Samples
-from pathkernel_sampling.sample_store import SampleStore, group_name
+from pathkernel_sampling.sample_layout import labelled_block
+from pathkernel_sampling.sample_store import SampleRun, group_name
 
 DRAWS = 1000
 _BLOCK_SECONDS = 3.0  # what a kill may cost
@@ -95,7 +98,7 @@ def sample_study(
     Returns
     -------
     str
-        Group of the run, for :func:`pathkernel_sampling.sample_store.open_samples`.
+        Group of the run, for :func:`pathkernel_datasets.draws.open_run`.
 
     Raises
     ------
@@ -128,7 +131,7 @@ def sample_study(
 def sample_point(
     study: StoredStudy, at: Point, wanted: Samples, report: Report, each: Callable[..., Any] = map
 ) -> None:
-    """Sample a point of a study whose sole writer this process is, see :func:`sample_study`.
+    """Sample a point of a study, see :func:`sample_study`; draws are left to be published.
 
     The settings are taken as checked, see :func:`check_settings`.
 
@@ -158,17 +161,16 @@ def sample_point(
     def tell(done: int, total: int | None, doing: str, **figures: float) -> None:
         report(Progress(done, total, f"N = {number(at.width)}: {doing}", figures))
 
-    samples = SampleStore.resume(study.path, group, settings)
-    if samples is not None and samples.has_evidence and goal.reached(*_so_far(samples)):
+    samples = SampleRun(study, group, settings)
+    if samples.is_published and goal.reached(*_so_far(samples)):
+        samples.remove_blocks()  # left by a process that was killed
         return
     tell(0, None, "data and attention")
     where = (study, at, wanted.sampler, thin)
     chains = chains_at(*where)
     with Ensemble(chains, wanted.chains, wanted.jobs, each, where) as ensemble:
-        if samples is None:
-            samples = _begin(ensemble, study, group, settings, tell)
-        _extend(ensemble, samples, goal, tell)
-    _estimate_evidence(chains.model, samples, at.seed)
+        _draw(ensemble, samples, goal, tell, partial(_labelled, study, chains, settings))
+    samples.finish(*_evidence(chains.model, samples, at.seed))
 
 
 def check_settings(study: StoredStudy, at: Point, wanted: Samples) -> None:
@@ -214,23 +216,16 @@ class _Goal:
         return max(min(expected), draws) if expected else None
 
 
-def _begin(
-    ensemble: Ensemble,
+def _labelled(
     study: StoredStudy,
-    group: str,
+    chains: Chains,
     settings: Mapping[str, Any],
-    tell: Callable[..., None],
-) -> SampleStore:
-    """Warm up, make the run's groups, and write the first round."""
-
-    def warming_up(done: int) -> None:
-        tell(done, settings["chains"] * settings["warm_up"], "warm-up")
-
-    start = time.monotonic()
-    states = ensemble.warm_up(settings["warm_up"], warming_up)
-    warm = time.monotonic() - start
-    after, block = ensemble.block(states, 0, 1)
-    outputs = ("output",) if ensemble.chains.point.network.outputs > 1 else ()
+    values: Mapping[str, Mapping[str, np.ndarray]],
+    states: Sequence[Mapping[str, np.ndarray]],
+    first: int,
+    seconds: float,
+) -> xr.DataTree:
+    """A block of draws with its labels."""
     attributes = {
         "title": f"Posterior of {study.dataset.attrs['task']}, sampler {settings['sampler']}",
         "inference_library": "blackjax",
@@ -238,68 +233,70 @@ def _begin(
         "creation_library": "pathkernel",
         "arviz_base_version": arviz_base.__version__,
         "max_tree_depth": nuts.MAX_TREE_DEPTH,
-        "package_versions": versions(_RECORDED_VERSIONS),
+        "package_versions": json.dumps(versions(_RECORDED_VERSIONS)),
     }
-    samples = SampleStore.create(
-        study.path,
-        group,
-        settings,
-        attributes,
-        study.dataset,
-        {
-            "order_parameter": path_dims(ensemble.chains.point.network.outputs),
-            "predictor_mean": ("test_set", "example", *outputs),
-            "predictor_variance": ("test_set", "example", *outputs),
-            "position": ("coordinate",),
-        },
-        block,
-        np.asarray(ensemble.chains.point.data.labels),
+    return labelled_block(
+        values,
         states,
-        warm,
+        first=first,
+        seconds=seconds,
+        settings=settings,
+        attributes=attributes,
+        study=study.dataset,
+        labels=np.asarray(chains.point.data.labels),
     )
-    samples.append(block, after, time.monotonic() - start)
-    return samples
 
 
-def _extend(
-    ensemble: Ensemble, samples: SampleStore, goal: _Goal, tell: Callable[..., None]
+def _draw(
+    ensemble: Ensemble,
+    samples: SampleRun,
+    goal: _Goal,
+    tell: Callable[..., None],
+    labelled: Callable[..., xr.DataTree],
 ) -> None:
-    """Draw and write blocks until the goal is reached."""
-    states = samples.states()
-    matrices = [samples.read("posterior", "order_parameter")]
-    divergences = int(samples.read("sample_stats", "diverging").sum())
-    done, looked, ess, rounds = samples.draws_done, 0, np.nan, 1
-    clock, thin = time.monotonic() - samples.seconds, ensemble.chains.thin
+    """Warm up unless there are draws; then draw and write blocks until the goal is reached."""
+    done, thin = samples.draws_done, ensemble.chains.thin
+    clock, looked, ess, rounds = time.monotonic(), 0, np.nan, 1
+    if done:
+        clock -= samples.seconds
+        states = samples.states()
+        matrices = [samples.read("posterior", "order_parameter")]
+        divergences = int(samples.read("sample_stats", "diverging").sum())
+    else:
+        chains, steps = samples.settings["chains"], samples.settings["warm_up"]
+        states = ensemble.warm_up(steps, lambda warm: tell(warm, chains * steps, "warm-up"))
+        matrices, divergences = [], 0
     while True:
-        if done >= 1.05 * looked:  # on average this costs little, however long the run
+        if matrices and done >= 1.05 * looked:  # on average this costs little, however long the run
             matrices = [np.concatenate(matrices, axis=1)]
             ess, looked = minimum_bulk_ess(matrices[0]), done
         total = goal.total(done, ess)
-        if goal.reached(done, ess):
-            tell(done, done, "complete", **{"min ESS": ess, "divergences": divergences})
+        numbers = {"min ESS": ess, "divergences": divergences}
+        if done and goal.reached(done, ess):
+            tell(done, done, "complete", **numbers)
             return
-        tell(done, total, "drawing", **{"min ESS": ess, "divergences": divergences})
-        if goal.draws is not None:
+        if done:
+            tell(done, total, "drawing", **numbers)
+        if goal.draws is not None and done:
             rounds = min(rounds, -(-(goal.draws - done) // thin))
         start = time.monotonic()
-        states, block = ensemble.block(states, done // thin, rounds)
+        states, values = ensemble.block(states, done // thin, rounds)
         took = time.monotonic() - start
-        samples.append(block, states, time.monotonic() - clock)
-        matrices.append(block["posterior"]["order_parameter"])
-        divergences += int(block["sample_stats"]["diverging"].sum())
+        samples.append(labelled(values, states, done, time.monotonic() - clock))
+        matrices.append(values["posterior"]["order_parameter"])
+        divergences += int(values["sample_stats"]["diverging"].sum())
         done += rounds * thin
         # compilation makes the first block slow: grow from there, at most twofold
         rounds = max(1, min(2 * rounds, int(rounds * _BLOCK_SECONDS / took)))
 
 
-def _estimate_evidence(model: Model, samples: SampleStore, seed: int) -> None:
-    """Write the log evidence, NaN where its estimate would not be cheap."""
-    evidence = Evidence(np.nan, np.nan)
-    if model.dimension <= LARGEST_DIMENSION:
-        positions = samples.read("unconstrained_posterior", "position")
-        evidence = log_evidence(model, positions, samples.read("sample_stats", "lp"), seed)
-    samples.write_evidence(*evidence)
+def _evidence(model: Model, samples: SampleRun, seed: int) -> Evidence:
+    """Log evidence, NaN where its estimate would not be cheap."""
+    if model.dimension > LARGEST_DIMENSION:
+        return Evidence(np.nan, np.nan)
+    positions = samples.read("unconstrained_posterior", "position")
+    return log_evidence(model, positions, samples.read("sample_stats", "lp"), seed)
 
 
-def _so_far(samples: SampleStore) -> tuple[int, float]:
+def _so_far(samples: SampleRun) -> tuple[int, float]:
     return samples.draws_done, minimum_bulk_ess(samples.read("posterior", "order_parameter"))

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from rich.table import Table
 
-from pathkernel_datasets.draws import point_of, settings_of
+from pathkernel_datasets.draws import open_run, point_of, settings_of
 from pathkernel_datasets.measures import MEASURES, kind_of, measures_of
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
@@ -120,7 +120,7 @@ def _to_next_order(correction: xr.Dataset, name: str) -> xr.DataArray:
 
 def run_tables(study: StoredStudy, group: str) -> Iterator[Table | str]:
     """Tables and lines of text about a run, from the group that holds it."""
-    run = study.result(group)
+    run = open_run(study.path, group)
     correction = open_correction(study.path, point_of(run))
     theory, diagnostics = Theory.of(study.dataset, run, correction), diagnose(run)
     yield order_parameter_table(run, theory, diagnostics)
@@ -179,7 +179,7 @@ def order_parameter_table(
     columns.append(Column("saddle off", np.where(np.isfinite(off), off, np.nan)[chosen], "+.1f"))
     size = diagnostics.chains * diagnostics.draws
     many = "s" if diagnostics.chains > 1 else ""
-    seconds = float(run["adaptation"]["seconds"].max())
+    seconds = float(run["adaptation"]["seconds"])
     caption = (
         f"{diagnostics.chains} chain{many} of {diagnostics.draws} draws, {size} together; "
         f"{seconds:.0f} s, warm-up and compilation included.\n{diagnostics.divergences} "

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_datasets.atomic import replacing
-from pathkernel_datasets.lock import exclusive
+from pathkernel_datasets.lock import locked
 from pathkernel_views.drawing import STYLE
 
 _RESOLUTION = 150  # dots per inch of PNG files
@@ -58,7 +58,7 @@ def write_figures(
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     written, failure = [], None
-    with exclusive(folder, folder / _LOCK, passing=True):
+    with locked(folder, folder / _LOCK, temporary=True):
         for name, draw in figures.items():
             try:
                 files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]

@@ -9,9 +9,10 @@ import pytest
 from test_sweep import Small
 
 from pathkernel_core.analysis import Analysis, Variable
+from pathkernel_datasets.evaluation import AnalysisError
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import AnalysisError, run_study
+from pathkernel_datasets.sweep import run_study
 
 
 class Trace(Analysis):
@@ -93,7 +94,7 @@ def test_empty_folder_can_become_a_store(tmp_path):
 def test_differences_between_studies_are_named_one_by_one(tmp_path):
     run(tmp_path / "a.zarr")
     other = Study(Small(examples=14), widths=(5, 50), temperatures=(1.0,))
-    message = r"\(options, examples: the store has 12, this run 14\)\. .* own settings to go on"
+    message = r"\(options, examples: the store has 12, this run 14\)\. .* own settings to resume it"
     with pytest.raises(StoreError, match=message):
         run_study(other, tmp_path / "a.zarr")
 
@@ -126,4 +127,4 @@ class Taken(Trace):
 def test_a_name_that_the_store_has_is_refused(tmp_path):
     with pytest.raises(StoreError, match="two variables named accuracy"):
         run(tmp_path / "a.zarr", Taken())
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in tmp_path.iterdir()] == [".a.zarr.lock"]

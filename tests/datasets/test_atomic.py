@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pathkernel_datasets.atomic import remove_left_over, replacing, replacing_folder
+from pathkernel_datasets.atomic import remove_leftovers, replacing, replacing_folder
 
 pytestmark = pytest.mark.version
 
@@ -58,14 +58,21 @@ def test_the_next_writer_removes_what_a_kill_left(tmp_path):
         assert list(tmp_path.iterdir()) == [partial]
 
 
+def test_several_writers_of_one_file_do_no_harm(tmp_path):
+    path = tmp_path / "file.txt"
+    with replacing(path, several_writers=True) as one, replacing(path, several_writers=True) as two:
+        one.write_text("same")
+        two.write_text("same")
+    assert path.read_text() == "same"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_folder_is_replaced_whole(tmp_path):
     path = tmp_path / "folder"
     for content in ("first", "second"):
         with replacing_folder(path) as partial:
             (partial / content).touch()
         assert [file.name for file in path.iterdir()] == [content]
-    with pytest.raises(FileExistsError), replacing_folder(path, overwrite=False):
-        pass
     with pytest.raises(RuntimeError), replacing_folder(path) as partial:
         raise RuntimeError
     assert [file.name for file in path.iterdir()] == ["second"]
@@ -77,7 +84,7 @@ def test_what_a_kill_leaves_is_removed(tmp_path):
     (tmp_path / ".file[1].txt.def.partial").mkdir()
     (tmp_path / ".other.txt.abc.partial").touch()
     (tmp_path / "file[1].txt").touch()
-    remove_left_over(tmp_path / "file[1].txt")
+    remove_leftovers(tmp_path / "file[1].txt")
     left = sorted(file.name for file in tmp_path.iterdir())
     assert left == [".other.txt.abc.partial", "file[1].txt"]
 
@@ -85,9 +92,9 @@ def test_what_a_kill_leaves_is_removed(tmp_path):
 def test_what_longer_names_leave_is_theirs(tmp_path):
     live = tmp_path / ".study.zarr.abc_1.partial"
     live.mkdir()
-    remove_left_over(tmp_path / "study")
+    remove_leftovers(tmp_path / "study")
     assert live.exists()
-    remove_left_over(tmp_path / "study.zarr")
+    remove_leftovers(tmp_path / "study.zarr")
     assert not live.exists()
 
 
@@ -96,7 +103,7 @@ def test_a_folder_that_a_kill_left_without_its_place_is_put_back(tmp_path):
     old = tmp_path / ".curves.abc.partial.old"
     old.mkdir()
     (old / "content").touch()
-    remove_left_over(tmp_path / "curves")
+    remove_leftovers(tmp_path / "curves")
     assert [file.name for file in tmp_path.iterdir()] == ["curves"]
     assert (tmp_path / "curves" / "content").exists()
 
@@ -117,6 +124,7 @@ def test_an_error_puts_the_old_folder_back(tmp_path, monkeypatch):
             pass
 
     monkeypatch.setattr("os.rename", fail)
+    monkeypatch.setattr("pathkernel_datasets.atomic._exchange", lambda *folders: False)
     with pytest.raises(OSError, match="no space"):
         replace()
     assert (path / "content").exists()

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from test_sweep import Interrupt, Small
+from test_sweep import Small
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples
 from pathkernel_datasets import pieces
-from pathkernel_datasets import store as store_module
 from pathkernel_datasets.choice import best, choose
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection
@@ -170,31 +168,6 @@ def test_one_temperature_leaves_nothing_to_choose(tmp_path):
     dataset = open_store(tmp_path / "one.zarr")
     assert Selection(dataset).chosen is None
     assert dataset.accuracy_validation.notnull().all()
-
-
-@pytest.mark.parametrize("after", [2, 6, 10, 20])  # of 20 writes
-def test_a_run_stopped_anywhere_goes_on_to_the_same_store(tmp_path, complete, monkeypatch, after):
-    """Bit for bit, though minimisations start from neighbours that were stored before the stop."""
-    path = tmp_path / "study.zarr"
-    write, calls = store_module.Store.write, []
-
-    def failing(self, index, values, marker, code):
-        calls.append(marker)
-        if len(calls) == after:  # the values are written, the marker is not
-            for name, value in values.items():
-                array = self._arrays[name]
-                array[(*index, *(slice(length) for length in np.shape(value)))] = 7
-            raise Interrupt
-        write(self, index, values, marker, code)
-
-    monkeypatch.setattr(store_module.Store, "write", failing)
-    with pytest.raises(Interrupt):
-        run(path)
-    monkeypatch.setattr(store_module.Store, "write", write)
-    done = int((open_store(path).status != 0).sum())
-    assert run(path) == 12 - done
-    xr.testing.assert_identical(open_store(path).load(), complete)
-    assert run(path) == 0
 
 
 def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, monkeypatch):

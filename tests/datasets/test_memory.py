@@ -13,8 +13,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 
-def test_bound_is_half_the_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "no process")
+def test_bound_is_half_the_memory(monkeypatch):
     pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
     assert memory_bound() == 2_048_000
@@ -22,34 +21,6 @@ def test_bound_is_half_the_memory(monkeypatch, tmp_path):
     assert memory_bound() == 8 * 2**30
     monkeypatch.delattr(os, "sysconf")
     assert memory_bound() == 8 * 2**30
-
-
-GROUP = "job/step"
-
-
-@pytest.mark.parametrize(
-    ("line", "file", "written", "bound"),
-    [
-        (f"0::/{GROUP}", f"{GROUP}/memory.max", "4000", 2000),
-        (f"0::/{GROUP}", "job/memory.max", "4000", 2000),  # of the group above
-        (f"0::/{GROUP}", "memory.max", "4000", 2000),  # mounted as the root of the container
-        (f"0::/{GROUP}", f"{GROUP}/memory.max", "max", 2_048_000),
-        (f"4:memory:/{GROUP}", f"memory/{GROUP}/memory.limit_in_bytes", "4000", 2000),
-        (f"4:memory:/{GROUP}", "memory/memory.limit_in_bytes", "4000", 2000),
-        (f"4:memory:/{GROUP}", "memory/memory.limit_in_bytes", str(2**63 - 4096), 2_048_000),
-        (f"4:cpu:/{GROUP}", f"memory/{GROUP}/memory.limit_in_bytes", "4000", 2_048_000),
-    ],
-)
-def test_bound_is_half_the_memory_of_a_container(monkeypatch, tmp_path, line, file, written, bound):
-    """Where it has less than the machine; control groups of version 2 and 1."""
-    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path)
-    monkeypatch.setattr(memory, "_CONTROL_GROUPS", tmp_path / "groups")
-    (tmp_path / "cgroup").write_text(f"1:name=systemd:/\n{line}\n")
-    (tmp_path / "groups" / file).parent.mkdir(parents=True)
-    (tmp_path / "groups" / file).write_text(f"{written}\n")
-    assert memory_bound() == bound
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A stored study: its parts, its points, its data drawn anew, and results computed beside it."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,11 @@ from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
+from pathkernel_datasets import stored
 from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
-from pathkernel_datasets.groups import add_group, sole_writer
 from pathkernel_datasets.next_evidence import NAME, grid_corrections, grid_group
+from pathkernel_datasets.piece_files import pieces_folder
+from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study, run_study
@@ -188,8 +189,7 @@ def test_corrections_over_a_grid_that_has_grown_are_lacking_where_it_grew(path):
     correction = xr.Dataset(
         {NAME: ("temperature", [1.0, 2.0])}, {"temperature": ("temperature", [0.1, 1.0])}
     )
-    with sole_writer(path):
-        add_group(path, grid_group(3, 10), correction)
+    publish_groups(path, {grid_group(3, 10): correction})
     run_study(Study(SmallTask(), (10, 100), (0.01, 0.1, 1.0), (0, 3)), path)
     found, lacking = grid_corrections(path, StoredStudy(path).dataset)
     row = {"seed": 3, "width": 10}
@@ -216,20 +216,37 @@ def test_parts_that_are_done_outlast_an_error(path):
     assert seen == []
 
 
-def test_a_damaged_part_is_refused_until_it_is_deleted(path):
+def test_a_damaged_part_is_computed_again(path):
     compute_result(Parts(), path)
     (path / "parts" / "1" / "number" / "c").write_bytes(b"damage")
-    with pytest.raises(StoreError, match=r"parts/1/number.*checksum is another.*delete the folder"):
-        compute_result(Parts(), path)
-    shutil.rmtree(path / "parts" / "1")
-    compute_result(Parts(), path)
+    seen = []
+    with pytest.warns(StoreWarning, match=r"parts/1/number.*computed again"):
+        compute_result(Parts(), path, report=seen.append)
+    assert [progress.done for progress in seen if progress.doing == "counting"] == [1]
     assert float(StoredStudy(path).result("parts")["1/number"]) == 1
 
 
-def test_one_writer_at_a_time(whole):
-    with sole_writer(whole), pytest.raises(StoreError, match="another process is writing"):
-        compute_result(Parts(), whole)
-    assert StoredStudy(whole).results == []
+def test_parts_of_a_killed_process_are_published_by_the_next(path, monkeypatch):
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "publish_groups", killed)
+        with pytest.raises(KeyboardInterrupt):
+            compute_result(Parts(), path)
+    assert StoredStudy(path).results == []
+    seen = []
+    study = compute_result(Parts(), path, report=seen.append)
+    assert seen == [], "nothing is computed again"
+    assert sorted(study.result("parts").children) == ["0", "1", "2"]
+    assert not pieces_folder(path).exists()
+
+
+def test_results_of_a_study_that_is_not_complete_are_refused(path):
+    grown = Study(SmallTask(), (10, 100), (0.1, 1.0), (0, 3, 5))
+    compute_study(grown, path, part=(1, 3))
+    with pytest.raises(StoreError, match=r"is not complete: .*command again that computes"):
+        compute_result(Parts(), path)
 
 
 def test_a_result_cannot_take_the_place_of_a_variable(whole):
@@ -254,18 +271,3 @@ def test_what_is_no_labelled_data_is_refused(whole, given):
     with pytest.raises(PluginError, match=r"compute\(\) of the result 'other' gave a \w+; it must"):
         compute_result(Other(), whole)
     assert StoredStudy(whole).results == []
-
-
-def test_a_part_that_was_moved_in_before_a_kill_is_shown(path):
-    compute_result(Parts(), path)
-    metadata = path / "zarr.json"
-    root = json.loads(metadata.read_text())
-    index = root["consolidated_metadata"]["metadata"]
-    root["consolidated_metadata"]["metadata"] = {
-        name: entry for name, entry in index.items() if not name.startswith("parts/1")
-    }
-    metadata.write_text(json.dumps(root))
-    assert "1" not in StoredStudy(path).result("parts").children
-    with pytest.warns(StoreWarning, match=r"damaged: zarr\.json; mended"):
-        compute_result(Parts(), path)
-    assert float(StoredStudy(path).result("parts")["1/number"]) == 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
 import shutil
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,13 +19,15 @@ import zarr
 import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets import pieces
-from pathkernel_datasets import store as store_module
-from pathkernel_datasets.groups import add_group, sole_writer
+from pathkernel_datasets import atomic, pieces, publishing
+from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.piece_files import PieceFiles, pieces_folder
+from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
+from pathkernel_datasets.workers import workers
 
 
 @dataclass(frozen=True)
@@ -154,25 +156,6 @@ def test_dataset_explains_itself(complete):
     assert meanings[dataset.status.attrs["flag_values"].index(1)] == "converged"
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        {"seed": 0, "temperature": 1, "width": -1, "path": 2, "path_dual": 0},
-        {"seed": [1, 0, 1], "temperature": slice(None, None, -1)},
-        {
-            "temperature": xr.DataArray([1, 0], dims="at"),
-            "width": xr.DataArray([0, 1], dims="at"),
-        },
-        {"seed": []},
-    ],
-)
-def test_what_is_read_is_what_plain_xarray_reads(complete, key):
-    wanted = xr.open_zarr(complete, chunks=None).order_parameter.isel(key)
-    found = open_store(complete).order_parameter.isel(key)
-    xr.testing.assert_identical(asyncio.run(found.copy().load_async()), wanted)
-    xr.testing.assert_identical(found, wanted)
-
-
 def test_analyses_are_stored_for_networks_and_their_limit(whole):
     assert whole.head_score.dims == ("seed", "temperature", "width", "layer", "head")
     assert np.isnan(whole.head_score.sel(layer=1, head=3)).all()
@@ -228,31 +211,6 @@ def test_an_opened_store_is_edited_in_memory_alone(complete):
     assert np.array_equal(open_store(complete).action.values, before)
 
 
-@pytest.mark.parametrize("after", [1, 2, 5, 9])
-def test_interrupted_run_goes_on_to_the_same_store(tmp_path, whole, monkeypatch, after):
-    path = tmp_path / "small.zarr"
-    write, calls = store_module.Store.write, []
-
-    def failing(self, index, values, marker, code):
-        calls.append(marker)
-        if len(calls) == after:  # the values are written, the marker is not
-            some = dict(list(values.items())[: len(values) // 2])
-            for name, value in some.items():
-                array = self._arrays[name]
-                array[(*index, *(slice(length) for length in np.shape(value)))] = 7
-            raise Interrupt
-        write(self, index, values, marker, code)
-
-    monkeypatch.setattr(store_module.Store, "write", failing)
-    with pytest.raises(Interrupt):
-        run(path)
-    done = int((open_store(path).status != 0).sum())
-    monkeypatch.setattr(store_module.Store, "write", write)
-    assert run(path) == 8 - done
-    xr.testing.assert_identical(open_store(path).load(), whole)
-    assert run(path) == 0
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -265,6 +223,168 @@ def test_two_studies_do_not_mix(complete, change, named):
     with pytest.raises(StoreError, match=f"another study.*{named}"):
         run(complete, **change)
     assert before == sorted((file, file.stat().st_mtime_ns) for file in complete.rglob("*"))
+
+
+@pytest.mark.parametrize("after", [1, 2, 5])
+def test_interrupted_run_resumes_to_the_same_store(tmp_path, whole, monkeypatch, after):
+    path = tmp_path / "small.zarr"
+    write, calls = PieceFiles.write, []
+
+    def failing(self, name, *given):
+        calls.append(name)
+        if len(calls) > after:  # the first is the template
+            raise Interrupt
+        write(self, name, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PieceFiles, "write", failing)
+        with pytest.raises(Interrupt):
+            run(path)
+    assert not path.exists()
+    so_far = open_store(path)
+    done = int((so_far.status != 0).sum())
+    assert done == {1: 0, 2: 0, 5: 4}[after]
+    computed = so_far.status != 0
+    xr.testing.assert_equal(so_far.action.where(computed), whole.action.where(computed))
+    assert run(path) == 8 - done
+    xr.testing.assert_identical(open_store(path).load(), whole)
+    assert run(path) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_more_temperatures_leave_what_is_computed_as_it_is(tmp_path, whole, monkeypatch, jobs):
+    path, names = tmp_path / "small.zarr", []
+    assert run(path, temperatures=(0.1, 3.0)) == 8
+    before = open_store(path).load()
+    point_values = pieces.point_values
+
+    def counted(data, solution, analyses):
+        names.append(solution.temperature)
+        return point_values(data, solution, analyses)
+
+    monkeypatch.setattr(pieces, "point_values", counted)
+    study = Study(Small(), temperatures=(0.1, 1.0, 3.0), seeds=(3, 4))
+    with workers(jobs) as executor:
+        settings = {"analyses": pathkernel_analyses(), "executor": executor}
+        assert compute_study(study, path, **settings) == 4
+    assert names == ([1.0] * 4 if jobs == 1 else [])
+    grown = open_store(path).load()
+    xr.testing.assert_equal(grown.sel(temperature=[0.1, 3.0]), before)
+    xr.testing.assert_allclose(grown.action.sel(temperature=1.0), whole.action.sel(temperature=1.0))
+    assert (grown.status == 1).all()
+    assert (grown.reference_done == 1).all()
+
+
+def test_an_interrupted_run_is_extended_by_temperatures(tmp_path, monkeypatch):
+    path = tmp_path / "small.zarr"
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "consolidate", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(path, temperatures=(0.1,))
+    so_far = open_store(path).load()
+    assert run(path, temperatures=(0.1, 1.0)) == 4
+    xr.testing.assert_equal(open_store(path).sel(temperature=[0.1]).load(), so_far)
+
+
+def test_a_full_disk_while_publishing_loses_nothing(tmp_path, whole, monkeypatch):
+    path = tmp_path / "small.zarr"
+
+    def full(*args, **settings):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "consolidate", full)
+        with pytest.raises(OSError, match="No space"):
+            run(path)
+    assert not path.exists()
+    xr.testing.assert_identical(open_store(path).load(), whole)
+    assert run(path) == 0
+    assert path.exists()
+
+
+def test_too_little_disk_space_is_noticed_before_the_work(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(publishing.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(StoreError, match=r"needs up to \d+ kB, but .* has 100 bytes free"):
+        run(tmp_path / "small.zarr")
+    assert not pieces_folder(tmp_path / "small.zarr").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs two renames")
+@pytest.mark.parametrize("after", [False, True])
+def test_a_publication_leaves_the_old_store_or_the_new_at_every_moment(
+    tmp_path, monkeypatch, after
+):
+    path = tmp_path / "small.zarr"
+    small, large = (Study(Small(), widths, (0.5,), (3,)) for widths in ((10,), (5, 10)))
+    compute_study(small, path, analyses=())
+    exchange = atomic._exchange
+
+    def killed(source, target):
+        if after:
+            assert exchange(source, target)
+        raise Interrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "_exchange", killed)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a signal leaves no time for it
+        with pytest.raises(Interrupt):
+            compute_study(large, path, analyses=())
+    assert xr.open_zarr(path).width.size == 1 + after
+    assert open_store(path).width.size == 2, "the pieces are there"
+    assert compute_study(large, path, analyses=()) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
+    assert open_store(path).status.values.tolist() == [[[1, 1]]]
+
+
+def test_where_two_folders_cannot_be_exchanged_the_old_one_is_put_back(tmp_path, monkeypatch):
+    path = tmp_path / "small.zarr"
+    small, large = (Study(Small(), widths, (0.5,), (3,)) for widths in ((10,), (5, 10)))
+    compute_study(small, path, analyses=())
+    rename, calls = os.rename, []
+
+    def killed(source, target):
+        calls.append(target)
+        if len(calls) > 1:  # the old store is out of its place, the new one is not there yet
+            raise Interrupt
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "_exchange", lambda *folders: False)
+        patch.setattr(os, "rename", killed)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a signal leaves no time for it
+        with pytest.raises(Interrupt):
+            compute_study(large, path, analyses=())
+    assert not path.exists()
+    assert open_store(path).width.size == 2, "the pieces are there"
+    assert compute_study(large, path, analyses=()) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
+    assert open_store(path).status.values.tolist() == [[[1, 1]]]
+
+
+def test_a_damaged_piece_is_computed_again(tmp_path, whole, monkeypatch):
+    path = tmp_path / "small.zarr"
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "consolidate", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(path)
+    files = PieceFiles(path, "study")
+    damaged = files.folder / "seed-3_N-5.npz"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.warns(StoreWarning, match=r"the piece .*seed-3_N-5.npz is damaged"):
+        assert run(path) == 2
+    xr.testing.assert_identical(open_store(path).load(), whole)
+
+
+def test_a_store_larger_than_memory_is_published_in_regions(tmp_path, whole, monkeypatch):
+    for largest in (whole.nbytes // 2 + 1, 1000):
+        monkeypatch.setattr(publishing, "_LARGEST_REGION", largest)
+        monkeypatch.setattr(publishing, "_LARGEST_CHUNK", 1000)
+        run(tmp_path / f"{largest}.zarr")
+        xr.testing.assert_identical(open_store(tmp_path / f"{largest}.zarr").load(), whole)
 
 
 def grid_of(dataset):
@@ -289,8 +409,7 @@ def test_a_store_grows_to_the_one_that_is_computed_at_once(tmp_path, monkeypatch
             computed = compute_study(Study(Small(), asked, (0.5,), seeds), path, analyses=())
             assert computed == len(minimised) - before
             if not (path / "result").exists():
-                with sole_writer(path):
-                    add_group(path, "result", xr.Dataset({"number": ("place", np.ones(3))}))
+                publish_groups(path, {"result": xr.Dataset({"number": ("place", np.ones(3))})})
         assert len(minimised) == 12
         minimised.clear()
     grown, at_once = (
@@ -307,7 +426,9 @@ def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, whole):
     path = tmp_path / "small.zarr"
     analyses = pathkernel_analyses()
     assert compute_study(Study(Small(), (50,), (1.0,), (4,)), path, analyses=analyses) == 1
-    assert compute_study(Study(Small(), (5,), (0.1,), (3,)), path, analyses=analyses) == 7
+    with pytest.warns(StoreWarning, match="holds more seeds and temperatures and widths than"):
+        grown = compute_study(Study(Small(), (5,), (0.1,), (3,)), path, analyses=analyses)
+    assert grown == 7
     grown = open_store(path).load()
     assert grid_of(grown) == {"seed": [4, 3], "temperature": [1.0, 0.1], "width": [50.0, 5.0]}
     for name in ("seed", "temperature", "width"):
@@ -316,54 +437,17 @@ def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, whole):
         np.testing.assert_array_equal(grown[name], values, err_msg=name)
 
 
-def test_a_kill_while_a_store_grows_costs_nothing(tmp_path, monkeypatch):
-    path = tmp_path / "small.zarr"
-    small, large = (Study(Small(), widths, (0.5,), (3,)) for widths in ((10,), (5, 10)))
-    compute_study(small, path, analyses=())
-    rename, calls = os.rename, []
-
-    def killed(source, target):
-        calls.append(target)
-        if len(calls) == 2:  # the old store is out of its place, the new one is not there yet
-            raise Interrupt
-        rename(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", killed)
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a signal leaves no time for it
-        with pytest.raises(Interrupt):
-            compute_study(large, path, analyses=())
-    if not path.exists():
-        assert len(list(tmp_path.glob(".small.zarr.*.old"))) == 1
-    assert compute_study(large, path, analyses=()) == 1
-    assert [file.name for file in tmp_path.iterdir() if not file.name.endswith("lock")] == [
-        "small.zarr"
-    ]
-
-
-def test_a_store_with_a_file_for_each_chunk_grows(tmp_path, monkeypatch):
-    """As those of before."""
-    with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_LARGEST_FILE", 0)
-        compute_study(Study(Small(), (5,), (0.5, 0.1), (3,)), tmp_path / "grown", analyses=())
-    whole = Study(Small(), (5, 50), (0.5, 0.1), (3,))
-    assert compute_study(whole, tmp_path / "grown", analyses=()) == 2
-    compute_study(whole, tmp_path / "at_once", analyses=())
-    contents = [
-        {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-        for path in (tmp_path / "grown", tmp_path / "at_once")
-    ]
-    assert contents[0] == contents[1]
-
-
-def test_two_runs_on_one_store_are_told(tmp_path):
-    path = tmp_path / "small.zarr"
+def test_two_runs_on_one_store_do_no_harm(tmp_path, whole):
+    path, runs = tmp_path / "small.zarr", []
 
     def second(progress):
-        with pytest.raises(StoreError, match="another process is writing"):
+        if not runs and progress.total:
+            runs.append(progress)
             run(path)
 
-    compute_study(Study(Small(), (10,), (0.5,)), path, analyses=(), report=second)
+    compute_study(Study(Small(), seeds=(3, 4)), path, analyses=pathkernel_analyses(), report=second)
+    xr.testing.assert_identical(open_store(path).load(), whole)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -433,24 +517,6 @@ def test_a_store_of_something_else_is_refused_and_left_alone(tmp_path):
 def test_no_store_says_how_to_make_one(tmp_path):
     with pytest.raises(StoreError, match="pathkernel run"):
         open_store(tmp_path / "none.zarr")
-
-
-def test_too_little_disk_space_is_noticed_before_the_work(tmp_path, monkeypatch):
-    usage = store_module.shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(StoreError, match=r"needs up to \d+ kB, but .* has 100 bytes free"):
-        run(tmp_path / "small.zarr")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_failure_while_a_store_is_made_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(*args, **settings):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(store_module, "_create_array", full)
-    with pytest.raises(OSError, match="No space"):
-        run(tmp_path / "small.zarr")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_folder_is_named(tmp_path):

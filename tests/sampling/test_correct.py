@@ -1,6 +1,5 @@
 """Next orders of a study: kept in its store, and compared with samples over the width."""
 
-import json
 import shutil
 
 import numpy as np
@@ -23,7 +22,7 @@ from pathkernel_core import (
 )
 from pathkernel_core.hooks import load_plugins
 from pathkernel_datasets.choice import choose
-from pathkernel_datasets.errors import StoreWarning
+from pathkernel_datasets.draws import open_run
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import StoreError, check_store, open_store
@@ -37,7 +36,6 @@ from pathkernel_sampling.figures import sample_figures
 from pathkernel_sampling.finite_width import WidthComparison
 from pathkernel_sampling.results import NextOrder
 from pathkernel_sampling.run import sample_study
-from pathkernel_sampling.sample_store import open_samples
 from pathkernel_sampling.sample_tables import corrected_predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.figure_files import write_figures
@@ -136,23 +134,6 @@ def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkey
     assert open_correction(study, Point(100, 0.01, 0)) is None
 
 
-def test_killed_before_it_can_be_seen_it_is_not_lost(study, corrected):
-    group = f"corrections/{corrected}"
-    index = json.loads((study / "zarr.json").read_text())
-    entries = index["consolidated_metadata"]["metadata"]
-    kept = {name: entry for name, entry in entries.items() if not name.startswith("corrections")}
-    index["consolidated_metadata"]["metadata"] = kept
-    (study / "zarr.json").write_text(json.dumps(index))
-    with pytest.raises(KeyError):
-        xr.open_zarr(study, group=group, chunks=None)
-    with pytest.warns(StoreWarning, match=r"zarr\.json; mended"):
-        correct_study(study, width=20)
-    xr.testing.assert_identical(
-        xr.open_zarr(study, group=group, chunks=None).load(),
-        open_correction(study, corrected).load(),
-    )
-
-
 def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
     with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
         correct_study(study, width=3)
@@ -220,8 +201,8 @@ def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path, are_document
 
 
 def test_workers_give_the_same(study, corrected, tmp_path):
-    path = shutil.copytree(study, tmp_path / "study.zarr")
-    shutil.rmtree(path / "corrections")
+    path = tmp_path / "study.zarr"
+    run_study(Study(TASK, WIDTHS), path)
     with Pickling(1) as executor:
         for wanted in (NextOrder(widths=(20,)), NextOrder(widths=(20,), grid=True)):
             compute_result(wanted, path, executor=executor)
@@ -243,7 +224,7 @@ def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
         sample_study(study, "order-parameter", width=width, draws=1500, chains=2, warm_up=200)
         for width in (3, 20)
     ]
-    runs = [open_samples(study, group) for group in groups]
+    runs = [open_run(study, group) for group in groups]
     found = WidthComparison.collect(study, open_store(study), runs[::-1])
     assert found.widths.tolist() == [3, 20]
     assert np.isnan(found.next_order[0]).all(), "singular: no expansion"

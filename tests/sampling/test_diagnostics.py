@@ -220,7 +220,7 @@ def test_table_shows_the_worst_entries_of_many():
     run = tree(independent())
     settings = {"sampler": "weights", "width": 3.0, "temperature": 0.01, "seed": 0}
     run.attrs["settings"] = json.dumps(settings)
-    run["adaptation"] = xr.DataTree(xr.Dataset({"seconds": ("slot", [1.0, 2.0])}))
+    run["adaptation"] = xr.DataTree(xr.Dataset({"seconds": 2.0}))
     nothing = run["posterior"]["order_parameter"].mean(("chain", "draw")) * np.nan
     theory = Theory(nothing, *[None] * 7, False, None, np.nan)
     table = order_parameter_table(run, theory, diagnose(run), rows=1)

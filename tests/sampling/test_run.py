@@ -23,8 +23,10 @@ from test_workers import Pickling
 from pathkernel.main import main
 from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
-from pathkernel_datasets.groups import sole_writer
-from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.draws import open_run, runs
+from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.piece_files import PieceFiles, pieces_folder
+from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling import charts
@@ -33,7 +35,6 @@ from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
 from pathkernel_sampling.figures import predictors, save_sample_figures
 from pathkernel_sampling.run import sample_study
-from pathkernel_sampling.sample_store import SampleStore, open_samples, runs
 from pathkernel_sampling.sample_tables import Theory, order_parameter_table, predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
@@ -70,7 +71,7 @@ def reference(sampled):
 
 
 def arrays(path, group):
-    tree = open_samples(path, group)
+    tree = open_run(path, group)
     return {
         f"{name}/{variable}": tree[name][variable].values
         for name in ("posterior", "predictions", "sample_stats", "unconstrained_posterior")
@@ -103,15 +104,6 @@ def test_draws_are_those_of_the_posterior(study, reference):
     assert not agrees(np.eye(4)), "draws from the prior would be told apart"
 
 
-def test_a_store_has_one_writer_at_a_time(study):
-    with sole_writer(study):
-        with pytest.raises(StoreError, match="another process is writing into"):
-            sample_study(study, "order-parameter", draws=10, **POINT)
-        with pytest.raises(StoreError, match="another process is writing into"):
-            correct_study(study, width=10)
-    assert runs(study) == []
-
-
 def test_the_predictor_is_that_of_its_draw(study, reference):
     from pathkernel_core import attentioned_inputs, total_kernel
 
@@ -140,7 +132,7 @@ def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(
     key, used = Chains.key, []
     monkeypatch.setattr(Chains, "key", lambda *of: used.append(of[1:]) or key(*of))
     group = sample_study(study, "order-parameter", draws=15, **POINT)
-    assert open_samples(study, group)["posterior"].sizes["draw"] == 20, "rounded up to thin"
+    assert open_run(study, group)["posterior"].sizes["draw"] == 20, "rounded up to thin"
     sample_study(study, "order-parameter", draws=70, jobs=2, **POINT)
     seen = []
     assert sample_study(study, "order-parameter", draws=70, report=seen.append, **POINT) == group
@@ -159,27 +151,44 @@ def test_workers_warm_up_as_threads_do(original, reference, tmp_path):
     np.testing.assert_array_equal(found, reference["posterior/order_parameter"][:, :10])
 
 
-def test_killed_between_writes_gives_the_same_draws(study, reference, monkeypatch):
-    put, count = SampleStore._put, [0]
+@pytest.mark.parametrize("kills", [(1, 1, 3), (2, 4)])
+def test_killed_between_blocks_gives_the_same_draws(study, reference, monkeypatch, kills):
+    write, left = PieceFiles.write, list(kills)
 
-    def fail(self, array, region, values):
-        count[0] += 1
-        if count[0] in (4, 30, 57, 80):
+    def killed(self, name, *given):
+        if left and left[0] == 0:
+            left.pop(0)
             raise Killed
-        put(self, array, region, values)
+        if left:
+            left[0] -= 1
+        write(self, name, *given)
 
-    monkeypatch.setattr(SampleStore, "_put", fail)
+    monkeypatch.setattr(PieceFiles, "write", killed)
     monkeypatch.setattr("pathkernel_sampling.run._BLOCK_SECONDS", 0.0)  # many small blocks
-    kills = 0
-    while True:
-        try:
-            group = sample_study(study, "order-parameter", draws=120, **POINT)
-        except Killed:
-            kills += 1
-        else:
-            break
-    assert kills == 4
+    while left:
+        with pytest.raises(Killed):
+            sample_study(study, "order-parameter", draws=120, **POINT)
+        seen = open_run(study, runs(study)[0])["posterior"] if runs(study) else None
+        assert seen is None or not seen["order_parameter"].isnull().any()
+    group = sample_study(study, "order-parameter", draws=120, **POINT)
     assert_same(arrays(study, group), reference)
+    assert not pieces_folder(study).exists()
+    value, error = sampled_log_evidence(open_run(study, group))
+    leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
+    assert 0 < error < 1
+    assert abs(value - leading) < 3, "the saddle is off by some nats"
+    more = sample_study(study, "order-parameter", draws=130, **POINT)
+    again = sampled_log_evidence(open_run(study, more))
+    assert again != (value, error)
+    assert abs(again[0] - value) < 4 * error
+
+
+def test_damaged_draws_are_drawn_again(sampled, reference, tmp_path):
+    path = Path(shutil.copytree(sampled[0], tmp_path / "study.zarr"))
+    (path / sampled[1] / "posterior/order_parameter/c/0/0/0/0").write_bytes(b"damage")
+    with pytest.warns(StoreWarning, match="order_parameter.*computed again"):
+        group = sample_study(path, "order-parameter", draws=120, **POINT)
+    assert_same(arrays(path, group), reference)
 
 
 def test_sigkill_loses_nothing_that_is_written(study, reference):
@@ -197,7 +206,7 @@ def test_sigkill_loses_nothing_that_is_written(study, reference):
         while seen < 40 and time.monotonic() < end:
             assert process.poll() is None, "the run ended by itself"
             if group in runs(study):
-                seen = open_samples(study, group)["posterior"].sizes["draw"]  # while it goes on
+                seen = open_run(study, group)["posterior"].sizes["draw"]  # while it goes on
             time.sleep(0.1)
     finally:
         process.send_signal(signal.SIGKILL)
@@ -225,48 +234,23 @@ def test_a_run_killed_in_its_warm_up_leaves_nothing_and_starts_again(study, refe
     monkeypatch.setattr("pathkernel_sampling.chains.warm_up", fail)
     with pytest.raises(Killed):
         sample_study(study, "order-parameter", draws=120, **POINT)
-    assert not (study / "samples").exists()
+    assert runs(study) == []
     monkeypatch.undo()
     group = sample_study(study, "order-parameter", draws=120, **POINT)
     assert_same(arrays(study, group), reference)
 
 
-def test_evidence_is_written_even_after_a_kill_at_the_end(study, monkeypatch):
-    def fail(self, value, error):
-        raise Killed
-
-    monkeypatch.setattr(SampleStore, "write_evidence", fail)
-    with pytest.raises(Killed):
-        sample_study(study, "order-parameter", draws=120, **POINT)
-    monkeypatch.undo()
-    group = sample_study(study, "order-parameter", draws=120, **POINT)
-    value, error = sampled_log_evidence(open_samples(study, group))
-    leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
-    assert 0 < error < 1
-    assert abs(value - leading) < 3, "the saddle is off by some nats"
-    # it does not count for more draws, until they are complete
-    monkeypatch.setattr(SampleStore, "write_evidence", fail)
-    with pytest.raises(Killed):
-        sample_study(study, "order-parameter", draws=130, **POINT)
-    monkeypatch.undo()
-    assert np.isnan(sampled_log_evidence(open_samples(study, group))).all()
-    sample_study(study, "order-parameter", draws=130, **POINT)
-    again = sampled_log_evidence(open_samples(study, group))
-    assert again != (value, error)
-    assert abs(again[0] - value) < 4 * error
-
-
 def test_target_ess_stops_and_a_larger_one_goes_on(study):
     seen = []
     group = sample_study(study, "order-parameter", target_ess=60, report=seen.append, **POINT)
-    first = open_samples(study, group)["posterior"].sizes["draw"]
+    first = open_run(study, group)["posterior"].sizes["draw"]
     assert seen[-1].doing.endswith("complete")
     assert seen[-1].numbers["min ESS"] >= 60
     assert first >= 100, "few draws cannot tell their effective sample size"
     assert seen[0].total is None, "nothing tells yet how many draws it takes"
     assert all(progress.total is None or progress.total < 10_000 for progress in seen)
     sample_study(study, "order-parameter", target_ess=1e9, draws=first + 30, **POINT)
-    assert open_samples(study, group)["posterior"].sizes["draw"] == first + 30
+    assert open_run(study, group)["posterior"].sizes["draw"] == first + 30
 
 
 @pytest.mark.parametrize(
@@ -328,7 +312,7 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
     kept = json.loads(capsys.readouterr().out)
     entries, scores = kept["tables"]
     assert are_documented(kept["tables"])
-    run = open_samples(study, "samples/order-parameter/seed-0_T-0.01_N-10")
+    run = open_run(study, "samples/order-parameter/seed-0_T-0.01_N-10")
     mean = run["posterior"]["order_parameter"].mean(("chain", "draw")).values
     first = entries["rows"][0]
     assert (first["sampler"], first["width"], first["entry"]) == ("order-parameter", 10, "1-1, 1-1")
@@ -396,7 +380,7 @@ def test_several_outputs_and_test_sets_of_unequal_length(
     run_study(Study(task(), [4, 10], [0.1]), path)
     plugins = Plugins(tasks={"cycle": task}, samplers=load_plugins().samplers)
     group = sample_study(path, sampler, draws=40, plugins=plugins, **POINT | {"chains": chains})
-    run = open_samples(path, group)
+    run = open_run(path, group)
     few = sampler == "order-parameter"
     assert ("unconstrained_posterior" in run) == few, "only models of few dimensions keep those"
     assert few or np.isnan(sampled_log_evidence(run)).all()

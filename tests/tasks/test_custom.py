@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 import pathkernel_core as pk
 from pathkernel_core.backend import to_host
 from pathkernel_core.testing import TaskContract
-from pathkernel_datasets import pieces
+from pathkernel_datasets import sums
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.store import open_store
@@ -150,7 +150,7 @@ def many(monkeypatch):
         monkeypatch.setattr(module, "HELD", 30)
     monkeypatch.setattr(custom, "_BLOCK", 8)
     monkeypatch.setattr(custom, "_SHOWN", 10)
-    monkeypatch.setattr(pieces, "_BLOCKS_OF_PART", 2)
+    monkeypatch.setattr(sums, "_BLOCKS_OF_PART", 2)
     generator = np.random.default_rng(3)
     inputs = generator.normal(size=(MANY, M, WIDTH))
     test = generator.normal(size=(TESTS, M, WIDTH))
@@ -206,11 +206,11 @@ def test_workers_sum_the_same_once(tmp_path, data, heads, many, monkeypatch):
     with ThreadPoolExecutor(2) as executor:
         together = run_study(study, tmp_path / "both.zarr", analyses=(), executor=executor)
     xr.testing.assert_identical(alone.drop_attrs(), together.drop_attrs())
-    files = [(tmp_path / f"{name}-statistics").glob("[!.]*") for name in ("alone", "both")]
+    files = [(tmp_path / f"{name}.zarr.pieces").rglob("*.npz") for name in ("alone", "both")]
     (one,), (other,) = map(list, files)
     assert one.read_bytes() == other.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(pieces.Drawn, "sum_part", None)  # a wider grid takes what is summed
+        patch.setattr(sums, "sum_part", None)  # a wider grid takes what is summed
         wider = study.on_grid({"width": (10, 30)})
         assert run_study(wider, tmp_path / "alone.zarr").action.notnull().all()
     held = StoredStudy(tmp_path / "alone.zarr")

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from pathkernel_core import QueryKey, order_parameter_from_weights
-from pathkernel_datasets.atomic import remove_left_over
+from pathkernel_datasets.atomic import remove_leftovers
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.heads_file import read_heads, save_heads
@@ -176,7 +176,7 @@ def test_a_write_that_fails_leaves_the_older_file(path, checkpoint, monkeypatch,
 def test_what_a_kill_leaves_is_removed(path):
     (path.parent / ".network.safetensors.a.partial").touch()
     (path.parent / ".pruned.safetensors.a.partial").touch()  # what another command is writing
-    remove_left_over(path)
+    remove_leftovers(path)
     names = {file.name for file in path.parent.iterdir()}
     assert names == {path.name, ".pruned.safetensors.a.partial"}
 

@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.draws import order_parameter_draws
-from pathkernel_datasets.metadata import consolidate, index_group
 from pathkernel_datasets.point import Point
+from pathkernel_datasets.publishing import consolidate, publish_groups
 from pathkernel_datasets.store import StoreError
 from pathkernel_trained.theory_scores import (
     sampled_scores,
@@ -148,10 +147,10 @@ def write_draws(store, sampler, at, draws, network=NETWORK):
     """Draws in a store, as ``pathkernel sample`` lays them out."""
     group = f"samples/{sampler}/{at}"
     dataset = xr.Dataset({"order_parameter": posterior(draws, network)})
-    dataset.to_zarr(store, group=f"{group}/posterior", mode="a", consolidated=False)
+    run = xr.DataTree.from_dict({"posterior": dataset})
     point = {"seed": at.seed, "temperature": at.temperature, "width": at.width}
-    zarr.open_group(store, path=group).attrs["settings"] = json.dumps(point)
-    index_group(store, "samples", (store / "samples").rglob("zarr.json"))
+    run.attrs["settings"] = json.dumps(point)
+    publish_groups(store, {group: run})
 
 
 def test_draws_of_a_store(tmp_path):

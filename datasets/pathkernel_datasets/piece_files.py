@@ -1,0 +1,205 @@
+"""Pieces of a study: their keys, and their files, each there and whole or not there.
+
+The pieces of ``study.zarr`` lie in the folder ``study.zarr.pieces`` beside it until they are
+published: in ``study`` those of the study itself, and in a folder of its own those of every result
+that is being computed. A file holds a labelled dataset in NumPy's format npz, without pickled
+objects, and behind it the SHA-256 of all that. Two processes that write the same piece do no harm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import itertools
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.errors import StoreWarning
+from pathkernel_datasets.point import decimal
+from pathkernel_datasets.schema import POINT
+from pathkernel_datasets.swept import words_of
+
+_SUFFIX = ".npz"
+_STRUCTURE = "structure"  # member of the file that names dimensions and attributes, as JSON
+_DIGEST = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Key of a piece of a study.
+
+    Attributes
+    ----------
+    swept : str or None
+        Option of which the study has several values, and
+    value
+        the one of the piece.
+    seed : int
+    width : float or None
+        None for the data and the Gaussian process limits.
+    """
+
+    swept: str | None
+    value: Any
+    seed: int
+    width: float | None
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """Where the piece lies in the grid."""
+        value = {} if self.swept is None else {self.swept: self.value}
+        return value | {"seed": self.seed} | ({} if self.width is None else {"width": self.width})
+
+    @property
+    def data(self) -> Piece:
+        """Piece of the same data that no width enters."""
+        return dataclasses.replace(self, width=None)
+
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        parts = [f"{key}-{value}" for key, value in self.data.labels.items()]
+        return "_".join(parts if self.width is None else [*parts, f"N-{decimal(self.width)}"])
+
+    def __str__(self) -> str:
+        """The piece as a reader would write it."""
+        words = [words_of(key, value) for key, value in self.data.labels.items()]
+        return ", ".join([*words, "GP limit" if self.width is None else f"N = {self.width:g}"])
+
+
+def pieces_of(grid: Mapping[str, Sequence[Any]], part: tuple[int, int] = (1, 1)) -> list[Piece]:
+    """Pieces of a part of a study, such as (1, 3): next to one another, so of few seeds.
+
+    Every part has as many as the others, and always the same ones.
+
+    Parameters
+    ----------
+    grid : mapping
+        Of the study, see :attr:`pathkernel_datasets.study.Study.grid`.
+    part : tuple of int
+    """
+    swept = next((name for name in grid if name not in POINT), None)
+    values = [None] if swept is None else grid[swept]
+    keys = itertools.product(values, grid["seed"], (None, *grid["width"]))
+    pieces = [Piece(swept, *key) for key in keys]
+    first, last = (len(pieces) * number // part[1] for number in (part[0] - 1, part[0]))
+    return pieces[first:last]
+
+
+def pieces_folder(store: Path) -> Path:
+    """Folder of all pieces of a store."""
+    store = store.resolve()
+    return store.with_name(f"{store.name}.pieces")
+
+
+class PieceFiles:
+    """Pieces of a study or of one of its results.
+
+    Parameters
+    ----------
+    store : Path
+        Store that the pieces will be published in.
+    kind : str
+        ``"study"``, ``"sums"`` over training examples, ``"results"`` or ``"draws"``.
+    """
+
+    def __init__(self, store: Path, kind: str):
+        self.root = pieces_folder(store)
+        self.folder = self.root / kind
+
+    def __contains__(self, name: str) -> bool:
+        return self._file(name).exists()
+
+    def written(self, name: str) -> int | None:
+        """When a piece was written, by the clock of its file system; None if it is missing."""
+        try:
+            return self._file(name).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def names(self) -> list[str]:
+        """Names of all pieces, also of those in folders inside."""
+        files = (file.relative_to(self.folder) for file in self.folder.rglob(f"*{_SUFFIX}"))
+        return sorted(file.as_posix().removesuffix(_SUFFIX) for file in files)
+
+    def write(self, name: str, data: xr.Dataset | xr.DataTree, core: str) -> None:
+        """Write a piece whole, of a study with that core; an older one is replaced."""
+        tree = data if isinstance(data, xr.DataTree) else xr.DataTree(data)
+        nodes = {node.path: node.to_dataset(inherit=False) for node in tree.subtree}
+        described = {path: node.to_dict(data=False) for path, node in nodes.items()}
+        arrays: dict[str, Any] = {
+            f"{path}:{key}": _plain(node[key].values)
+            for path, node in nodes.items()
+            for key in node.variables
+        }
+        structure = json.dumps({"core": core, "nodes": described}).encode()
+        arrays[_STRUCTURE] = np.frombuffer(structure, dtype=np.uint8)
+        file = self._file(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file, several_writers=True) as partial, open(partial, "wb+") as stream:
+            np.savez(stream, **arrays)
+            stream.seek(0)
+            digest = hashlib.file_digest(stream, "sha256").digest()
+            stream.write(digest)
+
+    def read(self, name: str, core: str) -> xr.Dataset | None:
+        """A piece; None if it is missing, of another study or damaged, which a warning says."""
+        tree = self.read_tree(name, core)
+        return None if tree is None else tree.to_dataset()
+
+    def read_tree(self, name: str, core: str) -> xr.DataTree | None:
+        """A piece of several datasets; None as for :meth:`read`."""
+        file = self._file(name)
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
+            warnings.warn(
+                f"the piece {file.relative_to(self.root.parent)} is damaged; it is computed again",
+                StoreWarning,
+                stacklevel=3,
+            )
+            file.unlink(missing_ok=True)
+            return None
+        with np.load(io.BytesIO(content[:-_DIGEST]), allow_pickle=False) as members:
+            structure = json.loads(members[_STRUCTURE].tobytes())
+            if structure["core"] != core:
+                return None
+            for path, node in structure["nodes"].items():
+                for part in ("coords", "data_vars"):
+                    for key, variable in node[part].items():
+                        variable["data"] = members[f"{path}:{key}"]
+        nodes = {path: xr.Dataset.from_dict(node) for path, node in structure["nodes"].items()}
+        return xr.DataTree.from_dict(nodes)
+
+    def remove(self, names: Iterable[str] | None = None) -> None:
+        """Remove pieces, all by default, and folders in which no other is left."""
+        if names is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        for name in names or ():
+            self._file(name).unlink(missing_ok=True)
+        inside = (folder for folder in self.folder.rglob("*") if folder.is_dir())
+        for folder in (*sorted(inside, reverse=True), self.folder, self.root):
+            with suppress(OSError):  # other pieces are there
+                os.rmdir(folder)
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}{_SUFFIX}"
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Array that NumPy saves without pickling: text of fixed length."""
+    return np.array(values.tolist(), dtype="U") if values.dtype.kind in "TO" else values

@@ -1,0 +1,96 @@
+"""Sums over examples in blocks: the same whoever computes them, however often they are stopped."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pathkernel_core.statistics import SufficientStatistics
+from pathkernel_datasets.array_libraries import array_library
+from pathkernel_datasets.errors import StoreWarning, TaskError
+from pathkernel_datasets.piece_files import PieceFiles, pieces_folder
+from pathkernel_datasets.sums import sum_examples, sum_part
+
+NUMPY = array_library("numpy", "float64")
+
+
+def block(number, library):
+    generator = np.random.default_rng(number)
+    return generator.normal(size=(5, 2, 3)), generator.normal(size=5)
+
+
+def data(blocks, drawn=None, stop=None):
+    """Data of so many blocks, which notes those that are drawn."""
+
+    def tell(number, library):
+        if number == stop:
+            raise KeyboardInterrupt
+        if drawn is not None:
+            drawn.append(number)
+        return block(number, library)
+
+    return SimpleNamespace(n_examples=5 * blocks, n_blocks=blocks, block=tell)
+
+
+def total(folder, data, report=lambda progress: None):
+    return sum_examples("seed-0", "core", files(folder), data, NUMPY, report)
+
+
+def files(folder):
+    return PieceFiles(folder / "study.zarr", "sums")
+
+
+@pytest.mark.parametrize("blocks", [1, 16, 17, 100])
+def test_the_sum_of_all_blocks(tmp_path, blocks):
+    drawn, told = [], []
+    found = total(tmp_path, data(blocks, drawn), told.append)
+    whole = SufficientStatistics.of_batches(block(number, NUMPY) for number in range(blocks))
+    np.testing.assert_allclose(found.gram, whole.gram, atol=1e-12)
+    np.testing.assert_allclose(found.projections, whole.projections, atol=1e-12)
+    assert (found.n_examples, drawn) == (5 * blocks, list(range(blocks)))
+    assert told[-1].doing.startswith("seed-0: ")
+    again = total(tmp_path, data(blocks, stop=0))
+    np.testing.assert_array_equal(again.gram, found.gram)
+    assert not list(files(tmp_path).folder.glob(".*")), "no lock is left"
+
+
+def test_a_sum_that_was_stopped_resumes_to_the_same_sum(tmp_path):
+    whole, drawn = total(tmp_path / "whole", data(100)), []
+    with pytest.raises(KeyboardInterrupt):
+        total(tmp_path, data(100, drawn, stop=40))
+    found = total(tmp_path, data(100, drawn))
+    assert drawn == [*range(40), *range(32, 100)]
+    np.testing.assert_array_equal(found.gram, whole.gram)
+
+
+def test_parts_that_workers_have_summed_are_taken(tmp_path):
+    for number in range(7):
+        sum_part("seed-0", "core", files(tmp_path), data(100), NUMPY, number)
+    found = total(tmp_path, data(100, stop=0))
+    np.testing.assert_array_equal(found.gram, total(tmp_path / "whole", data(100)).gram)
+
+
+def test_two_processes_that_sum_the_same_draw_it_once(tmp_path):
+    drawn, told = [], []
+    with ThreadPoolExecutor(2) as pool:
+        sums = pool.map(lambda _: total(tmp_path, data(200, drawn), told.append), range(2))
+        first, second = sums
+    np.testing.assert_array_equal(first.gram, second.gram)
+    assert drawn == list(range(200))
+
+
+def test_a_damaged_sum_is_summed_again(tmp_path):
+    found = total(tmp_path, data(20))
+    file = pieces_folder(tmp_path / "study.zarr") / "sums" / "seed-0.npz"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(StoreWarning, match=r"seed-0\.npz is damaged; it is computed again"):
+        again = total(tmp_path, data(20))
+    np.testing.assert_array_equal(again.gram, found.gram)
+
+
+def test_blocks_that_hold_another_number_of_examples_are_refused(tmp_path):
+    wrong = data(20)
+    wrong.n_examples = 99
+    with pytest.raises(TaskError, match="hold 100 examples instead of 99"):
+        total(tmp_path, wrong)
