@@ -13,8 +13,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.choice import choose
-from pathkernel_datasets.choices import choices_of
-from pathkernel_datasets.measures import Measure, measures_of
+from pathkernel_datasets.measures import Measure, choices_of, measures_of
 from pathkernel_datasets.stored import StoredStudy
 
 CHOSEN = ("test", "validation", "leave-one-out", "evidence", "next-evidence")

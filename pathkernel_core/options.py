@@ -105,5 +105,5 @@ def check_options(configured: Any) -> None:
     """
     for entry in fields(configured):
         least, value = entry.metadata.get("least"), getattr(configured, entry.name)
-        if least is not None and value is not None and value < least:
+        if least is not None and value is not None and not value >= least:  # NaN is neither
             raise ValueError(f"{entry.name} must be at least {least}, but is {value!r}")

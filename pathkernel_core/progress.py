@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -21,15 +20,12 @@ class Progress:
         What happens now.
     numbers : mapping of str to float
         Numbers to watch by their names, such as a loss; those that are NaN are not known yet.
-    expected : float
-        Seconds that the steps left will take by what is known before any is done; NaN if nothing.
     """
 
     done: int
     total: int | None
     doing: str
     numbers: Mapping[str, float] = field(default_factory=dict)
-    expected: float = math.nan
 
 
 Report = Callable[[Progress], None]

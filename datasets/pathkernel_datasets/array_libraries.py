@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,8 @@ class MissingLibraryError(PathkernelError, ImportError):
 
 @dataclass(frozen=True)
 class ArrayLibrary:
-    """An array library with the precision and device to compute in.
+    """A device, in the words of an array library, and a function that puts NumPy arrays on it."""
 
-    Attributes
-    ----------
-    name, dtype : str
-    device : str
-        Device that arrays are put on, in the library's words.
-    asarray : callable
-        NumPy array → array of the library.
-    """
-
-    name: str
-    dtype: str
     device: str
     asarray: Callable[[np.ndarray], Any]
 
@@ -63,17 +53,14 @@ def array_library(name: str, dtype: str = "float64") -> ArrayLibrary:
             f'with: pip install "pathkernel[{EXTRAS[name]}]"'
             + (" (or cupy-cuda13x, for CUDA 13)" if name == "cupy" else "")
         ) from None
-    if name == "numpy":
-        return ArrayLibrary(name, dtype, "cpu", lambda array: np.asarray(array, dtype=dtype))
+    asarray = partial(module.asarray, dtype=getattr(module, dtype))
+    device = "cpu"
     if name == "torch":
         device = "cuda" if module.cuda.is_available() else "cpu"
-        kind = getattr(module, dtype)
-        return ArrayLibrary(
-            name, dtype, device, lambda array: module.asarray(array, dtype=kind, device=device)
-        )
-    if name == "jax":
+        asarray = partial(asarray, device=device)
+    elif name == "jax":
         device = str(importlib.import_module("jax").devices()[0])
-    else:
+    elif name == "cupy":
         properties = module.cuda.runtime.getDeviceProperties(module.cuda.Device().id)
         device = properties["name"].decode()
-    return ArrayLibrary(name, dtype, device, lambda array: module.asarray(array, dtype=dtype))
+    return ArrayLibrary(device, asarray)

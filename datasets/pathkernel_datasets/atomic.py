@@ -1,7 +1,4 @@
-"""Files and folders that come into their places whole or not at all.
-
-A path may be a symbolic link: its target is written, which need not exist yet.
-"""
+"""Files and folders that are moved into place whole; links are followed."""
 
 from __future__ import annotations
 
@@ -24,9 +21,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
 @contextmanager
 def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iterator[Path]:
-    """Give a file to write, which takes the place of ``path`` at the end.
-
-    It is on the disk before it is moved. If anything is raised, an older file is left as it was.
+    """Give a file to write, which replaces ``path`` at the end, or nothing if an error is raised.
 
     Parameters
     ----------
@@ -35,7 +30,7 @@ def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iter
         Other processes may write the same file at the same time. Otherwise the leftovers of a
         killed process are removed first.
     """
-    path = _real(path)
+    path = Path(os.path.realpath(path))
     if not several_writers:
         remove_leftovers(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
@@ -53,19 +48,20 @@ def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iter
 
 @contextmanager
 def replacing_folder(path: str | os.PathLike) -> Iterator[Path]:
-    """Give a folder to fill beside ``path``, which takes its place at the end.
+    """Give a folder to fill, which replaces ``path`` at the end, or nothing if an error is raised.
 
     On Linux the path always holds the old folder or the new one. Systems and file systems that
     cannot exchange two folders in one step need two renames; a process that is killed between them
     leaves the old folder aside, and :func:`remove_leftovers` puts it back.
     """
-    path = _real(path)
+    path = Path(os.path.realpath(path))
     remove_leftovers(path)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
     try:
         yield partial
         partial.chmod(0o755)
-        _sync_folder(partial)
+        if hasattr(os, "sync"):  # not on Windows
+            os.sync()
         if not path.exists():
             os.rename(partial, path)
         elif not _exchange(partial, path):
@@ -93,39 +89,18 @@ def _exchange(first: Path, second: Path) -> bool:
     return rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
 
 
-def has_leftovers(path: str | os.PathLike) -> bool:
-    """Whether a process that writes ``path``, or was killed while it did, has left anything."""
-    return bool(_leftovers(_real(path)))
-
-
-def _leftovers(path: Path) -> list[Path]:
-    """Files and folders that are being written for a path, those that it held first."""
-    shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
-    found = [entry for entry in path.parent.glob(".*") if shape.fullmatch(entry.name)]
-    return sorted(found, reverse=True)
-
-
 def remove_leftovers(path: str | os.PathLike) -> None:
     """Remove files and folders that a killed process was about to move to ``path``.
 
     A folder that it had moved away from there, with no other in its place yet, is put back.
     """
-    path = _real(path)
-    for entry in _leftovers(path):
+    path = Path(os.path.realpath(path))
+    shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
+    leftovers = [entry for entry in path.parent.glob(".*") if shape.fullmatch(entry.name)]
+    for entry in sorted(leftovers, reverse=True):  # old folders first
         if entry.name.endswith(_OLD) and not path.exists():
             os.rename(entry, path)
         elif entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
-
-
-def _real(path: str | os.PathLike) -> Path:
-    """Target of a path, through links, also through those whose target does not exist yet."""
-    return Path(os.path.realpath(path))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Wait until all files of a folder are on the disk."""
-    if hasattr(os, "sync"):  # not on Windows
-        os.sync()

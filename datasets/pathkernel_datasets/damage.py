@@ -1,15 +1,16 @@
-"""Reading all of a store, to find what is damaged and to take what is not.
+"""Damage to a store: naming it, and reading around it.
 
-Every chunk is written and has a checksum, which Zarr compares when it reads. The metadata of an
-array lie in its own file and, consolidated, in that of the store.
+Every chunk is written, and Zarr compares its checksum when it reads. The metadata of an array are
+in its own file and, consolidated, in that of the store.
 """
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,218 +18,219 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr
-from zarr.storage import LocalStore, StorePath
 
-from pathkernel_datasets.labelling import attributes_digest
-from pathkernel_datasets.piece_files import Piece
-from pathkernel_datasets.study import core_of, grid_of
+from pathkernel_datasets.checksums import group_checksum, piece_checksum
+from pathkernel_datasets.identity import core_of, grid_of
+from pathkernel_datasets.pieces import Piece, pieces_of
 from pathkernel_datasets.template import IDENTITY_COPY
-
-Chunks = dict[tuple[int, ...], str]
 
 METADATA = "zarr.json"
 _INDEX = "consolidated_metadata"
+_LARGEST_IN_MEMORY = 2**27  # bytes of an array
 
 
-@dataclass
-class Scan:
-    """What a store holds, and what of it is damaged.
+@dataclass(frozen=True)
+class StoredArray:
+    """An array of a store with its dimensions and attributes; a small one is in memory."""
 
-    Attributes
+    dims: tuple[str, ...]
+    values: Any
+    attributes: dict[str, Any]
+
+    @classmethod
+    def of(cls, array: zarr.Array) -> StoredArray:
+        """Read an array, as far as it can be."""
+        values: Any = array
+        if array.nbytes <= _LARGEST_IN_MEMORY:
+            with suppress(Exception):  # whatever the decoder of a damaged file raises
+                values = np.asarray(array[...])
+        return cls(tuple(array.metadata.dimension_names or ()), values, dict(array.attrs))
+
+
+class Published:
+    """The study that a store holds, piece by piece, whatever of it is damaged.
+
+    Parameters
     ----------
-    attributes : mapping
-        Of the study; of a damaged store its identity at most.
-    arrays : mapping of str to zarr.Array
-        Those that can be opened, by their paths inside the store.
-    metadata : mapping of str to str
-        Array or group, ``""`` for the store itself → what is wrong with its metadata.
-    chunks : mapping of str to mapping of tuple to str
-        Array → index of a chunk → what is wrong with it.
-    results : set of str
-        Groups of results.
+    path : Path
+        Store, which need not exist.
     """
 
-    attributes: dict[str, Any] = field(default_factory=dict)
-    arrays: dict[str, zarr.Array] = field(default_factory=dict)
-    metadata: dict[str, str] = field(default_factory=dict)
-    chunks: dict[str, Chunks] = field(default_factory=dict)
-    results: set[str] = field(default_factory=set)
+    def __init__(self, path: Path):
+        self._path = path
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the study; of a damaged store its identity at most."""
+        attributes = _metadata(self._path).get("attributes", {})
+        for array in (arrays.get(IDENTITY_COPY) for arrays in self._views()):
+            if _is_json(attributes.get("study")):
+                break
+            attributes = {} if array is None else {"study": array.attributes.get("study")}
+        return attributes if _is_json(attributes.get("study")) else {}
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
         """Identity of the study; None if it is lost."""
-        with suppress(KeyError, TypeError, ValueError):
-            return json.loads(self.attributes["study"])
+        return json.loads(self.attributes["study"]) if self.attributes else None
+
+    def read(self, piece: Piece, core: str) -> xr.Dataset | None:
+        """A piece at the temperatures of the grid; None if it is damaged or of another study."""
+        position = self._position(piece, core)
+        if position is None:
+            return None
+        for arrays in self._views():
+            with suppress(Exception):  # whatever the decoder of a damaged file raises
+                variables = {
+                    name: _part(array, position)
+                    for name, array in arrays.items()
+                    if "seed" in array.dims and name not in array.dims
+                    if ("width" in array.dims) == (piece.width is not None)
+                }
+                name, checksum = piece_checksum({key: part[1] for key, part in variables.items()})
+                if variables.pop(name)[1] == checksum:
+                    return xr.Dataset(variables, {"temperature": self._grid["temperature"]})
         return None
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Result, ``"study"`` for the study itself, and what is damaged of it, in words."""
-        for name, fault in self.metadata.items():
-            yield self._owner(name), f"{name or METADATA}: {fault}"
-        for name, chunks in self.chunks.items():
-            for index, fault in chunks.items():
-                place = "/".join(map(str, index)) or "0"
-                yield self._owner(name), f"{name}, chunk {place} {fault}"
-
-    def is_damaged(self, group: str) -> bool:
-        """Whether anything of a result, or of a part of one, is damaged."""
-        return any(_is_inside(name, group) for name in (*self.metadata, *self.chunks))
-
-    def holds(self, piece: Piece, core: str) -> bool:
-        """Whether the store has a piece whole, of a study with such a core."""
-        place = self._place(piece, core)
-        if place is None:
-            return False
-        for name in self._variables(piece):
-            array = self.arrays.get(name)
-            if array is None:
-                return False
-            for index in self.chunks.get(name, ()):
-                chunks = zip(self._dims(name), index, array.chunks)
-                if all(place.get(dim, i * size) // size == i for dim, i, size in chunks):
-                    return False
-        return True
-
-    def read(self, piece: Piece, core: str) -> xr.Dataset:
-        """Values of a piece that the store holds, at the temperatures of its grid."""
-        place, found = self._place(piece, core) or {}, {}
-        for name in self._variables(piece):
-            dims = self._dims(name)
-            values = self.arrays[name][tuple(place.get(dim, slice(None)) for dim in dims)]
-            found[name] = ([dim for dim in dims if dim not in place], values)
-        return xr.Dataset(found, {"temperature": self.temperatures})
+    def core(self, piece: Piece) -> str:
+        """All that determines a piece besides its key."""
+        return core_of(self.identity or {}, piece.swept, piece.value)
 
     @property
-    def temperatures(self) -> list[float]:
-        """Temperatures of the grid."""
-        return [] if self.identity is None else self.identity["temperatures"]
+    def _grid(self) -> dict[str, list]:
+        return grid_of(self.identity or {})
 
-    def _place(self, piece: Piece, core: str) -> dict[str, int] | None:
+    def _position(self, piece: Piece, core: str) -> dict[str, int] | None:
         """Index of a piece along the grid; None if the grid lacks it or the study is another."""
-        if self.identity is None:
+        if self.identity is None or core_of(self.identity, piece.swept, piece.value) != core:
             return None
-        grid = grid_of(self.identity)
-        single = piece.swept is not None and piece.swept not in grid
-        if single and self.identity["options"].get(piece.swept) != piece.value:
+        grid = self._grid
+        if piece.swept is not None and piece.swept not in grid:  # the store has one value of it
+            grid[piece.swept] = [self.identity["options"].get(piece.swept)]
+        if any(label not in grid[dim] for dim, label in piece.labels.items()):
             return None
-        place = {dim: label for dim, label in piece.labels.items() if dim in grid}
-        if any(label not in grid[dim] for dim, label in place.items()):
-            return None
-        if core_of(self.identity, piece.swept, piece.value) != core:
-            return None
-        return {dim: grid[dim].index(label) for dim, label in place.items()}
+        return {dim: grid[dim].index(label) for dim, label in piece.labels.items()}
 
-    def _variables(self, piece: Piece) -> list[str]:
-        """Variables that a piece has values of."""
-        try:
-            names = json.loads(self.attributes["variable_names"])
-        except (KeyError, TypeError, ValueError):
-            names = [name for name in self.arrays if "/" not in name]
-        return [name for name in names if self._belongs(name, piece)]
+    def _views(self) -> Iterator[dict[str, StoredArray]]:
+        """Arrays by the consolidated metadata, and by those of every array."""
+        yield self._consolidated
+        yield self._separate
 
-    def _belongs(self, name: str, piece: Piece) -> bool:
-        if name not in self.arrays:  # its dimensions are lost
-            return True
-        dims = self._dims(name)
-        of_grid = "seed" in dims and name not in dims
-        return of_grid and ("width" in dims) == (piece.width is not None)
+    @cached_property
+    def _consolidated(self) -> dict[str, StoredArray]:
+        with suppress(Exception):  # whatever the parser of damaged metadata raises
+            group = zarr.open_group(self._path, mode="r")
+            return {name: StoredArray.of(array) for name, array in group.arrays()}
+        return {}
 
-    def _dims(self, name: str) -> tuple[str, ...]:
-        return tuple(map(str, self.arrays[name].metadata.dimension_names or ()))
-
-    def _owner(self, name: str) -> str:
-        top = name.split("/")[0]
-        return top if top in self.results else "study"
+    @cached_property
+    def _separate(self) -> dict[str, StoredArray]:
+        arrays = {}
+        for file in self._path.glob(f"*/{METADATA}"):
+            with suppress(Exception):
+                arrays[file.parent.name] = StoredArray.of(zarr.open_array(file.parent, mode="r"))
+        return arrays
 
 
-def scan(path: Path, *, within: str | None = "") -> Scan:
-    """Read everything that a store holds.
+def _part(array: StoredArray, position: Mapping[str, int]) -> tuple[list[str], np.ndarray]:
+    index = tuple(position.get(dim, slice(None)) for dim in array.dims)
+    return [dim for dim in array.dims if dim not in position], np.asarray(array.values[index])
+
+
+def faults(path: Path, within: str | None = None) -> Iterator[tuple[str, str]]:
+    """Read everything that a store holds, and name what is damaged.
 
     Parameters
     ----------
     path : Path
     within : str, optional
-        Read chunks of this group alone; of nothing if it is None.
+        Read the values of this result, or part of one, alone, besides all metadata.
+
+    Yields
+    ------
+    tuple of str
+        ``"study"``, or the result that is damaged; and a line about the damage.
     """
-    found = Scan()
-    if not path.exists():
-        return found
-    root = _parsed(path / METADATA) or {}
-    try:
-        index = dict(root[_INDEX]["metadata"])
-        found.attributes = dict(root["attributes"])
-    except (KeyError, TypeError, ValueError):
-        index = {}
-    files = {file.parent.relative_to(path).as_posix(): file for file in path.rglob(METADATA)}
-    files.pop(".", None)
-    for name in sorted(index.keys() | files.keys()):
-        copies = [_entry(index.get(name)), _entry(_parsed(files[name]) if name in files else None)]
-        if None in copies:
-            found.metadata[name] = "a copy of its metadata is lost"
-        elif copies[0] != copies[1]:
-            found.metadata[name] = "its metadata differ between their two copies"
-        kinds = [copy.get("node_type") for copy in copies if copy is not None]
-        if "/" not in name and "group" in kinds:
-            found.results.add(name)
-        opened = [_opened(path, name, copy) for copy in copies[: 1 + (name in found.metadata)]]
-        readable = [
-            (damaged_chunks(array) if _is_inside(name, within) else {}, array)
-            for array in opened
-            if array is not None
-        ]
-        if readable:
-            faults, found.arrays[name] = min(readable, key=lambda pair: len(pair[0]))
-            if faults:
-                found.chunks[name] = faults
-        elif "array" in kinds or not kinds:
-            found.metadata[name] = "its metadata cannot be read"
-    checksum = found.attributes.pop("checksum", None)
-    if checksum != attributes_digest(found.attributes):
-        found.metadata[""] = "its attributes are not as they were written"
-        copied = found.arrays.get(IDENTITY_COPY)
-        study = None if copied is None else copied.attrs.get("study")
-        found.attributes = {} if study is None else {"study": study}
-    return found
+    index = _metadata(path).get(_INDEX, {}).get("metadata", {})
+    files = {file.parent.relative_to(path).as_posix() for file in path.rglob(METADATA)}
+    if not index and not files:  # nothing is published
+        return
+    values: dict[str, dict[str, Any]] = defaultdict(dict)  # of groups
+    attributes = {"": _metadata(path).get("attributes", {})}
+    damaged = set()
+    for name in sorted({*index, *files} - {"."}):
+        parent, lines = name.rpartition("/")[0], []
+        separate, consolidated = _metadata(path / name), index.get(name, {})
+        if not separate or not consolidated:
+            lines = [f"{name}: a copy of its metadata is lost"]
+        elif _without_index(separate) != _without_index(consolidated):
+            lines = [f"{name}: its metadata differ between their two copies"]
+        elif separate["node_type"] == "group":
+            attributes[name] = separate["attributes"]
+        elif within is None or is_inside(name, within):
+            array = zarr.open_array(path / name, mode="r")
+            lines = [f"{name}, {line}" for line in _chunk_faults(array)]
+            of_pieces = not parent and "seed" in array.metadata.dimension_names and name != "seed"
+            if not lines and not of_pieces:
+                values[parent][name] = array[...]
+        damaged |= {parent, _owner(path, name)} if lines else set()
+        yield from ((_owner(path, name), line) for line in lines)
+    for name, entries in attributes.items():
+        if "checksum" not in entries and name:  # written by no one: a group of others
+            continue
+        of_group = {key.rpartition("/")[2]: array for key, array in values[name].items()}
+        complete = name not in damaged and (within is None or is_inside(name, within))
+        others = {key: entry for key, entry in entries.items() if key != "checksum"}
+        if complete and group_checksum(others, of_group) != entries.get("checksum"):
+            damaged.add(_owner(path, name))
+            yield _owner(path, name), f"{name or METADATA}: it is not as it was written"
+    if within is None and "study" not in damaged:
+        published = Published(path)
+        for piece in pieces_of(grid_of(published.identity or {})):
+            if published.read(piece, published.core(piece)) is None:
+                yield "study", f"{piece}: its values are not as they were written"
 
 
-def _is_inside(name: str, group: str | None) -> bool:
-    return group is not None and (not group or f"{name}/".startswith(f"{group}/"))
-
-
-def damaged_chunks(array: zarr.Array) -> Chunks:
-    """Indices of chunks that are missing or cannot be read, and which of the two."""
-    found: Chunks = {}
+def _chunk_faults(array: zarr.Array) -> Iterator[str]:
+    with suppress(Exception):  # whatever the decoder of a damaged file raises
+        if array.nbytes <= _LARGEST_IN_MEMORY and array.nchunks_initialized == array.nchunks:
+            _ = array[...]
+            return
     folder = Path(array.store.root) / array.path  # type: ignore[attr-defined]
     for index in np.ndindex(*array.cdata_shape):
+        chunk = f"chunk {'/'.join(map(str, index)) or 0}"
         if not (folder / array.metadata.encode_chunk_key(index)).exists():
-            found[index] = "is missing"
+            yield f"{chunk} is missing"
             continue
         try:
             _ = array.blocks[index] if index else array[()]
-        except Exception as error:  # whatever the decoder of a damaged file raises
-            found[index] = f"cannot be read ({error})"
-    return found
+        except Exception as error:
+            yield f"{chunk} cannot be read ({error})"
 
 
-def _parsed(file: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
+def is_inside(name: str, group: str) -> bool:
+    """Whether an array or group is a group or inside of it."""
+    return f"{name}/".startswith(f"{group}/")
 
 
-def _entry(metadata: Any) -> dict[str, Any] | None:
-    """Metadata of an array or group without those that are consolidated in it."""
-    if not isinstance(metadata, Mapping):
-        return None
-    return {key: value for key, value in metadata.items() if key != _INDEX}
+def _owner(path: Path, name: str) -> str:
+    group = name.partition("/")[0]
+    return group if any((path / group).glob(f"*/{METADATA}")) and group else "study"
 
 
-def _opened(path: Path, name: str, metadata: dict[str, Any] | None) -> zarr.Array | None:
-    if metadata is None or metadata.get("node_type") != "array":
-        return None
-    try:
-        return zarr.Array.from_dict(StorePath(LocalStore(path, read_only=True), name), metadata)
-    except Exception:  # whatever the parser of damaged metadata raises
-        return None
+def _metadata(folder: Path) -> dict[str, Any]:
+    """Metadata of an array or group by its own file; empty if that is missing or damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads((folder / METADATA).read_bytes())
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _without_index(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: entry for key, entry in metadata.items() if key != _INDEX}
+
+
+def _is_json(text: Any) -> bool:
+    with suppress(TypeError, ValueError):
+        return isinstance(json.loads(text), dict)
+    return False

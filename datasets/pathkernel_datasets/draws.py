@@ -7,19 +7,16 @@ While a run goes on its last draws are pieces beside the store, in blocks one af
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import xarray as xr
 import zarr
 
 from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.piece_files import PieceFiles
+from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import check_store
-from pathkernel_datasets.study import core_of
+from pathkernel_datasets.stored import StoredStudy
 
 SAMPLES = "samples"
 """Group of a store that holds all draws."""
@@ -27,23 +24,19 @@ SAMPLES = "samples"
 _SAMPLERS = ("order-parameter", "collapsed", "weights")  # by how well they mix
 
 
-def draw_files(path: str | os.PathLike) -> PieceFiles:
-    """Blocks of draws that are not published, each named by its group and its first draw."""
-    return PieceFiles(Path(path), "draws")
-
-
-def runs(path: str | os.PathLike) -> list[str]:
+def runs(study: StoredStudy) -> list[str]:
     """Groups of all runs of draws, in alphabetic order; also of those that go on."""
-    if not Path(path).exists():  # nothing is published yet
+    if not study.path.exists():  # nothing is published yet
         return []
-    found = {name.rpartition("/")[0] for name in draw_files(path).names()}
-    samples = zarr.open_group(path, mode="r").get(SAMPLES)
-    for sampler, group in () if samples is None else samples.groups():
-        found |= {f"{SAMPLES}/{sampler}/{name}" for name in group.group_keys()}
-    return sorted(found)
+    blocks = (name.removeprefix(study.prefix) for name in PieceFiles(study.path, "draws").names())
+    groups = {name.rpartition("/")[0] for name in blocks if name.startswith(f"{SAMPLES}/")}
+    if (study.folder / SAMPLES).exists():
+        for sampler, group in zarr.open_group(study.folder / SAMPLES, mode="r").groups():
+            groups |= {f"{SAMPLES}/{sampler}/{name}" for name in group.group_keys()}
+    return sorted(groups)
 
 
-def open_run(path: str | os.PathLike, group: str) -> xr.DataTree:
+def open_run(study: StoredStudy, group: str) -> xr.DataTree:
     """Open one run as ArviZ takes it: lazily, or in memory if it goes on.
 
     Raises
@@ -51,30 +44,27 @@ def open_run(path: str | os.PathLike, group: str) -> xr.DataTree:
     StoreError
         If the store holds no such run.
     """
-    if group not in (every := runs(path)):
+    groups = runs(study)
+    if group not in groups:
         raise StoreError(
-            f"{path} holds no draws in {group!r}; it has {', '.join(every) or 'none'}. "
+            f"{study.path} holds no draws in {group!r}; it has {', '.join(groups) or 'none'}. "
             "Draw some with: pathkernel sample"
         )
-    published = None
-    if (Path(path) / group).exists():
-        published = xr.open_datatree(path, group=group, engine="zarr", chunks=None)
+    published = study.result(group) if study.holds(group) else None
     parts = [] if published is None else [published]
-    if draw_files(path).folder.exists():
-        parts += unpublished_blocks(path, group, published, core_of(check_store(Path(path))))
-    return joined(parts)
+    return joined(parts + unpublished_blocks(study, group, published))
 
 
 def unpublished_blocks(
-    path: str | os.PathLike, group: str, published: xr.DataTree | None, core: str
+    study: StoredStudy, group: str, published: xr.DataTree | None
 ) -> list[xr.DataTree]:
     """Blocks of a run that follow one another after its published draws."""
-    files, found = draw_files(path), []
-    done = 0 if published is None else published["posterior"].sizes["draw"]
-    while (block := files.read_tree(f"{group}/{done}", core)) is not None:
-        found.append(block)
-        done += block["posterior"].sizes["draw"]
-    return found
+    files, blocks = PieceFiles(study.path, "draws"), []
+    count = 0 if published is None else published["posterior"].sizes["draw"]
+    while (block := files.read(f"{study.prefix}{group}/{count}", study.core)) is not None:
+        blocks.append(block)
+        count += block["posterior"].sizes["draw"]
+    return blocks
 
 
 def joined(parts: list[xr.DataTree]) -> xr.DataTree:
@@ -105,30 +95,25 @@ def point_of(run: Any) -> Point:
     return Point(*(settings[name] for name in ("width", "temperature", "seed")))
 
 
-def order_parameter_draws(store: str | os.PathLike) -> dict[Point, xr.DataArray]:
+def order_parameter_draws(study: StoredStudy) -> dict[Point, xr.DataArray]:
     """Draws of U at every point that has any, opened lazily; also while a run goes on.
 
     Of several samplers at a point, the one with most draws is taken; of those with equally many,
     the one that mixes best.
-
-    Parameters
-    ----------
-    store : path
-        Result store.
 
     Returns
     -------
     dict of Point to xarray.DataArray, dims (chain, draw, path, path_dual)
         In order of seeds, temperatures and widths. Paths are labelled as the study's are.
     """
-    found: dict[Point, xr.DataArray] = {}
-    for group in _by_sampler(runs(store)):
-        run = open_run(store, group)
+    draws_at: dict[Point, xr.DataArray] = {}
+    for group in _by_sampler(runs(study)):
+        run = open_run(study, group)
         point, draws = point_of(run), run["posterior"]["order_parameter"]
-        if _count(draws) > (_count(found[point]) if point in found else 0):
-            found[point] = draws
-    order = sorted(found, key=lambda point: (point.seed, point.temperature, point.width))
-    return {point: found[point] for point in order}
+        if _count(draws) > (_count(draws_at[point]) if point in draws_at else 0):
+            draws_at[point] = draws
+    order = sorted(draws_at, key=lambda point: (point.seed, point.temperature, point.width))
+    return {point: draws_at[point] for point in order}
 
 
 def _by_sampler(groups: Iterable[str]) -> list[str]:

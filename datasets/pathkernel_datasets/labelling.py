@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,26 +21,15 @@ def labelled(
 ) -> xr.Dataset:
     """Dataset of arrays that are described beforehand.
 
-    Parameters
-    ----------
-    values : mapping of str to array
-        By the names of the variables, axes in the order of their dimensions.
-    variables : iterable of Variable
-        Descriptions, of others too.
-    coordinates : mapping of str to xarray.Variable, optional
-        From :func:`coordinate` or another dataset.
-    attributes : mapping, optional
-        Of the dataset.
+    Values have the names of their variables and axes in the order of their dimensions; there may
+    be descriptions of others, too. Coordinates are from :func:`coordinate` or another dataset.
     """
     described = {variable.name: variable for variable in variables}
-    return xr.Dataset(
-        {
-            name: (described[name].dims, array, variable_attributes(described[name]))
-            for name, array in values.items()
-        },
-        coordinates,
-        attributes,
-    )
+    arrays = {
+        name: (described[name].dims, array, variable_attributes(described[name]))
+        for name, array in values.items()
+    }
+    return xr.Dataset(arrays, coordinates, attributes)
 
 
 def variable_attributes(variable: Variable) -> dict[str, str]:
@@ -61,13 +49,12 @@ def coordinate(
 def coordinate_values(values: Iterable[Any]) -> np.ndarray:
     """Values of a coordinate as they are stored: text as strings of any length."""
     values = list(values)
-    if values and isinstance(values[0], str):
-        return np.array(values, dtype=np.dtypes.StringDType())
-    return np.asarray(values)
+    is_text = values and isinstance(values[0], str)
+    return np.array(values, dtype=np.dtypes.StringDType() if is_text else None)
 
 
 def storable(dataset: xr.Dataset) -> xr.Dataset:
-    """Dataset as stores hold it: what Zarr specifies, and NetCDF can hold too.
+    """Dataset as stores hold it: within the Zarr specification, and within NetCDF.
 
     Text is of any length, an attribute a text, a number or a list of numbers; others become JSON.
     """
@@ -83,9 +70,9 @@ def drawable(dataset: xr.Dataset) -> xr.Dataset:
 def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
     return dataset.assign_coords(
         {
-            name: (held.dims, np.array(held.values.tolist(), dtype=dtype), held.attrs)
-            for name, held in dataset.coords.items()
-            if held.dtype.kind in "TU" and held.dtype.kind != dtype.kind
+            name: (texts.dims, np.array(texts.values.tolist(), dtype=dtype), texts.attrs)
+            for name, texts in dataset.coords.items()
+            if texts.dtype.kind in "TU" and texts.dtype.kind != dtype.kind
         }
     )
 
@@ -93,9 +80,8 @@ def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
 def _plain(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, list) and value and isinstance(value[0], numbers.Real):
-        return value
-    return json.dumps(value) if isinstance(value, (Mapping, list)) else value
+    of_numbers = isinstance(value, list) and value and isinstance(value[0], numbers.Real)
+    return json.dumps(value) if isinstance(value, (Mapping, list)) and not of_numbers else value
 
 
 def json_attribute(attributes: Mapping[str, Any], name: str) -> Any:
@@ -104,19 +90,13 @@ def json_attribute(attributes: Mapping[str, Any], name: str) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def attributes_digest(attributes: Mapping[str, Any]) -> str:
-    """Checksum of a dataset's attributes, but for what xarray writes among them."""
-    attributes = {key: value for key, value in attributes.items() if key != "coordinates"}
-    return hashlib.sha256(json.dumps(attributes, sort_keys=True).encode()).hexdigest()
-
-
 def coordinates_along(dataset: xr.Dataset, dims: Iterable[str]) -> dict[str, xr.Variable]:
     """Coordinates of a dataset that have no other dimensions than these."""
     dims = set(dims)
     return {
-        name: dataset[name].variable
-        for name in map(str, dataset.coords)
-        if dataset[name].dims and set(dataset[name].dims) <= dims
+        str(name): labels.variable
+        for name, labels in dataset.coords.items()
+        if labels.dims and set(labels.dims) <= dims
     }
 
 
@@ -127,8 +107,7 @@ def path_dims(outputs: int) -> tuple[str, ...]:
 
 def padded_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Rows of different lengths as one array, NaN behind the end of the shorter ones."""
-    longest = max(len(row) for row in rows)
-    table = np.full((len(rows), longest, *np.shape(rows[0])[1:]), np.nan)
-    for filled, row in zip(table, rows):
-        filled[: len(row)] = row
+    table = np.full((len(rows), max(map(len, rows)), *np.shape(rows[0])[1:]), np.nan)
+    for padded, row in zip(table, rows):
+        padded[: len(row)] = row
     return table

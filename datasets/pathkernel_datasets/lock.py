@@ -1,4 +1,4 @@
-"""File locks, which end with the process that holds them."""
+"""File locks, which end with the process that has them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathkernel_datasets.errors import StoreError
 
 def lock_of(store: Path) -> Path:
     """File of a store's lock, hidden beside it."""
+    store = store.resolve()
     return store.with_name(f".{store.name}.lock")
 
 
@@ -25,23 +26,14 @@ def locked(
     waiting: Callable[[], None] | None = None,
     temporary: bool = False,
 ) -> Iterator[None]:
-    """Hold the lock of a store or folder.
+    """Lock a store or folder by a file, which is removed at the end if it is ``temporary``.
 
-    Parameters
-    ----------
-    path : Path
-        What is locked, for messages.
-    lock : Path
-        File of the lock.
-    waiting : callable, optional
-        Wait while another process holds the lock; called before the wait.
-    temporary : bool
-        Remove the file at the end; for folders that two processes seldom write at once.
+    If ``waiting`` is given, it is called before a wait for another process that has the lock.
 
     Raises
     ------
     StoreError
-        If another process holds the lock, or its file cannot be written.
+        If another process has the lock, or its file cannot be written.
     """
     if not lock.parent.is_dir():
         raise StoreError(

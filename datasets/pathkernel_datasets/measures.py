@@ -1,4 +1,4 @@
-"""How well test examples are predicted: what is measured of classes, and what of real targets.
+"""Measures of predictions, of classes and of real targets, and choices of a temperature by them.
 
 A store has the measures of its examples' kind: a variable of each name, and with ``_gp`` and
 ``_sub_network`` those of the limits.
@@ -14,18 +14,8 @@ from dataclasses import dataclass
 class Measure:
     """One measure of predictions on a test set.
 
-    Attributes
-    ----------
-    name : str
-        Of the variable.
-    long_name : str
-    heading : str
-        Of a column of numbers.
-    axis : str
-        Label of an axis, with the unit.
-    form : str
-        Format of the numbers in tables.
-    units : str
+    ``heading`` stands above a column, ``axis`` with the unit at an axis, ``form`` is the format of
+    numbers in tables.
     """
 
     name: str
@@ -75,3 +65,46 @@ def kind_of(store: Container[str]) -> str:
 def measures_of(store: Container[str]) -> tuple[Measure, ...]:
     """Measures that a store has, by the names of its variables."""
     return MEASURES[kind_of(store)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to choose a temperature: the largest ``sign`` times ``score``, a variable."""
+
+    words: str
+    score: str
+    sign: int = 1
+
+
+CHOICES = {
+    "validation": Choice("largest validation accuracy", "accuracy_validation"),
+    "leave-one-out": Choice(
+        "smallest leave-one-out squared error", "leave_one_out_squared_error", -1
+    ),
+    "evidence": Choice("largest log evidence", "log_evidence"),
+    "next-evidence": Choice("largest log evidence to next order in 1/N", "log_evidence_next"),
+    "paper": Choice("largest accuracy on the first test set, as in the paper", "accuracy"),
+    "test": Choice(
+        "largest accuracy on each test set itself, which is optimistically biased", "accuracy"
+    ),
+}
+"""Ways to choose a temperature; the first two that a store has need no look at its test sets, and
+the first is the default (docs/temperature.md)."""
+
+_OF_TARGETS = CHOICES | {
+    "validation": Choice("smallest validation error", "mean_squared_error_validation", -1),
+    "paper": Choice("smallest mean squared error on the first test set", "mean_squared_error", -1),
+    "test": Choice(
+        "smallest mean squared error on each test set itself, which is optimistically biased",
+        "mean_squared_error",
+        -1,
+    ),
+}
+
+WORDS = tuple(name for name in CHOICES if name != "test")
+"""Choices that give one temperature for all test sets."""
+
+
+def choices_of(store: Container[str]) -> dict[str, Choice]:
+    """Ways to choose a temperature of a store, by the names of its variables."""
+    return CHOICES if kind_of(store) == "classes" else _OF_TARGETS

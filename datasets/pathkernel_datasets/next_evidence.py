@@ -1,11 +1,10 @@
-"""Log evidence to next order in 1/N over the grid of a study, from what its store holds."""
+"""Log evidence to next order in 1/N over the grid of a study, from the corrections in its store."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import numpy as np
 import xarray as xr
 import zarr
 
@@ -15,7 +14,6 @@ from pathkernel_datasets.schema import POINT, STATUS_CODES
 NAME = "log_evidence_correction"
 
 _GROUP = "corrections"
-_SCORE = "log_evidence_next"
 
 
 def grid_group(seed: int, width: float) -> str:
@@ -24,14 +22,7 @@ def grid_group(seed: int, width: float) -> str:
 
 
 def grid_corrections(path: str | os.PathLike, dataset: xr.Dataset) -> tuple[xr.DataArray, ...]:
-    """What next orders over the grid add to the log evidence, and where they are lacking.
-
-    Parameters
-    ----------
-    path : path
-        Result store.
-    dataset : Dataset
-        The study in it.
+    """Next-order corrections of the log evidence in a store, over the grid of its study.
 
     Returns
     -------
@@ -40,16 +31,17 @@ def grid_corrections(path: str | os.PathLike, dataset: xr.Dataset) -> tuple[xr.D
         none.
     """
     leading = dataset["log_evidence"].transpose(*POINT).load()
-    found = xr.full_like(leading, np.nan)
+    corrections = xr.full_like(leading, float("nan"))
     for seed in dataset["seed"].values:
         for width in dataset["width"].values:
             folder = Path(path) / grid_group(seed, width)
             if (folder / "zarr.json").exists():
                 group = zarr.open_group(folder, mode="r")
-                there = {"temperature": group["temperature"][...]}  # the study may have grown since
-                found.loc[{"seed": seed, "width": width, **there}] = group[NAME][...]
+                temperatures = group["temperature"][...]  # the study may have grown since
+                point = {"seed": seed, "width": width, "temperature": temperatures}
+                corrections.loc[point] = group[NAME][...]
     converged = dataset["status"].transpose(*POINT).load() == STATUS_CODES["converged"]
-    return found, converged & leading.notnull() & found.isnull()
+    return corrections, converged & leading.notnull() & corrections.isnull()
 
 
 def with_next_evidence(path: str | os.PathLike, dataset: xr.Dataset) -> xr.Dataset:
@@ -62,13 +54,13 @@ def with_next_evidence(path: str | os.PathLike, dataset: xr.Dataset) -> xr.Datas
     if not (Path(path) / _GROUP).is_dir():
         return dataset
     corrections, lacking = grid_corrections(path, dataset)
-    known = (dataset["log_evidence"] + corrections).where(~lacking.any(("seed", "temperature")))
-    if known.isnull().all():
+    evidence = dataset["log_evidence"] + corrections
+    evidence = evidence.where(~lacking.any(("seed", "temperature"))).transpose(*POINT)
+    if evidence.isnull().all():
         return dataset
-    limits = {
-        _SCORE + suffix: dataset[f"log_evidence{suffix}"]
-        for suffix in ("_gp", "_sub_network")
-        if f"log_evidence{suffix}" in dataset
-    }
-    words = {"long_name": "log evidence ln p(Y) to next order in 1/N", "units": "nat"}
-    return dataset.assign({_SCORE: known.transpose(*POINT).assign_attrs(words), **limits})
+    long_name = "log evidence ln p(Y) to next order in 1/N"
+    scores = {"log_evidence_next": evidence.assign_attrs(long_name=long_name, units="nat")}
+    for suffix in ("_gp", "_sub_network"):
+        if f"log_evidence{suffix}" in dataset:
+            scores[f"log_evidence_next{suffix}"] = dataset[f"log_evidence{suffix}"]
+    return dataset.assign(scores)

@@ -1,238 +1,213 @@
-"""The pieces of a study, each computed in one go: a seed at one width, or what no width enters.
+"""Pieces of a study: their keys, and their files, each there and whole or not there.
 
-A piece is a function of the study and its key alone. At each width the temperatures are gone
-through from the highest, where the minimum is nearest to the Gaussian process limit, to the lowest;
-a minimisation begins at its neighbour's minimum with the curvature that was seen on the way there.
-That takes fewer evaluations than upwards, or from width to width.
+A piece is computed in one go, and is a function of the study and its key alone. The pieces of
+``study.zarr`` are files in the folder ``study.zarr.pieces`` beside it until they are published. A
+file holds a labelled dataset in NumPy's format npz, without pickled objects, and at its end the
+SHA-256 of all that. Two processes that write the same piece do no harm.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import logging
-import math
+import hashlib
+import io
+import itertools
+import json
+import os
+import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.analysis import Analysis
-from pathkernel_core.errors import NotPositiveDefiniteError, ScaleWarning
-from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minima import may_have_several
-from pathkernel_core.minimise import minimise_action
-from pathkernel_core.network import Network
-from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_core.solution import Solution
-from pathkernel_core.statistics import SufficientStatistics
-from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
-from pathkernel_datasets.evaluation import data_values, point_values, reference_values
-from pathkernel_datasets.piece_files import Piece, PieceFiles
-from pathkernel_datasets.prepared import PreparedData, prepare_data
-from pathkernel_datasets.publishing import filled
-from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.study import Study
-from pathkernel_datasets.sums import sum_examples
+from pathkernel_datasets.atomic import remove_leftovers, replacing
+from pathkernel_datasets.errors import StoreWarning
+from pathkernel_datasets.point import decimal
+from pathkernel_datasets.schema import POINT
+from pathkernel_datasets.swept import words_of
 
-_log = logging.getLogger("pathkernel.study")
+_SUFFIX = ".npz"
+_STRUCTURE = "structure"  # member of the file that names dimensions and attributes, as JSON
+_DIGEST = hashlib.sha256().digest_size
 
 
-@dataclass(frozen=True, eq=False)
-class Draw:
-    """Data of one seed, and the problem that they pose.
+@dataclass(frozen=True)
+class Piece:
+    """Key of a piece of a study; its values are those at all temperatures.
 
     Attributes
     ----------
-    study : Study
-        With one value of every option.
-    data : PreparedData
-    library : ArrayLibrary
-    sums : callable
-        Gives the sums over training examples, if these are too many to hold.
+    swept : str or None
+        Option of which the study has several values.
+    value : object
+        Value of that option.
+    seed : int
+    width : float or None
+        None for the data and the Gaussian process limits.
     """
 
-    study: Study
-    data: PreparedData
-    library: ArrayLibrary
-    sums: Callable[[PreparedData, ArrayLibrary], SufficientStatistics]
+    swept: str | None
+    value: Any
+    seed: int
+    width: float | None
 
-    @classmethod
-    def of(
-        cls, study: Study, piece: Piece, store: Path, core: str, report: Report = silent
-    ) -> Draw:
-        """Draw the data of a piece, in the study's array library.
+    @property
+    def labels(self) -> dict[str, Any]:
+        """Coordinates of the piece in the grid."""
+        value = {} if self.swept is None else {self.swept: self.value}
+        return value | {"seed": self.seed} | ({} if self.width is None else {"width": self.width})
 
-        Parameters
-        ----------
-        study : Study
-            With one value of every option, that of the piece.
-        piece : Piece
-        store : Path
-            Beside which sums are kept.
-        core : str
-            From :func:`pathkernel_datasets.study.core_of`.
-        report : callable
-            Called while examples are summed.
-        """
-        library = array_library(study.backend, study.dtype)
-        sums = partial(sum_examples, piece.data.name, core, PieceFiles(store, "sums"))
-        data = prepare_data(study, piece.seed, library)
-        return cls(study, data, library, partial(sums, report=report))
+    @property
+    def data(self) -> Piece:
+        """Piece of the same data that no width enters."""
+        return dataclasses.replace(self, width=None)
 
-    @functools.cached_property
-    def problem(self) -> PathKernels:
-        """Made when it is used, since a sum over many examples takes long."""
-        if self.data.blocks is None:
-            return PathKernels(self.data.xi, self.data.labels)
-        return PathKernels.from_statistics(self.sums(self.data, self.library))
+    @property
+    def name(self) -> str:
+        """Name of the file."""
+        parts = [f"{key}-{value}" for key, value in self.data.labels.items()]
+        return "_".join(parts if self.width is None else [*parts, f"N-{decimal(self.width)}"])
+
+    def __str__(self) -> str:
+        """The piece as a reader would write it."""
+        labels = [words_of(key, value) for key, value in self.data.labels.items()]
+        return ", ".join([*labels, "GP limit" if self.width is None else f"N = {self.width:g}"])
 
 
-def compute_piece(
-    piece: Piece,
-    draw: Draw,
-    template: xr.Dataset,
-    analyses: Sequence[Analysis],
-    held: xr.Dataset | None = None,
-    report: Report = silent,
-) -> xr.Dataset:
-    """Values of a piece, all dimensions of its variables but for those of its key.
+def pieces_of(grid: Mapping[str, Sequence[Any]], part: tuple[int, int] = (1, 1)) -> list[Piece]:
+    """Pieces of a study with such a grid, or of a part of it, such as (1, 3), the first of three.
+
+    Parts are of equal size, and of few seeds.
+    """
+    swept = next((name for name in grid if name not in POINT), None)
+    values = [None] if swept is None else grid[swept]
+    keys = itertools.product(values, grid["seed"], (None, *grid["width"]))
+    pieces = [Piece(swept, *key) for key in keys]
+    first, last = (len(pieces) * number // part[1] for number in (part[0] - 1, part[0]))
+    return pieces[first:last]
+
+
+def pieces_folder(store: Path) -> Path:
+    """Folder of all pieces of a store."""
+    store = store.resolve()
+    return store.with_name(f"{store.name}.pieces")
+
+
+class PieceFiles:
+    """Pieces of a study or of one of its results.
 
     Parameters
     ----------
-    piece : Piece
-    draw : Draw
-        Data of its seed.
-    template : Dataset
-        Of the study: which variables there are.
-    analyses : sequence of Analysis
-    held : Dataset, optional
-        The piece at some of the temperatures, which are not computed again.
-    report : callable
-        Called with a Progress in grid points; the Gaussian process limits count as none.
+    store : Path
+        Store that the pieces will be published in.
+    kind : str
+        ``"study"``, ``"sums"`` over training examples, ``"results"`` or ``"draws"``.
     """
-    of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
-    missing = lacking(draw.study, held)
-    of_temperatures = _limits if piece.width is None else _points
-    rows = of_temperatures(piece, draw, missing, of_solution, report)
-    alone: Mapping[str, Any] = {}
-    if piece.width is None and held is None:
-        alone = data_values(draw.data, analyses) | {"data_done": 1}
-    dataset = filled(blank(piece, template), [] if held is None else [(piece, held)])
-    for name, variable in dataset.data_vars.items():
-        if "temperature" in variable.dims:
-            for t, temperature in enumerate(dataset["temperature"].values.tolist()):
-                _fill(variable.values[t, ...], rows.get(temperature, {}).get(str(name)))
-        else:
-            _fill(variable.values, alone.get(str(name)))
-    return dataset
 
+    def __init__(self, store: Path, kind: str):
+        self.root = pieces_folder(store)
+        self.folder = self.root / kind
 
-def lacking(study: Study, held: xr.Dataset | None) -> list[float]:
-    """Temperatures of a study at which a piece is not computed."""
-    known = [] if held is None else held["temperature"].values.tolist()
-    return [temperature for temperature in study.temperatures if temperature not in known]
+    def __contains__(self, name: str) -> bool:
+        return self._file(name).exists()
 
+    def names(self) -> list[str]:
+        """Names of all pieces, also of those in folders inside."""
+        files = (file.relative_to(self.folder) for file in self.folder.rglob(f"*{_SUFFIX}"))
+        return sorted(file.as_posix().removesuffix(_SUFFIX) for file in files)
 
-def blank(piece: Piece, template: xr.Dataset) -> xr.Dataset:
-    """A piece without values, of the same shape as at all other places of the grid."""
-    key = {"seed", "width", piece.swept}
-    found = {
-        name: variable.variable.isel(dict.fromkeys(key & {*variable.dims}, 0)).copy(deep=True)
-        for name, variable in template.data_vars.items()
-        if ("width" in variable.dims) == (piece.width is not None)
-    }
-    return xr.Dataset(found, {"temperature": template["temperature"].variable})
+    def write(self, name: str, data: xr.Dataset | xr.DataTree, core: str) -> None:
+        """Write a piece of a study with that core; an older one is replaced."""
+        tree = data if isinstance(data, xr.DataTree) else xr.DataTree(data)
+        nodes = {node.path: node.to_dataset(inherit=False) for node in tree.subtree}
+        structure = {path: node.to_dict(data=False) for path, node in nodes.items()}
+        members: dict[str, Any] = {
+            f"{path}:{key}": _without_objects(node[key].values)
+            for path, node in nodes.items()
+            for key in node.variables
+        }
+        file = self._file(name)
+        header = {"name": self._full_name(file), "core": core, "nodes": structure}
+        members[_STRUCTURE] = np.array(json.dumps(header))
+        try:
+            _replace(file, members)
+        except FileNotFoundError:  # a run that has published its study removed the folder just now
+            _replace(file, members)
 
-
-def _fill(variable: np.ndarray, value: Any) -> None:
-    """Write a value, which may be shorter: a test set of fewer examples."""
-    if value is not None:
-        value = np.asarray(value)
-        variable[tuple(map(slice, value.shape))] = value
-
-
-def _limits(
-    piece: Piece,
-    draw: Draw,
-    temperatures: Sequence[float],
-    analyses: Sequence[Analysis],
-    report: Report,
-) -> dict[float, Mapping[str, Any]]:
-    """Values of the Gaussian process limits at some temperatures."""
-    rows: dict[float, Mapping[str, Any]] = {}
-    for temperature in temperatures:
-        report(Progress(0, 0, f"{piece}, T = {temperature:g}"))
-        values = reference_values(draw.data, draw.problem, temperature, analyses)
-        rows[temperature] = values | {"reference_done": 1}
-    return rows
-
-
-def _points(
-    piece: Piece,
-    draw: Draw,
-    missing: Sequence[float],
-    analyses: Sequence[Analysis],
-    report: Report,
-) -> dict[float, Mapping[str, Any]]:
-    """Values of the grid points at one width and some temperatures.
-
-    Minima at other temperatures above them are found again, as starts only.
-    """
-    widths = (cast(float, piece.width),) * len(draw.data.network.widths)
-    network = dataclasses.replace(draw.data.network, widths=widths)
-    rows: dict[float, Mapping[str, Any]] = {}
-    start = None
-    lowest = min(missing, default=math.inf)
-    temperatures = [each for each in draw.study.temperatures if each >= lowest]
-    for temperature in sorted(temperatures, reverse=True):
-        here = Progress(len(rows), len(missing), f"{piece}, T = {temperature:g}")
-        report(here)
-
-        def within(step: Progress, here: Progress = here) -> None:
-            numbers = {"evaluations": step.done, **step.numbers}
-            report(dataclasses.replace(here, numbers=numbers))
-
-        solution = minimise_from(draw.problem, network, temperature, start, within)
-        if temperature in missing:
-            code = "not_positive_definite" if solution is None else solution.status.name.lower()
-            values = point_values(draw.data, solution, analyses)
-            rows[temperature] = values | {"status": STATUS_CODES[code]}
-            evaluations = 0 if solution is None else solution.evaluations
-            _log.debug("%s: %s after %d evaluations", here.doing, code, evaluations)
-        start = solution if solution is not None and solution.status.ok else None
-    return rows
-
-
-def minimise_from(
-    problem: PathKernels,
-    network: Network,
-    temperature: float,
-    start: Solution | None,
-    report: Report = silent,
-) -> Solution | None:
-    """Lowest minimum of the action that is found; None if that fails.
-
-    A neighbour's solution is a start only where the action has no other minimum, so that the result
-    depends on the point alone.
-    """
-    if start is not None and not may_have_several(problem, network, temperature):
-        with contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
-            solution = minimise_action(
-                problem, network, temperature, start=start, throw=False, report=report
+    def read(self, name: str, core: str) -> xr.DataTree | None:
+        """A piece; None if it is missing, of another study or damaged, which a warning says."""
+        file = self._file(name)
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError:
+            return None
+        header, members = _parsed(content)
+        if header.get("name") != self._full_name(file):
+            warnings.warn(
+                f"the piece {file.relative_to(self.root.parent)} is damaged; a run computes it "
+                "again",
+                StoreWarning,
+                stacklevel=3,
             )
-            if solution.status.ok:
-                return solution
-    with (
-        contextlib.suppress(NotPositiveDefiniteError, np.linalg.LinAlgError),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore", ScaleWarning)  # the study's table has it
-        return minimise_action(problem, network, temperature, throw=False, report=report)
-    return None
+            return None
+        if header["core"] != core:
+            return None
+        for path, node in header["nodes"].items():
+            for key, variable in (node["coords"] | node["data_vars"]).items():
+                variable["data"] = members[f"{path}:{key}"]
+        nodes = {path: xr.Dataset.from_dict(node) for path, node in header["nodes"].items()}
+        return xr.DataTree.from_dict(nodes)
+
+    def damaged(self) -> list[str]:
+        """Files of pieces that are damaged."""
+        return [
+            str(file.relative_to(self.root.parent))
+            for file in sorted(self.folder.rglob(f"*{_SUFFIX}"))
+            if _parsed(file.read_bytes())[0].get("name") != self._full_name(file)
+        ]
+
+    def remove(self, names: Iterable[str] | None = None) -> None:
+        """Remove pieces, all by default, and folders in which no other is left."""
+        if names is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        for name in names or ():
+            self._file(name).unlink(missing_ok=True)
+            remove_leftovers(self._file(name))
+        inside = (folder for folder in self.folder.rglob("*") if folder.is_dir())
+        for folder in (*sorted(inside, reverse=True), self.folder, self.root):
+            with suppress(OSError):  # other pieces are there
+                os.rmdir(folder)
+
+    def _full_name(self, file: Path) -> str:
+        return file.relative_to(self.root).as_posix()
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{name}{_SUFFIX}"
+
+
+def _replace(file: Path, members: Mapping[str, np.ndarray]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file, several_writers=True) as partial, open(partial, "wb+") as stream:
+        np.savez(stream, **members)  # type: ignore[arg-type]
+        stream.seek(0)
+        digest = hashlib.file_digest(stream, "sha256").digest()
+        stream.write(digest)
+
+
+def _parsed(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays of a file; empty if it is damaged."""
+    if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
+        return {}, {}
+    with np.load(io.BytesIO(content[:-_DIGEST]), allow_pickle=False) as file:
+        members = dict(file)
+    return json.loads(str(members.pop(_STRUCTURE))), members
+
+
+def _without_objects(values: np.ndarray) -> np.ndarray:
+    """Array that NumPy saves without pickling: text of fixed length."""
+    return np.array(values.tolist(), dtype="U") if values.dtype.kind in "TO" else values

@@ -1,4 +1,4 @@
-"""Points of a study: their names, and their data drawn anew."""
+"""Points of a study: their names, and their data drawn again."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from pathkernel_datasets.selection import Selection, index_of, number
 
 @dataclass(frozen=True)
 class Point:
-    """Coordinates of a point of a study.
-
-    Attributes
-    ----------
-    width, temperature : float
-    seed : int
-    """
+    """Coordinates of a point of a study."""
 
     width: float
     temperature: float
@@ -34,30 +28,22 @@ class Point:
         temperature: float | None = None,
         seed: int | None = None,
     ) -> Point:
-        """The point of a study next to what is asked for.
+        """The point of a study with some coordinates.
 
-        Parameters
-        ----------
-        dataset : Dataset
-            The study, from :func:`pathkernel_datasets.store.open_store`.
-        width : float
-        temperature : float, optional
-            By default the one that is chosen at this width, as for :class:`Selection`.
-        seed : int, optional
-            By default the study's first.
+        By default the temperature is the one chosen at this width, as for :class:`Selection`, and
+        the seed is the study's first.
 
         Raises
         ------
         NotInStoreError
             If the study lacks the point.
         """
-        index = index_of(dataset, "width", width)
+        indices = {"width": index_of(dataset, "width", width)}
         if temperature is None:
-            temperature = Selection(dataset).temperatures[index]
-        at = index_of(dataset, "temperature", temperature)
-        place = 0 if seed is None else index_of(dataset, "seed", seed)
-        values = dataset["width"].values[index], dataset["temperature"].values[at]
-        return cls(float(values[0]), float(values[1]), int(dataset["seed"].values[place]))
+            temperature = Selection(dataset).temperatures[indices["width"]]
+        indices["temperature"] = index_of(dataset, "temperature", temperature)
+        indices["seed"] = 0 if seed is None else index_of(dataset, "seed", seed)
+        return cls(**{name: dataset[name].values[index].item() for name, index in indices.items()})
 
     def __str__(self) -> str:
         """Name of the point as a group of a store."""
@@ -76,16 +62,7 @@ def decimal(value: float) -> str:
 
 @dataclass(frozen=True)
 class PointData:
-    """A point of a study with its data.
-
-    Attributes
-    ----------
-    at : Point
-    network : Network
-        At the point's width.
-    data : PreparedData
-        NumPy arrays in double precision.
-    """
+    """A point of a study with its network, and its data as NumPy arrays in double precision."""
 
     at: Point
     network: Network

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.backend import Array, to_host
-from pathkernel_core.costs import Sizes, minimisation_bytes, minimisation_seconds
+from pathkernel_core.costs import Sizes, minimisation_bytes
 from pathkernel_core.network import Network, Skips
 from pathkernel_core.task import Blocks, Examples, Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary
@@ -20,24 +21,20 @@ from pathkernel_datasets.study import Study, draw, draw_blocks
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A realisation of a task, its examples replaced by attentioned inputs.
+    """A realisation of a task, its examples replaced by attentioned inputs and labels.
 
     Attributes
     ----------
-    realisation : Realisation
     network : Network
         At the largest width of the study.
     xi : array, shape (P, n, N_0)
         Attentioned inputs of the training examples (Eq. 7), unscaled; of some if there are blocks.
     labels : array, shape (P,) or (P, C)
         With one output a vector; less the offset.
-    test_sets : mapping of str to (xi, labels)
-        Labels as the task gives them.
-    validation : (xi, labels) or None
-        Of the validation examples, if the task has any.
+    test_sets, validation
+        (xi, labels) of each, with labels as the task gives them.
     offset : array, shape () or (C,)
-        Mean of the training targets, which every prediction takes on top, if they are centred; else
-        0.
+        Mean of the training targets if they are centred, else 0; added to every prediction.
     blocks : Blocks or None
         Of all training examples, where they are too many to hold.
     """
@@ -58,16 +55,14 @@ class PreparedData:
 
     @property
     def n_blocks(self) -> int:
-        """Number of blocks of the training examples; none where all are held."""
+        """Number of blocks of the training examples; 0 where all are in memory."""
         return 0 if self.blocks is None else len(self.blocks)
 
     def block(self, number: int, library: ArrayLibrary) -> tuple[Array, Array]:
-        """Attentioned inputs and labels of a block of the training examples, drawn anew."""
-        if self.blocks is None:
-            raise ValueError(f"block {number} is asked for, but all training examples are held")
-        offset = self.offset if self.realisation.centred else None
-        block, skips = self.blocks.draw(number), self.network.skips
-        return _along_paths(block, self.realisation, skips, library, offset)
+        """Attentioned inputs and labels of a block of the training examples, drawn again."""
+        assert self.blocks is not None
+        block = self.blocks.draw(number)
+        return _along_paths(self.realisation, self.network.skips, library, block, self.offset)
 
 
 def prepare_data(
@@ -75,15 +70,8 @@ def prepare_data(
 ) -> PreparedData:
     """Draw a study's data and heads, and contract them along the paths.
 
-    Parameters
-    ----------
-    study : Study
-    seed : int
-        Seed of data and heads.
-    library : ArrayLibrary
-        Of the arrays that come out.
-    training_only : bool
-        Leave test and validation examples out.
+    The arrays are those of the library; test and validation examples are left out if
+    ``training_only``.
 
     Raises
     ------
@@ -91,24 +79,21 @@ def prepare_data(
         If the examples along all paths, or the minimisation, would not fit into memory.
     """
     realisation, blocks = draw(study.task, seed), draw_blocks(study.task, seed)
-    shape = (realisation.heads, max(study.widths), study.variances, realisation.outputs)
-    network = Network(*shape, study.skips)
+    heads, outputs = realisation.heads, realisation.outputs
+    network = Network(heads, max(study.widths), study.variances, outputs, study.skips)
     _check_size(realisation, network.n_paths, blocks, min(study.widths))
-    offset = None
+    offset: np.ndarray | float = 0.0
     if realisation.centred:
         offset = _label_mean(study.task.name, realisation, blocks)
-
-    def along_paths(examples: Examples, offset: np.ndarray | None = None) -> tuple[Array, Array]:
-        return _along_paths(examples, realisation, network.skips, library, offset)
-
+    along_paths = partial(_along_paths, realisation, network.skips, library)
     xi, labels = along_paths(realisation.train, offset)
-    shift = 0.0 if offset is None else offset
+    data = PreparedData(realisation, network, xi, labels, {}, None, offset, blocks)
     if training_only:
-        return PreparedData(realisation, network, xi, labels, {}, None, shift, blocks)
+        return data
     tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
-    held_out = realisation.validation
-    validation = None if held_out is None else along_paths(held_out)
-    return PreparedData(realisation, network, xi, labels, tests, validation, shift, blocks)
+    if realisation.validation is not None:
+        data = replace(data, validation=along_paths(realisation.validation))
+    return replace(data, test_sets=tests)
 
 
 def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> np.ndarray:
@@ -125,48 +110,35 @@ def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> n
 
 
 def _along_paths(
-    examples: Examples,
     realisation: Realisation,
     skips: Skips,
     library: ArrayLibrary,
-    offset: np.ndarray | float | None,
+    examples: Examples,
+    offset: np.ndarray | float = 0.0,
 ) -> tuple[Array, Array]:
-    """Attentioned inputs and labels, these less an offset if there is one."""
+    """Attentioned inputs, and labels less an offset."""
     inputs = library.asarray(examples.inputs)
     layers = [layer.convert(library.asarray) for layer in realisation.layers_of(examples)]
     xi = attentioned_inputs(inputs, layers, realisation.readout, skips=skips)
-    labels = examples.labels
+    labels = to_host(examples.labels)
     if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
         labels = labels[:, 0]
-    if offset is not None:
-        labels = to_host(labels) - offset
-    return xi, library.asarray(labels)
-
-
-def expected_seconds(data: PreparedData, widths: Sequence[float]) -> float:
-    """Seconds that minimisations at these widths take on one core, by the sizes of the data."""
-    _, paths, inputs = data.xi.shape
-    sizes = Sizes(data.n_examples, paths, inputs, data.network.outputs)
-    form = None if data.blocks is None else "features"
-    return sum(minimisation_seconds(sizes, width, form) for width in widths)
+    return xi, library.asarray(labels - offset)
 
 
 def _check_size(realisation: Realisation, paths: int, blocks: Blocks | None, width: float) -> None:
-    sets = [realisation.train, *realisation.test_sets.values()]
-    sets += [] if realisation.validation is None else [realisation.validation]
-    train = realisation.train.inputs
-    examples = sum(examples.inputs.shape[0] for examples in sets)
-    data = 8 * examples * paths * train.shape[2]
-    check_memory(
-        f"{examples} examples of width {train.shape[2]} along {paths} paths",
-        data,
-        "take fewer examples, heads or layers",
-    )
-    number, form = (train.shape[0], None) if blocks is None else (blocks.examples, "features")
-    sizes = Sizes(number, paths, train.shape[2], realisation.outputs)
+    train, validation = realisation.train.inputs, realisation.validation
+    inputs = [train, *(examples.inputs for examples in realisation.test_sets.values())]
+    if validation is not None:
+        inputs.append(validation.inputs)
+    examples, size = sum(map(len, inputs)), train.shape[2]
+    data, remedy = 8 * examples * paths * size, "take fewer examples, heads or layers"
+    check_memory(f"{examples} examples of width {size} along {paths} paths", data, remedy)
+    number, form = (len(train), None) if blocks is None else (blocks.examples, "features")
+    sizes = Sizes(number, paths, size, realisation.outputs)
     check_memory(
         f"the minimisation over {paths} paths and {realisation.outputs} outputs, with "
         f"{examples} examples along them,",
         data + minimisation_bytes(sizes, width, form),
-        "take fewer examples, heads or layers",
+        remedy,
     )

@@ -9,6 +9,7 @@ import xarray as xr
 
 from pathkernel_core.network import Network
 from pathkernel_core.solution import Status
+from pathkernel_core.task import Realisation
 from pathkernel_datasets.labelling import coordinate
 
 POINT = ("seed", "temperature", "width")
@@ -37,64 +38,50 @@ _COORDINATES = {
     "head": "head within its layer",
 }
 
-_UNITS = {"temperature": "1", "width": "1"}
-
 KNOWN_DIMENSIONS = frozenset(_COORDINATES)
 """Dimensions that every store labels itself."""
 
 
 def coordinates(
     network: Network,
+    realisation: Realisation,
     grid: Mapping[str, Sequence[Any]],
-    test_sets: Mapping[str, int],
-    sub_networks: Iterable[str],
     extra: Mapping[str, Sequence[Any]],
     meanings: Mapping[str, str],
-    output_names: Sequence[str] | None = None,
 ) -> dict[str, xr.Variable]:
     """Coordinates of a store, by name.
 
-    Parameters
-    ----------
-    network : Network
-        Heads and outputs.
-    grid : mapping
-        Values of seed, temperature and width.
-    test_sets : mapping of str to int
-        Number of examples of each test set; the longest sets the length of ``example``.
-    sub_networks : iterable of str
-        Names of sub-networks.
-    extra : mapping
-        Coordinates of the analyses' own dimensions.
-    meanings : mapping
-        What those count, in words.
-    output_names : sequence of str, optional
-        What several outputs stand for; by default they are numbered from 0.
+    The grid has the values of seed, temperature and width, ``extra`` the labels of the analyses'
+    own dimensions, with their meanings. The longest test set sets the length of ``example``.
+    Outputs are numbered from 0 unless the task names them.
     """
-    values: dict[str, Sequence[Any]] = {
+    labels: dict[str, Iterable[Any]] = {
         **{name: grid[name] for name in POINT},
         "path": network.path_labels,
         "path_dual": network.path_labels,
-        "test_set": tuple(test_sets),
-        "example": range(max(test_sets.values())),
-        "sub_network": tuple(sub_networks),
+        "test_set": realisation.test_sets,
+        "example": range(max(len(test.labels) for test in realisation.test_sets.values())),
+        "sub_network": realisation.sub_networks,
         "layer": range(1, network.n_layers + 1),
         "head": range(1, max(network.heads) + 1),
     }
     if network.outputs > 1:
-        names = range(network.outputs) if output_names is None else output_names
-        values |= dict.fromkeys(("output", "output_dual"), names)
-    result = {
-        name: coordinate(name, entries, _COORDINATES[name], _UNITS.get(name, ""))
-        for name, entries in values.items()
+        names = realisation.output_names
+        outputs = range(network.outputs) if names is None else names
+        labels |= {"output": outputs, "output_dual": outputs}
+    variables = {
+        name: coordinate(
+            name, values, _COORDINATES[name], "1" if name in ("temperature", "width") else ""
+        )
+        for name, values in labels.items()
     }
-    for layer in range(network.n_layers):
+    for layer, heads in enumerate(zip(*network.paths), start=1):
+        meaning = f"head of layer {layer} on the path"
+        meaning += ", 0 for its skip connection" if 0 in heads else ""
         for dim in ("path", "path_dual"):
-            heads = [path[layer] for path in network.paths]
-            words = f"head of layer {layer + 1} on the path"
-            words += ", 0 for its skip connection" if 0 in heads else ""
-            result[f"{dim}_layer_{layer + 1}"] = coordinate(dim, heads, words)
-    for name, entries in extra.items():
-        if name not in result:
-            result[name] = coordinate(name, entries, meanings.get(name, name.replace("_", " ")))
-    return result
+            variables[f"{dim}_layer_{layer}"] = coordinate(dim, heads, meaning)
+    for name, values in extra.items():
+        if name not in variables:
+            meaning = meanings.get(name, name.replace("_", " "))
+            variables[name] = coordinate(name, values, meaning)
+    return variables

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 import zarr
 
-from pathkernel_datasets.atomic import has_leftovers, remove_leftovers
-from pathkernel_datasets.damage import METADATA, scan
+from pathkernel_datasets.atomic import remove_leftovers
+from pathkernel_datasets.checksums import PIECE_CHECKSUMS
+from pathkernel_datasets.damage import METADATA, Published, faults
 from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.labelling import coordinate_values, drawable
+from pathkernel_datasets.identity import core_of, grid_of
+from pathkernel_datasets.labelling import drawable
 from pathkernel_datasets.lock import lock_of, locked
-from pathkernel_datasets.piece_files import PieceFiles, pieces_of
-from pathkernel_datasets.publishing import filled
-from pathkernel_datasets.study import core_of, grid_of
-from pathkernel_datasets.template import SCHEMA_VERSION, empty
+from pathkernel_datasets.pieces import PieceFiles, pieces_of
+from pathkernel_datasets.template import SCHEMA_VERSION, fill, on_grid
 
 TEMPLATE = "template"
 """Piece that holds the labels and attributes of the study that the others are of."""
@@ -42,13 +42,16 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     check_store(path)
     template = unfinished(path)
     if template is not None:
-        so_far = drawable(_so_far(path, template))
+        computed = drawable(_computed(path, template))
+        computed = computed.drop_vars([variable.name for variable in PIECE_CHECKSUMS])
         if unfinished(path) is not None:  # not published meanwhile
-            return so_far
+            return computed
     try:
         dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
+        dataset = dataset.drop_vars([variable.name for variable in PIECE_CHECKSUMS])
+        del dataset.attrs["checksum"]
         arrays = zarr.open_group(path, mode="r", zarr_format=3).arrays()
-        lost = [name for name, held in arrays if held.nchunks_initialized < held.nchunks]
+        lost = [name for name, array in arrays if array.nchunks_initialized < array.nchunks]
     except Exception as error:  # whatever the parser of a damaged file raises
         raise StoreError(f"{path} is damaged ({error}); {_REMEDY}") from None
     if lost:
@@ -67,15 +70,17 @@ def check_store(path: Path) -> dict[str, Any]:
     template = unfinished(path)
     if template is not None:
         return json.loads(template.attrs["study"])
-    if not path.exists() and has_leftovers(path):  # or another process replaces it just now
-        with locked(path, lock_of(path.resolve()), waiting=lambda: None):
+    if not path.exists() and lock_of(path).exists():  # perhaps it is replaced just now
+        with locked(path, lock_of(path), waiting=lambda: None):
             remove_leftovers(path)
+    if not path.exists() and TEMPLATE in PieceFiles(path, "study"):
+        raise StoreError(f"{path} is not complete, and its pieces are damaged; {_REMEDY}")
     if not path.exists():
         raise StoreError(f"there is no store at {path}; make one with: pathkernel run TASK")
     try:
         attributes = json.loads((path / METADATA).read_bytes())["attributes"]
     except Exception as error:  # whatever the parser and the file system raise
-        if not path.is_dir() or scan(path, within=None).identity is None:
+        if not path.is_dir() or Published(path).identity is None:
             raise StoreError(f"{path} is {_something_else(path)}") from None
         raise StoreError(
             f"{path} is damaged: its metadata are unreadable ({error}); {_REMEDY}"
@@ -97,43 +102,68 @@ def check_store(path: Path) -> dict[str, Any]:
 
 def unfinished(path: Path) -> xr.Dataset | None:
     """Template of the study that is being computed into a store; None if none is."""
-    small = PieceFiles(path, "study").read(TEMPLATE, "")
-    return None if small is None else on_grid(small, grid_of(json.loads(small.attrs["study"])))
+    tree = PieceFiles(path, "study").read(TEMPLATE, "")
+    if tree is None:
+        return None
+    template = tree.to_dataset()
+    return on_grid(template, grid_of(json.loads(template.attrs["study"])))
 
 
-def without_values(template: xr.Dataset) -> xr.Dataset:
-    """Template as it is kept in a file: of no seed, so that nothing of it takes space."""
-    return template.isel(seed=slice(0)).copy(deep=True)
+@dataclass(frozen=True)
+class Checked:
+    """Outcome of reading all of a store.
+
+    Attributes
+    ----------
+    study, results : tuple of str
+        Lines about damage: of the study, and of the results beside it.
+    points, computed : int
+        Points of the grid, and those of them that are computed; 0 if the study is damaged.
+    arrays : int
+        Arrays that were read.
+    """
+
+    study: tuple[str, ...]
+    results: tuple[str, ...] = ()
+    points: int = 0
+    computed: int = 0
+    arrays: int = 0
 
 
-def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Dataset:
-    """A template that was kept in a file, on the grid of its study."""
-    sizes = {**template.sizes, **{dim: len(values) for dim, values in grid.items()}}
-    variables = {
-        name: empty(list(map(str, held.dims)), held.dtype, held.attrs, sizes)
-        for name, held in template.data_vars.items()
-    }
-    labels = {
-        dim: xr.Variable(dim, coordinate_values(values), template[dim].attrs)
-        for dim, values in grid.items()
-    }
-    coords = {str(name): held.variable for name, held in template.coords.items()}
-    return xr.Dataset(variables, coords | labels, template.attrs)
+def check(path: str | os.PathLike) -> Checked:
+    """Read all that a store holds, and the pieces beside it.
+
+    Raises
+    ------
+    StoreError
+        If the path is no store of pathkernel.
+    """
+    path = Path(path)
+    if Published(path).identity is None:
+        check_store(path)  # says what it is, unless its pieces are there
+    damage = list(faults(path)) if path.exists() else []
+    damage += [("study", f"{file}: damaged") for file in PieceFiles(path, "").damaged()]
+    study = tuple(line for owner, line in damage if owner == "study")
+    results = tuple(line for owner, line in damage if owner != "study")
+    arrays = sum(b'"node_type": "array"' in file.read_bytes() for file in path.rglob(METADATA))
+    if study:
+        return Checked(study, results, arrays=arrays)
+    status = open_store(path)["status"].values
+    return Checked((), results, status.size, int((status != 0).sum()), arrays)
 
 
-def _so_far(path: Path, template: xr.Dataset) -> xr.Dataset:
+def _computed(path: Path, template: xr.Dataset) -> xr.Dataset:
     """Template with all values that are computed."""
     identity = json.loads(template.attrs["study"])
-    files, published = PieceFiles(path, "study"), scan(path, within=None)
-    found = []
+    files, published = PieceFiles(path, "study"), Published(path)
+    dataset = template.copy(deep=True)
     for piece in pieces_of(grid_of(identity)):
         core = core_of(identity, piece.swept, piece.value)
-        values = files.read(piece.name, core)
+        tree = files.read(piece.name, core)
+        values = published.read(piece, core) if tree is None else tree.to_dataset()
         if values is not None:
-            found.append((piece, values))
-        elif published.holds(piece, core):
-            found.append((piece, published.read(piece, core)))
-    return filled(template, found)
+            fill(dataset, piece, values)
+    return dataset
 
 
 def _something_else(path: Path) -> str:

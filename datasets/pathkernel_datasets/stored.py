@@ -24,25 +24,32 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.damage import METADATA, Scan, scan
-from pathkernel_datasets.draws import SAMPLES, draw_files, runs
+from pathkernel_datasets.damage import METADATA, faults, is_inside
 from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.identity import (
+    core_of,
+    differences,
+    file_options,
+    identity_of,
+    single_identity,
+)
 from pathkernel_datasets.lock import lock_of, locked
 from pathkernel_datasets.next_evidence import with_next_evidence
-from pathkernel_datasets.piece_files import PieceFiles
+from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check_store, open_store, unfinished
-from pathkernel_datasets.study import Study, core_of, differences, file_options
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.swept import each_value
 from pathkernel_datasets.watching import supervised
-from pathkernel_datasets.workers import telling_of_lost_workers, workers
+from pathkernel_datasets.workers import naming_lost_workers, workers
 
 _log = logging.getLogger("pathkernel.result")
 
 
 class StoredStudy:
-    """A study and the results that its store holds, as they are when it is opened.
+    """A study and the results that its store holds.
 
     Parameters
     ----------
@@ -51,15 +58,20 @@ class StoredStudy:
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
     executor : concurrent.futures.Executor, optional
-        Workers that a result may give its independent parts to, see :meth:`parts`.
+        Workers for independent parts of a result, see :meth:`mapping`.
     threads : int, optional
         Threads of the linear algebra of every worker.
+    value : object, optional
+        Value of the option that the study sweeps; by default all.
 
     Attributes
     ----------
     path : Path
+    value : object
+    prefix : str
+        Of the names of the groups of results: empty, or the value.
     identity : dict
-        All that determines the study, see :meth:`pathkernel_datasets.study.Study.identity`.
+        All that determines the study, see :func:`pathkernel_datasets.identity.identity_of`.
 
     Raises
     ------
@@ -73,21 +85,51 @@ class StoredStudy:
         plugins: Plugins | None = None,
         executor: Executor | None = None,
         threads: int | None = 1,
+        value: Any = None,
     ):
-        self.path, self._plugins = Path(path), plugins
+        self.path, self._plugins, self.value = Path(path), plugins, value
         self._executor, self._threads = executor, threads
-        self.identity = check_store(self.path)
-        self._damage = Scan()
+        self.identity, self.prefix = check_store(self.path), ""
+        self._damaged: list[str] = []
+        if value is not None:
+            (name,) = self.identity["sweep"]
+            self.identity = single_identity(self.identity, name, value)
+            self.prefix = f"{name}-{value}/"
 
     def __reduce__(self) -> tuple:
         """Workers open the store themselves, with the plugins that are installed there."""
-        return _opened, (str(self.path.resolve()), json.dumps(self.identity))
+        return _opened, (str(self.path.resolve()), self.value, json.dumps(self.identity))
+
+    @property
+    def singles(self) -> list[StoredStudy]:
+        """Studies of the single values of the option that is swept; itself if none is."""
+        names = self.identity.get("sweep", ())
+        values = [value for name in names for value in self.identity["options"][name]]
+        settings = (self.path, self._plugins, self._executor, self._threads)
+        return [StoredStudy(*settings, value) for value in values] or [self]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the results."""
+        return self.path / self.prefix
+
+    @cached_property
+    def plugins(self) -> Plugins:
+        """Where tasks and samplers are looked up."""
+        return load_plugins() if self._plugins is None else self._plugins
+
+    @cached_property
+    def dataset(self) -> xr.Dataset:
+        """The study itself, lazily, with the log evidence to next order where it is known."""
+        dataset = open_store(self.path)
+        dataset = dataset if self.value is None else each_value(dataset)[self.value]
+        return with_next_evidence(self.folder, dataset)
 
     @contextmanager
-    def parts(self, jobs: int = 1, scheduler: str | None = None) -> Iterator[Callable[..., Any]]:
+    def mapping(self, jobs: int = 1, scheduler: str | None = None) -> Iterator[Callable[..., Any]]:
         """A ``map`` for parts of a result that do not depend on each other; in order.
 
-        The function and what it takes go to the executor that the study was given, else to so many
+        The function and its arguments go to the executor that the study was given, else to
         processes or to the workers of a Dask scheduler, else they are called here, one by one.
 
         Raises
@@ -100,23 +142,13 @@ class StoredStudy:
             if executor is None:
                 yield map
                 return
-            with telling_of_lost_workers(self.path), ExitStack() as stack:
+            with naming_lost_workers(self.path), ExitStack() as stack:
 
-                def each(function: Callable[..., Any], parts: Iterable[Any]) -> Iterator[Any]:
+                def mapped(function: Callable[..., Any], parts: Iterable[Any]) -> Iterator[Any]:
                     limited = partial(_with_threads, self._threads, function)
                     return stack.enter_context(closing(executor.map(limited, parts)))  # type: ignore[type-var]
 
-                yield each
-
-    @cached_property
-    def plugins(self) -> Plugins:
-        """Where tasks and samplers are looked up."""
-        return load_plugins() if self._plugins is None else self._plugins
-
-    @cached_property
-    def dataset(self) -> xr.Dataset:
-        """The study itself, lazily, with the log evidence to next order where it is known."""
-        return with_next_evidence(self.path, open_store(self.path))
+                yield mapped
 
     def task(self, **replaced: Any) -> Task:
         """Task with the study's options, some of them replaced.
@@ -128,54 +160,49 @@ class StoredStudy:
         UnknownNameError
             If no plugin provides it.
         """
-        self.check_single()
+        for name in self.identity.get("sweep", ()):
+            raise StoreError(
+                f"{self.path} holds several values of the option {name!r}, and this needs a study "
+                "of one: take one of StoredStudy(path).singles"
+            )
         return self.plugins.task(self.identity["task"])(**self.options | replaced)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the study's task, files where they are now; a list if it has several values.
+        """Options of the study's task; a list if it has several values.
 
-        Files are looked for where they were, see :meth:`places`.
+        Files are looked for where they were, see :meth:`locations`.
         """
         options = dict(self.identity["options"])
         for name in file_options(options, self.identity["provenance"]):
-            found = filter(os.path.exists, self.places(options[name]))
-            options[name] = str(next(found, options[name]))
+            existing = filter(os.path.exists, self.locations(options[name]))
+            options[name] = str(next(existing, options[name]))
         return options
 
-    def check_single(self) -> None:
-        """Check that the store holds one value of every option of its task.
-
-        Raises
-        ------
-        StoreError
-            If it does not.
-        """
-        for name in self.identity.get("sweep", ()):
-            value = self.identity["options"][name][0]
-            raise StoreError(
-                f"{self.path} holds several values of the option {name!r}, and this needs a study "
-                f"of one: run one into a store of its own, with --{name.replace('_', '-')} {value} "
-                "--out FILE.zarr"
-            )
-
-    def places(self, file: str | os.PathLike) -> list[Path]:
-        """Where a file of the study may lie: where it was, beside the store, or here."""
-        named, beside = Path(file), self.path.resolve().parent
-        found = (named, beside / named, beside / named.name, Path(named.name))
-        return list(dict.fromkeys(found))
+    def locations(self, file: str | os.PathLike) -> list[Path]:
+        """Where a file of the study may be: where it was, beside the store, or here."""
+        file, beside = Path(file), self.path.resolve().parent
+        return list(dict.fromkeys((file, beside / file, beside / file.name, Path(file.name))))
 
     @property
     def results(self) -> list[str]:
         """Names of the results that the store holds, or that are being computed."""
         if not self.path.exists():  # nothing is published yet
             return []
-        found = set(zarr.open_group(self.path, mode="r").group_keys())
-        return sorted(found | ({SAMPLES} if runs(self.path) else set()))
+        names = set()
+        for single in self.singles:
+            if single.folder.exists():
+                names |= set(zarr.open_group(single.folder, mode="r").group_keys())
+            blocks = PieceFiles(self.path, "draws").names()
+            parts = [name for name in blocks if name.startswith(single.prefix)]
+            names |= {name.removeprefix(single.prefix).split("/")[0] for name in parts}
+        return sorted(names)
 
     def holds(self, group: str) -> bool:
         """Whether the store has a result, or a part of one such as ``corrections/…``, whole."""
-        return (self.path / group / METADATA).exists() and not self._damage.is_damaged(group)
+        group = f"{self.prefix}{group}"
+        damaged = any(is_inside(line, group) for line in self._damaged)
+        return (self.path / group / METADATA).exists() and not damaged
 
     def result(self, group: str) -> xr.DataTree:
         """Labelled data of a result or of a part of one, lazily.
@@ -188,7 +215,12 @@ class StoredStudy:
         if not self.holds(group):
             listed = ", ".join(self.results) or "none"
             raise StoreError(f"{self.path} holds no {group}; of results it holds: {listed}")
+        group = f"{self.prefix}{group}"
         return xr.open_datatree(self.path, group=group, engine="zarr", chunks=None)
+
+    def write(self, group: str, part: xr.Dataset | xr.DataTree) -> None:
+        """Write a part of a result, which is published with the others when all are computed."""
+        PieceFiles(self.path, "results").write(f"{self.prefix}{group}", part, self.core)
 
     def point(
         self, width: float, temperature: float | None = None, seed: int | None = None
@@ -196,12 +228,12 @@ class StoredStudy:
         """The study's point there; parameters and errors as for :meth:`Point.find`."""
         return Point.find(self.dataset, width, temperature, seed)
 
-    def rebuild(self, at: Point, **replaced: Any) -> PointData:
-        """Data and network of a point, drawn anew as the study's identity says.
+    def rebuild(self, point: Point, **replaced: Any) -> PointData:
+        """Data and network of a point, drawn again as the study's identity says.
 
         Parameters
         ----------
-        at : Point
+        point : Point
         **replaced
             Options of the task to take instead, such as a file that was moved.
 
@@ -213,42 +245,32 @@ class StoredStudy:
         UnknownNameError
             If no plugin provides the study's task.
         """
-        study = self._checked(**replaced) if replaced else self._study
-        data = prepare_data(study, at.seed, array_library("numpy"))
+        study = self._study(**replaced) if replaced else self._unchanged_study
+        data = prepare_data(study, point.seed, array_library("numpy"))
         if data.blocks is not None:
             raise StoreError(
                 f"this needs all training examples at once, but the {data.n_examples} of "
                 f"{self.path} are too many to hold; run a study of fewer"
             )
         whole = data.network
-        network = Network(whole.heads, at.width, whole.variances, whole.outputs, whole.skips)
-        return PointData(at, network, data)
+        network = Network(whole.heads, point.width, whole.variances, whole.outputs, whole.skips)
+        return PointData(point, network, data)
 
     @property
     def core(self) -> str:
         """All that determines parts of results besides their names."""
         return core_of(self.identity)
 
-    @property
-    def files(self) -> PieceFiles:
-        """Parts of results that are not published yet."""
-        return PieceFiles(self.path, "results")
-
-    def write(self, group: str, part: xr.Dataset | xr.DataTree) -> None:
-        """Write a part of a result, which is published with the others when all are computed."""
-        self.files.write(group, part, self.core)
-
     @cached_property
-    def _study(self) -> Study:
-        return self._checked()
+    def _unchanged_study(self) -> Study:
+        return self._study()
 
-    def _checked(self, **replaced: Any) -> Study:
-        held = self.identity
-        grid = (held["widths"], held["temperatures"], held["seeds"])
-        how = (held["backend"], held["dtype"], held["variances"])
-        study = Study(self.task(**replaced), *grid, *how, skips=held.get("skips"))
-        lines = differences(held, study.identity(), "what is installed here gives")
-        if lines:
+    def _study(self, **replaced: Any) -> Study:
+        stored = self.identity
+        grid = (stored["widths"], stored["temperatures"], stored["seeds"])
+        settings = (stored["backend"], stored["dtype"], stored["variances"])
+        study = Study(self.task(**replaced), *grid, *settings, skips=stored.get("skips"))
+        if lines := differences(stored, identity_of(study), "what is installed here gives"):
             raise StoreError(
                 "the study was made from something else than what is installed here "
                 f"({'; '.join(lines)}); run it again into another store"
@@ -257,9 +279,9 @@ class StoredStudy:
 
 
 @lru_cache(maxsize=1)
-def _opened(path: str, identity: str) -> StoredStudy:
+def _opened(path: str, value: Any, identity: str) -> StoredStudy:
     """A worker opens a study once for all its parts."""
-    study = StoredStudy(path)
+    study = StoredStudy(path, value=value)
     if study.identity != json.loads(identity):
         raise StoreError(f"{path} holds another study by now; run the same again")
     return study
@@ -279,7 +301,9 @@ def compute_result(
     threads: int | None = 1,
     report: Report | None = None,
 ) -> StoredStudy:
-    """Compute a result of a study, and keep it in the study's store.
+    """Compute a result of a study, and store it beside the study.
+
+    Of a study that sweeps an option, the result is computed for every value.
 
     Parameters
     ----------
@@ -306,8 +330,7 @@ def compute_result(
     Raises
     ------
     StoreError
-        If the path is no store, the study in it is damaged or not complete, or holds several values
-        of an option.
+        If the path is no store, or the study in it is damaged or not complete.
     ValueError
         If an option of the result is too small.
     PluginError
@@ -316,7 +339,6 @@ def compute_result(
     """
     check_options(result)
     study = StoredStudy(store, plugins, executor, threads)
-    study.check_single()
     if result.name in study.dataset.variables or result.name == "study":
         raise PluginError(
             f"the result {result.name!r} has the name of a variable of the study, or of the study "
@@ -327,68 +349,70 @@ def compute_result(
             f"{study.path} is not complete: its run goes on, or was interrupted; run the command "
             "again that computes the study, and then this one"
         )
-    told = False
+    reported = False
     _log.info("%s: %s", study.path, result)
 
     def tell(progress: Progress) -> None:
-        nonlocal told
-        told = True
+        nonlocal reported
+        reported = True
         shown(progress)
 
     with supervised(report, threads) as shown:
-        _publish(study, result.name)  # parts of a run that was killed
-        study._damage = _damage(study.path, result.name)
-        try:
-            for place, part in _parts(result, result.compute(study, tell)):
-                if not told:  # by which callers know that there was something to do
-                    tell(Progress(0, None, f"writing {place or result.name}"))
-                study.write(f"{result.name}/{place}".rstrip("/"), part)
-        finally:
-            _publish(study, result.name)
+        for single in study.singles:
+            group = f"{single.prefix}{result.name}"
+            _publish(single, group)  # parts of a run that was killed
+            single._damaged = _damage(single.path, group)
+            try:
+                for name, part in _parts(result, result.compute(single, tell)):
+                    if not reported:  # by which callers know that there was something to do
+                        tell(Progress(0, None, f"writing {name or result.name}"))
+                    single.write(f"{result.name}/{name}".rstrip("/"), part)
+            finally:
+                _publish(single, group)
     return StoredStudy(store, plugins)
 
 
-def _damage(path: Path, name: str) -> Scan:
-    """What is damaged of a result, which is to be computed again.
+def _damage(path: Path, group: str) -> list[str]:
+    """Arrays and groups of a result that are damaged, and are to be computed again.
 
     Raises
     ------
     StoreError
         If the study itself is damaged.
     """
-    found = scan(path, within=name)
-    faults = dict(found.faults())
-    if "study" in faults:
-        raise StoreError(
-            f"{path} is damaged: {faults['study']}; run the command again that computed the "
-            "study, which mends it"
-        )
-    if name in faults:
+    with locked(path, lock_of(path), waiting=lambda: None):
+        damage = list(faults(path, within=group))
+    for owner, line in damage:
+        if owner == "study":
+            raise StoreError(
+                f"{path} is damaged: {line}; run the command again that computed the study, which "
+                "mends it"
+            )
+    lines = [line for _, line in damage if is_inside(line.split(", chunk")[0].split(":")[0], group)]
+    if lines:
         warnings.warn(
-            f"{path} was damaged ({faults[name]}); what is damaged of the result is computed again",
+            f"{path} was damaged ({lines[0]}); what is damaged of the result is computed again",
             StoreWarning,
             stacklevel=3,
         )
-    return found
+    return [line.split(", chunk")[0].split(":")[0] for line in lines]
 
 
-def _publish(study: StoredStudy, name: str) -> None:
+def _publish(study: StoredStudy, group: str) -> None:
     """Publish all parts of a result that are computed."""
-    files = study.files
-    names = [group for group in files.names() if f"{group}/".startswith(f"{name}/")]
+    files, draws = PieceFiles(study.path, "results"), PieceFiles(study.path, "draws")
+    names = [name for name in files.names() if f"{name}/".startswith(f"{group}/")]
     if names:
-        with locked(study.path, lock_of(study.path.resolve()), waiting=lambda: None):
-            found = {group: files.read_tree(group, study.core) for group in names}
-            publish_groups(
-                study.path, {group: part for group, part in found.items() if part is not None}
-            )
+        with locked(study.path, lock_of(study.path), waiting=lambda: None):
+            parts = {name: files.read(name, study.core) for name in names}
+            whole = {name: part for name, part in parts.items() if part is not None}
+            publish_groups(study.path, whole)
         files.remove(names)
-        blocks = draw_files(study.path)
-        blocks.remove([block for block in blocks.names() if block.rpartition("/")[0] in names])
+        draws.remove([block for block in draws.names() if block.rpartition("/")[0] in names])
 
 
 def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:
-    """Parts of a result with their places, as they are computed."""
+    """Parts of a result with their names below its group, as they are computed."""
     if isinstance(computed, xr.Dataset):
         yield "", computed
         return

@@ -19,18 +19,18 @@ from pathkernel_core.hooks import load_plugins
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.atomic import remove_leftovers
-from pathkernel_datasets.computing import Work, compute_by_workers, compute_here
-from pathkernel_datasets.damage import Scan, scan
+from pathkernel_datasets.damage import METADATA, Published, faults
 from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.lock import lock_of, locked
-from pathkernel_datasets.piece_files import Piece, PieceFiles, pieces_of
-from pathkernel_datasets.pieces import lacking
-from pathkernel_datasets.publishing import check_space, publish_study
-from pathkernel_datasets.store import TEMPLATE, check_store, open_store, unfinished, without_values
-from pathkernel_datasets.study import OTHER_DATA, Study, differences, grid_of
-from pathkernel_datasets.template import study_template
+from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
+from pathkernel_datasets.publishing import publish_study
+from pathkernel_datasets.store import TEMPLATE, check_store, open_store, unfinished
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.template import on_grid, study_template
 from pathkernel_datasets.watching import supervised
+from pathkernel_datasets.work import Work, compute_by_workers, compute_here
 
 _log = logging.getLogger("pathkernel.study")
 
@@ -73,7 +73,7 @@ def run_study(
         is.
     report : callable, optional
         Called with a Progress before every step, not at all if nothing was left to do. By default
-        a bar shows it, on a terminal and in a notebook; elsewhere a line on stderr every minute.
+        a bar shows it, on a terminal and in a notebook.
 
     Returns
     -------
@@ -126,25 +126,24 @@ def compute_study(
         report(Progress(0, None, f"waiting for another process that reads or publishes {path}"))
 
     with locked(path, lock_of(path), waiting=waiting):
-        work, published = _begin(study, path, analyses, report)
+        remove_leftovers(path)
+        published = Published(path)
+        work, template = _begin(study, path, analyses, published, report)
+        if template is None:
+            return 0
         pieces = pieces_of(work.study.grid, part)
-        lacked = {piece: _lacking(piece, work, published) for piece in pieces}
-        missing = {piece: temperatures for piece, temperatures in lacked.items() if temperatures}
-        _take_back(missing, work, published)
+        missing = _missing(pieces, work, published)
     total = len(work.study.temperatures) * sum(piece.width is not None for piece in pieces)
     computed = sum(len(missing[piece]) for piece in missing if piece.width is not None)
     _log.info("%s: %d of %d grid points are computed already", path, total - computed, total)
 
-    def tell(here: Progress) -> None:
-        report(dataclasses.replace(here, done=total - computed + here.done, total=total))
+    def tell(progress: Progress) -> None:
+        done = total - computed + progress.done
+        report(dataclasses.replace(progress, done=done, total=total))
 
-    template = unfinished(path)
-    if template is None:  # nothing is missing
-        return 0
     if executor is None:
         compute_here(work, template, missing, tell)
     elif missing:
-        tell(Progress(0, None, "waiting for workers"))
         compute_by_workers(work, missing, executor, threads, tell)
     tell(Progress(computed, None, "complete"))
     with locked(path, lock_of(path), waiting=waiting):
@@ -153,90 +152,79 @@ def compute_study(
 
 
 def _begin(
-    study: Study, path: Path, analyses: tuple[Analysis, ...], report: Report
-) -> tuple[Work, Scan]:
-    """Check that a store is of this study, and write the template if anything is to be computed.
+    study: Study, path: Path, analyses: tuple[Analysis, ...], published: Published, report: Report
+) -> tuple[Work, xr.Dataset | None]:
+    """Compare a study with its store, and write the template if anything is to be computed.
 
     Returns
     -------
     work : Work
-        On the grid of the store and of what is asked for.
-    published : Scan
-        What the store holds.
+        On the grid of the store and of the study.
+    template : Dataset or None
+        None if the store is complete.
     """
-    remove_leftovers(path)
-    template, published = unfinished(path), Scan()
-    if path.exists() and not _is_empty_folder(path):
-        published = scan(path)
-        if published.identity is None:
-            check_store(path)  # says what it is
+    if published.identity is None and path.exists() and not _is_empty_folder(path):
+        check_store(path)  # says what it is
+    template = unfinished(path)
     attributes = published.attributes if template is None else template.attrs
-    asked, identity = study, None
+    joined, identity = study, None
     if "study" in attributes:
-        held = json.loads(attributes["study"])
-        begun = study.begun(held)
-        identity = begun.identity()
-        _check_same(path, held, identity)
+        stored = json.loads(attributes["study"])
+        begun = _on_grid_of(study, stored)
+        identity = identity_of(begun)
+        _check_same(path, stored, identity)
         analyses = _stored_analyses(path, attributes, analyses)
-        study = study.joined(begun)
-        if study != begun:
-            _log.info("%s is extended", path)
-        _check_results(path, published, study, begun)
-        identity = identity if study == begun else None
-    else:
-        _log.info("%s is begun", path)
-    identity = study.identity() if identity is None else identity
-    work = Work(study, path, json.dumps(identity, sort_keys=True), analyses)
-    faults = [fault for owner, fault in published.faults() if owner == "study"]
-    lost = any(_unpublished(piece, work, published) for piece in pieces_of(study.grid))
-    if faults:
-        warnings.warn(
-            f"{path} was damaged ({faults[0]}{', and others' * (len(faults) > 1)}); what is "
-            "damaged is computed again",
-            StoreWarning,
-            stacklevel=4,
+        joined = study.joined(begun)
+        if joined != begun:
+            identity = None
+            _check_results(path, joined, begun)
+    if identity is None:
+        _log.info("%s is %s", path, "extended" if "study" in attributes else "begun")
+        identity = identity_of(joined)
+    work = Work(joined, path, json.dumps(identity, sort_keys=True), analyses)
+    damage = [line for owner, line in faults(path) if owner == "study"] if path.exists() else []
+    if damage:
+        _warn(
+            f"{path} was damaged ({damage[0]}{', and others' * (len(damage) > 1)}); what is "
+            "damaged is computed again"
         )
-    if not lost and not faults:
+    elif not any(
+        work.lacking(published.read(piece, work.core(piece))) for piece in pieces_of(joined.grid)
+    ):
         work.files.remove()  # left by a process that was killed after it had published
-        return work, published
-    more = [name for name in study.grid if {*study.along(name)} - {*asked.along(name)}]
+        _log.info("%s is complete", path)
+        return work, None
+    more = [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]
     if more:
-        warnings.warn(
+        _warn(
             f"{path} holds more {' and '.join(f'{name}s' for name in more)} than are asked for; "
-            "all of its grid is computed",
-            StoreWarning,
-            stacklevel=4,
+            "all of its grid is computed"
         )
     if template is None or template.attrs["study"] != work.identity:
-        report(Progress(0, None, f"seed {study.seeds[0]}: data and attention"))
-        template = study_template(study, analyses)
-        check_space(path, template.nbytes)
-        work.files.write(TEMPLATE, without_values(template), "")
-    return work, published
+        report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
+        template = study_template(joined, analyses)
+        work.files.write(TEMPLATE, on_grid(template, {"seed": []}).copy(), "")
+    return work, template
 
 
-def _unpublished(piece: Piece, work: Work, published: Scan) -> list[float]:
-    """Temperatures of a piece that are not in the store."""
-    known = published.temperatures if published.holds(piece, work.core(piece)) else []
-    return [temperature for temperature in work.study.temperatures if temperature not in known]
+def _missing(pieces: Iterable[Piece], work: Work, published: Published) -> dict[Piece, list[float]]:
+    """Pieces that are to be computed, and at which temperatures.
 
-
-def _lacking(piece: Piece, work: Work, published: Scan) -> list[float]:
-    """Temperatures of a piece that are not in its file; without one, in the store."""
-    unpublished = _unpublished(piece, work, published)
-    held = work.read(piece) if unpublished else None
-    return unpublished if held is None else lacking(work.study, held)
-
-
-def _take_back(pieces: Iterable[Piece], work: Work, published: Scan) -> None:
-    """Make files of pieces of which the store holds some temperatures."""
+    Those that the store holds at some temperatures become files.
+    """
+    missing = {}
     for piece in pieces:
-        if piece.name not in work.files and published.holds(piece, work.core(piece)):
+        values = work.read(piece)
+        if values is None:
             values = published.read(piece, work.core(piece))
-            work.files.write(piece.name, values, work.core(piece))
+            if values is not None and work.lacking(values):
+                work.files.write(piece.name, values, work.core(piece))
+        if temperatures := work.lacking(values):
+            missing[piece] = temperatures
+    return missing
 
 
-def _publish(work: Work, published: Scan) -> None:
+def _publish(work: Work, published: Published) -> None:
     """Publish a study if all of its pieces are there."""
     template = unfinished(work.path)
     if template is None:  # another process has published it
@@ -244,30 +232,31 @@ def _publish(work: Work, published: Scan) -> None:
         return
     if grid_of(json.loads(template.attrs["study"])) != grid_of(json.loads(work.identity)):
         return  # another process computes a larger grid
-    pieces = pieces_of(work.study.grid)
-    if any(_lacking(piece, work, published) for piece in pieces):
-        return  # other parts are missing
 
-    def read(piece: Piece) -> xr.Dataset:
-        if not _unpublished(piece, work, published):
-            return published.read(piece, work.core(piece))
+    def read(piece: Piece) -> xr.Dataset | None:
         values = work.read(piece)
-        if values is None:
-            raise StoreError(
-                f"the piece {piece} of {work.path} is damaged; run the same command again"
-            )
-        return values
+        return published.read(piece, work.core(piece)) if values is None else values
 
+    pieces = pieces_of(work.study.grid)
+    if any(work.lacking(read(piece)) for piece in pieces):
+        return  # other parts are missing
     publish_study(work.path, template, pieces, read)
     work.files.remove()
     sums = PieceFiles(work.path, "sums")
     sums.remove(name for name in sums.names() if "/" in name)  # parts of totals
 
 
-def _check_same(path: Path, held: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+def _on_grid_of(study: Study, stored: Mapping[str, Any]) -> Study:
+    """A study on the grid of a store, by the identity of the study that it holds."""
+    options = study.task.options()
+    single = {name: [stored["options"].get(name, options[name])] for name in study.sweep}
+    grid = single | grid_of(stored)
+    return study.on_grid({name: grid[name] for name in grid if name in {*study.grid, *options}})
+
+
+def _check_same(path: Path, stored: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Check that a store, or the pieces beside it, are of this study."""
-    different = differences(held, identity, "this run")
-    if different:
+    if different := differences(stored, identity, "this run"):
         other_data = different[-1].startswith(OTHER_DATA)
         raise StoreError(
             f"{path} holds another study and is left as it is ({'; '.join(different)}). Choose "
@@ -276,13 +265,13 @@ def _check_same(path: Path, held: Mapping[str, Any], identity: Mapping[str, Any]
         )
 
 
-def _check_results(path: Path, published: Scan, study: Study, begun: Study) -> None:
+def _check_results(path: Path, study: Study, begun: Study) -> None:
     """Check that results of a store of a single value do not get several."""
-    if published.results and study.sweep.keys() - begun.sweep.keys():
+    results = sorted({file.relative_to(path).parts[0] for file in path.glob(f"*/*/{METADATA}")})
+    if results and study.sweep.keys() - begun.sweep.keys():
         raise StoreError(
             f"{path} holds results of a single value of {next(iter(study.sweep))} "
-            f"({', '.join(sorted(published.results))}), which do not go with several; choose "
-            "another file"
+            f"({', '.join(results)}), which do not go with several; choose another file"
         )
 
 
@@ -305,3 +294,7 @@ def _stored_analyses(
             "install its plugin to resume it, or choose another file"
         )
     return tuple(available[name] for name in names)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, StoreWarning, stacklevel=5)

@@ -26,9 +26,9 @@ def words_of(name: str, value: Any = "") -> str:
 
 def label_of(task: Task, names: Iterable[str]) -> str:
     """Label of a task, with the values of those options even where they are at their default."""
-    words = task.label.split(", ")
-    named = (words_of(name, getattr(task, name)) for name in names)
-    return ", ".join([*words, *(own for own in named if own not in words)])
+    parts = task.label.split(", ")
+    options = [words_of(name, getattr(task, name)) for name in names]
+    return ", ".join([*parts, *(option for option in options if option not in parts)])
 
 
 def listed(values: Sequence[Any]) -> str:
@@ -57,16 +57,17 @@ def each_value(dataset: xr.Dataset) -> dict[Any, xr.Dataset]:
     name = swept_option(dataset)
     if name is None:
         return {None: dataset}
-    own = json.loads(dataset.attrs[OF_EACH_VALUE])
-    found = {}
-    for place, value in enumerate(dataset[name].values.tolist()):
-        sizes = {dim: slice(size) for dim, size in own[str(value)]["sizes"].items()}
-        part = dataset.isel({name: place, **sizes}, drop=True)
-        attributes = part.attrs | own[str(value)]["attributes"]
-        found[value] = part.assign_attrs(attributes)
+    of_values = json.loads(dataset.attrs[OF_EACH_VALUE])
+    studies = {}
+    for number, value in enumerate(dataset[name].values.tolist()):
+        sizes = {dim: slice(size) for dim, size in of_values[str(value)]["sizes"].items()}
+        single = dataset.isel({name: number, **sizes}, drop=True)
+        attributes = single.attrs | of_values[str(value)]["attributes"]
         for key in (SWEPT_OPTION, OF_EACH_VALUE):
-            del found[value].attrs[key]
-    return found
+            del attributes[key]
+        single.attrs = attributes
+        studies[value] = single
+    return studies
 
 
 def check_single(dataset: xr.Dataset) -> None:

@@ -1,7 +1,7 @@
-"""What the dataset of a study holds before anything is computed: every variable, with its labels.
+"""The dataset of a study before anything is computed: every variable, with its labels.
 
-A template is a dataset whose variables have the shape of the whole grid and no memory: NaN, or 0
-for whole numbers, everywhere. Pieces of a study fill it.
+A template is a dataset whose variables have the shape of the whole grid and take no memory: NaN, or
+0 for whole numbers, everywhere. Pieces of a study fill it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ import xarray as xr
 
 from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
+from pathkernel_datasets.checksums import PIECE_CHECKSUMS, piece_checksum
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.evaluation import AnalysisError, variables
+from pathkernel_datasets.identity import identity_of, versions
 from pathkernel_datasets.labelling import (
-    attributes_digest,
     coordinate,
+    coordinate_values,
     storable,
     variable_attributes,
 )
+from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.prepared import PreparedData, prepare_data
-from pathkernel_datasets.schema import KNOWN_DIMENSIONS, POINT, STATUS_CODES, coordinates
-from pathkernel_datasets.study import Study, versions
+from pathkernel_datasets.schema import KNOWN_DIMENSIONS, STATUS_CODES, coordinates
+from pathkernel_datasets.study import Study
 from pathkernel_datasets.swept import OF_EACH_VALUE, SWEPT_OPTION, label_of, listed, words_of
 
 SCHEMA_VERSION = 3
@@ -36,6 +39,7 @@ IDENTITY_COPY = "data_done"
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 _WHOLE_NUMBERS = {
+    **dict.fromkeys((variable.name for variable in PIECE_CHECKSUMS), "int32"),
     "evaluations": "int32",
     "minima": "int32",
     **dict.fromkeys(("status", "reference_done", "data_done"), "int8"),
@@ -61,7 +65,7 @@ def study_template(study: Study, analyses: Sequence[Analysis]) -> xr.Dataset:
         templates.append(_single(single, study.sweep, data, analyses, library))
         realisations.append(data.realisation)
     template = _joined(study, templates) if study.sweep else templates[0]
-    identity = json.dumps(study.identity(realisations), sort_keys=True)
+    identity = json.dumps(identity_of(study, realisations), sort_keys=True)
     template[IDENTITY_COPY].attrs["study"] = identity
     attributes = template.attrs | {
         "schema_version": SCHEMA_VERSION,
@@ -69,15 +73,73 @@ def study_template(study: Study, analyses: Sequence[Analysis]) -> xr.Dataset:
         "variable_names": json.dumps(list(template.data_vars)),  # "variables" is NetCDF's own
         "study": identity,
     }
-    return template.assign_attrs(attributes, checksum=attributes_digest(attributes))
+    return template.assign_attrs(attributes)
 
 
-def empty(
-    dims: Sequence[str], dtype: Any, attributes: Mapping[str, Any], sizes: Mapping[Any, int]
+def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Dataset:
+    """A template on another grid, some dimensions of which may be left out."""
+    labels = {
+        dim: xr.Variable(dim, coordinate_values(values), template[dim].attrs)
+        for dim, values in grid.items()
+    }
+    coords = {str(name): coord.variable for name, coord in template.coords.items()} | labels
+    sizes = {**template.sizes, **{dim: len(values) for dim, values in grid.items()}}
+    variables = {
+        name: _empty(variable.dims, variable.dtype, variable.attrs, sizes)
+        for name, variable in template.data_vars.items()
+    }
+    return xr.Dataset(variables, coords, template.attrs)
+
+
+def blank(piece: Piece, template: xr.Dataset) -> xr.Dataset:
+    """A piece without values."""
+    labels = {dim: [label] for dim, label in piece.labels.items() if dim in template.dims}
+    variables = {
+        name: variable.variable.isel(dict.fromkeys(labels, 0), missing_dims="ignore").copy()
+        for name, variable in on_grid(template, labels).data_vars.items()
+        if ("width" in variable.dims) == (piece.width is not None)
+    }
+    return xr.Dataset(variables, {"temperature": template["temperature"].variable})
+
+
+def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
+    """Put the values of a piece into a dataset, at the temperatures that both have."""
+    values = values.isel(temperature=values["temperature"].isin(dataset["temperature"]).values)
+    index: dict[Any, Any] = {
+        dim: dataset.get_index(dim).get_loc(label)
+        for dim, label in piece.labels.items()
+        if dim in dataset.dims
+    }
+    temperatures = dataset.get_index("temperature").get_indexer(values["temperature"])
+    for name in values.data_vars.keys() & dataset.data_vars.keys():
+        target = dataset[name].variable
+        inside = {dim: slice(size) for dim, size in values[name].sizes.items()} | index
+        inside["temperature"] = temperatures
+        target.values[tuple(inside[dim] for dim in target.dims)] = values[name].values
+
+
+def seal(dataset: xr.Dataset, piece: Piece) -> None:
+    """Put the checksum of a piece into a dataset that has its values."""
+    position = {
+        dim: dataset.get_index(dim).get_loc(label)
+        for dim, label in piece.labels.items()
+        if dim in dataset.dims
+    }
+    values = {
+        str(name): variable.variable.isel(position, missing_dims="ignore").values
+        for name, variable in dataset.data_vars.items()
+        if ("width" in variable.dims) == (piece.width is not None)
+    }
+    name, checksum = piece_checksum(values)
+    dataset[name].variable[position] = checksum
+
+
+def _empty(
+    dims: Sequence[Any], dtype: Any, attributes: Mapping[str, Any], sizes: Mapping[Any, int]
 ) -> xr.Variable:
     """Variable without values, which takes no memory."""
-    fill = np.array(np.nan if np.dtype(dtype).kind == "f" else 0, dtype=dtype)
-    return xr.Variable(dims, np.broadcast_to(fill, [sizes[dim] for dim in dims]), attributes)
+    value = np.array(np.nan if np.dtype(dtype).kind == "f" else 0, dtype=dtype)
+    return xr.Variable(dims, np.broadcast_to(value, [sizes[dim] for dim in dims]), attributes)
 
 
 def _single(
@@ -88,34 +150,25 @@ def _single(
     library: ArrayLibrary,
 ) -> xr.Dataset:
     """Template of a study of one value of every option."""
-    network, realisation = data.network, data.realisation
+    realisation, network = data.realisation, data.network
     situation = Situation(realisation, data.xi, data.labels, network)
-    labels: dict[str, Any] = {}
     meanings: dict[str, str] = {}
+    labels: dict[str, Any] = {}
     for analysis in analyses:
         meanings |= analysis.dimensions
         labels |= analysis.coordinates(situation)
         _check_dimensions(analysis, labels)
-    coords = coordinates(
-        network,
-        {name: study.grid[name] for name in POINT},
-        {name: len(test.labels) for name, test in realisation.test_sets.items()},
-        realisation.sub_networks,
-        labels,
-        meanings,
-        realisation.output_names,
-    )
-    declared = list(variables(data, analyses))
+    coords = coordinates(network, realisation, study.grid, labels, meanings)
+    declared = [*variables(data, analyses), *PIECE_CHECKSUMS]
     names = [*coords, *(variable.name for variable in declared)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise StoreError(
             f"the study has two variables named {', '.join(twice)}; an analysis must give its own "
             "another name"
         )
     sizes = {name: values.size for name, values in coords.items() if values.dims == (name,)}
-    holding = {
-        variable.name: empty(
+    empty = {
+        variable.name: _empty(
             variable.dims,
             _WHOLE_NUMBERS.get(variable.name, "float64"),
             variable_attributes(variable),
@@ -123,9 +176,11 @@ def _single(
         )
         for variable in declared
     }
-    holding["status"].attrs["flag_values"] = list(STATUS_CODES.values())
     meaning = " ".join(name.replace(" ", "_") for name in STATUS_CODES)
-    holding["status"].attrs["flag_meanings"] = meaning
+    empty["status"].attrs |= {
+        "flag_values": list(STATUS_CODES.values()),
+        "flag_meanings": meaning,
+    }
     label = label_of(study.task, swept)
     attributes = {
         "title": f"Attention-path theory of {label}: {study.task.summary}",
@@ -135,9 +190,9 @@ def _single(
         "sub_networks": {
             name: " and ".join(
                 f"heads {', '.join(map(str, heads))} of layer {layer}"
-                for layer, heads in enumerate(kept, start=1)
+                for layer, heads in enumerate(heads_of_layers, start=1)
             )
-            for name, kept in realisation.sub_networks.items()
+            for name, heads_of_layers in realisation.sub_networks.items()
         },
         "heads_per_layer": list(network.heads),
         "variances": list(network.variances),
@@ -152,7 +207,7 @@ def _single(
         "device": library.device,
         "package_versions": versions(_RECORDED_VERSIONS),
     }
-    return storable(xr.Dataset(holding, coords, attributes))
+    return storable(xr.Dataset(empty, coords, attributes))
 
 
 def _check_dimensions(analysis: Analysis, labels: Mapping[str, Any]) -> None:
@@ -181,15 +236,14 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
             f"the option {name!r} cannot have several values: the store calls something else so; "
             "rename the option, or run each value into a store of its own"
         )
-    longest = dict(first.coords)
+    longest = {
+        dim: max((other[dim] for other in templates if dim in other.dims), key=len)
+        for dim in map(str, first.dims)
+    }
     for value, template in zip(values, templates):
         differing = {str(key) for key in {*template.data_vars} ^ {*first.data_vars}}
-        for dim in map(str, template.sizes):
-            labels = template[dim]
-            if not _fit(dim, labels.values, longest.get(dim)):
-                differing.add(dim)
-            elif labels.size > longest[dim].size:
-                longest |= {key: held for key, held in template.coords.items() if dim in held.dims}
+        differing |= {str(dim) for dim in {*template.dims} ^ {*first.dims}}
+        differing |= {dim for dim in longest if not _fit(template.get(dim), first[dim])}
         if differing:
             raise TaskError(
                 f"{words_of(name, value)} and {words_of(name, values[0])} do not fit into one "
@@ -201,35 +255,37 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
         for key, entry in first.attrs.items()
         if all(template.attrs.get(key) == entry for template in templates)
     }
-    of_each = {}
-    for value, template in zip(values, templates):
-        attributes = {key: entry for key, entry in template.attrs.items() if key not in common}
-        sizes = {
-            dim: template.sizes[dim]
-            for dim in first.sizes
-            if any(other.sizes[dim] < longest[dim].size for other in templates)
+    varying = [dim for dim in longest if len({template.sizes[dim] for template in templates}) > 1]
+    of_each_value = {
+        str(value): {
+            "attributes": {key: e for key, e in template.attrs.items() if key not in common},
+            "sizes": {dim: template.sizes[dim] for dim in varying},
         }
-        of_each[str(value)] = {"attributes": attributes, "sizes": sizes}
-    label, single = str(first.attrs["label"]), words_of(name, values[0])
-    others = [words for words in label.split(", ") if words != single]
-    joined = ", ".join([*others, words_of(name, listed(values))])
-    title = str(first.attrs["title"]).replace(label, joined, 1)
-    declared = {entry.name: entry for entry in dataclasses.fields(study.task)}[name]
-    meaning = declared.metadata.get("help") or words_of(name)
-    sizes = {dim: longest[dim].size for dim in first.sizes} | {name: len(values)}
-    holding = {
-        key: empty((name, *map(str, held.dims)), held.dtype, held.attrs, sizes)
-        for key, held in first.data_vars.items()
+        for value, template in zip(values, templates)
     }
-    coords = {name: coordinate(name, values, meaning)}
-    coords |= {str(key): held.variable for key, held in longest.items()}
-    swept = {SWEPT_OPTION: name, OF_EACH_VALUE: json.dumps(of_each)}
-    return storable(xr.Dataset(holding, coords, common | {"label": joined, "title": title} | swept))
+    label, single = str(first.attrs["label"]), words_of(name, values[0])
+    others = [part for part in label.split(", ") if part != single]
+    joined_label = ", ".join([*others, words_of(name, listed(values))])
+    title = str(first.attrs["title"]).replace(label, joined_label, 1)
+    option = next(entry for entry in dataclasses.fields(study.task) if entry.name == name)
+    coords = {name: coordinate(name, values, option.metadata.get("help") or words_of(name))}
+    for labels in longest.values():
+        coords |= {str(key): coord.variable for key, coord in labels.coords.items()}
+    sizes = {name: len(values), **{dim: labels.size for dim, labels in longest.items()}}
+    empty = {
+        key: _empty((name, *variable.dims), variable.dtype, variable.attrs, sizes)
+        for key, variable in first.data_vars.items()
+    }
+    swept = {SWEPT_OPTION: name, OF_EACH_VALUE: json.dumps(of_each_value)}
+    attributes = common | {"label": joined_label, "title": title} | swept
+    return storable(xr.Dataset(empty, coords, attributes))
 
 
-def _fit(dim: str, labels: np.ndarray, longest: xr.DataArray | None) -> bool:
+def _fit(labels: xr.DataArray | None, others: xr.DataArray) -> bool:
     """Whether labels agree; of numbered examples the shorter are the beginning of the longer."""
-    if longest is None or (dim in KNOWN_DIMENSIONS - {"example"} and longest.size != labels.size):
+    if labels is None:
         return False
-    size = min(longest.size, labels.size)
-    return np.array_equal(labels[:size], longest.values[:size])
+    may_be_shorter = labels.name == "example" or labels.name not in KNOWN_DIMENSIONS
+    size = min(labels.size, others.size)
+    same_size = labels.size == others.size or may_be_shorter
+    return same_size and np.array_equal(labels.values[:size], others.values[:size])

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from pathkernel_core.extras import import_extra
-from pathkernel_datasets.errors import StoreError, TaskError
+from pathkernel_datasets.errors import StoreError
 
 
 def workers(jobs: int = 1, scheduler: str | None = None) -> AbstractContextManager[Executor | None]:
-    """So many processes, or the workers of a Dask scheduler; None for one process.
+    """Processes of this machine, or the workers of a Dask scheduler; None for one process.
 
     Raises
     ------
@@ -34,22 +32,8 @@ def workers(jobs: int = 1, scheduler: str | None = None) -> AbstractContextManag
 
 
 @contextmanager
-def telling_of_lost_workers(store: Path) -> Iterator[None]:
-    """Raise a StoreError that says how to go on if a worker has ended."""
-    try:
-        yield
-    except BrokenExecutor:
-        raise StoreError(
-            "a worker ended before its work was done: for lack of memory, because the task is not "
-            "in a module that it can import, or because a script begins its workers outside of "
-            f'`if __name__ == "__main__":`. What is computed is in {store}: run the same again '
-            "to go on, with fewer workers"
-        ) from None
-
-
-@contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """So many processes of this machine, which end with this one.
+    """Processes of this machine, which end with this one.
 
     They come from a process that has imported what they need, and nothing that has threads. Where
     there are GPUs, each sees one of them, in turn. Where this process is interrupted, pieces that
@@ -60,10 +44,12 @@ def processes(count: int) -> Iterator[Executor]:
     if context.get_start_method() == "forkserver":
         from multiprocessing import forkserver, resource_tracker  # which not every system has
 
-        context.set_forkserver_preload(["pathkernel_datasets.computing"])
+        context.set_forkserver_preload(["pathkernel_datasets.sweep"])
         resource_tracker.ensure_running()
-        with _without_interrupts():
-            forkserver.ensure_running()  # which imports while data are drawn here
+        # it is to ignore Ctrl-C, which a terminal sends to all processes
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        forkserver.ensure_running()  # which imports while data are drawn here
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     executor = ProcessPoolExecutor(count, context, _begin, (context.Value("i"), _gpus()))
     try:
         yield executor
@@ -73,16 +59,6 @@ def processes(count: int) -> Iterator[Executor]:
     executor.shutdown()
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Let processes that begin meanwhile ignore Ctrl-C, which a terminal sends to all of them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _gpus() -> list[str]:
     """GPUs of NVIDIA that this process may use, as CUDA_VISIBLE_DEVICES has them."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
@@ -90,14 +66,8 @@ def _gpus() -> list[str]:
     return [str(index) for index, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
-def _end_with(parent: Any) -> None:
-    """End this worker when the process that holds the store's lock has ended, however it did."""
-    parent.join()
-    os._exit(1)
-
-
 def _begin(begun: Any, gpus: Sequence[str]) -> None:
-    """Begin a worker, the first of which finds 0 begun."""
+    """Begin a worker; the first finds 0 begun."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -107,26 +77,10 @@ def _begin(begun: Any, gpus: Sequence[str]) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
 
 
-def check_sendable(executor: Executor, things: Mapping[str, Any]) -> None:
-    """Check that an executor's processes can be sent some things, given by what they are.
-
-    Raises
-    ------
-    TaskError
-        If one cannot; executors that do not pickle, such as Dask's, are not checked.
-    """
-    if not isinstance(executor, ProcessPoolExecutor):
-        return
-    for words, thing in things.items():
-        remedy = "define its class in a module that workers can import; its options hold plain data"
-        try:
-            pickle.dumps(thing)
-        except Exception as error:  # whatever the objects inside raise
-            raise TaskError(f"{words} cannot be sent to workers ({error}); {remedy}") from None
-        if type(thing).__module__ == "__main__" and not hasattr(
-            sys.modules["__main__"], "__file__"
-        ):
-            raise TaskError(f"{words} is known to this session alone, not to workers; {remedy}")
+def _end_with(parent: Any) -> None:
+    """End this worker with its parent, even one that was killed, for which nothing else cares."""
+    parent.join()
+    os._exit(1)
 
 
 @contextmanager
@@ -155,5 +109,19 @@ def cluster(address: str) -> Iterator[Executor]:
                 raise
             raise StoreError(
                 f"the Dask scheduler at {address} is lost ({type(error).__name__}); what is "
-                "computed is stored: start another, and run the same command again to go on"
+                "computed is stored: start another, and run the same command again to resume"
             ) from None
+
+
+@contextmanager
+def naming_lost_workers(store: Path) -> Iterator[None]:
+    """Raise a StoreError with the likely causes if a worker has ended."""
+    try:
+        yield
+    except BrokenExecutor:
+        raise StoreError(
+            "a worker ended before its work was done: for lack of memory, because the task is not "
+            "in a module that it can import, or because a script begins its workers outside of "
+            f'`if __name__ == "__main__":`. What is computed is in {store}: run the same again '
+            "to resume, with fewer workers"
+        ) from None

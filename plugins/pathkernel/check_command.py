@@ -13,7 +13,7 @@ from pathkernel.output import say
 from pathkernel.tables_command import TablesCommand
 
 if TYPE_CHECKING:
-    from pathkernel_datasets.check import Checked
+    from pathkernel_datasets.store import Checked
 
 
 @click.command(cls=TablesCommand)
@@ -24,9 +24,9 @@ def check(store: Path) -> None:
     Exit status 1 if anything is. The command that computed the study, or the result, computes again
     what is damaged of it.
     """
-    from pathkernel_datasets import check as checking
+    from pathkernel_datasets.store import check as read_all
 
-    found = checking.check(store)
+    found = read_all(store)
     _keep(found)
     for line in (*found.study, *found.results):
         say(f"Damaged: {line}")

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from pathkernel_core.options import option_type, takes_several
-from pathkernel_datasets.choices import WORDS
+from pathkernel_datasets.measures import WORDS
 
 RESERVED = frozenset(
     (

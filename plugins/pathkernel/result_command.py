@@ -16,6 +16,7 @@ from pathkernel.output import (
     say,
     write_figures,
 )
+from pathkernel.show_commands import views_of_values
 from pathkernel.tables_command import OPTIONS, TablesCommand
 from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.result import Result
@@ -76,11 +77,13 @@ def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> Non
             study = compute_result(wanted, store, plugins=plugins, report=report)
     except KeyboardInterrupt:
         leave_interrupted(f"What is computed is in {store}; run the same command again to go on.")
-    print_views(wanted.tables(study), wanted.name)
+    print_views(views_of_values(wanted, study, "tables"), wanted.name)
     if not report.called:
         say("Nothing was left to compute: the result was complete.")
     if figures:
-        drawn = wanted.figures(study)
+        drawn: dict[str, Any] = {}
+        for figures_of_value in views_of_values(wanted, study, "figures"):
+            drawn |= figures_of_value
         if drawn:
             write_figures(drawn, figure_folder(store) / wanted.name if folder is None else folder)
     say(f"Results: {store.resolve()}, group {wanted.name}")

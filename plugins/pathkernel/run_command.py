@@ -195,7 +195,7 @@ def _run_task(
     if backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
-    from pathkernel_datasets.piece_files import pieces_folder
+    from pathkernel_datasets.pieces import pieces_folder
     from pathkernel_datasets.workers import workers
 
     out = Path(f"{task.name}.zarr") if out is None else out

@@ -225,17 +225,27 @@ def _views_of(
         yield f"{name}: skipped, no plugin that is installed knows this result"
         return
     try:
-        found = getattr(_configured(result, temperature, seed), views)(study)
-        if views == "tables":
-            yield from found
-        else:
-            yield found
+        yield from views_of_values(_configured(result, temperature, seed), study, views)
     except MissingExtraError as error:
         yield f"{name}: skipped, {error}"
     except (PathkernelError, OSError):
         raise
     except Exception as error:  # whatever a stranger's views raise, the others must be seen
         yield f"{name}: skipped, {type(error).__name__}: {error}"
+
+
+def views_of_values(result: Result, study: StoredStudy, views: str) -> Iterator[Any]:
+    """Tables of a result for every value of an option that is swept; or its figures by name."""
+    for single in study.singles:
+        if result.name not in single.results:
+            continue
+        found = getattr(result, views)(single)
+        if views != "tables":
+            yield {f"{single.prefix}{name}": draw for name, draw in found.items()}
+            continue
+        if single.prefix:
+            yield single.prefix.rstrip("/").replace("-", " ", 1).replace("_", " ")
+        yield from found
 
 
 def _configured(result: type[Result], temperature: float | str | None, seed: int | None) -> Result:

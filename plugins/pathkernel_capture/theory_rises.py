@@ -7,7 +7,7 @@ import numpy as np
 from pathkernel_capture.captured import Captured
 from pathkernel_core.order_parameter import scaled_order_parameter
 from pathkernel_core.solution import Solution
-from pathkernel_datasets.pieces import minimise_from
+from pathkernel_datasets.computing import minimise_from
 from pathkernel_trained.heads import Head, every_head, kept_heads
 from pathkernel_trained.theory_drops import PREDICTIONS, FixedKernels
 

@@ -18,7 +18,7 @@ import numpy as np
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.study import versions
+from pathkernel_datasets.identity import versions
 from pathkernel_one_shot.curves import LearningCurves, save_curves
 from pathkernel_one_shot.data import TrainingData
 from pathkernel_one_shot.descent import (

@@ -32,7 +32,7 @@ def sample_charts(study: StoredStudy, groups: Sequence[str]) -> dict[str, Callab
     """
     if not groups:
         return {}
-    runs = [open_run(study.path, group) for group in groups]
+    runs = [open_run(study, group) for group in groups]
     dataset = study.dataset
     charts: dict[str, Callable[[], Any]] = {
         measure.name: partial(measured, dataset, runs, measure) for measure in measures_of(dataset)
@@ -48,7 +48,7 @@ def sample_charts(study: StoredStudy, groups: Sequence[str]) -> dict[str, Callab
     several = {words: same for words, same in alike.items() if len(same) > 1}
     for place, (words, same) in enumerate(several.items()):  # one figure for all their widths
         name = f"finite_width{f'_{place + 1}' * bool(place)}"
-        charts[name] = partial(finite_width, study.path, dataset, same, words)
+        charts[name] = partial(finite_width, study, same, words)
     return charts
 
 

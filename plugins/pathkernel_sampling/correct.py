@@ -1,34 +1,29 @@
-"""The next order in 1/N at a point of a study, kept in the study's store."""
+"""The next order in 1/N at a point of a study, as it is stored with the study."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Variable
-from pathkernel_core.hooks import Plugins
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.solution import Solution
+from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.evaluation import predicted_values
 from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.next_evidence import grid_corrections, grid_group
-from pathkernel_datasets.pieces import minimise_from
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
-from pathkernel_datasets.store import check_store
-from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling.corrections import Correction, next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
 
@@ -47,52 +42,7 @@ _OUTPUT = "the network's output at the saddle point"
 _OF_A_DISTRIBUTION = "log_predictive_density"  # to next order it takes more than mean and variance
 
 
-def correct_study(
-    store: str | os.PathLike,
-    *,
-    width: float,
-    temperature: float | None = None,
-    seed: int | None = None,
-    executor: Executor | None = None,
-    plugins: Plugins | None = None,
-) -> Point:
-    """Compute the next order in 1/N at a point of a study, unless the store holds it.
-
-    Parameters
-    ----------
-    store : path
-        Result store of the study.
-    width : float
-        Width N, one of the study's.
-    temperature : float, optional
-        Temperature T, one of the study's; by default as for :class:`Selection`.
-    seed : int, optional
-        Seed of data and heads, one of the study's; by default its first.
-    executor : concurrent.futures.Executor, optional
-        Workers to compute with.
-    plugins : Plugins, optional
-        Where the study's task is looked up; by default those installed.
-
-    Returns
-    -------
-    Point
-        For :func:`open_correction`.
-
-    Raises
-    ------
-    StoreError
-        If the store is damaged, lacks the point, was made from other data, or another process
-        writes into it.
-    ValueError
-        If there is no expansion: a width is smaller than its order parameter, or the action has
-        no minimum.
-    """
-    wanted = NextOrder(widths=(width,), temperature=temperature, seed=seed)
-    (at,) = wanted.wanted(compute_result(wanted, store, executor=executor, plugins=plugins))
-    return at
-
-
-def open_correction(store: str | os.PathLike, at: Point) -> xr.Dataset | None:
+def open_correction(study: StoredStudy, point: Point) -> xr.Dataset | None:
     """The next order at a point of a study; None if it is not computed.
 
     Returns
@@ -104,23 +54,27 @@ def open_correction(store: str | os.PathLike, at: Point) -> xr.Dataset | None:
         (test_set, example[, output]), and ``accuracy`` or the measures of targets, dims
         (test_set,), each with its ``…_correction``.
     """
-    group = f"{NextOrder.name}/{at}"
-    check_store(Path(store))
-    if not (Path(store) / group / "zarr.json").exists():
-        return None
-    return xr.open_zarr(store, group=group, chunks=None, consolidated=False)
+    group = f"{NextOrder.name}/{point}"
+    return study.result(group).to_dataset() if study.holds(group) else None
 
 
-def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
-    """Compute the next order at a point, see :func:`open_correction`."""
-    point = study.rebuild(at)
-    network = point.network
-    problem = PathKernels(point.data.xi, point.data.labels)
-    solution, correction = _next_order(problem, network, at.temperature)
+def corrected(study: StoredStudy, point: Point) -> xr.Dataset:
+    """Compute the next order at a point, see :func:`open_correction`.
+
+    Raises
+    ------
+    ValueError
+        If there is no expansion: the width is smaller than the order parameter, or the action has
+        no minimum.
+    """
+    rebuilt = study.rebuild(point)
+    data, network = rebuilt.data, rebuilt.network
+    problem = PathKernels(data.xi, data.labels)
+    solution, correction = _next_order(problem, network, point.temperature)
     matrix = path_dims(network.outputs)
     shape = [study.dataset.sizes[dim.removesuffix("_dual")] for dim in matrix]
     example = ("test_set", "example", *(["output"] if network.outputs > 1 else []))
-    described = (
+    at_saddle = (
         Variable("order_parameter", matrix, "order parameter U at the saddle point"),
         Variable("predictor_mean", example, f"posterior mean of {_OUTPUT}"),
         Variable("predictor_variance", example, f"posterior variance of {_OUTPUT}, without noise"),
@@ -131,47 +85,52 @@ def corrected(study: StoredStudy, at: Point) -> xr.Dataset:
         ),
     )
     variables = (
-        *described,
+        *at_saddle,
         *(
             replace(one, name=f"{one.name}_correction", long_name=f"{one.long_name}; {_NEXT}")
-            for one in described
+            for one in at_saddle
         ),
         *_EVIDENCE,
     )
-    tests = [xi for xi, _ in point.data.test_sets.values()]
-    saddle = [solution.predict(xi) for xi in tests]
-    following = [predict_next_order(solution, xi, correction) for xi in tests]
-    before, after = (
+    tests = [xi for xi, _ in data.test_sets.values()]
+    saddle, following = (
         predicted_values(
-            point.data,
-            [found.mean for found in moments],
-            [found.variance for found in moments],
-            at.temperature,
+            data,
+            [moments.mean for moments in predictions],
+            [moments.variance for moments in predictions],
+            point.temperature,
         )
-        for moments in (saddle, following)
+        for predictions in (
+            [solution.predict(xi) for xi in tests],
+            [predict_next_order(solution, xi, correction) for xi in tests],
+        )
     )
-    names = [one.name for one in described if one.name in before]
+    names = [one.name for one in at_saddle if one.name in saddle]
     values = {
         "order_parameter": correction.order_parameter.reshape(shape),
         "order_parameter_correction": correction.order_parameter_correction.reshape(shape),
         **{one.name: getattr(correction, one.name) for one in _EVIDENCE},
-        **{name: before[name] for name in names},
-        **{f"{name}_correction": after[name] - before[name] for name in names},
+        **{name: saddle[name] for name in names},
+        **{f"{name}_correction": following[name] - saddle[name] for name in names},
     }
-    coordinates = coordinates_along(study.dataset, {*matrix, *example})
-    return labelled(values, variables, coordinates)
+    return labelled(values, variables, coordinates_along(study.dataset, {*matrix, *example}))
 
 
 def grid_evidence(
     study: StoredStudy,
     widths: Sequence[float],
     report: Report,
-    each: Callable[..., Iterator[xr.Dataset]] = map,
+    map_parts: Callable[..., Iterator[xr.Dataset]] = map,
 ) -> Iterator[tuple[str, xr.Dataset]]:
     """Next order of the log evidence over the grid, where the store lacks it.
 
     A part for every seed and width, dims (temperature,): ``log_evidence_correction`` and its part
     ``log_evidence_two_loops``, in nats; NaN where the study's minimisation did not converge.
+
+    Raises
+    ------
+    ValueError
+        If the study has no log evidence at one of the widths.
     """
     for width in widths:
         if study.dataset["log_evidence"].sel(width=width).isnull().all():
@@ -179,37 +138,36 @@ def grid_evidence(
                 f"the study has no log evidence at N = {number(width)}: not computed, or the width "
                 "is smaller than its order parameter; leave it out of widths"
             )
-    _, lacking = grid_corrections(study.path, study.dataset)
-    lacking = lacking.any("temperature")
+    _, missing = grid_corrections(study.folder, study.dataset)
+    missing = missing.any("temperature")
     rows = [
         (int(seed), float(width))
         for seed in study.dataset["seed"].values
         for width in widths
-        if lacking.sel(seed=seed, width=width)
+        if missing.sel(seed=seed, width=width)
     ]
-    found = each(partial(_grid_row, study), rows)
+    corrections = map_parts(partial(_grid_row, study), rows)
     for done, (seed, width) in enumerate(rows):
         report(Progress(done, len(rows), f"N = {number(width)}, seed {seed}"))
-        place = grid_group(seed, width).removeprefix(f"{NextOrder.name}/")
-        yield place, next(found)
+        yield grid_group(seed, width).removeprefix(f"{NextOrder.name}/"), next(corrections)
 
 
 def _grid_row(study: StoredStudy, row: tuple[int, float]) -> xr.Dataset:
     """Next order of the log evidence of a seed and width, at all temperatures."""
     seed, width = row
     temperatures = study.dataset["temperature"].values
-    point = study.rebuild(Point(width, float(temperatures[0]), seed))
-    problem = PathKernels(point.data.xi, point.data.labels)
+    rebuilt = study.rebuild(Point(width, float(temperatures[0]), seed))
+    problem = PathKernels(rebuilt.data.xi, rebuilt.data.labels)
     status = study.dataset["status"].sel(seed=seed, width=width).values
-    _, *described = _EVIDENCE
-    variables = [replace(one, dims=("temperature",)) for one in described]
-    values, solution = np.full((2, len(temperatures)), np.nan), None
-    order = np.argsort(-temperatures)  # as the study was computed: from one to the next
+    variables = [replace(one, dims=("temperature",)) for one in _EVIDENCE[1:]]
+    values = {one.name: np.full(len(temperatures), np.nan) for one in variables}
+    solution = None
+    order = np.argsort(-temperatures)  # as in the study: each solution starts the next search
     for t in order[status[order] == STATUS_CODES["converged"]]:
-        solution, correction = _next_order(problem, point.network, temperatures[t], solution)
-        values[:, t] = [getattr(correction, one.name) for one in variables]
-    named = dict(zip((one.name for one in variables), values))
-    return labelled(named, variables, coordinates_along(study.dataset, ("temperature",)))
+        solution, correction = _next_order(problem, rebuilt.network, temperatures[t], solution)
+        for name, of_temperature in values.items():
+            of_temperature[t] = getattr(correction, name)
+    return labelled(values, variables, coordinates_along(study.dataset, ("temperature",)))
 
 
 def _next_order(

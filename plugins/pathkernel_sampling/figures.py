@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -15,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pathkernel_datasets.draws import open_run, runs, settings_of
 from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling.diagnostics import diagnose, distinct_entries, predictor, sampled_scores
 from pathkernel_sampling.finite_width import finite_width
 from pathkernel_sampling.sample_tables import Theory, describe_run
@@ -35,7 +33,7 @@ from pathkernel_views.drawing import (
     even_rows,
     sheet,
 )
-from pathkernel_views.figure_files import NothingToPlot, write_figures
+from pathkernel_views.figure_files import NothingToPlot
 from pathkernel_views.panels import HeatMap, heatmaps, path_ticks
 
 _TRACED = 6  # entries of U that traces show
@@ -214,65 +212,37 @@ def traces(dataset: xr.Dataset, run: xr.DataTree) -> Figure:
     return figure
 
 
-def save_sample_figures(
-    store: str | os.PathLike,
-    group: str,
-    folder: str | os.PathLike,
-    *,
-    trace: bool = False,
-    report: Callable[[str], None] = lambda line: None,
-) -> list[Path]:
-    """Write the figures of a run, as PNG and SVG.
+def sample_figures(
+    study: StoredStudy, group: str, *, trace: bool = False
+) -> dict[str, Callable[[], Figure]]:
+    """Functions that draw the figures of a run, by name.
 
     Parameters
     ----------
-    store : path
-        Result store.
+    study : StoredStudy
     group : str
-        Group of the run, from :func:`pathkernel_sampling.run.sample_study`.
+        Group of the run, from :func:`pathkernel_datasets.draws.runs`.
     trace : bool
-        Also write trace and rank plots.
-    folder, report
-        As for :func:`pathkernel_views.figure_files.write_figures`.
-
-    Returns
-    -------
-    list of pathlib.Path
-        Files written: ``predictors.png``, ``predictors.svg``, …
+        Also trace and rank plots.
 
     Raises
     ------
     StoreError
         If the store holds no such run.
-    OSError
-        If the folder cannot be made or written.
     """
-    return write_figures(sample_figures(store, group, trace=trace), folder, report)
-
-
-def sample_figures(
-    store: str | os.PathLike, group: str, *, trace: bool = False
-) -> dict[str, Callable[[], Figure]]:
-    """Functions that draw the figures of a run, by name; parameters and errors as above."""
-    dataset, run = open_store(store), open_run(store, group)
-    every, words = runs(store), without_width(run)
-
-    def opened(groups: Iterable[str]) -> list[xr.DataTree]:
-        return [open_run(store, name) for name in groups]
-
-    def of_measure(name: str) -> Figure:
-        return measured(dataset, name, opened(every), run)
-
+    dataset, run = study.dataset, open_run(study, group)
+    all_runs = [open_run(study, name) for name in runs(study)]
+    same_point = [other for other in all_runs if without_width(other) == without_width(run)]
     figures: dict[str, Callable[[], Figure]] = {
-        measure.name: partial(of_measure, measure.name) for measure in measures_of(dataset)
+        measure.name: partial(measured, dataset, measure.name, all_runs, run)
+        for measure in measures_of(dataset)
     }
     figures |= {
         "order_parameters": lambda: order_parameters(dataset, run),
         "predictors": lambda: predictors(dataset, run),
     }
-    same = [name for name in every if without_width(open_run(store, name)) == words]
-    if len(same) > 1:
-        figures["finite_width"] = lambda: finite_width(store, dataset, opened(same), words)
+    if len(same_point) > 1:
+        figures["finite_width"] = lambda: finite_width(study, same_point, without_width(run))
     if trace:
         figures["traces"] = lambda: traces(dataset, run)
     return figures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from matplotlib.ticker import LogFormatter
 
 from pathkernel_datasets.draws import point_of, settings_of
 from pathkernel_datasets.measures import measures_of
+from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import (
     diagnose,
@@ -66,25 +66,23 @@ class WidthComparison:
     gain: np.ndarray
 
     @classmethod
-    def collect(
-        cls, store: str | os.PathLike, dataset: xr.Dataset, runs: Sequence[xr.DataTree]
-    ) -> WidthComparison:
+    def collect(cls, study: StoredStudy, runs: Sequence[xr.DataTree]) -> WidthComparison:
         """Gather runs of one sampler, seed and temperature at several widths."""
         ordered = sorted(runs, key=lambda run: settings_of(run)["width"])
-        names, *columns = zip(*(_row(store, dataset, run) for run in ordered))
+        names, *columns = zip(*(_row(study, run) for run in ordered))
         widths = np.array([settings_of(run)["width"] for run in ordered])
         return cls(widths, names[0], *map(np.array, columns))
 
 
-def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> tuple:
+def _row(study: StoredStudy, run: xr.DataTree) -> tuple:
     """Names of entries, then the fields of a comparison that have a row for each width."""
-    theory = Theory.of(dataset, run, open_correction(store, point_of(run)))
+    theory = Theory.of(study.dataset, run, open_correction(study, point_of(run)))
     diagnostics = diagnose(run).entries
     saddle = distinct_entries(theory.order_parameter)
     corrected = saddle * np.nan
     if theory.next_order is not None:
         corrected = distinct_entries(theory.next_order)
-    name = measures_of(dataset)[0].name
+    name = measures_of(study.dataset)[0].name
     scores = sampled_scores(run, theory.labels, theory.kind)
     gain = scores[name].values - theory.scores[name].values
     return (
@@ -95,17 +93,12 @@ def _row(store: str | os.PathLike, dataset: xr.Dataset, run: xr.DataTree) -> tup
     )
 
 
-def finite_width(
-    store: str | os.PathLike, dataset: xr.Dataset, runs: Sequence[xr.DataTree], words: str
-) -> Figure:
+def finite_width(study: StoredStudy, runs: Sequence[xr.DataTree], words: str) -> Figure:
     """Exact U, log evidence and accuracy, or R², against the saddle point's, over the width.
 
     Parameters
     ----------
-    store : path
-        Result store, for next orders that it holds.
-    dataset : xarray.Dataset
-        The study.
+    study : StoredStudy
     runs : sequence of DataTree
         Runs of one sampler, seed and temperature at different widths.
     words : str
@@ -116,7 +109,7 @@ def finite_width(
     NothingToPlot
         If the theory is not computed at these widths.
     """
-    found = WidthComparison.collect(store, dataset, runs)
+    found, dataset = WidthComparison.collect(study, runs), study.dataset
     if np.isnan(found.saddle).all():
         raise NothingToPlot("the theory is not computed at these points")
     widths, sampled = found.widths, Look(SAMPLED.colour, SAMPLED.marker, "")

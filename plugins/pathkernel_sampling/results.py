@@ -1,10 +1,12 @@
 """Draws and next order of a study as results: their options, and what is shown of them.
 
-What they need to run is imported when they do, so that the command line starts without JAX.
+JAX and other large libraries are imported when a result is computed or shown, so that the command
+line starts without them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pathkernel_core.extras import import_extra
+from pathkernel_core.hooks import UnknownNameError, unknown_name
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
@@ -69,26 +72,34 @@ class _AtPoints(Result):
         """
         if not self.widths:
             raise ValueError("widths must name at least one width of the study")
-        widths = dict.fromkeys(self.widths)  # each once
+        widths = dict.fromkeys(self.widths)  # without repetitions
         return [study.point(width, self.temperature, self.seed) for width in widths]
 
-    def is_shown(self, study: StoredStudy, at: Point) -> bool:
-        """Whether a point that is held is to be shown: all are, unless some are asked for."""
+    def shown(self, study: StoredStudy) -> list[Point]:
+        """Points to show as far as they are computed: those asked for, by default all."""
+        from pathkernel_datasets.point import Point
+
         if self.widths:
-            return at in self.wanted(study)
-        return all(
-            asked is None or np.isclose(asked, held, rtol=1e-9, atol=0)
-            for asked, held in ((self.temperature, at.temperature), (self.seed, at.seed))
-        )
+            return self.wanted(study)
+        grid = (study.dataset[name].values for name in ("seed", "temperature", "width"))
+        return [
+            Point(float(width), float(temperature), int(seed))
+            for seed, temperature, width in itertools.product(*grid)
+            if self.seed in (None, seed)
+            and (
+                self.temperature is None
+                or np.isclose(self.temperature, temperature, rtol=1e-9, atol=0)
+            )
+        ]
 
 
 @dataclass(frozen=True)
 class Samples(_AtPoints):
     """Draw from the exact posterior, by the no-U-turn sampler.
 
-    Draws go beside the theory's results into the same Zarr store, as ArviZ takes them. Running the
-    same command again goes on where it stopped; more draws, or a larger effective sample size,
-    extend a finished run.
+    Draws go into the same Zarr store as the theory's results, in the groups that ArviZ expects.
+    Running the same command again resumes where it stopped; more draws, or a larger effective
+    sample size, extend a finished run.
     """
 
     name = "samples"
@@ -110,7 +121,7 @@ class Samples(_AtPoints):
         None,
         "Stop at this effective sample size of every entry of U, over all chains.",
         type=float,
-        least=0,
+        least=1,
     )
     thin: int = option(10, "Evaluate the predictor at every so-many-th draw.", least=1)
     jobs: int = option(1, "Chains that are drawn at the same time.", least=1)
@@ -119,18 +130,21 @@ class Samples(_AtPoints):
     def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
         """Draw at all points that are asked for; blocks are written as they are drawn."""
         run = needs_sampling("pathkernel_sampling.run")
-        points = self.wanted(study)
-        for at in points:  # a slip should show before the first is drawn
-            run.check_settings(study, at, self)
-        with study.parts(scheduler=self.scheduler) as each:
-            for at in points:
-                run.sample_point(study, at, self, report, each)
+        points, samplers = self.wanted(study), study.plugins.samplers
+        if self.sampler not in samplers:
+            raise UnknownNameError(unknown_name("sampler", self.sampler, samplers))
+        for point in points:
+            if not point.width.is_integer():
+                raise ValueError(f"only whole widths can be sampled, but width is {point.width:g}")
+        with study.mapping(scheduler=self.scheduler) as map_parts:
+            for point in points:
+                run.sample_point(study, point, self, report, map_parts)
         return ()
 
     def tables(self, study: StoredStudy) -> Iterator[Any]:
         """U and accuracies of every run beside the theory's, its evidence, and warnings."""
         tables = needs_sampling("pathkernel_sampling.sample_tables")
-        for group in self._shown(study):
+        for group in self._groups(study):
             yield from tables.run_tables(study, group)
 
     def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
@@ -138,26 +152,26 @@ class Samples(_AtPoints):
         figures = needs_sampling("pathkernel_sampling.figures")
         return {
             f"{group.removeprefix(self.name + '/')}/{name}": draw
-            for group in self._shown(study)
-            for name, draw in figures.sample_figures(study.path, group, trace=self.trace).items()
+            for group in self._groups(study)
+            for name, draw in figures.sample_figures(study, group, trace=self.trace).items()
         }
 
     def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
         """Scores, U and predictor of the runs beside the theory's."""
         charts = needs_sampling("pathkernel_sampling.charts")
-        return dict(charts.sample_charts(study, self._shown(study)))
+        return dict(charts.sample_charts(study, self._groups(study)))
 
-    def _shown(self, study: StoredStudy) -> list[str]:
+    def _groups(self, study: StoredStudy) -> list[str]:
         """Groups of the runs to show: those of one sampler where points are asked for."""
-        from pathkernel_datasets.draws import open_run, point_of, runs, settings_of
+        from pathkernel_datasets.draws import runs
 
-        return [
-            group
-            for group in runs(study.path)
-            for run in [open_run(study.path, group)]
-            if self.is_shown(study, point_of(run))
-            and (not self.widths or settings_of(run)["sampler"] == self.sampler)
-        ]
+        points = [str(point) for point in self.shown(study)]
+        groups = []
+        for group in runs(study):
+            _, sampler, point = group.split("/")
+            if point in points and (not self.widths or sampler == self.sampler):
+                groups.append(group)
+        return groups
 
 
 @dataclass(frozen=True)
@@ -190,45 +204,24 @@ class NextOrder(_AtPoints):
         """Next order at the points that are asked for and that the store lacks."""
         correct = needs_sampling("pathkernel_sampling.correct")
         points = self.wanted(study)
-        with study.parts(self.jobs, self.scheduler) as each:
+        with study.mapping(self.jobs, self.scheduler) as map_parts:
             if self.grid:
-                yield from correct.grid_evidence(study, [at.width for at in points], report, each)
+                widths = [point.width for point in points]
+                yield from correct.grid_evidence(study, widths, report, map_parts)
                 return
-            points = [at for at in points if not study.holds(f"{self.name}/{at}")]
-            found = each(partial(correct.corrected, study), points)
-            for done, at in enumerate(points):
-                report(Progress(done, len(points), at.words))
-                yield str(at), next(found)
+            missing = [point for point in points if not study.holds(f"{self.name}/{point}")]
+            corrections = map_parts(partial(correct.corrected, study), missing)
+            for done, point in enumerate(missing):
+                report(Progress(done, len(missing), point.words))
+                yield str(point), next(corrections)
 
-    def tables(self, study: StoredStudy) -> list[Any]:
+    def tables(self, study: StoredStudy) -> Iterator[Any]:
         """Log evidence, entries of U, and the predictor, at the saddle and to next order."""
         tables = needs_sampling("pathkernel_sampling.sample_tables")
-        points = [at for at in _held_points(study, self.name) if self.is_shown(study, at)]
-        if self.widths:
-            points = [at for at in self.wanted(study) if at in points]
-        found = []
+        points = [point for point in self.shown(study) if study.holds(f"{self.name}/{point}")]
         if points:
-            found += [
-                tables.correction_table(study.path, points),
-                tables.corrected_entries_table(study.path, points),
-                tables.corrected_predictor_table(study.path, points),
-            ]
+            yield tables.correction_table(study, points)
+            yield tables.corrected_entries_table(study, points)
+            yield tables.corrected_predictor_table(study, points)
         if "log_evidence_next" in study.dataset:
-            found.append(tables.evidence_table(study.dataset))
-        return found
-
-
-def _held_points(study: StoredStudy, name: str) -> list[Point]:
-    """Points of the study that a result has a part for, in order of seed, T and N."""
-    if not study.holds(name):
-        return []
-    from pathkernel_datasets.point import Point
-
-    grid = study.dataset
-    points = [
-        Point(float(width), float(temperature), int(seed))
-        for seed in grid["seed"].values
-        for temperature in grid["temperature"].values
-        for width in grid["width"].values
-    ]
-    return [at for at in points if study.holds(f"{name}/{at}")]
+            yield tables.evidence_table(study.dataset)

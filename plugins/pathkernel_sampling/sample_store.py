@@ -1,12 +1,12 @@
-"""A run of draws in a study's store: its blocks, until they are published, and where they end.
+"""A run of draws in the store of a study: its published draws, and the blocks that follow them.
 
-A run is a group of its own, with the groups that ArviZ knows:
+A run is a group with the groups that ArviZ expects:
 
     samples/<sampler>/seed-<s>_T-<T>_N-<N>/
         posterior          order parameter of every draw
         predictions        predictor on the test sets, of every thin-th draw
-        sample_stats       what the sampler reports of every draw
-        unconstrained_posterior    sampled coordinates of every draw, where they are few
+        sample_stats       statistics of the sampler, of every draw
+        unconstrained_posterior    sampled coordinates of every draw, if they are few
         observed_data      training labels
         adaptation         states of the chains, to resume from, and the evidence
 
@@ -15,34 +15,42 @@ A block of draws, with the states of the chains after it, is a piece: a kill cos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
 
+import arviz_base
+import blackjax
 import numpy as np
-import xarray as xr
 
-from pathkernel_datasets.draws import SAMPLES, draw_files, joined, settings_of, unpublished_blocks
+from pathkernel_datasets.draws import SAMPLES, joined, settings_of, unpublished_blocks
 from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.identity import versions
+from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored import StoredStudy
-from pathkernel_sampling.sample_layout import STATE
+from pathkernel_sampling.chains import MAX_TREE_DEPTH
+from pathkernel_sampling.evidence import Evidence
+from pathkernel_sampling.results import Samples
+from pathkernel_sampling.sample_layout import STATE, labelled_block
 
-
-def group_name(sampler: str, at: Point) -> str:
-    """Path of a run's group inside the store."""
-    return f"{SAMPLES}/{sampler}/{at}"
+_RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "blackjax")
 
 
 class SampleRun:
-    """One run of draws, to which blocks are added.
+    """Draws at a point of a study, to which blocks are added.
 
     Parameters
     ----------
     study : StoredStudy
-    group : str
-        Group of the run.
-    settings : mapping
-        All that determines the draws, with ``chains`` and ``thin``.
+    point : Point
+    wanted : Samples
+        Sampler, chains, warm-up and thinning.
+
+    Attributes
+    ----------
+    is_published : bool
+        Whether the store had all draws, with their evidence, when the run was opened.
 
     Raises
     ------
@@ -50,70 +58,91 @@ class SampleRun:
         If the store holds draws with other settings there, naming the differences.
     """
 
-    def __init__(self, study: StoredStudy, group: str, settings: Mapping[str, Any]):
-        self.group, self.settings, self._study = group, settings, study
-        published = study.result(group).load() if study.holds(group) else None
-        self._parts = [] if published is None else [published]
-        self._published = len(self._parts)
-        self._parts += unpublished_blocks(study.path, group, published, study.core)
-        held = settings_of(self._parts[0]) if self._parts else settings
-        different = [key for key in {**held, **settings} if held.get(key) != settings.get(key)]
-        if different:
-            lines = "; ".join(
-                f"{key.replace('_', '-')}: the store has {held.get(key)}, this run "
-                f"{settings.get(key)}"
-                for key in sorted(different)
-            )
+    def __init__(self, study: StoredStudy, point: Point, wanted: Samples):
+        self._study, self._group = study, f"{SAMPLES}/{wanted.sampler}/{point}"
+        self._draws = PieceFiles(study.path, "draws")
+        self._settings = {"sampler": wanted.sampler, **dataclasses.asdict(point)}
+        self._settings |= {name: getattr(wanted, name) for name in ("chains", "warm_up", "thin")}
+        published = None
+        if study.holds(self._group):
+            published = study.result(self._group).load()
+        self._blocks = unpublished_blocks(study, self._group, published)
+        self.is_published = published is not None and not self._blocks
+        if published is not None:
+            self._blocks.insert(0, published)
+        if self._blocks:
+            self._check_settings(settings_of(self._blocks[0]))
+
+    def _check_settings(self, stored: Mapping[str, object]) -> None:
+        differences = "; ".join(
+            f"{name.replace('_', '-')}: the store has {stored.get(name)}, this run "
+            f"{self._settings.get(name)}"
+            for name in sorted({**stored, **self._settings})
+            if stored.get(name) != self._settings.get(name)
+        )
+        if differences:
             raise StoreError(
-                f"{study.path} holds other draws in {group}, which are left as they are ({lines}). "
-                "Resume with their settings, or choose another store"
+                f"{self._study.path} holds other draws in {self._group}, which are left as they "
+                f"are ({differences}). Resume with their settings, or choose another store"
             )
 
     @property
     def draws_done(self) -> int:
-        """Draws of each chain that are there."""
-        return sum(part["posterior"].sizes["draw"] for part in self._parts)
-
-    @property
-    def is_published(self) -> bool:
-        """Whether all draws are in the store, with the evidence that belongs to them."""
-        return self._published == len(self._parts) == 1
+        """Draws of each chain so far."""
+        return sum(block["posterior"].sizes["draw"] for block in self._blocks)
 
     @property
     def seconds(self) -> float:
         """Time spent on the run so far, warm-up included."""
-        return float(self._parts[-1]["adaptation"]["seconds"])
+        return float(self._blocks[-1]["adaptation"]["seconds"]) if self._blocks else 0.0
 
     def states(self) -> list[dict[str, np.ndarray]]:
-        """States of the chains after the last draw, one mapping of arrays per chain."""
-        last = self._parts[-1]["adaptation"]
-        names = [name for name in map(str, last.data_vars) if name.startswith(STATE)]
-        values = {name.removeprefix(STATE): last[name].values for name in names}
+        """State of every chain after the last draw."""
+        adaptation = self._blocks[-1]["adaptation"].to_dataset()
         return [
-            {name: np.asarray(value[chain]) for name, value in values.items()}
-            for chain in range(last.sizes["chain"])
+            {
+                str(name).removeprefix(STATE): array.values
+                for name, array in adaptation.isel(chain=chain).items()
+                if str(name).startswith(STATE)
+            }
+            for chain in range(adaptation.sizes["chain"])
         ]
 
     def read(self, group: str, name: str) -> np.ndarray:
-        """Values of a variable at all draws, (chain, draw, …)."""
-        return np.concatenate([part[group][name].values for part in self._parts], axis=1)
+        """Values of a variable at all draws, shape (chain, draw, …)."""
+        return np.concatenate([block[group][name].values for block in self._blocks], axis=1)
 
-    def append(self, block: xr.DataTree) -> None:
-        """Write a block of draws, from :func:`pathkernel_sampling.sample_layout.labelled_block`."""
-        name = f"{self.group}/{self.draws_done}"
-        draw_files(self._study.path).write(name, block, self._study.core)
-        self._parts.append(block)
+    def append(
+        self,
+        values: Mapping[str, Mapping[str, np.ndarray]],
+        states: Sequence[Mapping[str, np.ndarray]],
+        seconds: float,
+        labels: np.ndarray,
+    ) -> None:
+        """Write a block of draws; parameters as for ``sample_layout.labelled_block``."""
+        first, thin, dataset = self.draws_done, self._settings["thin"], self._study.dataset
+        block = labelled_block(values, states, first, seconds, thin, labels, dataset)
+        block.attrs = {
+            "title": f"Posterior of {dataset.attrs['task']}, sampler {self._settings['sampler']}",
+            "inference_library": "blackjax",
+            "inference_library_version": blackjax.__version__,
+            "creation_library": "pathkernel",
+            "arviz_base_version": arviz_base.__version__,
+            "max_tree_depth": MAX_TREE_DEPTH,
+            "package_versions": json.dumps(versions(_RECORDED_VERSIONS)),
+            "settings": json.dumps(self._settings, sort_keys=True),
+        }
+        self._draws.write(f"{self._study.prefix}{self._group}/{first}", block, self._study.core)
+        self._blocks.append(block)
 
-    def finish(self, log_evidence: float, error: float) -> None:
-        """Hand all draws over to be published, with an estimate of the log evidence, in nats."""
-        run = joined(self._parts).copy()
-        adaptation = run["adaptation"].to_dataset().copy()
-        adaptation["log_evidence"] = adaptation["log_evidence"].copy(data=log_evidence)
-        adaptation["log_evidence_error"] = adaptation["log_evidence_error"].copy(data=error)
-        run["adaptation"] = xr.DataTree(adaptation)
-        self._study.write(self.group, run)
+    def finish(self, evidence: Evidence) -> None:
+        """Leave all draws to be published, with an estimate of the log evidence."""
+        run = joined(self._blocks)
+        run["adaptation"]["log_evidence"][...] = evidence.log_evidence
+        run["adaptation"]["log_evidence_error"][...] = evidence.error
+        self._study.write(self._group, run)
 
     def remove_blocks(self) -> None:
-        """Remove the blocks of the run, which are published."""
-        files = draw_files(self._study.path)
-        files.remove([name for name in files.names() if name.startswith(f"{self.group}/")])
+        """Remove the blocks of a published run, which a killed process left."""
+        prefix = f"{self._study.prefix}{self._group}/"
+        self._draws.remove([name for name in self._draws.names() if name.startswith(prefix)])

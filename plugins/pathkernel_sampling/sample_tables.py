@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,8 +119,8 @@ def _to_next_order(correction: xr.Dataset, name: str) -> xr.DataArray:
 
 def run_tables(study: StoredStudy, group: str) -> Iterator[Table | str]:
     """Tables and lines of text about a run, from the group that holds it."""
-    run = open_run(study.path, group)
-    correction = open_correction(study.path, point_of(run))
+    run = open_run(study, group)
+    correction = open_correction(study, point_of(run))
     theory, diagnostics = Theory.of(study.dataset, run, correction), diagnose(run)
     yield order_parameter_table(run, theory, diagnostics)
     yield predictor_table(run, theory)
@@ -262,9 +261,9 @@ def describe_evidence(run: xr.DataTree, theory: Theory) -> str:
     return f"{line}, sampled {value:.2f} ± {error:.2g} nats (bridge sampling)"
 
 
-def correction_table(store: str | os.PathLike, points: Sequence[Point]) -> Table:
+def correction_table(study: StoredStudy, points: Sequence[Point]) -> Table:
     """Next order in 1/N at points of a study."""
-    found = [open_correction(store, at) for at in points]
+    found = [open_correction(study, at) for at in points]
     change, whole = (
         [float(np.sqrt((entry[name] ** 2).sum())) for entry in found]
         for name in ("order_parameter_correction", "order_parameter")
@@ -294,10 +293,10 @@ def correction_table(store: str | os.PathLike, points: Sequence[Point]) -> Table
 
 
 def corrected_entries_table(
-    store: str | os.PathLike, points: Sequence[Point], rows: int = _ROWS
+    study: StoredStudy, points: Sequence[Point], rows: int = _ROWS
 ) -> Table:
     """Entries of U at the saddle and to next order, one column per point."""
-    found = [open_correction(store, at) for at in points]
+    found = [open_correction(study, at) for at in points]
     saddle = np.array([distinct_entries(entry["order_parameter"]).values for entry in found])
     entries = [distinct_entries(_to_next_order(entry, "order_parameter")) for entry in found]
     largest = np.sort(np.argsort(-np.abs(saddle).max(axis=0))[:rows])
@@ -322,9 +321,9 @@ def corrected_entries_table(
     return value_table(title, columns, caption, name="order parameter", data=data)
 
 
-def corrected_predictor_table(store: str | os.PathLike, points: Sequence[Point]) -> Table:
+def corrected_predictor_table(study: StoredStudy, points: Sequence[Point]) -> Table:
     """Predictor on the test sets at the saddle and to next order, a row per point and test set."""
-    found = xr.concat([open_correction(store, at) for at in points], "point").load()
+    found = xr.concat([open_correction(study, at) for at in points], "point").load()
     names = list(map(str, found["test_set"].values))
     shift = np.abs(found["predictor_mean_correction"])
     beyond = [dim for dim in shift.dims if dim not in _KEPT]

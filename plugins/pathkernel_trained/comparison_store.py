@@ -95,7 +95,7 @@ def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dat
     trained = held.order_parameter
     theory = dataset["order_parameter"].where(dataset["status"] != NOT_COMPUTED)
     theory = theory.transpose(*POINT, *_MATRIX).values
-    sampled = sampled_means(study.path, dataset)
+    sampled = sampled_means(study)
     agreement = compare_order_parameters(network, np.stack([theory, sampled]), trained)
     values = {
         "order_parameter_trained": trained,
@@ -140,22 +140,18 @@ def open_comparison(store: str | os.PathLike) -> xr.Dataset:
     return xr.open_zarr(store, group=Comparison.name, chunks=None, consolidated=False)
 
 
-def sampled_means(store: Path, study: xr.Dataset) -> np.ndarray:
+def sampled_means(stored: StoredStudy) -> np.ndarray:
     """Posterior means of U from the draws that a store holds.
-
-    Parameters
-    ----------
-    store : Path
-    study : Dataset
 
     Returns
     -------
     array, shape (seed, temperature, width, n, n)
         NaN where there are no draws.
     """
+    study = stored.dataset
     means = np.full([study.sizes[name] for name in (*POINT, *_MATRIX)], np.nan)
     paths = {name: study[name].values for name in _MATRIX}
-    for at, draws in order_parameter_draws(store).items():
+    for at, draws in order_parameter_draws(stored).items():
         place = tuple(index_of(study, name, getattr(at, name)) for name in POINT)
         means[place] = draws.mean(("chain", "draw")).sel(paths).transpose(*_MATRIX).values
     return means

@@ -16,12 +16,12 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.task import Examples
 from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.identity import versions
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.measures import kind_of
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored import StoredStudy, compute_result
-from pathkernel_datasets.study import versions
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import FORMAT, read_checkpoint, read_header, save_checkpoint
 from pathkernel_trained.correlation import rank_correlations
@@ -164,7 +164,7 @@ def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
             "network with more"
         )
     dataset = study.dataset
-    draws = order_parameter_draws(study.path)
+    draws = order_parameter_draws(study)
     points = theory_points(dataset, wanted.widths, wanted.temperature, wanted.seed, draws)
     seed = points[0].seed
     scores: dict[str, Scores] = {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
-from pathkernel_datasets.choices import WORDS
 from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.measures import WORDS
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -65,12 +65,12 @@ def study_heads(study: xr.Dataset) -> list[int]:
 
 
 def _find(study: StoredStudy) -> Path:
-    places = study.places(heads_path(study.identity["options"]["heads"]))
-    found = [place for place in places if place.is_file()]
+    locations = study.locations(heads_path(study.identity["options"]["heads"]))
+    found = [location for location in locations if location.is_file()]
     if not found:
         raise FileNotFoundError(
-            f"the study's file of heads is not at {' nor at '.join(map(str, places))}; say where "
-            "it lies with --checkpoint"
+            f"the study's file of heads is not at {' nor at '.join(map(str, locations))}; name it "
+            "with --checkpoint"
         )
     expected = study.identity["provenance"]["heads"]
     return next((file for file in found if heads_digest(file) == expected), found[0])

@@ -24,7 +24,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.predictor import accuracy
 from pathkernel_core.solution import Solution
 from pathkernel_datasets.choice import best
-from pathkernel_datasets.pieces import minimise_from
+from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.point import PointData
 from pathkernel_datasets.prepared import PreparedData
 from pathkernel_trained.heads import Head, Scores, kept_heads, removable_heads

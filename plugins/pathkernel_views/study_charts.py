@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choices import choices_of
-from pathkernel_datasets.measures import Measure, measures_of
+from pathkernel_datasets.measures import Measure, choices_of, measures_of
 from pathkernel_datasets.selection import Selection, Spread, count_test_examples, few, number
 from pathkernel_datasets.swept import each_value, swept_option, words_of
 from pathkernel_views.chart import (

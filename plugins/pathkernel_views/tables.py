@@ -12,10 +12,9 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.choice import default_choice
-from pathkernel_datasets.choices import choices_of
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.measures import Measure, kind_of, measures_of
+from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
 from pathkernel_datasets.swept import each_value, swept_option, words_of

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pathkernel_datasets.choice import choose, complete_seeds
-from pathkernel_datasets.choices import choices_of
-from pathkernel_datasets.measures import measures_of
+from pathkernel_datasets.measures import choices_of, measures_of
 from pathkernel_datasets.selection import count_test_examples
 from pathkernel_views.drawing import (
     BLUE,

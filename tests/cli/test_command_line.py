@@ -80,7 +80,7 @@ def test_what_is_logged_goes_to_stderr_while_a_command_runs(invoke):
     assert "DEBUG pathkernel.study: seed 0, N = 10, T = 0.01: converged after " in err
     assert "pathkernel.study" not in out
     status, _, err = invoke("--log-level", "info", *short)
-    assert err.endswith("hidden-markov.zarr: 1 of 1 grid points are computed already\n")
+    assert err.endswith("hidden-markov.zarr is complete\n")
     assert invoke(*short)[2] == ""
     assert (logger.handlers, logger.level) == ([], logging.NOTSET)
 
@@ -179,7 +179,7 @@ def test_skip_connections(invoke, tmp_path):
 
 
 def test_several_values_of_an_option(invoke):
-    """Run, show and check them; results, which take one value, say how to get it."""
+    """Run, show and check them; results are computed for each."""
     small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")
     status, out, err = invoke(*small, "--examples", "4,8")
     assert status == 0, err
@@ -188,10 +188,14 @@ def test_several_values_of_an_option(invoke):
     _, out, _ = invoke("show", "hidden-markov.zarr", "--gains")
     assert out.count("Gain over") == 2
     assert "examples 8" in out
-    status, _, err = invoke("correct", "hidden-markov.zarr", "--widths", "10")
-    assert status == 1
-    assert "several values of the option 'examples'" in err
-    assert "--examples 4 --out FILE.zarr" in err
+    status, out, err = invoke("correct", "hidden-markov.zarr", "--widths", "10")
+    assert (status, err) == (0, "")
+    assert [line.strip() for line in out.splitlines() if line.startswith("examples ")] == [
+        *("examples 4", "examples 8")
+    ]
+    assert "examples 8" in invoke("show", "hidden-markov.zarr", "--only", "corrections")[1]
+    group = "examples-4/corrections/seed-0_T-0.01_N-10"
+    assert np.isfinite(xr.open_zarr("hidden-markov.zarr", group=group, chunks=None).log_evidence)
     assert invoke("check", "hidden-markov.zarr")[0] == 0
     status, _, err = invoke(*small, "--examples", "4,x")
     assert status == 2
@@ -314,7 +318,7 @@ def test_traceback_on_request(invoke):
 def test_full_disk_keeps_what_is_computed(invoke, monkeypatch):
     import errno
 
-    from pathkernel_datasets.piece_files import PieceFiles
+    from pathkernel_datasets.pieces import PieceFiles
 
     write, names = PieceFiles.write, []
 

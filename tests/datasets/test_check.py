@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.store import check, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from test_sweep import Small
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples
-from pathkernel_datasets import pieces
+from pathkernel_datasets import computing
 from pathkernel_datasets.choice import best, choose
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection
@@ -24,7 +25,6 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 
 TEMPERATURES = (1.0, 0.02, 0.3)  # in no order
-
 
 few = st.sampled_from([math.nan, 0.2, 0.5, 0.7])
 
@@ -78,24 +78,36 @@ def complete(tmp_path_factory):
     return open_store(path).load()
 
 
-def test_validation_accuracy_is_that_of_the_core(complete):
-    for seed in (3, 4):
-        realisation = Validated().realise(seed)
-        xi, new = (
-            pk.attentioned_inputs(examples.inputs, realisation.layers, "mean")
-            for examples in (realisation.train, realisation.validation)
-        )
-        problem = pk.PathKernels(xi, realisation.train.labels)
-        labels = realisation.validation.labels
-        for temperature in TEMPERATURES:
-            at = complete.sel(seed=seed, temperature=temperature)
-            for width in (5, 50):
-                network = pk.Network((2, 3), width, 1.3)
-                solution = pk.minimise_action(problem, network, temperature)
-                expected = pk.accuracy(solution.predict(new).mean, labels)
-                assert at.accuracy_validation.sel(width=width) == expected
-            limit = pk.gp_limit(problem, network, temperature)
-            assert at.accuracy_validation_gp == pk.accuracy(limit.predict(new).mean, labels)
+def test_scores_are_those_of_the_core(complete):
+    """Of the minimum, of the limit and of the limit of a sub-network."""
+    realisation = Validated().realise(4)
+    train, labels = realisation.train, realisation.validation.labels
+    xi, new = (
+        pk.attentioned_inputs(examples.inputs, realisation.layers, "mean")
+        for examples in (train, realisation.validation)
+    )
+    problem = pk.PathKernels(xi, train.labels)
+    ((name, heads),) = realisation.sub_networks.items()
+    for temperature, width in itertools.product(TEMPERATURES, (5, 50)):
+        network = pk.Network((2, 3), width, 1.3)
+        paths = network.paths_through(heads)
+        limits = [problem.keep_paths(paths), network.keep_heads(heads)]
+        point = complete.sel(seed=4, temperature=temperature, width=width, sub_network=name)
+        for suffix, solution, chosen in (
+            ("", pk.minimise_action(problem, network, temperature), slice(None)),
+            ("_gp", pk.gp_limit(problem, network, temperature), slice(None)),
+            ("_sub_network", pk.gp_limit(*limits, temperature), paths),
+        ):
+            mean = solution.predict(new[:, chosen]).mean
+            left_out = pk.leave_one_out(solution, xi[:, chosen], train.labels)
+            for score, expected in {
+                "accuracy_validation": pk.accuracy(mean, labels),
+                "leave_one_out_log_density": left_out.log_density,
+                "leave_one_out_squared_error": left_out.squared_error,
+                "log_evidence": solution.log_evidence,
+            }.items():
+                stored = point[score + suffix]
+                np.testing.assert_allclose(stored, expected, rtol=1e-6, err_msg=score + suffix)
 
 
 @pytest.mark.parametrize("suffix", ["", "_gp", "_sub_network"])
@@ -111,45 +123,22 @@ def test_choices_are_the_best_of_the_stored_grid_over_all_seeds(complete, suffix
     for name, score in scores.items():
         total = score.sum("seed").round(12)
         wanted = ties.where(total == total.max("temperature")).idxmax("temperature")
-        found = choose(complete, name)[f"index{suffix}"]
-        assert (found >= 0).all()
-        np.testing.assert_array_equal(
-            complete.temperature.values[found.transpose(*wanted.dims)], wanted, err_msg=name
-        )
+        index = choose(complete, name)[f"index{suffix}"].transpose(*wanted.dims)
+        assert (index >= 0).all()
+        np.testing.assert_array_equal(complete.temperature.values[index], wanted, err_msg=name)
 
 
 def test_the_evidence_is_chosen_by_only_where_it_is_defined(complete):
     """The order parameter has six paths: at N = 5 it has no log evidence."""
     assert complete.log_evidence.sel(width=5).isnull().all()
     assert complete.log_evidence.sel(width=50).notnull().all()
-    found = choose(complete, "evidence")
-    assert (found["index"].sel(width=5) == -1).all()
+    index = choose(complete, "evidence")["index"]
+    assert (index.sel(width=5) == -1).all()
     best = complete.log_evidence.sel(width=50).sum("seed").argmax("temperature")
-    assert (found["index"].sel(width=50) == best).all()
+    assert (index.sel(width=50) == best).all()
     with pytest.raises(ValueError, match=r'log evidence is not defined at N = 5.*"validation"'):
         Selection(complete, "evidence")
     assert Selection(complete.sel(width=[50]), "evidence").chosen == "evidence"
-
-
-def test_leave_one_out_is_that_of_the_core(complete):
-    dataset = complete.sel(seed=4, temperature=0.3)
-    realisation = Validated().realise(4)
-    train = realisation.train
-    xi = pk.attentioned_inputs(train.inputs, realisation.layers, "mean")
-    problem, network = pk.PathKernels(xi, train.labels), pk.Network((2, 3), 50, 1.3)
-    whole = pk.minimise_action(problem, network, 0.3), pk.gp_limit(problem, network, 0.3)
-    for solution, suffix, at in zip(whole, ("", "_gp"), (dataset.sel(width=50), dataset)):
-        want = pk.leave_one_out(solution, xi, train.labels)
-        assert at[f"leave_one_out_log_density{suffix}"] == pytest.approx(want.log_density, rel=1e-6)
-        error = at[f"leave_one_out_squared_error{suffix}"]
-        assert error == pytest.approx(want.squared_error, rel=1e-6)
-    ((name, kept),) = realisation.sub_networks.items()
-    paths = network.paths_through(kept)
-    part = pk.gp_limit(problem.keep_paths(paths), network.keep_heads(kept), 0.3)
-    want = pk.leave_one_out(part, xi[:, paths], train.labels)
-    at = dataset.sel(sub_network=name)
-    assert at.leave_one_out_squared_error_sub_network == pytest.approx(want.squared_error)
-    assert at.log_evidence_sub_network == pytest.approx(part.log_evidence)
 
 
 def test_defaults(complete, tmp_path):
@@ -159,20 +148,14 @@ def test_defaults(complete, tmp_path):
     bare = open_store(tmp_path / "bare.zarr")
     assert "accuracy_validation" not in bare
     assert Selection(bare).chosen == "leave-one-out"
+    assert Selection(bare.isel(temperature=[0])).chosen is None, "nothing to choose"
     with pytest.raises(ValueError, match="no validation scores"):
         choose(bare, "validation")
 
 
-def test_one_temperature_leaves_nothing_to_choose(tmp_path):
-    run(tmp_path / "one.zarr", analyses=(), temperatures=(0.1,), widths=(5,), seeds=(0,))
-    dataset = open_store(tmp_path / "one.zarr")
-    assert Selection(dataset).chosen is None
-    assert dataset.accuracy_validation.notnull().all()
-
-
 def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, monkeypatch):
     starts = []
-    minimise = pieces.minimise_action
+    minimise = computing.minimise_action
 
     def spy(problem, network, temperature, **settings):
         start = settings.get("start")
@@ -180,7 +163,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
         starts.append((network.width, temperature, before))
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(pieces, "minimise_action", spy)
+    monkeypatch.setattr(computing, "minimise_action", spy)
     run(tmp_path / "study.zarr", analyses=(), seeds=(3,))
     assert starts == [
         (width, temperature, before and (width, before))
@@ -192,7 +175,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
 @pytest.mark.parametrize("failure", ["not positive definite", "stalled"])
 def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeypatch, failure):
     """The next temperature starts from the limit, as it would alone."""
-    minimise = pieces.minimise_action
+    minimise = computing.minimise_action
 
     def failing(problem, network, temperature, **settings):
         if temperature == 0.3:
@@ -201,14 +184,12 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(pieces, "minimise_action", failing)
-    path = tmp_path / "study.zarr"
-    run(path, analyses=())
-    dataset = open_store(path).load()
+    monkeypatch.setattr(computing, "minimise_action", failing)
+    run(tmp_path / "study.zarr", analyses=())
+    dataset = open_store(tmp_path / "study.zarr").load()
     assert (dataset.status.sel(temperature=0.3) != STATUS_CODES["converged"]).all()
-    after = dataset.status.sel(temperature=0.02)
-    assert (after == STATUS_CODES["converged"]).all()
-    monkeypatch.setattr(pieces, "minimise_action", minimise)
+    assert (dataset.status.sel(temperature=0.02) == STATUS_CODES["converged"]).all()
+    monkeypatch.setattr(computing, "minimise_action", minimise)
     alone = tmp_path / "alone.zarr"
     run(alone, analyses=(), temperatures=(0.02,))
     for name in ("order_parameter", "evaluations", "predictor_mean"):
@@ -220,16 +201,15 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
 
 
 def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monkeypatch):
-    minimise = pieces.minimise_action
+    minimise = computing.minimise_action
 
     def failing(problem, network, temperature, start=None, **settings):
         if start is not None:
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(pieces, "minimise_action", failing)
-    path = tmp_path / "study.zarr"
-    run(path, analyses=())
-    mine, theirs = open_store(path).load(), complete
-    assert (mine.status == STATUS_CODES["converged"]).all()
-    np.testing.assert_allclose(mine.order_parameter, theirs.order_parameter, atol=1e-5)
+    monkeypatch.setattr(computing, "minimise_action", failing)
+    run(tmp_path / "study.zarr", analyses=())
+    dataset = open_store(tmp_path / "study.zarr").load()
+    assert (dataset.status == STATUS_CODES["converged"]).all()
+    np.testing.assert_allclose(dataset.order_parameter, complete.order_parameter, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from pathkernel_views.tables import gain_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 
-SEEDS, WIDTHS, TEMPERATURES = (3, 4, 7), (0.1, 2), (0.02, 0.3, 1.0)
+SEEDS, WIDTHS, TEMPERATURES = (3, 4, 7), (0.1, 2), (0.3, 0.02, 1.0)
 NOISY = Validated(examples=8)  # so few that the widths do not all classify alike
 
 
@@ -49,12 +50,8 @@ def store(path, task, seeds=SEEDS, **settings):
 
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory):
-    return store(
-        tmp_path_factory.mktemp("gains") / "study.zarr",
-        NOISY,
-        widths=WIDTHS,
-        temperatures=TEMPERATURES,
-    )
+    path = tmp_path_factory.mktemp("gains") / "study.zarr"
+    return store(path, NOISY, widths=WIDTHS, temperatures=TEMPERATURES)
 
 
 def right(mean, labels):
@@ -62,123 +59,104 @@ def right(mean, labels):
     return np.array([pk.accuracy(mean[i : i + 1], labels[i : i + 1]) for i in range(len(labels))])
 
 
-def by_hand(dataset, width, test_set, temperature):
-    """Right answers (seed, example) of a width and of the limit."""
-    found = []
-    for seed in SEEDS:
-        at = dataset.sel(seed=seed, test_set=test_set)
-        labels = at["test_label"].values
-        known = ~np.isnan(labels if labels.ndim == 1 else labels[:, 0])
-        here, limit = temperature(seed, width, test_set)
-        found.append(
-            [
-                right(mean.values[known], labels[known])
-                for mean in (
-                    at["predictor_mean"].sel(width=width, temperature=here),
-                    at["predictor_mean_gp"].sel(temperature=limit),
-                )
-            ]
-        )
-    return np.array(found).swapaxes(0, 1)
-
-
-def assert_by_hand(dataset, found, temperature):
-    for width in dataset["width"].values:
-        for test_set in dataset["test_set"].values:
-            finite, limit = by_hand(dataset, width, test_set, temperature)
-            at = found.sel(width=width, test_set=test_set)
-            gain = finite - limit
-            assert at["accuracy"] == pytest.approx(finite.mean())
-            assert at["accuracy_gp"] == pytest.approx(limit.mean())
-            assert at["gain"] == pytest.approx(gain.mean())
-            error = np.std(gain.mean(axis=0), ddof=1) / np.sqrt(gain.shape[1])
-            assert at["example_error"] == pytest.approx(error)
-            error = np.std(gain.mean(axis=1), ddof=1) / np.sqrt(len(SEEDS))
-            assert at["seed_error"] == pytest.approx(error)
+def assert_by_hand(dataset, result, temperatures, temperature_gp):
+    """Right answers of all examples (seed, example), at every width and in the limit."""
+    pairs = zip(dataset["width"].values, temperatures)
+    for (width, temperature), test_set in itertools.product(pairs, dataset["test_set"].values):
+        finite, limit = [], []
+        for seed in SEEDS:
+            part = dataset.sel(seed=seed, test_set=test_set)
+            point = part.sel(temperature=temperature, width=width)
+            labels = part["test_label"].dropna("example").values
+            for answers, mean in (
+                (finite, point["predictor_mean"]),
+                (limit, part["predictor_mean_gp"].sel(temperature=temperature_gp)),
+            ):
+                answers.append(right(mean.values[: len(labels)], labels))
+        gain = np.subtract(finite, limit, dtype=float)
+        example_error = np.std(gain.mean(axis=0), ddof=1) / np.sqrt(gain.shape[1])
+        for name, expected in {
+            "accuracy": np.mean(finite),
+            "accuracy_gp": np.mean(limit),
+            "gain": gain.mean(),
+            "example_error": example_error,
+            "seed_error": np.std(gain.mean(axis=1), ddof=1) / np.sqrt(len(SEEDS)),
+        }.items():
+            value = result[name].sel(test_set=test_set)
+            value = value if name == "accuracy_gp" else value.sel(width=width)
+            assert value == pytest.approx(expected), name
 
 
 @pytest.mark.parametrize("choice", [None, "leave-one-out", "paper"])
 def test_gains_at_the_temperatures_chosen_over_all_seeds(validated, choice):
     selection = Selection(validated, choice)
-    chosen = dict(zip(validated["width"].values, selection.temperatures))
-
-    def temperature(seed, width, test_set):
-        return chosen[width], selection.temperature_gp
-
-    found = gains(validated, choice)
-    assert found.attrs["seeds"] == list(SEEDS)
-    assert_by_hand(validated, found, temperature)
-    assert (found["gain"] != 0).any()
-    np.testing.assert_array_equal(found["temperature"], selection.temperatures)
-    assert found["temperature_gp"] == selection.temperature_gp
+    result = gains(validated, choice)
+    assert result.attrs["seeds"] == list(SEEDS)
+    assert_by_hand(validated, result, selection.temperatures, selection.temperature_gp)
+    assert (result["gain"] != 0).any()
+    np.testing.assert_array_equal(result["temperature"], selection.temperatures)
+    assert result["temperature_gp"] == selection.temperature_gp
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_gains_at_a_given_temperature(tmp_path, outputs):
     dataset = store(tmp_path / "two.zarr", Small(outputs=outputs))
-    assert_by_hand(dataset, gains(dataset, 0.1), lambda *at: (0.1, 0.1))
-    only = store(tmp_path / "one.zarr", Small(outputs=outputs), temperatures=(0.1,))
-    assert_by_hand(only, gains(only), lambda *at: (0.1, 0.1))
+    assert_by_hand(dataset, gains(dataset, 0.1), (0.1, 0.1), 0.1)
+    single = dataset.sel(temperature=[0.1])
+    xr.testing.assert_identical(gains(single), gains(dataset, 0.1))
 
 
 def test_seeds_that_share_their_examples_do_not_lower_the_error_over_examples(validated):
     one = validated.isel(seed=[0])
     thrice = xr.concat([one.assign_coords(seed=[seed]) for seed in SEEDS], "seed")
-    xr.testing.assert_allclose(gains(thrice)["example_error"], gains(one)["example_error"])
+    result = gains(one)
+    xr.testing.assert_allclose(gains(thrice)["example_error"], result["example_error"])
+    assert result["example_error"].notnull().all()
+    assert result["seed_error"].isnull().all(), "of one seed"
 
 
 def test_a_width_at_which_a_seed_failed_has_no_gain(validated):
     failed = (validated["seed"] == 4) & (validated["width"] == 2)
     broken = validated.assign(predictor_mean=validated["predictor_mean"].where(~failed))
-    found, whole = gains(broken), gains(validated)
+    result, whole = gains(broken), gains(validated)
     for name in ("accuracy", "gain", "example_error", "seed_error"):
-        assert found[name].sel(width=2).isnull().all()
-        xr.testing.assert_equal(found[name].sel(width=0.1), whole[name].sel(width=0.1))
-    xr.testing.assert_equal(found["accuracy_gp"], whole["accuracy_gp"])
-
-
-def test_one_seed_has_no_error_over_the_seeds(validated):
-    found = gains(validated.isel(seed=[1]))
-    assert found["seed_error"].isnull().all()
-    assert found["example_error"].notnull().all()
+        assert result[name].sel(width=2).isnull().all()
+        xr.testing.assert_equal(result[name].sel(width=0.1), whole[name].sel(width=0.1))
+    xr.testing.assert_equal(result["accuracy_gp"], whole["accuracy_gp"])
 
 
 def test_seeds_that_are_not_complete_are_left_out(tmp_path, validated):
-    found = gains(interrupted(tmp_path / "study.zarr", 8))
-    assert found.attrs["seeds"] == [3]
-    xr.testing.assert_equal(found, gains(validated.sel(seed=[3])))
+    result = gains(interrupted(tmp_path / "study.zarr", 8))
+    assert result.attrs["seeds"] == [3]
+    xr.testing.assert_equal(result, gains(validated.sel(seed=[3])))
 
 
 def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
     with pytest.raises(ValueError, match="no seed of the store is complete yet"):
         gains(interrupted(tmp_path / "study.zarr", 1))
-    with pytest.raises(ValueError, match=r"no temperature 0.2; it has 0.02, 0.3, 1"):
+    with pytest.raises(ValueError, match=r"no temperature 0.2; it has 0.3, 0.02, 1"):
         gains(validated, 0.2)
-    for number, temperatures in enumerate([(0.1,), (0.1, 1.0)]):
-        path = tmp_path / f"{number}.zarr"
-        plain = store(path, Small(), seeds=(3,), widths=(5,), temperatures=temperatures)
+    plain = store(tmp_path / "plain.zarr", Small(), seeds=(3,), widths=(5,))
+    for dataset in (plain, plain.isel(temperature=[0])):
         with pytest.raises(ValueError, match="no validation scores"):
-            gains(plain, "validation")
+            gains(dataset, "validation")
+
+
+def printed(dataset, temperature):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(gain_table(dataset, temperature))
+    return " ".join(console.export_text().split())
 
 
 def test_table(validated):
-    found = gains(validated, "validation")
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(gain_table(validated, "validation"))
-    text = " ".join(console.export_text().split())
-    point = found.sel(width=0.1, test_set="long")
-    words = (
-        f"{100 * float(point[name]):{form}}"
-        for name, form in (("gain", "+.1f"), ("example_error", ".1f"), ("seed_error", ".1f"))
+    result, text = gains(validated, "validation"), printed(validated, "validation")
+    point = result.sel(width=0.1, test_set="long")
+    gain, example_error, seed_error = (
+        100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
     )
-    assert "{} ± {} ({})".format(*words) in text
+    assert f"{gain:+.1f} ± {example_error:.1f} ({seed_error:.1f})" in text
     assert f"{float(point['accuracy_gp']):.3f}" in text
     assert "both of largest validation accuracy over the seeds" in text
-    here, limit = float(found["temperature"].sel(width=0.1)), float(found["temperature_gp"])
-    assert f"N = 0.1 {here:g} | {limit:g} " in text
-
-
-def test_table_at_a_whole_number(validated):
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(gain_table(validated, 1))
-    assert "N = 0.1 1 | 1 " in " ".join(console.export_text().split())
+    chosen = f"{float(point['temperature']):g} | {float(point['temperature_gp']):g}"
+    assert f"N = 0.1 {chosen} " in text
+    assert "N = 0.1 1 | 1 " in printed(validated, 1), "at a whole number"

@@ -17,8 +17,9 @@ from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
 from pathkernel_datasets import stored
 from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
+from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.next_evidence import NAME, grid_corrections, grid_group
-from pathkernel_datasets.piece_files import pieces_folder
+from pathkernel_datasets.pieces import pieces_folder
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
@@ -99,7 +100,7 @@ def test_prior_variances_of_a_study(tmp_path):
     with pytest.raises(StoreError, match=r"variances: the store has \[1.5, 0.5, 0.8, 2.0\]"):
         run_study(Study(SmallTask(), *grid), path, analyses=())
     assert Study(SmallTask(), variances=(2,)).variances == 2
-    assert Study(SmallTask()).identity() == Study(SmallTask(), variances=1.0).identity()
+    assert identity_of(Study(SmallTask())) == identity_of(Study(SmallTask(), variances=1.0))
     with pytest.raises(ValueError, match="variances must be positive and finite, but is -1"):
         Study(SmallTask(), variances=(1, -1, 1, 1))
     with pytest.raises(ValueError, match="variances must be one number or 4 numbers"):
@@ -137,7 +138,7 @@ def test_skip_connections_of_a_study(tmp_path):
     assert stored.rebuild(stored.point(10)).network == network
     with pytest.raises(StoreError, match=r"skips: the store has \[0.7, none\], this run none"):
         run_study(Study(SmallTask(), *grid), path, analyses=())
-    assert "skips" not in Study(SmallTask()).identity()
+    assert "skips" not in identity_of(Study(SmallTask()))
     assert Study(SmallTask(), skips=(None, None)) == Study(SmallTask())
     assert Study(SmallTask(), skips=(0.7,)).on_grid({"seed": (1,)}).skips == 0.7
     assert Study(SmallTask(), skips=np.array(0.7)).skips == 0.7

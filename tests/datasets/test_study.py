@@ -9,6 +9,7 @@ from test_sweep import Small
 from pathkernel_core.options import option
 from pathkernel_core.task import Task
 from pathkernel_datasets.errors import TaskError
+from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 
@@ -75,4 +76,4 @@ def test_a_strangers_task_that_fails_is_named():
     with pytest.raises(
         TaskError, match=r"the task 'sized' with examples=-5, tokens=3 cannot draw "
     ):
-        Study(Sized(examples=-5), widths=(10,)).identity()
+        identity_of(Study(Sized(examples=-5), widths=(10,)))

@@ -1,6 +1,5 @@
 """Sums over examples in blocks: the same whoever computes them, however often they are stopped."""
 
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +8,10 @@ import pytest
 from pathkernel_core.statistics import SufficientStatistics
 from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.errors import StoreWarning, TaskError
-from pathkernel_datasets.piece_files import PieceFiles, pieces_folder
+from pathkernel_datasets.pieces import Piece, pieces_folder
 from pathkernel_datasets.sums import sum_examples, sum_part
 
+PIECE = Piece(None, None, 0, None)
 NUMPY = array_library("numpy", "float64")
 
 
@@ -34,11 +34,7 @@ def data(blocks, drawn=None, stop=None):
 
 
 def total(folder, data, report=lambda progress: None):
-    return sum_examples("seed-0", "core", files(folder), data, NUMPY, report)
-
-
-def files(folder):
-    return PieceFiles(folder / "study.zarr", "sums")
+    return sum_examples(PIECE, folder / "study.zarr", "core", data, NUMPY, report)
 
 
 @pytest.mark.parametrize("blocks", [1, 16, 17, 100])
@@ -52,7 +48,6 @@ def test_the_sum_of_all_blocks(tmp_path, blocks):
     assert told[-1].doing.startswith("seed-0: ")
     again = total(tmp_path, data(blocks, stop=0))
     np.testing.assert_array_equal(again.gram, found.gram)
-    assert not list(files(tmp_path).folder.glob(".*")), "no lock is left"
 
 
 def test_a_sum_that_was_stopped_resumes_to_the_same_sum(tmp_path):
@@ -66,25 +61,16 @@ def test_a_sum_that_was_stopped_resumes_to_the_same_sum(tmp_path):
 
 def test_parts_that_workers_have_summed_are_taken(tmp_path):
     for number in range(7):
-        sum_part("seed-0", "core", files(tmp_path), data(100), NUMPY, number)
+        sum_part(PIECE, tmp_path / "study.zarr", "core", data(100), NUMPY, number)
     found = total(tmp_path, data(100, stop=0))
     np.testing.assert_array_equal(found.gram, total(tmp_path / "whole", data(100)).gram)
-
-
-def test_two_processes_that_sum_the_same_draw_it_once(tmp_path):
-    drawn, told = [], []
-    with ThreadPoolExecutor(2) as pool:
-        sums = pool.map(lambda _: total(tmp_path, data(200, drawn), told.append), range(2))
-        first, second = sums
-    np.testing.assert_array_equal(first.gram, second.gram)
-    assert drawn == list(range(200))
 
 
 def test_a_damaged_sum_is_summed_again(tmp_path):
     found = total(tmp_path, data(20))
     file = pieces_folder(tmp_path / "study.zarr") / "sums" / "seed-0.npz"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.warns(StoreWarning, match=r"seed-0\.npz is damaged; it is computed again"):
+    with pytest.warns(StoreWarning, match=r"seed-0\.npz is damaged; a run computes it again"):
         again = total(tmp_path, data(20))
     np.testing.assert_array_equal(again.gram, found.gram)
 

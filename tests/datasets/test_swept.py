@@ -13,16 +13,17 @@ import xarray as xr
 
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
+from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets import pieces
-from pathkernel_datasets.check import check
+from pathkernel_datasets import computing
 from pathkernel_datasets.choice import choose
 from pathkernel_datasets.errors import StoreError, StoreWarning, TaskError
 from pathkernel_datasets.gains import gains
-from pathkernel_datasets.piece_files import PieceFiles
+from pathkernel_datasets.identity import identity_of
+from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.store import check, open_store
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
@@ -94,7 +95,6 @@ def same_as_alone(part, task, path, analyses=()):
     for dataset in (part, alone):
         for attributes in (dataset.attrs, dataset["data_done"].attrs):
             del attributes["study"]
-        del dataset.attrs["checksum"]
     xr.testing.assert_identical(part.load(), alone.load())
 
 
@@ -142,8 +142,8 @@ def test_a_store_grows_by_values_to_the_one_computed_at_once(tmp_path, monkeypat
         minimised.append(problem)
         return minimise(problem, *given)
 
-    minimise = pieces.minimise_from
-    monkeypatch.setattr(pieces, "minimise_from", counting)
+    minimise = computing.minimise_from
+    monkeypatch.setattr(computing, "minimise_from", counting)
     values = (*first, 10)
     for name, steps in {"grown": (first, values), "at_once": (values,)}.items():
         for asked in steps:
@@ -209,7 +209,7 @@ def test_the_identity_holds_what_every_value_draws(noisy):
     held = StoredStudy(noisy).identity
     assert held["options"]["noise"] == list(NOISES)
     for value in NOISES:
-        alone = Study(Signs(noise=value), seeds=(3, 4)).identity()
+        alone = identity_of(Study(Signs(noise=value), seeds=(3, 4)))
         assert held["sweep"]["noise"][str(value)] == {
             name: alone[name] for name in ("provenance", "drawn")
         }
@@ -286,6 +286,11 @@ def test_views_of_one_value_refuse_several(noisy, view):
         view(open_store(noisy))
 
 
-def test_commands_on_one_value_refuse_several(noisy):
-    with pytest.raises(StoreError, match=r"'noise'.*with --noise 0\.5 --out"):
-        StoredStudy(noisy).task()
+def test_every_value_is_a_study_of_its_own(noisy):
+    study = StoredStudy(noisy, Plugins(tasks={Signs.name: Signs}))
+    with pytest.raises(StoreError, match=r"several values of the option 'noise'.*\.singles"):
+        study.task()
+    assert [single.task().noise for single in study.singles] == list(NOISES)
+    point = study.singles[1].point(5, 0.1, 4)
+    labels = Signs(noise=NOISES[1]).realise(4).train.labels
+    np.testing.assert_array_equal(study.singles[1].rebuild(point).data.labels, labels)

@@ -15,6 +15,7 @@ import pathkernel_core as pk
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets.choice import choose, default_choice
 from pathkernel_datasets.gains import gains
+from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
@@ -88,12 +89,6 @@ def predicted(realisation, solution, examples, paths=slice(None)):
     return moments.mean + realisation.train.labels.mean(axis=0), moments.variance
 
 
-def problem_of(realisation):
-    labels = realisation.train.labels
-    xi = pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean")
-    return pk.PathKernels(xi, labels - labels.mean(axis=0))
-
-
 def measured(mean, variance, labels, temperature):
     """Measures by their definitions."""
     squared = ((labels - mean) ** 2).mean()
@@ -106,8 +101,10 @@ def test_the_store_holds_what_the_definitions_say(dataset, of_two, outputs):
     """Of centred targets whose mean is far from 0, in the limits and at finite width."""
     data = dataset if outputs == 1 else of_two
     realisation = Noisy(outputs=outputs).realise(1)
-    problem, network = problem_of(realisation), pk.Network((2,), 5, outputs=outputs)
-    at = data.sel(seed=1, temperature=0.1, width=5)
+    labels = realisation.train.labels - realisation.train.labels.mean(axis=0)
+    xi = pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean")
+    problem, network = pk.PathKernels(xi, labels), pk.Network((2,), 5, outputs=outputs)
+    point = data.sel(seed=1, temperature=0.1, width=5).isel(sub_network=0)
     solutions = {
         "": pk.minimise_action(problem, network, 0.1),
         "_gp": pk.gp_limit(problem, network, 0.1),
@@ -115,24 +112,20 @@ def test_the_store_holds_what_the_definitions_say(dataset, of_two, outputs):
     }
     for suffix, solution in solutions.items():
         paths = [0] if suffix == "_sub_network" else slice(None)
-        here = at.isel(sub_network=0)
         for name, examples in realisation.test_sets.items():
             moments = predicted(realisation, solution, examples, paths)
-            found = [float(here[measure + suffix].sel(test_set=name)) for measure in MEASURES]
+            stored = [float(point[measure + suffix].sel(test_set=name)) for measure in MEASURES]
             expected = measured(*moments, examples.labels, 0.1)
-            np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name + suffix)
+            np.testing.assert_allclose(stored, expected, rtol=1e-6, err_msg=name + suffix)
         mean, _ = predicted(realisation, solution, realisation.validation, paths)
         error = ((mean - realisation.validation.labels) ** 2).mean()
-        np.testing.assert_allclose(here[f"mean_squared_error_validation{suffix}"], error, rtol=1e-6)
+        stored = point[f"mean_squared_error_validation{suffix}"]
+        np.testing.assert_allclose(stored, error, rtol=1e-6)
     mean, _ = predicted(realisation, solutions[""], realisation.test_sets["long"])
-    np.testing.assert_allclose(at.predictor_mean.sel(test_set="long"), mean, rtol=1e-6)
+    np.testing.assert_allclose(point.predictor_mean.sel(test_set="long"), mean, rtol=1e-6)
     assert abs(mean.mean() - MEAN[:outputs].mean()) < 5, "predictions are moved back"
-    left = pk.leave_one_out(
-        solutions[""],
-        pk.attentioned_inputs(realisation.train.inputs, realisation.layers, "mean"),
-        realisation.train.labels - realisation.train.labels.mean(axis=0),
-    )
-    np.testing.assert_allclose(at.leave_one_out_squared_error, left.squared_error, rtol=1e-6)
+    left = pk.leave_one_out(solutions[""], xi, labels)
+    np.testing.assert_allclose(point.leave_one_out_squared_error, left.squared_error, rtol=1e-6)
 
 
 def test_nothing_is_called_accuracy(dataset, of_two):
@@ -149,8 +142,8 @@ def test_nothing_is_called_accuracy(dataset, of_two):
 
 
 def test_outputs_are_named(of_two):
-    assert of_two["output"].values.tolist() == ["near", "far"]
-    assert of_two["output_dual"].values.tolist() == ["near", "far"]
+    for dim in ("output", "output_dual"):
+        assert of_two[dim].values.tolist() == ["near", "far"]
     centre = of_two["predictor_mean"].sel(output="far").mean()
     assert abs(float(centre) - MEAN[1]) < 4
 
@@ -163,11 +156,11 @@ def test_temperatures_are_chosen_by_squared_errors(dataset):
         ("leave-one-out", dataset["leave_one_out_squared_error"]),
     ):
         expected = score.sum("seed").argmin("temperature")
-        found = choose(dataset, choice)["index"].isel(test_set=0)
-        assert found.values.tolist() == expected.values.tolist(), choice
-    each = choose(dataset, "test")["index"]
+        index = choose(dataset, choice)["index"].isel(test_set=0)
+        assert index.values.tolist() == expected.values.tolist(), choice
+    index = choose(dataset, "test")["index"]
     expected = dataset["mean_squared_error"].sum("seed").argmin("temperature")
-    assert each.values.tolist() == expected.transpose(*each.dims).values.tolist()
+    assert index.values.tolist() == expected.transpose(*index.dims).values.tolist()
 
 
 def test_gains_are_differences_of_r_squared(dataset):
@@ -242,7 +235,7 @@ def test_the_kind_is_part_of_the_study(tmp_path):
 
     grid = {"widths": (5,), "temperatures": (0.1,)}
     identities = [
-        Study(Signs(kind=kind, centred=False), **grid).identity()["drawn"]
+        identity_of(Study(Signs(kind=kind, centred=False), **grid))["drawn"]
         for kind in (None, "targets")
     ]
     assert identities[1] == identities[0] | {"kind": "targets"}

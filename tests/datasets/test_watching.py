@@ -5,8 +5,7 @@ import threadpoolctl
 from rich.progress import Progress as Bar
 
 from pathkernel_core.progress import Progress
-from pathkernel_datasets import watching
-from pathkernel_datasets.watching import Lines, Notebook, ProgressBar, showing_progress, supervised
+from pathkernel_datasets.watching import ProgressBar, showing_progress, supervised
 
 
 def threads():
@@ -34,75 +33,11 @@ def test_a_terminal_shows_a_bar(monkeypatch):
         assert report.called
 
 
-class Page:
-    """What a notebook shows, as IPython.display.display does it."""
-
-    def __init__(self):
-        self.shown = []
-
-    def __call__(self, page, *, raw, display_id):
-        assert raw
-        assert display_id
-        self.shown.append(page["text/html"])
-        return self
-
-    def update(self, page, *, raw):
-        assert raw
-        self.shown.append(page["text/html"])
-
-
-def test_a_notebook_shows_a_bar_that_moves(monkeypatch):
-    page, now = Page(), [0.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
-    report = Notebook(page)
-    report(Progress(0, None, "data <b>"))
-    report(Progress(1, 3, "hidden by the next"))
-    now[0] = 1.0
-    report(Progress(2, 3, "N = 10", {"loss": 0.25}))
-    report(Progress(3, 3, "complete"))  # at once, or the bar would stay where it was
-    bar = '<progress value="{0}" max="3"></progress> {0}/3 '
-    assert page.shown == [
-        "<progress></progress> data &lt;b&gt;",
-        bar.format(2) + "N = 10, loss 0.25",
-        bar.format(3) + "complete",
-    ]
-
-
-def test_elsewhere_a_line_a_minute(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+def test_elsewhere_nothing_is_shown(capsys):
     with showing_progress() as report:
-        assert isinstance(report, Lines)
-        for second in range(0, 150, 10):
-            now[0] = second
-            report(Progress(second, 200, "N = 10", {"gradient": 0.5}))
+        report(Progress(1, 200, "N = 10", {"gradient": 0.5}))
     assert report.called
-    assert capsys.readouterr().err.splitlines() == [
-        "200 steps, about 3 minutes to go",
-        "1 min: 60 of 200, N = 10, gradient 0.5",
-        "2 min: 120 of 200, N = 10, gradient 0.5",
-    ]
-
-
-def test_each_part_of_long_work_says_what_it_takes(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
-    with showing_progress() as report:
-        for done, total, seconds in (
-            *((0, None, 50.0), (0, 10, 0.0), (1, 10, 4.0), (2, 10, 4.0)),  # short: 32 s to go
-            *((0, 20, 0.0), (1, 20, 9000.0), (2, 20, 1800.0), (3, 25, 1800.0)),  # data, then steps
-        ):
-            now[0] += seconds
-            report(Progress(done, total, "drawing"))
-    lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if "to go" in line] == ["20 steps, about 9.0 hours to go"]
-
-
-def test_what_is_expected_is_said_before_any_step_is_done(capsys):
-    with showing_progress() as report:
-        report(Progress(0, 20, "short", expected=100.0))
-        report(Progress(0, 20, "long", expected=9000.0))
-    assert capsys.readouterr().err == "20 steps, about 2.5 hours to go\n"
+    assert capsys.readouterr().err == ""
 
 
 def test_the_bar_of_a_terminal():

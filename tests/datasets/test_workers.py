@@ -15,9 +15,10 @@ import zarr
 
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets import computing
+from pathkernel_datasets import work
 from pathkernel_datasets.errors import StoreError, TaskError
-from pathkernel_datasets.piece_files import pieces_of
+from pathkernel_datasets.identity import identity_of
+from pathkernel_datasets.pieces import pieces_of
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study, run_study
@@ -77,10 +78,10 @@ def near(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("workers", [Pickling, processes])
-def test_the_store_is_that_of_one_process(near, tmp_path, workers):
+@pytest.mark.parametrize("pool", [Pickling, processes])
+def test_the_store_is_that_of_one_process(near, tmp_path, pool):
     seen = []
-    with workers(2) as executor:
+    with pool(2) as executor:
         run_study(study(), tmp_path / "far.zarr", executor=executor, report=seen.append)
         assert compute_study(study(), tmp_path / "far.zarr", executor=executor) == 0
     assert content(tmp_path / "far.zarr") == content(near)
@@ -92,7 +93,7 @@ def test_the_store_is_that_of_one_process(near, tmp_path, workers):
 def test_a_worker_gets_whole_seeds_where_each_has_as_many():
     def lengths(seeds, workers):
         pieces = pieces_of(Study(Signs(), seeds=range(seeds)).grid)
-        found = computing._batches(pieces, workers)
+        found = work._batches(pieces, workers)
         assert [piece for batch in found for piece in batch] == pieces
         return list(map(len, found))
 
@@ -102,23 +103,21 @@ def test_a_worker_gets_whole_seeds_where_each_has_as_many():
 
 def test_workers_do_nothing_where_another_process_has_published(tmp_path):
     asked = study()
-    work = computing.Work(asked, tmp_path / "far.zarr", json.dumps(asked.identity()), ())
-    computing._compute_pieces(work, 1, pieces_of(asked.grid))
+    whole = work.Work(asked, tmp_path / "far.zarr", json.dumps(identity_of(asked)), ())
+    work._compute_batch(whole, pieces_of(asked.grid))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("task_versions", "a worker has another version of the code than .*install the same"),
-        ("fingerprint", "a worker draws other data than the study was begun with"),
-    ],
-)
-def test_a_worker_of_other_code_is_refused(tmp_path, monkeypatch, name, words):
-    computing._last_draw.cache_clear()
-    monkeypatch.setattr(computing, name, lambda _: {"pathkernel": "another"})
+def test_a_worker_of_other_code_is_refused(tmp_path, monkeypatch):
+    work._worker_data.cache_clear()
+    identity_of = work.identity_of
+
+    def other(*given):
+        return identity_of(*given) | {"versions": {"pathkernel": "another"}}
+
+    monkeypatch.setattr(work, "identity_of", other)
     path = tmp_path / "far.zarr"
-    with Pickling(1) as executor, pytest.raises(StoreError, match=words):
+    with Pickling(1) as executor, pytest.raises(StoreError, match=r"a worker \"another\"\); inst"):
         compute_study(study(), path, executor=executor)
     assert (open_store(path).status.sel(seed=3) == 0).all()
 
@@ -141,17 +140,6 @@ def test_what_a_worker_raises_is_raised(tmp_path, monkeypatch):
         assert executor.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == "5"
         with pytest.raises(TaskError, match=r"cannot draw seed 3.*no seventh"):
             compute_study(study(examples=7), tmp_path / "far.zarr", executor=executor)
-
-
-def test_what_cannot_be_sent_is_named(tmp_path):
-    class Local(Signs):
-        name = "local"
-
-    with (
-        processes(1) as executor,
-        pytest.raises(TaskError, match=r"the task 'local' cannot be sent to workers.*in a module"),
-    ):
-        compute_study(Study(Local()), tmp_path / "far.zarr", executor=executor)
 
 
 def test_parts_that_run_at_the_same_time_make_the_same_store(near, tmp_path):

@@ -29,19 +29,19 @@ from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_sampling.correct import correct_study, open_correction
+from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.figures import sample_figures
 from pathkernel_sampling.finite_width import WidthComparison
-from pathkernel_sampling.results import NextOrder
-from pathkernel_sampling.run import sample_study
+from pathkernel_sampling.results import NextOrder, Samples
 from pathkernel_sampling.sample_tables import corrected_predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.figure_files import write_figures
 
 TASK = HiddenMarkov(examples=10, test_examples=20)
 WIDTHS = (3, 20, 100)
+POINT = Point(width=20, temperature=0.01, seed=0)
 
 
 def train(seed):
@@ -59,7 +59,8 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corrected(study):
-    return correct_study(study, width=20)
+    compute_result(NextOrder(widths=(20,)), study)
+    return open_correction(StoredStudy(study), POINT).load()
 
 
 def test_the_store_keeps_what_the_expansion_gives(study, corrected):
@@ -67,31 +68,29 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     problem = PathKernels(*train(0))
     solution = minimise_action(problem, Network(data.heads, 20), 0.01)
     expected = next_order(solution)
-    assert corrected == Point(width=20, temperature=0.01, seed=0)
-    found = open_correction(study, corrected)
     for name in (
         *("order_parameter", "order_parameter_correction", "log_evidence"),
         *("log_evidence_correction", "log_evidence_two_loops"),
     ):
-        np.testing.assert_allclose(found[name], getattr(expected, name), rtol=1e-10)
-        assert found[name].attrs["long_name"]
-        assert found[name].attrs["units"] in ("1", "nat")
+        np.testing.assert_allclose(corrected[name], getattr(expected, name), rtol=1e-10)
+        assert corrected[name].attrs["long_name"]
+        assert corrected[name].attrs["units"] in ("1", "nat")
     test = data.test_sets["test"]
     new = attentioned_inputs(test.inputs, data.layers, data.readout)
     following = predict_next_order(solution, new, expected)
     for name in ("predictor_mean", "predictor_variance"):
         before = getattr(solution.predict(new), name.removeprefix("predictor_"))
         after = getattr(following, name.removeprefix("predictor_"))
-        np.testing.assert_allclose(found[name].sel(test_set="test"), before, rtol=1e-10)
-        both = (found[name] + found[f"{name}_correction"]).sel(test_set="test")
+        np.testing.assert_allclose(corrected[name].sel(test_set="test"), before, rtol=1e-10)
+        both = (corrected[name] + corrected[f"{name}_correction"]).sel(test_set="test")
         np.testing.assert_allclose(both, after, rtol=1e-10)
         assert abs(after / before - 1).max() > 1e-3
     right = accuracy(following.mean, test.labels)
-    assert float((found.accuracy + found.accuracy_correction).sel(test_set="test")) == right
-    assert found["path"].values.tolist() == ["1-1", "1-2", "2-1", "2-2"]
+    assert float((corrected.accuracy + corrected.accuracy_correction).sel(test_set="test")) == right
+    assert corrected["path"].values.tolist() == ["1-1", "1-2", "2-1", "2-2"]
     # the saddle is the study's own
     saddle = open_store(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
-    np.testing.assert_allclose(found["order_parameter"], saddle, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(corrected["order_parameter"], saddle, rtol=1e-6, atol=1e-8)
 
 
 def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path, are_documented):
@@ -99,49 +98,51 @@ def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path,
     run_study(Study(Noisy(), [50], [1.0], (1,)), path)
     plugins = load_plugins()
     plugins.tasks[Noisy.name] = Noisy
-    at = correct_study(path, width=50, temperature=1.0, plugins=plugins)
-    kept, dataset = open_correction(path, at).load(), open_store(path)
+    study = compute_result(NextOrder(widths=(50,), temperature=1.0), path, plugins=plugins)
+    point, dataset = Point(50, 1.0, 1), open_store(path)
+    correction = open_correction(StoredStudy(path), point).load()
     theory = dataset.sel(width=50, temperature=1.0, seed=1).load()
     for name in ("predictor_mean", "predictor_variance", "r_squared", "mean_squared_error"):
-        assert np.allclose(kept[name], theory[name], rtol=1e-8, equal_nan=True)
-        assert np.any(kept[f"{name}_correction"] != 0)
-    mean = kept["predictor_mean"] + kept["predictor_mean_correction"]
+        assert np.allclose(correction[name], theory[name], rtol=1e-8, equal_nan=True)
+        assert np.any(correction[f"{name}_correction"] != 0)
+    mean = correction["predictor_mean"] + correction["predictor_mean_correction"]
     error = ((mean - theory["test_label"]) ** 2).mean("example")
-    found = kept["mean_squared_error"] + kept["mean_squared_error_correction"]
+    found = correction["mean_squared_error"] + correction["mean_squared_error_correction"]
     assert np.allclose(found, error.transpose("test_set"))
-    assert "accuracy" not in kept
-    assert "R²" in str(corrected_predictor_table(path, [at]).columns[4].header)
-    tables = NextOrder().tables(StoredStudy(path, plugins))
+    assert "accuracy" not in correction
+    assert "R²" in str(corrected_predictor_table(StoredStudy(path), [point]).columns[4].header)
+    tables = NextOrder().tables(study)
     points, entries, scores = (table.data.as_json("corrections") for table in tables)
     assert are_documented([points, entries, scores])
     (row,) = points["rows"]
     assert (row["width"], row["seed"]) == (50, 1)
-    sums = kept["log_evidence"] + kept["log_evidence_correction"]
+    sums = correction["log_evidence"] + correction["log_evidence_correction"]
     assert row["log_evidence_next"] == float(sums)
     first = {"width": 50, "temperature": 1, "seed": 1, "entry": "1, 1"}.items()
     assert first <= entries["rows"][0].items()
-    assert entries["rows"][0]["saddle"] == float(kept["order_parameter"][0, 0])
-    assert [row["r_squared"] for row in scores["rows"]] == kept["r_squared"].values.tolist()
+    assert entries["rows"][0]["saddle"] == float(correction["order_parameter"][0, 0])
+    assert [row["r_squared"] for row in scores["rows"]] == correction["r_squared"].values.tolist()
 
 
 def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkeypatch):
     before = open_store(study).load()
     identity = check_store(study)
     monkeypatch.setattr("pathkernel_sampling.correct.next_order", None)  # would fail if called
-    assert correct_study(study, width=20) == corrected
+    compute_result(NextOrder(widths=(20,)), study)
+    xr.testing.assert_identical(open_correction(StoredStudy(study), POINT), corrected)
     assert check_store(study) == identity
     xr.testing.assert_identical(open_store(study).load(), before)
-    assert open_correction(study, Point(100, 0.01, 0)) is None
+    assert open_correction(StoredStudy(study), Point(100, 0.01, 0)) is None
 
 
 def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
     with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
-        correct_study(study, width=3)
+        compute_result(NextOrder(widths=(3,)), study)
     with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
-        correct_study(study, width=7)
+        compute_result(NextOrder(widths=(7,)), study)
     with pytest.raises(ValueError, match="no log evidence at N = 3"):
         compute_result(NextOrder(widths=(3,), grid=True), study)
-    assert open_correction(study, Point(3, 0.01, 0)) is None
+    assert open_correction(StoredStudy(study), Point(3, 0.01, 0)) is None
     visible = [file.name for file in study.parent.iterdir() if not file.name.endswith(".lock")]
     assert visible == [study.name]
 
@@ -152,16 +153,15 @@ def test_the_command_prints_what_it_keeps(study, corrected, capsys):
     out, err = capsys.readouterr()
     assert exit_.value.code == 0, err
     assert err == ""
-    found = open_correction(study, corrected)
     line, of_predictor = (line for line in out.splitlines() if line.split()[:1] == ["20"])
     assert line.split()[3:5] == [
-        format(float(found["log_evidence"]), ".3f"),
-        format(float(found["log_evidence_correction"]), "+.3f"),
+        format(float(corrected["log_evidence"]), ".3f"),
+        format(float(corrected["log_evidence_correction"]), "+.3f"),
     ]
-    variance = found["predictor_variance"], found["predictor_variance_correction"]
+    variance = corrected["predictor_variance"], corrected["predictor_variance_correction"]
     spreads = np.sqrt(variance[0].mean()), np.sqrt(sum(variance).mean())
     assert of_predictor.split()[-2:] == [format(float(spread), ".4g") for spread in spreads]
-    assert open_correction(study, Point(100, 0.01, 0)) is not None
+    assert open_correction(StoredStudy(study), Point(100, 0.01, 0)) is not None
 
 
 def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path, are_documented):
@@ -220,12 +220,10 @@ def test_a_grid_takes_no_single_temperature():
 
 @pytest.mark.slow
 def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
-    groups = [
-        sample_study(study, "order-parameter", width=width, draws=1500, chains=2, warm_up=200)
-        for width in (3, 20)
-    ]
-    runs = [open_run(study, group) for group in groups]
-    found = WidthComparison.collect(study, open_store(study), runs[::-1])
+    compute_result(Samples(widths=(3, 20), draws=1500, chains=2, warm_up=200), study)
+    groups = [f"samples/order-parameter/seed-0_T-0.01_N-{width}" for width in (3, 20)]
+    runs = [open_run(StoredStudy(study), group) for group in groups]
+    found = WidthComparison.collect(StoredStudy(study), runs[::-1])
     assert found.widths.tolist() == [3, 20]
     assert np.isnan(found.next_order[0]).all(), "singular: no expansion"
     assert np.isfinite(found.saddle).all()
@@ -239,7 +237,7 @@ def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
     gap = np.abs(found.saddle[1] - found.sampled[1]) / found.error[1]
     assert gap.max() > 4
     assert misfit.max() < 0.5 * gap.max()
-    figure = {"finite_width": sample_figures(study, groups[0])["finite_width"]}
+    figure = {"finite_width": sample_figures(StoredStudy(study), groups[0])["finite_width"]}
     assert {file.name for file in write_figures(figure, tmp_path)} == {
         "finite_width.png",
         "finite_width.svg",

@@ -25,20 +25,24 @@ from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
 from pathkernel_datasets.draws import open_run, runs
 from pathkernel_datasets.errors import StoreError, StoreWarning
-from pathkernel_datasets.piece_files import PieceFiles, pieces_folder
+from pathkernel_datasets.pieces import PieceFiles, pieces_folder
+from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import open_store
+from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling import charts
-from pathkernel_sampling.correct import correct_study, open_correction
+from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
-from pathkernel_sampling.figures import predictors, save_sample_figures
-from pathkernel_sampling.run import sample_study
+from pathkernel_sampling.figures import predictors, sample_figures
+from pathkernel_sampling.results import NextOrder, Samples
 from pathkernel_sampling.sample_tables import Theory, order_parameter_table, predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
+from pathkernel_views.figure_files import write_figures
 
-POINT = {"width": 10, "chains": 2, "warm_up": 30}
+POINT = {"widths": (10,), "chains": 2, "warm_up": 30}
+GROUP = "samples/order-parameter/seed-0_T-0.01_N-10"
 
 
 class Killed(BaseException):
@@ -59,19 +63,20 @@ def study(original, tmp_path):
 
 @pytest.fixture(scope="module")
 def sampled(original, tmp_path_factory):
-    """Store and group of an uninterrupted run of 120 draws."""
+    """Store with an uninterrupted run of 120 draws."""
     path = shutil.copytree(original, tmp_path_factory.mktemp("sampled") / "study.zarr")
-    return path, sample_study(path, "order-parameter", draws=120, **POINT)
+    compute_result(Samples(draws=120, **POINT), path)
+    return path
 
 
 @pytest.fixture(scope="module")
 def reference(sampled):
     """All growing arrays of that run."""
-    return arrays(*sampled)
+    return arrays(sampled)
 
 
-def arrays(path, group):
-    tree = open_run(path, group)
+def arrays(path):
+    tree = open_run(StoredStudy(path), GROUP)
     return {
         f"{name}/{variable}": tree[name][variable].values
         for name in ("posterior", "predictions", "sample_stats", "unconstrained_posterior")
@@ -93,7 +98,8 @@ def test_draws_are_those_of_the_posterior(study, reference):
     assert not np.array_equal(draws[0], draws[1]), "chains have keys of their own"
     assert reference["predictions/predictor_mean"].shape == (2, 12, 1, 20)
     # the expansion in 1/N knows nothing of the sampler
-    expansion = open_correction(study, correct_study(study, width=10))
+    compute_result(NextOrder(widths=(10,)), study)
+    expansion = open_correction(StoredStudy(study), Point(10, 0.01, 0))
     exact = expansion["order_parameter"] + expansion["order_parameter_correction"]
     error = draws.std((0, 1)) / np.sqrt(100)
 
@@ -131,23 +137,25 @@ def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(
 ):
     key, used = Chains.key, []
     monkeypatch.setattr(Chains, "key", lambda *of: used.append(of[1:]) or key(*of))
-    group = sample_study(study, "order-parameter", draws=15, **POINT)
-    assert open_run(study, group)["posterior"].sizes["draw"] == 20, "rounded up to thin"
-    sample_study(study, "order-parameter", draws=70, jobs=2, **POINT)
+    compute_result(Samples(draws=15, **POINT), study)
+    assert open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"] == 20, (
+        "rounded up to thin"
+    )
+    compute_result(Samples(draws=70, jobs=2, **POINT), study)
     seen = []
-    assert sample_study(study, "order-parameter", draws=70, report=seen.append, **POINT) == group
+    compute_result(Samples(draws=70, **POINT), study, report=seen.append)
     assert seen == [], "nothing was left to do"
     with Pickling(2) as executor:
-        sample_study(study, "order-parameter", draws=120, executor=executor, **POINT)
-    assert_same(arrays(study, group), reference)
+        compute_result(Samples(draws=120, **POINT), study, executor=executor)
+    assert_same(arrays(study), reference)
     assert sorted(used) == [(chain, step) for chain in (0, 1) for step in range(13)], "none twice"
 
 
 def test_workers_warm_up_as_threads_do(original, reference, tmp_path):
     study = shutil.copytree(original, tmp_path / "study.zarr")
     with Pickling(2) as executor:
-        group = sample_study(study, "order-parameter", draws=10, executor=executor, **POINT)
-    found = arrays(study, group)["posterior/order_parameter"]
+        compute_result(Samples(draws=10, **POINT), study, executor=executor)
+    found = arrays(study)["posterior/order_parameter"]
     np.testing.assert_array_equal(found, reference["posterior/order_parameter"][:, :10])
 
 
@@ -167,57 +175,63 @@ def test_killed_between_blocks_gives_the_same_draws(study, reference, monkeypatc
     monkeypatch.setattr("pathkernel_sampling.run._BLOCK_SECONDS", 0.0)  # many small blocks
     while left:
         with pytest.raises(Killed):
-            sample_study(study, "order-parameter", draws=120, **POINT)
-        seen = open_run(study, runs(study)[0])["posterior"] if runs(study) else None
+            compute_result(Samples(draws=120, **POINT), study)
+        seen = (
+            open_run(StoredStudy(study), runs(StoredStudy(study))[0])["posterior"]
+            if runs(StoredStudy(study))
+            else None
+        )
         assert seen is None or not seen["order_parameter"].isnull().any()
-    group = sample_study(study, "order-parameter", draws=120, **POINT)
-    assert_same(arrays(study, group), reference)
+    compute_result(Samples(draws=120, **POINT), study)
+    assert_same(arrays(study), reference)
     assert not pieces_folder(study).exists()
-    value, error = sampled_log_evidence(open_run(study, group))
+    value, error = sampled_log_evidence(open_run(StoredStudy(study), GROUP))
     leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
     assert 0 < error < 1
     assert abs(value - leading) < 3, "the saddle is off by some nats"
-    more = sample_study(study, "order-parameter", draws=130, **POINT)
-    again = sampled_log_evidence(open_run(study, more))
+    compute_result(Samples(draws=130, **POINT), study)
+    again = sampled_log_evidence(open_run(StoredStudy(study), GROUP))
     assert again != (value, error)
     assert abs(again[0] - value) < 4 * error
 
 
 def test_damaged_draws_are_drawn_again(sampled, reference, tmp_path):
-    path = Path(shutil.copytree(sampled[0], tmp_path / "study.zarr"))
-    (path / sampled[1] / "posterior/order_parameter/c/0/0/0/0").write_bytes(b"damage")
+    path = Path(shutil.copytree(sampled, tmp_path / "study.zarr"))
+    (path / GROUP / "posterior/order_parameter/c/0/0/0/0").write_bytes(b"damage")
     with pytest.warns(StoreWarning, match="order_parameter.*computed again"):
-        group = sample_study(path, "order-parameter", draws=120, **POINT)
-    assert_same(arrays(path, group), reference)
+        compute_result(Samples(draws=120, **POINT), path)
+    assert_same(arrays(path), reference)
 
 
 def test_sigkill_loses_nothing_that_is_written(study, reference):
     code = (
         "import sys, pathkernel_sampling.run as run;"
+        "from pathkernel_datasets.stored import StoredStudy, compute_result;"
         "run._BLOCK_SECONDS = 0.0;"  # a block every few milliseconds
-        f"run.sample_study(sys.argv[1], 'order-parameter', draws=100_000, **{POINT})"
+        f"compute_result(run.Samples(draws=100_000, **{POINT}), sys.argv[1])"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", code, str(study)], env=environment)
-    group = "samples/order-parameter/seed-0_T-0.01_N-10"
     try:
         end = time.monotonic() + 300
         seen = 0
         while seen < 40 and time.monotonic() < end:
             assert process.poll() is None, "the run ended by itself"
-            if group in runs(study):
-                seen = open_run(study, group)["posterior"].sizes["draw"]  # while it goes on
+            if GROUP in runs(StoredStudy(study)):
+                seen = open_run(StoredStudy(study), GROUP)["posterior"].sizes[
+                    "draw"
+                ]  # while it goes on
             time.sleep(0.1)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert 40 <= seen < 100_000
-    killed = arrays(study, group)
+    killed = arrays(study)
     assert killed["posterior/draw"].size >= seen
     assert not np.isnan(killed["posterior/order_parameter"]).any()
     count = max(120, killed["posterior/draw"].size + 20)
-    sample_study(study, "order-parameter", draws=count, **POINT)
-    resumed = arrays(study, group)
+    compute_result(Samples(draws=count, **POINT), study)
+    resumed = arrays(study)
     for name, values in killed.items():
         axis = slice(None, values.size if name.endswith("/draw") else None)
         kept = resumed[name][axis] if values.ndim == 1 else resumed[name][:, : values.shape[1]]
@@ -233,35 +247,36 @@ def test_a_run_killed_in_its_warm_up_leaves_nothing_and_starts_again(study, refe
 
     monkeypatch.setattr("pathkernel_sampling.chains.warm_up", fail)
     with pytest.raises(Killed):
-        sample_study(study, "order-parameter", draws=120, **POINT)
-    assert runs(study) == []
+        compute_result(Samples(draws=120, **POINT), study)
+    assert runs(StoredStudy(study)) == []
     monkeypatch.undo()
-    group = sample_study(study, "order-parameter", draws=120, **POINT)
-    assert_same(arrays(study, group), reference)
+    compute_result(Samples(draws=120, **POINT), study)
+    assert_same(arrays(study), reference)
 
 
 def test_target_ess_stops_and_a_larger_one_goes_on(study):
     seen = []
-    group = sample_study(study, "order-parameter", target_ess=60, report=seen.append, **POINT)
-    first = open_run(study, group)["posterior"].sizes["draw"]
+    compute_result(Samples(target_ess=60, **POINT), study, report=seen.append)
+    first = open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"]
     assert seen[-1].doing.endswith("complete")
     assert seen[-1].numbers["min ESS"] >= 60
     assert first >= 100, "few draws cannot tell their effective sample size"
     assert seen[0].total is None, "nothing tells yet how many draws it takes"
     assert all(progress.total is None or progress.total < 10_000 for progress in seen)
-    sample_study(study, "order-parameter", target_ess=1e9, draws=first + 30, **POINT)
-    assert open_run(study, group)["posterior"].sizes["draw"] == first + 30
+    compute_result(Samples(target_ess=1e9, draws=first + 30, **POINT), study)
+    assert open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"] == first + 30
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"width": 11}, "the store has no width 11; it has 10, 100"),
+        ({"widths": (11,)}, "the store has no width 11; it has 10, 100"),
         ({"temperature": 0.5}, "no temperature 0.5"),
         ({"seed": 4}, "no seed 4"),
         ({"chains": 0}, "chains must be at least 1"),
         ({"draws": 0}, "draws must be at least 1"),
-        ({"target_ess": -1.0}, "target_ess must be at least 0"),
+        ({"target_ess": 0.0}, "target_ess must be at least 1"),
+        ({"target_ess": np.nan}, "target_ess must be at least 1"),
         ({"chains": 3}, "chains: the store has 2, this run 3"),
         ({"warm_up": 40}, "warm-up: the store has 30, this run 40"),
         ({"thin": 5}, "thin: the store has 10, this run 5"),
@@ -269,19 +284,19 @@ def test_target_ess_stops_and_a_larger_one_goes_on(study):
 )
 def test_what_cannot_be_done_is_refused(sampled, reference, changes, message):
     with pytest.raises((StoreError, ValueError), match=message):
-        sample_study(sampled[0], "order-parameter", **{**POINT, "draws": 140, **changes})
-    assert_same(arrays(*sampled), reference)
+        compute_result(Samples(**POINT | {"draws": 140} | changes), sampled)
+    assert_same(arrays(sampled), reference)
 
 
 def test_unknown_sampler_gets_a_suggestion(study):
     with pytest.raises(UnknownNameError, match="Did you mean 'collapsed'"):
-        sample_study(study, "colapsed", **POINT)
+        compute_result(Samples(sampler="colapsed", **POINT), study)
 
 
 def test_a_study_of_other_data_is_refused(study, monkeypatch):
     monkeypatch.setattr(HiddenMarkov, "provenance", lambda self: {"file": "another"})
     with pytest.raises(StoreError, match="provenance"):
-        sample_study(study, "order-parameter", **POINT)
+        compute_result(Samples(**POINT), study)
 
 
 def test_the_command_prints_tables_and_says_where_everything_lies(
@@ -300,7 +315,7 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
         assert ("Nothing was left to compute" in out) == again
         for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Warning: the bulk effective sample"):
             assert words in out
-    folder = tmp_path / "study-figures/samples/order-parameter/seed-0_T-0.01_N-10"
+    folder = tmp_path / "study-figures" / GROUP
     names = {file.name for file in folder.iterdir()}
     assert names == {
         f"{name}.{kind}"
@@ -312,7 +327,7 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
     kept = json.loads(capsys.readouterr().out)
     entries, scores = kept["tables"]
     assert are_documented(kept["tables"])
-    run = open_run(study, "samples/order-parameter/seed-0_T-0.01_N-10")
+    run = open_run(StoredStudy(study), GROUP)
     mean = run["posterior"]["order_parameter"].mean(("chain", "draw")).values
     first = entries["rows"][0]
     assert (first["sampler"], first["width"], first["entry"]) == ("order-parameter", 10, "1-1, 1-1")
@@ -329,7 +344,7 @@ def test_the_command_takes_several_widths_and_compares_them(study, capsys):
     out, err = capsys.readouterr()
     assert exit_.value.code == 0, err
     assert err == ""
-    groups = runs(study)
+    groups = runs(StoredStudy(study))
     assert [group.rpartition("N-")[2] for group in groups] == ["10", "100"]
     for group in groups:
         assert f"Group: {group}" in out
@@ -379,8 +394,11 @@ def test_several_outputs_and_test_sets_of_unequal_length(
     path = tmp_path / "study.zarr"
     run_study(Study(task(), [4, 10], [0.1]), path)
     plugins = Plugins(tasks={"cycle": task}, samplers=load_plugins().samplers)
-    group = sample_study(path, sampler, draws=40, plugins=plugins, **POINT | {"chains": chains})
-    run = open_run(path, group)
+    compute_result(
+        Samples(sampler=sampler, draws=40, **POINT | {"chains": chains}), path, plugins=plugins
+    )
+    (group,) = runs(StoredStudy(path))
+    run = open_run(StoredStudy(path), group)
     few = sampler == "order-parameter"
     assert ("unconstrained_posterior" in run) == few, "only models of few dimensions keep those"
     assert few or np.isnan(sampled_log_evidence(run)).all()
@@ -396,7 +414,8 @@ def test_several_outputs_and_test_sets_of_unequal_length(
         chart = draw(open_store(path), [run])
         assert chart.data.sizes["path"] == chart.data.sizes["path_dual"] == 3
         assert "The 1 strongest of" in chart.about
-    written = save_sample_figures(path, group, tmp_path / "figures", trace=True)
+    figures = sample_figures(StoredStudy(path), group, trace=True)
+    written = write_figures(figures, tmp_path / "figures")
     assert len(written) == (8 if task is Cycle else 12)  # one measure, or three
     theory = Theory.of(open_store(path), run)
     table = predictor_table(run, theory)

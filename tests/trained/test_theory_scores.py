@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.publishing import consolidate, publish_groups
+from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import compute_study
+from pathkernel_datasets.testing import SmallTask
 from pathkernel_trained.theory_scores import (
     sampled_scores,
     score_grid,
@@ -155,9 +159,8 @@ def write_draws(store, sampler, at, draws, network=NETWORK):
 
 def test_draws_of_a_store(tmp_path):
     store = tmp_path / "study.zarr"
-    xr.Dataset(attrs={"schema_version": 1}).to_zarr(store, consolidated=False)
-    consolidate(store)
-    assert order_parameter_draws(store) == {}
+    compute_study(Study(SmallTask(), (10,), (0.5,)), store, analyses=())
+    assert order_parameter_draws(StoredStudy(store)) == {}
     generator = np.random.default_rng(0)
     one, other = Point(40, 0.5, 0), Point(10, 0.5, 0)
     held = {}
@@ -171,7 +174,7 @@ def test_draws_of_a_store(tmp_path):
         factors = generator.normal(size=(2, count, 4, 6))
         held[sampler, at] = factors @ factors.swapaxes(-1, -2)
         write_draws(store, sampler, at, held[sampler, at])
-    found = order_parameter_draws(store)
+    found = order_parameter_draws(StoredStudy(store))
     assert list(found) == [other, one]
     np.testing.assert_array_equal(found[one], held["collapsed", one])
     np.testing.assert_array_equal(found[other], held["weights", other])

@@ -1,0 +1,200 @@
+"""The identity of a study: all that determines its results, as plain values.
+
+It has an entry for the task, its options and files, the versions of the code, and numbers that tell
+the data drawn with the first seed from others, so that results of code that has changed are not
+taken for those of the code that is installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, files, packages_distributions, version
+from typing import Any
+
+import numpy as np
+
+from pathkernel_core.task import Realisation, Task
+from pathkernel_datasets.schema import POINT
+from pathkernel_datasets.study import Study, draw
+
+OTHER_DATA = "the task draws other data than when the store was begun"
+_EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other data
+_OF_THE_GRID = ("seeds", "temperatures", "widths", "drawn", "sweep")  # drawn with the first seed
+_OF_VALUE = ("provenance", "drawn")  # entries that differ between values of an option
+
+
+def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dict[str, Any]:
+    """All that determines the results of a study; paths of files are absolute.
+
+    Data that the values of the option that is swept draw with the first seed may be given.
+    """
+    if drawn is None:
+        drawn = (draw(single.task, study.seeds[0]) for single in study.singles)
+    parts = [_single(single, data) for single, data in zip(study.singles, drawn)]
+    identity = dict(parts[0])
+    for name, values in study.sweep.items():
+        identity["options"] = identity["options"] | {name: list(values)}
+        of_values = ({key: part[key] for key in _OF_VALUE} for part in parts)
+        identity["sweep"] = {name: dict(zip(map(str, values), of_values))}
+    return identity
+
+
+def _single(study: Study, drawn: Realisation) -> dict[str, Any]:
+    options, provenance = study.task.options(), study.task.provenance()
+    for name in file_options(options, provenance):
+        if os.path.exists(options[name]):
+            options[name] = os.path.abspath(options[name])
+    identity = {
+        "task": study.task.name,
+        "options": options,
+        "provenance": provenance,
+        "variances": study.variances,
+        "widths": study.widths,
+        "temperatures": study.temperatures,
+        "seeds": study.seeds,
+        "backend": study.backend,
+        "dtype": study.dtype,
+        "versions": task_versions(study.task),
+        "drawn": fingerprint(drawn),
+    }
+    skips = {} if study.skips is None else {"skips": study.skips}
+    return json.loads(json.dumps(identity | skips))
+
+
+def single_identity(identity: Mapping[str, Any], swept: str | None, value: Any) -> dict[str, Any]:
+    """Identity of the study of one value of the option that is swept, if any is."""
+    if swept is None:
+        return dict(identity)
+    single = {key: entry for key, entry in identity.items() if key != "sweep"}
+    single["options"] = single["options"] | {swept: value}
+    return single | identity.get("sweep", {}).get(swept, {}).get(str(value), {})
+
+
+def core_of(identity: Mapping[str, Any], swept: str | None = None, value: Any = None) -> str:
+    """All that determines pieces of a study besides their keys, as JSON."""
+    single = single_identity(identity, swept, value)
+    core = {key: entry for key, entry in single.items() if key not in _OF_THE_GRID}
+    options = core["options"].items()
+    core["options"] = {key: entry for key, entry in options if key not in core["provenance"]}
+    return json.dumps(core, sort_keys=True)
+
+
+def grid_of(identity: Mapping[str, Any]) -> dict[str, list]:
+    """Values along every dimension of a study's grid."""
+    swept = {name: identity["options"][name] for name in identity.get("sweep", ())}
+    return swept | {name: identity[f"{name}s"] for name in POINT}
+
+
+def file_options(options: Mapping[str, Any], provenance: Mapping[str, str]) -> list[str]:
+    """Options that are paths of files: those under whose names the task gives a provenance."""
+    return [name for name in options if name in provenance and options[name] is not None]
+
+
+def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], wanted_by: str) -> list[str]:
+    """Differences between the identities of two studies, entry by entry, for a reader.
+
+    Paths do not count, where the provenance tells files apart; nor do other data where something
+    else explains them.
+    """
+    files_of_both = stored["provenance"].keys() & wanted["provenance"].keys()
+    entries, others = (_flat(study, files_of_both) for study in (stored, wanted))
+    keys = sorted(entries | others, key=lambda key: (key[0] != "options", key))
+    different = [key for key in keys if entries.get(key) != others.get(key)]
+    lines = [
+        f"{', '.join(key)}: the store has {_json(entries.get(key))}, {wanted_by} "
+        f"{_json(others.get(key))}"
+        for key in different
+        if "drawn" not in key
+    ]
+    drawn = dict.fromkeys(key[-1] for key in different if "drawn" in key)
+    if drawn and not any(_EXPLAINING & set(key) for key in different):
+        lines.append(f"{OTHER_DATA}, since its code or a file has changed: {', '.join(drawn)}")
+    return lines
+
+
+def _flat(
+    entries: Mapping[str, Any], ignored_options: Iterable[str], above: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], Any]:
+    """Entries of nested mappings by the keys that lead to them."""
+    flat: dict[tuple[str, ...], Any] = {}
+    for key, entry in entries.items():
+        if above == ("options",) and key in ignored_options:
+            continue
+        if isinstance(entry, dict) and entry:
+            flat |= _flat(entry, ignored_options, (*above, key))
+        elif entry != {}:
+            flat[(*above, key)] = entry
+    return flat
+
+
+def _json(value: Any) -> str:
+    """JSON, but for None, which options call none."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_json, value))}]"
+    return "none" if value is None else json.dumps(value)
+
+
+def fingerprint(realisation: Realisation) -> dict[str, str]:
+    """One number for each array of a realisation, which other data do not have; and its kind.
+
+    Sums over all entries with weights of their own, relative to the array's norm: to six digits
+    they are the same on every machine.
+    """
+    sets = {"training": realisation.train}
+    sets |= {f"test set {name}": examples for name, examples in realisation.test_sets.items()}
+    if realisation.validation is not None:
+        sets["validation"] = realisation.validation
+    arrays: dict[str, list[Any]] = {}
+    for name, examples in sets.items():
+        arrays[f"{name} inputs"] = [examples.inputs]
+        arrays[f"{name} labels"] = [examples.labels]
+    for number, layer in enumerate(realisation.layers, start=1):
+        of_layer: list[Any] = []
+        layer.convert(lambda array, of_layer=of_layer: of_layer.append(array) or array)  # type: ignore[misc]
+        arrays[f"heads of layer {number}"] = of_layer
+    drawn = {name: " ".join(map(_weighted_sum, parts)) for name, parts in arrays.items()}
+    if realisation.kind != "classes":
+        drawn["kind"] = f"{realisation.kind}{', centred' if realisation.centred else ''}"
+    if realisation.output_names is not None:
+        drawn["output names"] = ", ".join(map(str, realisation.output_names))
+    return drawn
+
+
+def _weighted_sum(array: Any) -> str:
+    values = np.asarray(array, dtype=float)
+    norm = np.linalg.norm(values) or 1.0
+    while values.ndim:
+        values = values @ np.cos(1.0 + np.arange(values.shape[-1]))
+    return f"{float(values) / norm:.6f}"
+
+
+def task_versions(task: Task) -> dict[str, str]:
+    """Versions of the distributions that draw a task's data."""
+    return versions(("pathkernel", *_distributions(type(task))))
+
+
+@functools.cache
+def _distributions(task: type[Task]) -> list[str]:
+    """Distributions that the task's code may come from."""
+    package = task.__module__.partition(".")[0]
+    with suppress(PackageNotFoundError):
+        if any(file.parts[0] == package for file in files("pathkernel") or ()):
+            return []  # all that is installed need not be looked through, which takes a while
+    return sorted(set(packages_distributions().get(package, ())) - {"pathkernel"})
+
+
+@functools.cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Versions of installed distributions."""
+    return {package: _version(package) for package in packages}

@@ -1,0 +1,188 @@
+"""The map over the pieces of a study: in this process, or by workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import xarray as xr
+from threadpoolctl import threadpool_limits
+
+from pathkernel_core.analysis import Analysis
+from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_datasets.computing import PieceData, compute_piece
+from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.identity import core_of, differences, identity_of, single_identity
+from pathkernel_datasets.pieces import Piece, PieceFiles
+from pathkernel_datasets.store import unfinished
+from pathkernel_datasets.study import Study, draw_blocks
+from pathkernel_datasets.sums import number_of_parts, sum_part
+from pathkernel_datasets.workers import naming_lost_workers
+
+_ONE_AT_A_TIME = threading.Lock()  # of a worker's threads, which share the linear algebra's
+
+
+@dataclass(frozen=True)
+class Work:
+    """A study whose pieces are computed, as workers get it."""
+
+    study: Study
+    path: Path  # of the store
+    identity: str  # as JSON
+    analyses: tuple[Analysis, ...]
+
+    @property
+    def files(self) -> PieceFiles:
+        """Files of the pieces."""
+        return PieceFiles(self.path, "study")
+
+    def core(self, piece: Piece) -> str:
+        """All that determines a piece besides its key."""
+        return core_of(json.loads(self.identity), piece.swept, piece.value)
+
+    def data(self, piece: Piece, report: Report = silent) -> PieceData:
+        """Data of a piece."""
+        single = self.study.on_grid({} if piece.swept is None else {piece.swept: [piece.value]})
+        return PieceData(single, piece.data, self.path, self.core(piece), report)
+
+    def read(self, piece: Piece) -> xr.Dataset | None:
+        """A piece at the temperatures that are computed; None if there are none."""
+        tree = self.files.read(piece.name, self.core(piece))
+        return None if tree is None else tree.to_dataset()
+
+    def lacking(self, values: xr.Dataset | None) -> list[float]:
+        """Temperatures of the study that values of a piece lack."""
+        computed = [] if values is None else values["temperature"].values.tolist()
+        return [value for value in self.study.temperatures if value not in computed]
+
+    def compute(self, piece: Piece, data: PieceData, template: xr.Dataset, report: Report) -> None:
+        """Compute a piece where it is not computed yet, and write its file."""
+        values = self.read(piece)
+        if self.lacking(values):
+            values = compute_piece(piece, data, template, self.analyses, values, report)
+            self.files.write(piece.name, values, self.core(piece))
+
+
+def compute_here(
+    work: Work, template: xr.Dataset, missing: Mapping[Piece, list[float]], report: Report
+) -> None:
+    """Compute pieces in this process, one after another, at the temperatures that they lack."""
+    done = 0
+
+    def tell(progress: Progress) -> None:
+        report(dataclasses.replace(progress, done=done + progress.done))
+
+    for data_piece, pieces in groupby(missing, key=lambda piece: piece.data):
+        tell(Progress(0, None, f"{data_piece}: data and attention"))
+        data = work.data(data_piece, tell)
+        for piece in pieces:
+            work.compute(piece, data, template, tell)
+            done += 0 if piece.width is None else len(missing[piece])
+
+
+def compute_by_workers(
+    work: Work,
+    missing: Mapping[Piece, list[float]],
+    executor: Executor,
+    threads: int | None,
+    report: Report,
+) -> None:
+    """Let workers compute pieces, and first sums over blocks of examples."""
+    report(Progress(0, None, "waiting for workers"))
+    sums = [
+        (piece, number)
+        for piece in dict.fromkeys(piece.data for piece in missing)
+        if piece.name not in PieceFiles(work.path, "sums")
+        and (blocks := draw_blocks(work.data(piece).study.task, piece.seed)) is not None
+        for number in range(number_of_parts(len(blocks)))
+    ]
+    with naming_lost_workers(work.path):
+        for done, _ in enumerate(_mapped(executor, work, threads, _sum_part, sums), start=1):
+            report(Progress(0, None, f"{done / len(sums):.0%} of the examples summed"))
+        batches, points = _batches(list(missing), getattr(executor, "_max_workers", 0)), 0
+        for batch in _mapped(executor, work, threads, _compute_batch, batches):
+            points += sum(len(missing[piece]) for piece in batch if piece.width is not None)
+            report(Progress(points, None, "workers compute"))
+
+
+def _mapped(
+    executor: Executor,
+    work: Work,
+    threads: int | None,
+    function: Callable[[Work, Any], None],
+    arguments: Sequence[Any],
+) -> Iterator[Any]:
+    """Let workers call a function for every argument; yields the arguments as they are done."""
+    futures = {executor.submit(_call, function, work, threads, given): given for given in arguments}
+    try:
+        for future in as_completed(futures):
+            future.result()
+            yield futures[future]
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _call(
+    function: Callable[[Work, Any], None], work: Work, threads: int | None, argument: Any
+) -> None:
+    with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
+        function(work, argument)
+
+
+def _compute_batch(work: Work, pieces: Sequence[Piece]) -> None:
+    """Compute pieces in a worker."""
+    template = unfinished(work.path)
+    if template is not None:  # else another process has published the study meanwhile
+        for piece in pieces:
+            work.compute(piece, _worker_data(work, piece.data), template, silent)
+
+
+def _sum_part(work: Work, part: tuple[Piece, int]) -> None:
+    """Sum over some blocks of training examples, in a worker."""
+    piece, number = part
+    prepared = _worker_data(work, piece)
+    library = prepared.library
+    sum_part(piece, work.path, work.core(piece), prepared.data, library, number)
+
+
+@functools.lru_cache(maxsize=1)
+def _worker_data(work: Work, piece: Piece) -> PieceData:
+    """Data of a seed, of which a worker has several pieces one after another.
+
+    Raises
+    ------
+    StoreError
+        If the worker, which may run elsewhere, has other code or files than the study.
+    """
+    prepared, identity = work.data(piece), json.loads(work.identity)
+    expected = single_identity(identity, piece.swept, piece.value)
+    actual = identity_of(prepared.study, [prepared.data.realisation])
+    if piece.seed != identity["seeds"][0]:
+        actual["drawn"] = expected["drawn"]
+    if different := differences(expected, actual, "a worker"):
+        raise StoreError(
+            f"a worker would compute another study than {work.path} ({'; '.join(different)}); "
+            "install the same versions everywhere, give absolute paths of files, and start "
+            "workers in this folder"
+        )
+    return prepared
+
+
+def _batches(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
+    """Pieces that one worker computes, which has to prepare the data of every seed.
+
+    Whole seeds, as many for every worker, so that nothing is prepared twice; the others in single
+    pieces, so that no worker waits for another.
+    """
+    seeds = [list(group) for _, group in groupby(pieces, key=lambda piece: piece.data)]
+    whole = seeds[: len(seeds) // workers * workers] if workers else []
+    return whole + [[piece] for seed in seeds[len(whole) :] for piece in seed]
