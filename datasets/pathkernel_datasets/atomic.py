@@ -59,7 +59,7 @@ def replacing_folder(path: str | os.PathLike) -> Iterator[Path]:
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
     try:
         yield partial
-        partial.chmod(0o755)
+        partial.chmod(path.stat().st_mode if path.exists() else 0o755)
         if hasattr(os, "sync"):  # not on Windows
             os.sync()
         if not path.exists():

@@ -22,21 +22,18 @@ PIECE_CHECKSUMS = (
 """Variables of every study: of pieces at a width, and of those that no width enters."""
 
 
-def values_checksum(values: Mapping[str, Any]) -> int:
-    """Checksum of arrays by their names, in 32 bits, which every format holds."""
-    digest = hashlib.sha256()
-    for name in sorted(values):
-        array = np.asarray(values[name])
-        is_text = array.dtype.kind in "TUO"
-        digest.update(f"{name}{array.shape}".encode())
-        digest.update(str(array.tolist()).encode() if is_text else array.tobytes())
-    return int.from_bytes(digest.digest()[:4], signed=True)
+def array_checksum(array: Any) -> str:
+    """Checksum of the values of an array."""
+    array = np.asarray(array)
+    content = str(array.tolist()).encode() if array.dtype.kind in "TUO" else array.tobytes()
+    return hashlib.sha256(f"{array.shape}".encode() + content).hexdigest()
 
 
-def group_checksum(attributes: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """Checksum of a group: of its attributes, but for those that xarray writes, and of values."""
-    content = {key: entry for key, entry in attributes.items() if key != "coordinates"}
-    content["checksum"] = values_checksum(values)
+def group_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, str]) -> str:
+    """Checksum of a group, by its attributes and the checksums of its arrays."""
+    ignored = ("checksum", "coordinates")  # the latter is xarray's
+    described = {key: entry for key, entry in attributes.items() if key not in ignored}
+    content = {"attributes": described, "arrays": arrays}
     text = json.dumps(content, sort_keys=True, default=lambda value: value.tolist())
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -44,4 +41,6 @@ def group_checksum(attributes: Mapping[str, Any], values: Mapping[str, Any]) -> 
 def piece_checksum(values: Mapping[str, Any]) -> tuple[str, int]:
     """Variable that holds the checksum of a piece, and the checksum, by the piece's values."""
     name = next(variable.name for variable in PIECE_CHECKSUMS if variable.name in values)
-    return name, values_checksum({key: values[key] for key in values if key != name})
+    arrays = {key: array_checksum(values[key]) for key in values if key != name}
+    digest = hashlib.sha256(json.dumps(arrays, sort_keys=True).encode()).digest()
+    return name, int.from_bytes(digest[:4], signed=True)  # in 32 bits, which every format holds

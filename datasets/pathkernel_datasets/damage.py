@@ -19,13 +19,13 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from pathkernel_datasets.checksums import group_checksum, piece_checksum
+from pathkernel_datasets.checksums import array_checksum, group_checksum, piece_checksum
 from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.pieces import Piece, pieces_of
-from pathkernel_datasets.template import IDENTITY_COPY
+from pathkernel_datasets.template import ATTRIBUTES_COPY
 
 METADATA = "zarr.json"
-_INDEX = "consolidated_metadata"
+INDEX = "consolidated_metadata"
 _LARGEST_IN_MEMORY = 2**27  # bytes of an array
 
 
@@ -61,13 +61,15 @@ class Published:
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of the study; of a damaged store its identity at most."""
-        attributes = _metadata(self._path).get("attributes", {})
-        for array in (arrays.get(IDENTITY_COPY) for arrays in self._views()):
-            if _is_json(attributes.get("study")):
-                break
-            attributes = {} if array is None else {"study": array.attributes.get("study")}
-        return attributes if _is_json(attributes.get("study")) else {}
+        """Attributes of the study; empty if they are lost."""
+        attributes = metadata_of(self._path).get("attributes", {})
+        if _is_json(attributes.get("study")):
+            return attributes
+        for arrays in self._views():
+            copy = arrays[ATTRIBUTES_COPY].attributes if ATTRIBUTES_COPY in arrays else {}
+            if _is_json(copy.get("study_attributes")):
+                return json.loads(copy["study_attributes"])
+        return {}
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:
@@ -82,10 +84,10 @@ class Published:
         for arrays in self._views():
             with suppress(Exception):  # whatever the decoder of a damaged file raises
                 variables = {
-                    name: _part(array, position)
-                    for name, array in arrays.items()
-                    if "seed" in array.dims and name not in array.dims
-                    if ("width" in array.dims) == (piece.width is not None)
+                    name: _part(arrays[name], position)
+                    for name in json.loads(self.attributes["variable_names"])
+                    if "seed" in arrays[name].dims and name != "seed"
+                    if ("width" in arrays[name].dims) == (piece.width is not None)
                 }
                 name, checksum = piece_checksum({key: part[1] for key, part in variables.items()})
                 if variables.pop(name)[1] == checksum:
@@ -137,75 +139,87 @@ def _part(array: StoredArray, position: Mapping[str, int]) -> tuple[list[str], n
     return [dim for dim in array.dims if dim not in position], np.asarray(array.values[index])
 
 
-def faults(path: Path, within: str | None = None) -> Iterator[tuple[str, str]]:
-    """Read everything that a store holds, and name what is damaged.
+def faults(path: Path, within: str | None = None) -> Iterator[tuple[str, str, str]]:
+    """Read a store, and name what is damaged.
 
     Parameters
     ----------
     path : Path
     within : str, optional
-        Read the values of this result, or part of one, alone, besides all metadata.
+        Read the values of the study (``"study"``), or of a result or a part of one, alone, besides
+        all metadata; by default everything.
 
     Yields
     ------
     tuple of str
-        ``"study"``, or the result that is damaged; and a line about the damage.
+        ``"study"``, or the result that is damaged; the array, group or piece; and the fault.
     """
-    index = _metadata(path).get(_INDEX, {}).get("metadata", {})
+    index = metadata_of(path).get(INDEX, {}).get("metadata", {})
     files = {file.parent.relative_to(path).as_posix() for file in path.rglob(METADATA)}
     if not index and not files:  # nothing is published
         return
-    values: dict[str, dict[str, Any]] = defaultdict(dict)  # of groups
-    attributes = {"": _metadata(path).get("attributes", {})}
+    attributes = {"": metadata_of(path).get("attributes", {})}
+    checksums: dict[str, dict[str, str]] = defaultdict(dict)  # of the arrays of groups
     damaged = set()
+    if not index:
+        damaged |= {"", "study"}
+        yield "study", METADATA, "it cannot be read"
+    own_arrays = attributes[""].get("variable_names", "[]")
     for name in sorted({*index, *files} - {"."}):
-        parent, lines = name.rpartition("/")[0], []
-        separate, consolidated = _metadata(path / name), index.get(name, {})
-        if not separate or not consolidated:
-            lines = [f"{name}: a copy of its metadata is lost"]
-        elif _without_index(separate) != _without_index(consolidated):
-            lines = [f"{name}: its metadata differ between their two copies"]
+        owner, parent = _owner(path, name), name.rpartition("/")[0]
+        separate, consolidated = metadata_of(path / name), index.get(name, {})
+        lines = []
+        if not separate or (index and not consolidated):
+            lines = ["a copy of its metadata is lost"]
+        elif index and _without_index(separate) != _without_index(consolidated):
+            lines = ["its metadata differ between their two copies"]
         elif separate["node_type"] == "group":
             attributes[name] = separate["attributes"]
-        elif within is None or is_inside(name, within):
+        elif _is_read(owner, name, within) and (parent or f'"{name}"' in own_arrays):
             array = zarr.open_array(path / name, mode="r")
-            lines = [f"{name}, {line}" for line in _chunk_faults(array)]
             of_pieces = not parent and "seed" in array.metadata.dimension_names and name != "seed"
-            if not lines and not of_pieces:
-                values[parent][name] = array[...]
-        damaged |= {parent, _owner(path, name)} if lines else set()
-        yield from ((_owner(path, name), line) for line in lines)
+            lines, checksum = _read(array, checked=not of_pieces)
+            if checksum:
+                checksums[parent][name.rpartition("/")[2]] = checksum
+        damaged |= {parent, owner} if lines else set()
+        yield from ((owner, name, line) for line in lines)
     for name, entries in attributes.items():
-        if "checksum" not in entries and name:  # written by no one: a group of others
-            continue
-        of_group = {key.rpartition("/")[2]: array for key, array in values[name].items()}
-        complete = name not in damaged and (within is None or is_inside(name, within))
-        others = {key: entry for key, entry in entries.items() if key != "checksum"}
-        if complete and group_checksum(others, of_group) != entries.get("checksum"):
-            damaged.add(_owner(path, name))
-            yield _owner(path, name), f"{name or METADATA}: it is not as it was written"
-    if within is None and "study" not in damaged:
+        owner, expected = _owner(path, name), entries.get("checksum", "" if name else "lost")
+        is_checked = expected and _is_read(owner, name, within) and name not in damaged
+        if is_checked and group_checksum(entries, checksums[name]) != expected:
+            damaged.add(owner)
+            yield owner, name or METADATA, "it is not as it was written"
+    if within in (None, "study") and "study" not in damaged:
         published = Published(path)
         for piece in pieces_of(grid_of(published.identity or {})):
             if published.read(piece, published.core(piece)) is None:
-                yield "study", f"{piece}: its values are not as they were written"
+                yield "study", str(piece), "its values are not as they were written"
 
 
-def _chunk_faults(array: zarr.Array) -> Iterator[str]:
+def _is_read(owner: str, name: str, within: str | None) -> bool:
+    return within in (None, owner) or is_inside(name, within)
+
+
+def _read(array: zarr.Array, checked: bool) -> tuple[list[str], str]:
+    """Faults of the chunks of an array; or a checksum of its values, if it is to be checked."""
     with suppress(Exception):  # whatever the decoder of a damaged file raises
-        if array.nbytes <= _LARGEST_IN_MEMORY and array.nchunks_initialized == array.nchunks:
-            _ = array[...]
-            return
+        if array.nchunks_initialized == array.nchunks and (
+            checked or array.nbytes <= _LARGEST_IN_MEMORY
+        ):
+            values = array[...]
+            return [], array_checksum(values) if checked else ""
+    lines = []
     folder = Path(array.store.root) / array.path  # type: ignore[attr-defined]
     for index in np.ndindex(*array.cdata_shape):
         chunk = f"chunk {'/'.join(map(str, index)) or 0}"
         if not (folder / array.metadata.encode_chunk_key(index)).exists():
-            yield f"{chunk} is missing"
+            lines.append(f"{chunk} is missing")
             continue
         try:
             _ = array.blocks[index] if index else array[()]
         except Exception as error:
-            yield f"{chunk} cannot be read ({error})"
+            lines.append(f"{chunk} cannot be read ({error})")
+    return lines, ""
 
 
 def is_inside(name: str, group: str) -> bool:
@@ -218,7 +232,7 @@ def _owner(path: Path, name: str) -> str:
     return group if any((path / group).glob(f"*/{METADATA}")) and group else "study"
 
 
-def _metadata(folder: Path) -> dict[str, Any]:
+def metadata_of(folder: Path) -> dict[str, Any]:
     """Metadata of an array or group by its own file; empty if that is missing or damaged."""
     with suppress(OSError, ValueError, RecursionError):
         content = json.loads((folder / METADATA).read_bytes())
@@ -227,7 +241,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 
 def _without_index(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: entry for key, entry in metadata.items() if key != _INDEX}
+    return {key: entry for key, entry in metadata.items() if key != INDEX}
 
 
 def _is_json(text: Any) -> bool:

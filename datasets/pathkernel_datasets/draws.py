@@ -28,8 +28,7 @@ def runs(study: StoredStudy) -> list[str]:
     """Groups of all runs of draws, in alphabetic order; also of those that go on."""
     if not study.path.exists():  # nothing is published yet
         return []
-    blocks = (name.removeprefix(study.prefix) for name in PieceFiles(study.path, "draws").names())
-    groups = {name.rpartition("/")[0] for name in blocks if name.startswith(f"{SAMPLES}/")}
+    groups = set(study.unpublished_groups())
     if (study.folder / SAMPLES).exists():
         for sampler, group in zarr.open_group(study.folder / SAMPLES, mode="r").groups():
             groups |= {f"{SAMPLES}/{sampler}/{name}" for name in group.group_keys()}
@@ -52,7 +51,8 @@ def open_run(study: StoredStudy, group: str) -> xr.DataTree:
         )
     published = study.result(group) if study.holds(group) else None
     parts = [] if published is None else [published]
-    return joined(parts + unpublished_blocks(study, group, published))
+    parts += unpublished_blocks(study, group, published)
+    return joined(parts) if parts else study.result(group)  # published just now
 
 
 def unpublished_blocks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,20 +20,24 @@ def lock_of(store: Path) -> Path:
 @contextmanager
 def locked(
     path: Path,
-    lock: Path,
     *,
-    waiting: Callable[[], None] | None = None,
+    lock: Path | None = None,
+    wait: bool = False,
+    waiting: Callable[[], None] = lambda: None,
     temporary: bool = False,
 ) -> Iterator[None]:
-    """Lock a store or folder by a file, which is removed at the end if it is ``temporary``.
+    """Lock a store or folder by a file, by default the store's.
 
-    If ``waiting`` is given, it is called before a wait for another process that has the lock.
+    The file is removed at the end if it is ``temporary``. ``waiting`` is called before a wait for
+    another process that has the lock.
 
     Raises
     ------
     StoreError
-        If another process has the lock, or its file cannot be written.
+        If another process has the lock and it is not to be waited for, or its file cannot be
+        written.
     """
+    lock = lock_of(path) if lock is None else lock
     if not lock.parent.is_dir():
         raise StoreError(
             f"the folder {lock.parent} does not exist; make it, or choose another file"
@@ -43,14 +46,16 @@ def locked(
     try:
         file_lock.acquire()
     except filelock.Timeout:
-        if waiting is None:
+        if not lock.exists():  # where no file can be made
+            raise _unwritable(path, "no file can be made there") from None
+        if not wait:
             raise StoreError(
                 f"another process is writing into {path}; wait until it ends, or work in a copy"
             ) from None
         waiting()
         file_lock.acquire(timeout=-1)
     except OSError as error:  # no permission, or a read-only file system
-        raise unwritable(path, error) from error
+        raise _unwritable(path, error.strerror) from error
     try:
         yield
     finally:
@@ -59,9 +64,8 @@ def locked(
         file_lock.release()
 
 
-def unwritable(path: str | os.PathLike, error: OSError) -> StoreError:
-    """Error for a path beside which nothing can be written."""
+def _unwritable(path: Path, reason: str | None) -> StoreError:
     return StoreError(
-        f"the folder {Path(path).parent} cannot be written ({error.strerror}), so that {path} "
-        "stays as it is; choose another folder, or work in a copy"
+        f"the folder {path.parent} cannot be written ({reason}), so that {path} stays as it is; "
+        "choose another folder, or work in a copy"
     )

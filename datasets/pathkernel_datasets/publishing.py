@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -19,15 +19,16 @@ import zarr.errors
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from pathkernel_datasets.atomic import replacing_folder
-from pathkernel_datasets.checksums import group_checksum
+from pathkernel_datasets.checksums import array_checksum, group_checksum
+from pathkernel_datasets.damage import INDEX, METADATA, is_inside, metadata_of
 from pathkernel_datasets.labelling import storable
 from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.template import fill, on_grid, seal
 
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
 _LARGEST_CHUNK = 2**23  # bytes
+_SEED_CHUNKS = 16  # at most, along the seeds of a small study: what damage costs at worst
 _LARGEST_REGION = 2**27  # bytes that are assembled in memory at once
-_METADATA, _INDEX = "zarr.json", "consolidated_metadata"
 
 
 def publish_study(
@@ -41,6 +42,7 @@ def publish_study(
     If a piece cannot be read, the older store stays as it is.
     """
     swept = pieces[0].swept
+    seeds = 1 if template.nbytes > _LARGEST_REGION else -(-template.sizes["seed"] // _SEED_CHUNKS)
     with replacing_folder(path) as folder:
         write_dataset(template.drop_vars(list(template.data_vars)), folder)
         group = zarr.open_group(folder, mode="r+", use_consolidated=False)
@@ -49,7 +51,7 @@ def publish_study(
                 str(name),
                 shape=variable.shape,
                 dtype=variable.dtype,
-                chunks=_chunks(variable, (swept, "seed")),
+                chunks=_chunks(variable, {str(swept): 1, "seed": seeds}),
                 fill_value=np.nan if variable.dtype.kind == "f" else 0,
                 dimension_names=variable.dims,
                 attributes=variable.attrs,
@@ -75,27 +77,29 @@ def publish_study(
                 )
                 arrays[name][index] = variable.values
         if path.exists():
-            _add_others(path, folder, {_METADATA, *map(str, template.variables)})
+            _add_others(path, folder, {METADATA, *map(str, template.variables)})
         else:
             consolidate(folder)
 
 
-def publish_groups(path: Path, groups: Mapping[str, xr.Dataset | xr.DataTree]) -> None:
+def publish_groups(path: Path, groups: Iterable[tuple[str, xr.Dataset | xr.DataTree]]) -> None:
     """Write groups beside a study in its store; those of the same names are replaced."""
     with replacing_folder(path) as folder:
-        for name, part in groups.items():
+        names = set()
+        for name, part in groups:
+            names.add(name)
             tree = part if isinstance(part, xr.DataTree) else xr.DataTree(part)
             for node in tree.subtree:
                 inside = f"{name}{node.path}".rstrip("/")
                 write_dataset(node.to_dataset(inherit=False), folder, inside)
-        _add_others(path, folder, set(groups))
+        _add_others(path, folder, names)
 
 
 def _add_others(path: Path, folder: Path, replaced: set[str]) -> None:
     """Copy all of an older store but for some arrays or groups, and consolidate.
 
     Metadata that are copied stay as they are in their own files and in those of the store, damage
-    included.
+    included; a group whose metadata are lost in both is left out.
     """
 
     def ignored(inside: str, names: list[str]) -> set[str]:
@@ -103,21 +107,23 @@ def _add_others(path: Path, folder: Path, replaced: set[str]) -> None:
         return {name for name in names if (above / name).as_posix() in replaced}
 
     shutil.copytree(path, folder, ignore=ignored, copy_function=_link, dirs_exist_ok=True)
-    others = {}
-    with suppress(OSError, ValueError, LookupError):
-        index = json.loads((path / _METADATA).read_bytes())[_INDEX]["metadata"]
-        inside = [f"{name}/" for name in replaced]
-        others = {key: index[key] for key in index if not f"{key}/".startswith(tuple(inside))}
-    for name, entry in others.items():
-        try:
-            json.loads((folder / name / _METADATA).read_bytes())
-        except (OSError, ValueError):  # of which consolidation would fail
-            (folder / name / _METADATA).write_text(json.dumps(entry, indent=2))
+    others = {
+        name: entry
+        for name, entry in metadata_of(path).get(INDEX, {}).get("metadata", {}).items()
+        if (folder / name).is_dir() and not any(is_inside(name, group) for group in replaced)
+    }
+    for file in [*folder.rglob(f"*/{METADATA}"), *(folder / name / METADATA for name in others)]:
+        if file.parent.exists() and not metadata_of(file.parent):  # consolidation would fail
+            entry = others.get(file.parent.relative_to(folder).as_posix())
+            if entry is None:
+                shutil.rmtree(file.parent)
+            else:
+                file.write_text(json.dumps(entry, indent=2))
     consolidate(folder)
-    root = json.loads((folder / _METADATA).read_bytes())
-    if any(root[_INDEX]["metadata"][name] != entry for name, entry in others.items()):
-        root[_INDEX]["metadata"] |= others
-        (folder / _METADATA).write_text(json.dumps(root, indent=2))
+    root = json.loads((folder / METADATA).read_bytes())
+    if any(root[INDEX]["metadata"][name] != entry for name, entry in others.items()):
+        root[INDEX]["metadata"] |= others
+        (folder / METADATA).write_text(json.dumps(root, indent=2))
 
 
 def write_dataset(dataset: xr.Dataset, folder: Path, group: str | None = None) -> None:
@@ -126,8 +132,8 @@ def write_dataset(dataset: xr.Dataset, folder: Path, group: str | None = None) -
     Text becomes text of any length, as Zarr has it.
     """
     dataset = storable(dataset.drop_encoding())
-    values = {str(name): variable.values for name, variable in dataset.variables.items()}
-    dataset.attrs["checksum"] = group_checksum(dataset.attrs, values)
+    checksums = {str(key): array_checksum(array.values) for key, array in dataset.variables.items()}
+    dataset.attrs["checksum"] = group_checksum(dataset.attrs, checksums)
     encoding = {
         name: {"compressors": _CODECS, "chunks": _chunks(variable) or None}
         for name, variable in dataset.variables.items()
@@ -151,11 +157,11 @@ def consolidate(folder: Path) -> None:
 
 
 def _chunks(
-    variable: xr.DataArray | xr.Variable, split: Sequence[str | None] = ()
+    variable: xr.DataArray | xr.Variable, limits: Mapping[str, int] | None = None
 ) -> tuple[int, ...]:
-    """Shape of chunks: of one seed, or of one width or point of it, up to a few megabytes."""
+    """Shape of chunks of a few megabytes at most, and at most of some sizes."""
     sizes = {str(dim): max(1, size) for dim, size in zip(variable.dims, variable.shape)}
-    sizes |= {dim: 1 for dim in split if dim in sizes}
+    sizes |= {dim: limit for dim, limit in (limits or {}).items() if dim in sizes}
     for dim in ("seed", "width", "temperature", "draw"):
         size = variable.dtype.itemsize * math.prod(sizes.values())
         if dim in sizes and size > _LARGEST_CHUNK:
@@ -174,7 +180,7 @@ def _regions(pieces: Sequence[Piece], size: int) -> list[list[Piece]]:
 
 
 def _link(source: str, target: str) -> None:
-    if Path(source).name != _METADATA:  # which are written again
+    if Path(source).name != METADATA:  # which are written again
         with suppress(OSError):  # not on this file system
             os.link(source, target)
             return

@@ -42,21 +42,36 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     check_store(path)
     template = unfinished(path)
     if template is not None:
-        computed = drawable(_computed(path, template))
-        computed = computed.drop_vars([variable.name for variable in PIECE_CHECKSUMS])
+        computed = _without_checksums(drawable(_computed(path, template)))
         if unfinished(path) is not None:  # not published meanwhile
             return computed
     try:
+        check_chunks(path)
         dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
-        dataset = dataset.drop_vars([variable.name for variable in PIECE_CHECKSUMS])
-        del dataset.attrs["checksum"]
-        arrays = zarr.open_group(path, mode="r", zarr_format=3).arrays()
-        lost = [name for name, array in arrays if array.nchunks_initialized < array.nchunks]
+        dataset = _without_checksums(dataset)
+    except StoreError:
+        raise
     except Exception as error:  # whatever the parser of a damaged file raises
         raise StoreError(f"{path} is damaged ({error}); {_REMEDY}") from None
+    return dataset
+
+
+def check_chunks(path: Path, group: str = "") -> None:
+    """Check that no chunk of a group is missing, which Zarr would read as NaN.
+
+    Raises
+    ------
+    StoreError
+        If one is.
+    """
+    members = zarr.open_group(path / group, mode="r").members(max_depth=None if group else 0)
+    lost = [
+        name
+        for name, array in members
+        if isinstance(array, zarr.Array) and array.nchunks_initialized < array.nchunks
+    ]
     if lost:
         raise StoreError(f"{path} is damaged: chunks of {', '.join(lost)} are missing; {_REMEDY}")
-    return dataset
 
 
 def check_store(path: Path) -> dict[str, Any]:
@@ -71,7 +86,7 @@ def check_store(path: Path) -> dict[str, Any]:
     if template is not None:
         return json.loads(template.attrs["study"])
     if not path.exists() and lock_of(path).exists():  # perhaps it is replaced just now
-        with locked(path, lock_of(path), waiting=lambda: None):
+        with locked(path, wait=True):
             remove_leftovers(path)
     if not path.exists() and TEMPLATE in PieceFiles(path, "study"):
         raise StoreError(f"{path} is not complete, and its pieces are damaged; {_REMEDY}")
@@ -141,8 +156,10 @@ def check(path: str | os.PathLike) -> Checked:
     path = Path(path)
     if Published(path).identity is None:
         check_store(path)  # says what it is, unless its pieces are there
-    damage = list(faults(path)) if path.exists() else []
-    damage += [("study", f"{file}: damaged") for file in PieceFiles(path, "").damaged()]
+    damage = [(owner, f"{name}, {fault}") for owner, name, fault in faults(path)]
+    for file in PieceFiles(path, "").damaged():
+        of_study = Path(file).parts[1] in ("study", "sums")
+        damage.append(("study" if of_study else "results", f"{file} is damaged"))
     study = tuple(line for owner, line in damage if owner == "study")
     results = tuple(line for owner, line in damage if owner != "study")
     arrays = sum(b'"node_type": "array"' in file.read_bytes() for file in path.rglob(METADATA))
@@ -150,6 +167,14 @@ def check(path: str | os.PathLike) -> Checked:
         return Checked(study, results, arrays=arrays)
     status = open_store(path)["status"].values
     return Checked((), results, status.size, int((status != 0).sum()), arrays)
+
+
+def _without_checksums(dataset: xr.Dataset) -> xr.Dataset:
+    """Dataset without variables and attributes that serve to notice damage."""
+    dataset = dataset.drop_vars([variable.name for variable in PIECE_CHECKSUMS])
+    for name in ("checksum", "variable_names"):
+        dataset.attrs.pop(name, None)
+    return dataset
 
 
 def _computed(path: Path, template: xr.Dataset) -> xr.Dataset:

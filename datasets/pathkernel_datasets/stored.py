@@ -33,13 +33,13 @@ from pathkernel_datasets.identity import (
     identity_of,
     single_identity,
 )
-from pathkernel_datasets.lock import lock_of, locked
+from pathkernel_datasets.lock import locked
 from pathkernel_datasets.next_evidence import with_next_evidence
 from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import check_store, open_store, unfinished
+from pathkernel_datasets.store import check_chunks, check_store, open_store, unfinished
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.swept import each_value
 from pathkernel_datasets.watching import supervised
@@ -193,10 +193,22 @@ class StoredStudy:
         for single in self.singles:
             if single.folder.exists():
                 names |= set(zarr.open_group(single.folder, mode="r").group_keys())
-            blocks = PieceFiles(self.path, "draws").names()
-            parts = [name for name in blocks if name.startswith(single.prefix)]
-            names |= {name.removeprefix(single.prefix).split("/")[0] for name in parts}
+            names |= {group.partition("/")[0] for group in single.unpublished_groups()}
         return sorted(names)
+
+    def unpublished_groups(self) -> list[str]:
+        """Groups of which blocks of draws are there that are not published."""
+        files, groups = PieceFiles(self.path, "draws"), dict[str, list[int]]()
+        for name in files.names():
+            if name.startswith(self.prefix):
+                group, _, first = name.removeprefix(self.prefix).rpartition("/")
+                groups.setdefault(group, []).append(int(first))
+        return [
+            group
+            for group, starts in groups.items()
+            if self.holds(group)
+            or files.read(f"{self.prefix}{group}/{min(starts)}", self.core) is not None
+        ]
 
     def holds(self, group: str) -> bool:
         """Whether the store has a result, or a part of one such as ``corrections/…``, whole."""
@@ -216,6 +228,7 @@ class StoredStudy:
             listed = ", ".join(self.results) or "none"
             raise StoreError(f"{self.path} holds no {group}; of results it holds: {listed}")
         group = f"{self.prefix}{group}"
+        check_chunks(self.path, group)
         return xr.open_datatree(self.path, group=group, engine="zarr", chunks=None)
 
     def write(self, group: str, part: xr.Dataset | xr.DataTree) -> None:
@@ -380,33 +393,33 @@ def _damage(path: Path, group: str) -> list[str]:
     StoreError
         If the study itself is damaged.
     """
-    with locked(path, lock_of(path), waiting=lambda: None):
+    with locked(path, wait=True):
         damage = list(faults(path, within=group))
-    for owner, line in damage:
+    for owner, name, fault in damage:
         if owner == "study":
             raise StoreError(
-                f"{path} is damaged: {line}; run the command again that computed the study, which "
-                "mends it"
+                f"{path} is damaged: {name}, {fault}; run the command again that computed the "
+                "study, which mends it"
             )
-    lines = [line for _, line in damage if is_inside(line.split(", chunk")[0].split(":")[0], group)]
+    lines = [(name, fault) for _, name, fault in damage if is_inside(name, group)]
     if lines:
         warnings.warn(
-            f"{path} was damaged ({lines[0]}); what is damaged of the result is computed again",
+            f"{path} was damaged ({', '.join(lines[0])}); what is damaged of the result is "
+            "computed again",
             StoreWarning,
             stacklevel=3,
         )
-    return [line.split(", chunk")[0].split(":")[0] for line in lines]
+    return [name for name, _ in lines]
 
 
 def _publish(study: StoredStudy, group: str) -> None:
     """Publish all parts of a result that are computed."""
     files, draws = PieceFiles(study.path, "results"), PieceFiles(study.path, "draws")
-    names = [name for name in files.names() if f"{name}/".startswith(f"{group}/")]
+    names = [name for name in files.names() if is_inside(name, group)]
     if names:
-        with locked(study.path, lock_of(study.path), waiting=lambda: None):
-            parts = {name: files.read(name, study.core) for name in names}
-            whole = {name: part for name, part in parts.items() if part is not None}
-            publish_groups(study.path, whole)
+        with locked(study.path, wait=True):
+            parts = ((name, files.read(name, study.core)) for name in names)
+            publish_groups(study.path, ((name, part) for name, part in parts if part is not None))
         files.remove(names)
         draws.remove([block for block in draws.names() if block.rpartition("/")[0] in names])
 
@@ -421,6 +434,6 @@ def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:
         if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], xr.Dataset)):
             raise PluginError(
                 f"compute() of the result {result.name!r} gave a {type(part).__name__}; it must "
-                "give an xarray.Dataset, or pairs of a place and an xarray.Dataset"
+                "give an xarray.Dataset, or pairs of a group name and an xarray.Dataset"
             )
         yield part

@@ -23,12 +23,13 @@ from pathkernel_datasets.damage import METADATA, Published, faults
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
 from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.lock import lock_of, locked
+from pathkernel_datasets.lock import locked
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
 from pathkernel_datasets.publishing import publish_study
 from pathkernel_datasets.store import TEMPLATE, check_store, open_store, unfinished
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.template import on_grid, study_template
+from pathkernel_datasets.swept import words_of
+from pathkernel_datasets.template import SCHEMA_VERSION, on_grid, study_template
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.work import Work, compute_by_workers, compute_here
 
@@ -125,7 +126,7 @@ def compute_study(
     def waiting() -> None:
         report(Progress(0, None, f"waiting for another process that reads or publishes {path}"))
 
-    with locked(path, lock_of(path), waiting=waiting):
+    with locked(path, wait=True, waiting=waiting):
         remove_leftovers(path)
         published = Published(path)
         work, template = _begin(study, path, analyses, published, report)
@@ -146,8 +147,8 @@ def compute_study(
     elif missing:
         compute_by_workers(work, missing, executor, threads, tell)
     tell(Progress(computed, None, "complete"))
-    with locked(path, lock_of(path), waiting=waiting):
-        _publish(work, published)
+    with locked(path, wait=True, waiting=waiting):
+        _publish(work, template, published)
     return computed
 
 
@@ -163,7 +164,9 @@ def _begin(
     template : Dataset or None
         None if the store is complete.
     """
-    if published.identity is None and path.exists() and not _is_empty_folder(path):
+    version = published.attributes.get("schema_version", SCHEMA_VERSION)
+    unknown = published.identity is None and path.exists() and not _is_empty_folder(path)
+    if unknown or version != SCHEMA_VERSION:
         check_store(path)  # says what it is
     template = unfinished(path)
     attributes = published.attributes if template is None else template.attrs
@@ -182,7 +185,11 @@ def _begin(
         _log.info("%s is %s", path, "extended" if "study" in attributes else "begun")
         identity = identity_of(joined)
     work = Work(joined, path, json.dumps(identity, sort_keys=True), analyses)
-    damage = [line for owner, line in faults(path) if owner == "study"] if path.exists() else []
+    damage = [
+        f"{name}, {fault}"
+        for owner, name, fault in faults(path, within="study")
+        if owner == "study"
+    ]
     if damage:
         _warn(
             f"{path} was damaged ({damage[0]}{', and others' * (len(damage) > 1)}); what is "
@@ -197,7 +204,7 @@ def _begin(
     more = [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]
     if more:
         _warn(
-            f"{path} holds more {' and '.join(f'{name}s' for name in more)} than are asked for; "
+            f"{path} holds more values of {' and '.join(map(words_of, more))} than are asked for; "
             "all of its grid is computed"
         )
     if template is None or template.attrs["study"] != work.identity:
@@ -224,20 +231,21 @@ def _missing(pieces: Iterable[Piece], work: Work, published: Published) -> dict[
     return missing
 
 
-def _publish(work: Work, published: Published) -> None:
+def _publish(work: Work, template: xr.Dataset, published: Published) -> None:
     """Publish a study if all of its pieces are there."""
-    template = unfinished(work.path)
-    if template is None:  # another process has published it
-        work.files.remove()
-        return
-    if grid_of(json.loads(template.attrs["study"])) != grid_of(json.loads(work.identity)):
+    latest, pieces = unfinished(work.path), pieces_of(work.study.grid)
+    if latest is None:  # another process may have published it
+        now = Published(work.path)
+        if not any(work.lacking(now.read(piece, work.core(piece))) for piece in pieces):
+            work.files.remove()
+            return
+    elif grid_of(json.loads(latest.attrs["study"])) != grid_of(json.loads(work.identity)):
         return  # another process computes a larger grid
 
     def read(piece: Piece) -> xr.Dataset | None:
         values = work.read(piece)
         return published.read(piece, work.core(piece)) if values is None else values
 
-    pieces = pieces_of(work.study.grid)
     if any(work.lacking(read(piece)) for piece in pieces):
         return  # other parts are missing
     publish_study(work.path, template, pieces, read)

@@ -32,9 +32,9 @@ from pathkernel_datasets.schema import KNOWN_DIMENSIONS, STATUS_CODES, coordinat
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.swept import OF_EACH_VALUE, SWEPT_OPTION, label_of, listed, words_of
 
-SCHEMA_VERSION = 3
-IDENTITY_COPY = "data_done"
-"""Variable whose attribute ``study`` is a copy of the store's, to mend it from."""
+SCHEMA_VERSION = 4
+ATTRIBUTES_COPY = "data_done"
+"""Variable whose attribute ``study_attributes`` is a copy of the store's, to mend it from."""
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
@@ -65,14 +65,13 @@ def study_template(study: Study, analyses: Sequence[Analysis]) -> xr.Dataset:
         templates.append(_single(single, study.sweep, data, analyses, library))
         realisations.append(data.realisation)
     template = _joined(study, templates) if study.sweep else templates[0]
-    identity = json.dumps(identity_of(study, realisations), sort_keys=True)
-    template[IDENTITY_COPY].attrs["study"] = identity
     attributes = template.attrs | {
         "schema_version": SCHEMA_VERSION,
         "references": _REFERENCE,
-        "variable_names": json.dumps(list(template.data_vars)),  # "variables" is NetCDF's own
-        "study": identity,
+        "variable_names": json.dumps(list(map(str, template.variables))),
+        "study": json.dumps(identity_of(study, realisations), sort_keys=True),
     }
+    template[ATTRIBUTES_COPY].attrs["study_attributes"] = json.dumps(attributes)
     return template.assign_attrs(attributes)
 
 
@@ -105,26 +104,17 @@ def blank(piece: Piece, template: xr.Dataset) -> xr.Dataset:
 def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
     """Put the values of a piece into a dataset, at the temperatures that both have."""
     values = values.isel(temperature=values["temperature"].isin(dataset["temperature"]).values)
-    index: dict[Any, Any] = {
-        dim: dataset.get_index(dim).get_loc(label)
-        for dim, label in piece.labels.items()
-        if dim in dataset.dims
-    }
-    temperatures = dataset.get_index("temperature").get_indexer(values["temperature"])
+    position: dict[Any, Any] = _position(dataset, piece)
+    position["temperature"] = dataset.get_index("temperature").get_indexer(values["temperature"])
     for name in values.data_vars.keys() & dataset.data_vars.keys():
         target = dataset[name].variable
-        inside = {dim: slice(size) for dim, size in values[name].sizes.items()} | index
-        inside["temperature"] = temperatures
+        inside = {dim: slice(size) for dim, size in values[name].sizes.items()} | position
         target.values[tuple(inside[dim] for dim in target.dims)] = values[name].values
 
 
 def seal(dataset: xr.Dataset, piece: Piece) -> None:
     """Put the checksum of a piece into a dataset that has its values."""
-    position = {
-        dim: dataset.get_index(dim).get_loc(label)
-        for dim, label in piece.labels.items()
-        if dim in dataset.dims
-    }
+    position = _position(dataset, piece)
     values = {
         str(name): variable.variable.isel(position, missing_dims="ignore").values
         for name, variable in dataset.data_vars.items()
@@ -132,6 +122,11 @@ def seal(dataset: xr.Dataset, piece: Piece) -> None:
     }
     name, checksum = piece_checksum(values)
     dataset[name].variable[position] = checksum
+
+
+def _position(dataset: xr.Dataset, piece: Piece) -> dict[str, int]:
+    labels = {dim: label for dim, label in piece.labels.items() if dim in dataset.dims}
+    return {dim: dataset.get_index(dim).get_loc(label) for dim, label in labels.items()}
 
 
 def _empty(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
@@ -19,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.computing import PieceData, compute_piece
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.identity import core_of, differences, identity_of, single_identity
 from pathkernel_datasets.pieces import Piece, PieceFiles
 from pathkernel_datasets.store import unfinished
@@ -96,11 +97,18 @@ def compute_by_workers(
     report: Report,
 ) -> None:
     """Let workers compute pieces, and first sums over blocks of examples."""
+    try:
+        pickle.dumps(work)
+    except Exception as error:  # whatever the objects inside raise
+        raise TaskError(
+            f"the task {work.study.task.name!r} or an analysis cannot be sent to workers ({error})"
+            "; define its class in a module that workers can import; its options hold plain data"
+        ) from None
     report(Progress(0, None, "waiting for workers"))
     sums = [
         (piece, number)
         for piece in dict.fromkeys(piece.data for piece in missing)
-        if piece.name not in PieceFiles(work.path, "sums")
+        if PieceFiles(work.path, "sums").read(piece.name, work.core(piece)) is None
         and (blocks := draw_blocks(work.data(piece).study.task, piece.seed)) is not None
         for number in range(number_of_parts(len(blocks)))
     ]

@@ -125,14 +125,14 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return (
             f"no space left on the disk ({error}). What is computed so far is kept: free some "
-            "space and run the same command again to go on"
+            "space and run the same command again to resume"
         )
     if isinstance(error, MemoryError):
         return f"not enough memory ({error}); take fewer examples, heads or layers"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     if "checksum do not match" in str(error):  # by Zarr
-        return "the store is damaged; `pathkernel check FILE.zarr` names what, and what to do"
+        return "the store is damaged; `pathkernel check` names the damage, and the remedy"
     if isinstance(error, (PathkernelError, OSError, ValueError)):
         return str(error)
     return (

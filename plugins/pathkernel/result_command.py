@@ -76,7 +76,9 @@ def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> Non
         with showing_progress() as report:
             study = compute_result(wanted, store, plugins=plugins, report=report)
     except KeyboardInterrupt:
-        leave_interrupted(f"What is computed is in {store}; run the same command again to go on.")
+        leave_interrupted(
+            f"What is computed for {store} is kept; run the same command again to resume."
+        )
     print_views(views_of_values(wanted, study, "tables"), wanted.name)
     if not report.called:
         say("Nothing was left to compute: the result was complete.")

@@ -128,7 +128,7 @@ def _task_command(task: type[Task]) -> click.Command:
         click.Option(
             ["--out"],
             type=StorePath(),
-            help=f"Zarr store to make or to go on with.  [default: {task.name}.zarr]",
+            help=f"Zarr store to make or to resume.  [default: {task.name}.zarr]",
         ),
         click.Option(
             ["--figures/--no-figures"],
@@ -221,11 +221,11 @@ def _run_task(
                 )
     except KeyboardInterrupt:
         kept = (
-            f"What is computed is in {out}; run"
+            f"What is computed for {out} is kept; run"
             if out.exists() or pieces_folder(out).exists()
             else "Nothing was computed yet; run"
         )
-        leave_interrupted(f"{kept} the same command again to go on.")
+        leave_interrupted(f"{kept} the same command again to resume.")
     if part is not None:
         status = dataset["status"]
         say(

@@ -74,7 +74,7 @@ def train() -> None:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder to make or to go on with.  [default: one-shot-images-L-H-N-G]",
+    help="Folder to make or to resume.  [default: one-shot-images-L-H-N-G]",
 )
 def one_shot_images(
     name: str,
@@ -123,7 +123,7 @@ def one_shot_images(
                 report=report,
             )
     except KeyboardInterrupt:
-        say(f"\nInterrupted. {_kept(folder)} the same command again to go on.", err=True)
+        say(f"\nInterrupted. {_kept(folder)} the same command again to resume.", err=True)
         raise SystemExit(INTERRUPTED) from None
     _finish(trained, shape, test_episodes)
 

@@ -35,7 +35,7 @@ def writing(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be made: {error}") from error
     _check_content(folder)
-    with locked(folder, folder / _LOCK):
+    with locked(folder, lock=folder / _LOCK):
         for name in (BEST, LATEST, CURVES):
             remove_leftovers(folder / name)
         yield

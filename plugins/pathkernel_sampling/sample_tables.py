@@ -127,7 +127,7 @@ def run_tables(study: StoredStudy, group: str) -> Iterator[Table | str]:
     yield describe_evidence(run, theory)
     for line in diagnostics.warnings():
         yield f"Warning: {line}."
-    yield f"Group: {group}"
+    yield f"Group: {study.prefix}{group}"
 
 
 def describe_run(run: xr.DataTree) -> str:

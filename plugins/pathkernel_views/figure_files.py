@@ -58,7 +58,7 @@ def write_figures(
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     written, failure = [], None
-    with locked(folder, folder / _LOCK, temporary=True):
+    with locked(folder, lock=folder / _LOCK, temporary=True):
         for name, draw in figures.items():
             try:
                 files = [folder / f"{name}.{kind}" for kind in ("png", "svg")]

@@ -26,7 +26,7 @@ def whole(tmp_path_factory):
     """A finished study with a result beside it."""
     path = tmp_path_factory.mktemp("whole") / "study.zarr"
     run(path)
-    publish_groups(path, {GROUP: xr.Dataset({"number": ("place", np.zeros(3))})})
+    publish_groups(path, [(GROUP, xr.Dataset({"number": ("place", np.zeros(3))}))])
     return path
 
 

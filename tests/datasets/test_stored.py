@@ -190,7 +190,7 @@ def test_corrections_over_a_grid_that_has_grown_are_lacking_where_it_grew(path):
     correction = xr.Dataset(
         {NAME: ("temperature", [1.0, 2.0])}, {"temperature": ("temperature", [0.1, 1.0])}
     )
-    publish_groups(path, {grid_group(3, 10): correction})
+    publish_groups(path, [(grid_group(3, 10), correction)])
     run_study(Study(SmallTask(), (10, 100), (0.01, 0.1, 1.0), (0, 3)), path)
     found, lacking = grid_corrections(path, StoredStudy(path).dataset)
     row = {"seed": 3, "width": 10}

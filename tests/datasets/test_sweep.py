@@ -401,7 +401,7 @@ def test_a_store_grows_to_the_one_that_is_computed_at_once(tmp_path, monkeypatch
             computed = compute_study(Study(Small(), asked, (0.5,), seeds), path, analyses=())
             assert computed == len(minimised) - before
             if not (path / "result").exists():
-                publish_groups(path, {"result": xr.Dataset({"number": ("place", np.ones(3))})})
+                publish_groups(path, [("result", xr.Dataset({"number": ("place", np.ones(3))}))])
         assert len(minimised) == 12
         minimised.clear()
     grown, at_once = (
@@ -418,7 +418,9 @@ def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, whole):
     path = tmp_path / "small.zarr"
     analyses = pathkernel_analyses()
     assert compute_study(Study(Small(), (50,), (1.0,), (4,)), path, analyses=analyses) == 1
-    with pytest.warns(StoreWarning, match="holds more seeds and temperatures and widths than"):
+    with pytest.warns(
+        StoreWarning, match="holds more values of seed and temperature and width than"
+    ):
         grown = compute_study(Study(Small(), (5,), (0.1,), (3,)), path, analyses=analyses)
     assert grown == 7
     grown = open_store(path).load()

@@ -142,6 +142,19 @@ def test_what_a_worker_raises_is_raised(tmp_path, monkeypatch):
             compute_study(study(examples=7), tmp_path / "far.zarr", executor=executor)
 
 
+def test_what_cannot_be_sent_is_named(tmp_path):
+    class Local(Signs):
+        name = "local"
+
+    with (
+        processes(1) as executor,
+        pytest.raises(
+            TaskError, match=r"the task 'local' .* cannot be sent to workers.*in a module"
+        ),
+    ):
+        compute_study(Study(Local()), tmp_path / "far.zarr", executor=executor)
+
+
 def test_parts_that_run_at_the_same_time_make_the_same_store(near, tmp_path):
     path = tmp_path / "far.zarr"
     seen = {number: [] for number in (1, 2, 3)}

@@ -191,7 +191,7 @@ def write_draws(study, sampler, count, value):
     matrices = xr.DataArray(draws, labels, ("chain", "draw", "path", "path_dual"))
     run = xr.DataTree.from_dict({"posterior": xr.Dataset({"order_parameter": matrices})})
     run.attrs["settings"] = json.dumps({"seed": 4, "temperature": 0.5, "width": 10.0})
-    publish_groups(study, {f"samples/{sampler}/{Point(10, 0.5, 4)}": run})
+    publish_groups(study, [(f"samples/{sampler}/{Point(10, 0.5, 4)}", run)])
 
 
 def test_draws_in_the_store_are_compared_too(study, folder):

@@ -154,7 +154,7 @@ def write_draws(store, sampler, at, draws, network=NETWORK):
     run = xr.DataTree.from_dict({"posterior": dataset})
     point = {"seed": at.seed, "temperature": at.temperature, "width": at.width}
     run.attrs["settings"] = json.dumps(point)
-    publish_groups(store, {group: run})
+    publish_groups(store, [(group, run)])
 
 
 def test_draws_of_a_store(tmp_path):
