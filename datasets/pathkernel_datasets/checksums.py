@@ -31,10 +31,8 @@ def array_checksum(array: Any) -> str:
 
 def group_checksum(attributes: Mapping[str, Any], arrays: Mapping[str, str]) -> str:
     """Checksum of a group, by its attributes and the checksums of its arrays."""
-    ignored = ("checksum", "coordinates")  # the latter is xarray's
-    described = {key: entry for key, entry in attributes.items() if key not in ignored}
-    content = {"attributes": described, "arrays": arrays}
-    text = json.dumps(content, sort_keys=True, default=lambda value: value.tolist())
+    described = {key: entry for key, entry in attributes.items() if key != "checksum"}
+    text = json.dumps({"attributes": described, "arrays": arrays}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

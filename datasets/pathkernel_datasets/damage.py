@@ -61,15 +61,14 @@ class Published:
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of the study; empty if they are lost."""
-        attributes = metadata_of(self._path).get("attributes", {})
-        if _is_json(attributes.get("study")):
-            return attributes
+        """Attributes of the study on which two of their three copies agree; empty if none do."""
+        root = metadata_of(self._path).get("attributes", {})
+        copies = [{key: root[key] for key in root if key not in ("checksum", "coordinates")}]
         for arrays in self._views():
-            copy = arrays[ATTRIBUTES_COPY].attributes if ATTRIBUTES_COPY in arrays else {}
-            if _is_json(copy.get("study_attributes")):
-                return json.loads(copy["study_attributes"])
-        return {}
+            with suppress(KeyError, TypeError, ValueError):
+                copies.append(json.loads(arrays[ATTRIBUTES_COPY].attributes["study_attributes"]))
+        agreed = [copy for copy in copies if copies.count(copy) > 1] or copies
+        return next((copy for copy in agreed if _is_json(copy.get("study"))), {})
 
     @cached_property
     def identity(self) -> dict[str, Any] | None:

@@ -132,8 +132,6 @@ def write_dataset(dataset: xr.Dataset, folder: Path, group: str | None = None) -
     Text becomes text of any length, as Zarr has it.
     """
     dataset = storable(dataset.drop_encoding())
-    checksums = {str(key): array_checksum(array.values) for key, array in dataset.variables.items()}
-    dataset.attrs["checksum"] = group_checksum(dataset.attrs, checksums)
     encoding = {
         name: {"compressors": _CODECS, "chunks": _chunks(variable) or None}
         for name, variable in dataset.variables.items()
@@ -147,6 +145,9 @@ def write_dataset(dataset: xr.Dataset, folder: Path, group: str | None = None) -
         encoding=encoding,
         write_empty_chunks=True,
     )
+    written = zarr.open_group(folder, path=group, mode="r+", use_consolidated=False)
+    checksums = {str(key): array_checksum(array.values) for key, array in dataset.variables.items()}
+    written.attrs["checksum"] = group_checksum(dict(written.attrs), checksums)
 
 
 def consolidate(folder: Path) -> None:
