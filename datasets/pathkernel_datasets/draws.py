@@ -1,7 +1,7 @@
 """Draws of the order parameter that a study's store holds.
 
 The group ``samples/<sampler>/<point>`` holds a run of draws; its attribute ``settings`` names them.
-While a run goes on its last draws are pieces beside the store, in blocks one after another.
+While a run is in progress its last draws are pieces beside the store, in blocks one after another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAMPLERS = ("order-parameter", "collapsed", "weights")  # by how well they mix
 
 
 def runs(study: StoredStudy) -> list[str]:
-    """Groups of all runs of draws, in alphabetic order; also of those that go on."""
+    """Groups of all runs of draws, in alphabetic order; also of those in progress."""
     if not study.path.exists():  # nothing is published yet
         return []
     groups = set(study.unpublished_groups())
@@ -36,7 +36,7 @@ def runs(study: StoredStudy) -> list[str]:
 
 
 def open_run(study: StoredStudy, group: str) -> xr.DataTree:
-    """Open one run as ArviZ takes it: lazily, or in memory if it goes on.
+    """Open one run as ArviZ takes it: lazily, or in memory if it is in progress.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def point_of(run: Any) -> Point:
 
 
 def order_parameter_draws(study: StoredStudy) -> dict[Point, xr.DataArray]:
-    """Draws of U at every point that has any, opened lazily; also while a run goes on.
+    """Draws of U at every point that has any, opened lazily; also while a run is in progress.
 
     Of several samplers at a point, the one with most draws is taken; of those with equally many,
     the one that mixes best.

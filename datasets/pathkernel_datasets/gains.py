@@ -50,8 +50,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     seeds = complete_seeds(dataset)
     if not seeds.size:
         raise ValueError(
-            "no seed of the store is complete yet, so that there is no gain to be told; go on with "
-            "its run first"
+            "no seed of the store is complete, so that there is no gain yet; resume its run first"
         )
     dataset = dataset.sel(seed=seeds)
     if isinstance(temperature, str):

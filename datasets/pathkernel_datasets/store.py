@@ -30,8 +30,8 @@ _REMEDY = "run the command again that computed it, which mends what it can"
 def open_store(path: str | os.PathLike) -> xr.Dataset:
     """Open a result store as a lazy dataset, its text of fixed length so that xarray draws it.
 
-    While a run goes on, or after it was interrupted, the dataset holds all that is computed so
-    far; the status of other points is 0, "not computed".
+    While a run is in progress, or after it was interrupted, the dataset holds all that is computed;
+    the status of other points is 0, "not computed".
 
     Raises
     ------

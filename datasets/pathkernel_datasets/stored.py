@@ -9,13 +9,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 import zarr
-from threadpoolctl import threadpool_limits
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.network import Network
@@ -43,7 +42,7 @@ from pathkernel_datasets.store import check_chunks, check_store, open_store, unf
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.swept import each_value
 from pathkernel_datasets.watching import supervised
-from pathkernel_datasets.workers import naming_lost_workers, workers
+from pathkernel_datasets.workers import mapped, naming_lost_workers, workers
 
 _log = logging.getLogger("pathkernel.result")
 
@@ -144,11 +143,11 @@ class StoredStudy:
                 return
             with naming_lost_workers(self.path), ExitStack() as stack:
 
-                def mapped(function: Callable[..., Any], parts: Iterable[Any]) -> Iterator[Any]:
-                    limited = partial(_with_threads, self._threads, function)
-                    return stack.enter_context(closing(executor.map(limited, parts)))  # type: ignore[type-var]
+                def map_parts(function: Callable[..., Any], parts: Iterable[Any]) -> Iterator[Any]:
+                    results = mapped(executor, self._threads, function, parts)
+                    return stack.enter_context(closing(results))  # type: ignore[type-var]
 
-                yield mapped
+                yield map_parts
 
     def task(self, **replaced: Any) -> Task:
         """Task with the study's options, some of them replaced.
@@ -300,11 +299,6 @@ def _opened(path: str, value: Any, identity: str) -> StoredStudy:
     return study
 
 
-def _with_threads(threads: int | None, function: Callable[..., Any], part: Any) -> Any:
-    with threadpool_limits(limits=threads):
-        return function(part)
-
-
 def compute_result(
     result: Result,
     store: str | os.PathLike,
@@ -359,8 +353,8 @@ def compute_result(
         )
     if unfinished(study.path) is not None:
         raise StoreError(
-            f"{study.path} is not complete: its run goes on, or was interrupted; run the command "
-            "again that computes the study, and then this one"
+            f"{study.path} is not complete: its run is in progress, or was interrupted; run the "
+            "command again that computes the study, and then this one"
         )
     reported = False
     _log.info("%s: %s", study.path, result)

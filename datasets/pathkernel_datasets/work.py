@@ -7,15 +7,13 @@ import functools
 import json
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import xarray as xr
-from threadpoolctl import threadpool_limits
 
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.progress import Progress, Report, silent
@@ -26,7 +24,7 @@ from pathkernel_datasets.pieces import Piece, PieceFiles
 from pathkernel_datasets.store import unfinished
 from pathkernel_datasets.study import Study, draw_blocks
 from pathkernel_datasets.sums import number_of_parts, sum_part
-from pathkernel_datasets.workers import naming_lost_workers
+from pathkernel_datasets.workers import mapped, naming_lost_workers
 
 _ONE_AT_A_TIME = threading.Lock()  # of a worker's threads, which share the linear algebra's
 
@@ -113,53 +111,32 @@ def compute_by_workers(
         for number in range(number_of_parts(len(blocks)))
     ]
     with naming_lost_workers(work.path):
-        for done, _ in enumerate(_mapped(executor, work, threads, _sum_part, sums), start=1):
+        summed = mapped(executor, threads, functools.partial(_sum_part, work), sums)
+        for done, _ in enumerate(summed, start=1):
             report(Progress(0, None, f"{done / len(sums):.0%} of the examples summed"))
         batches, points = _batches(list(missing), getattr(executor, "_max_workers", 0)), 0
-        for batch in _mapped(executor, work, threads, _compute_batch, batches):
+        computed = mapped(executor, threads, functools.partial(_compute_batch, work), batches)
+        for batch, _ in zip(batches, computed):
             points += sum(len(missing[piece]) for piece in batch if piece.width is not None)
             report(Progress(points, None, "workers compute"))
 
 
-def _mapped(
-    executor: Executor,
-    work: Work,
-    threads: int | None,
-    function: Callable[[Work, Any], None],
-    arguments: Sequence[Any],
-) -> Iterator[Any]:
-    """Let workers call a function for every argument; yields the arguments as they are done."""
-    futures = {executor.submit(_call, function, work, threads, given): given for given in arguments}
-    try:
-        for future in as_completed(futures):
-            future.result()
-            yield futures[future]
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-def _call(
-    function: Callable[[Work, Any], None], work: Work, threads: int | None, argument: Any
-) -> None:
-    with _ONE_AT_A_TIME, threadpool_limits(limits=threads):
-        function(work, argument)
-
-
 def _compute_batch(work: Work, pieces: Sequence[Piece]) -> None:
     """Compute pieces in a worker."""
-    template = unfinished(work.path)
-    if template is not None:  # else another process has published the study meanwhile
-        for piece in pieces:
-            work.compute(piece, _worker_data(work, piece.data), template, silent)
+    with _ONE_AT_A_TIME:
+        template = unfinished(work.path)
+        if template is not None:  # else another process has published the study meanwhile
+            for piece in pieces:
+                work.compute(piece, _worker_data(work, piece.data), template, silent)
 
 
 def _sum_part(work: Work, part: tuple[Piece, int]) -> None:
     """Sum over some blocks of training examples, in a worker."""
     piece, number = part
-    prepared = _worker_data(work, piece)
-    library = prepared.library
-    sum_part(piece, work.path, work.core(piece), prepared.data, library, number)
+    with _ONE_AT_A_TIME:
+        prepared = _worker_data(work, piece)
+        library = prepared.library
+        sum_part(piece, work.path, work.core(piece), prepared.data, library, number)
 
 
 @functools.lru_cache(maxsize=1)

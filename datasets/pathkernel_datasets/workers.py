@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+
+from threadpoolctl import threadpool_limits
 
 from pathkernel_core.extras import import_extra
 from pathkernel_datasets.errors import StoreError
@@ -125,3 +128,15 @@ def naming_lost_workers(store: Path) -> Iterator[None]:
             f'`if __name__ == "__main__":`. What is computed is in {store}: run the same again '
             "to resume, with fewer workers"
         ) from None
+
+
+def mapped(
+    executor: Executor, threads: int | None, function: Callable[[Any], Any], parts: Iterable[Any]
+) -> Iterator[Any]:
+    """A ``map`` by workers, in order, each with some threads of the linear algebra."""
+    return executor.map(functools.partial(_with_threads, threads, function), parts)
+
+
+def _with_threads(threads: int | None, function: Callable[[Any], Any], part: Any) -> Any:
+    with threadpool_limits(limits=threads):
+        return function(part)

@@ -64,7 +64,7 @@ def run() -> None:
     more than its own.
 
     Runs the theory over a grid of widths, temperatures and seeds, prints a table and writes a Zarr
-    store and figures. Running the same command again goes on where it stopped.
+    store and figures. The same command, given again, resumes an interrupted run.
     """
 
 

@@ -143,7 +143,7 @@ def _from(folder: Path, value: Any, always: bool) -> Any:
 
 
 def study_toml(study: StoredStudy) -> str:
-    """The study of a store as a TOML file that goes on with the store; paths are absolute.
+    """The study of a store as a TOML file that resumes the store; paths are absolute.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def study_toml(study: StoredStudy) -> str:
     how = ("variances", "skips", "backend", "dtype")
     settings |= {name: held[name] for name in how if name in held}
     settings["out"] = str(study.path.resolve())
-    lines = ["# a study: pathkernel run FILE.toml computes it, or goes on with it"]
+    lines = ["# a study: pathkernel run FILE.toml computes or resumes it"]
     lines += [f"{name} = {_toml(name, value)}" for name, value in settings.items()]
     lines += ["", f"[{_OPTIONS}]"]
     options = study.options.items()

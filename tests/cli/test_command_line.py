@@ -229,7 +229,7 @@ def test_damage_is_named_and_mended(invoke, tmp_path):
     assert "Damaged: accuracy, chunk 0/0/0/0 cannot be read" in out
     status, _, err = invoke("show", "a.zarr")
     assert status == 1
-    assert "pathkernel check FILE.zarr" in err
+    assert "pathkernel check" in err
     status, out, err = invoke(*study)
     assert status == 0
     assert "is computed again" in err
