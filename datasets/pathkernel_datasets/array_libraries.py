@@ -41,10 +41,9 @@ def array_library(name: str, dtype: str = "float64") -> ArrayLibrary:
     MissingLibraryError
         If the library is not installed, with the command that installs it.
     """
-    if name not in EXTRAS:
-        raise UnknownNameError(unknown_name("backend", name, EXTRAS))
-    if dtype not in DTYPES:
-        raise UnknownNameError(unknown_name("dtype", dtype, DTYPES))
+    for option, value, names in (("backend", name, EXTRAS), ("dtype", dtype, DTYPES)):
+        if value not in names:
+            raise UnknownNameError(unknown_name(option, value, names))
     try:
         module = importlib.import_module({"jax": "jax.numpy"}.get(name, name))
     except ImportError as error:

@@ -36,7 +36,7 @@ from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sums import sum_examples
-from pathkernel_datasets.template import blank, fill
+from pathkernel_datasets.template import blank, data_variables, fill
 
 _log = logging.getLogger("pathkernel.study")
 
@@ -75,16 +75,15 @@ def compute_piece(
     prepared: PieceData,
     template: xr.Dataset,
     analyses: Sequence[Analysis],
+    missing: Sequence[float],
     computed: xr.Dataset | None = None,
     report: Report = silent,
 ) -> xr.Dataset:
     """Values of a piece, with all dimensions of its variables but for those of its key.
 
-    Temperatures that are ``computed`` are not computed again. Progress counts grid points, of
-    which the Gaussian process limits are none.
+    Those at the ``missing`` temperatures are computed, the others are the ``computed`` ones.
+    Progress counts grid points, of which the Gaussian process limits are none.
     """
-    done = [] if computed is None else computed["temperature"].values.tolist()
-    missing = [value for value in prepared.study.temperatures if value not in done]
     of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
     of_temperatures = _limits if piece.width is None else _points
     rows = of_temperatures(piece, prepared, missing, of_solution, report)
@@ -94,12 +93,12 @@ def compute_piece(
     dataset = blank(piece, template)
     if computed is not None:
         fill(dataset, piece, computed)
-    for name, variable in dataset.data_vars.items():
+    for name, variable in data_variables(dataset).items():
         if "temperature" in variable.dims:
             for t, temperature in enumerate(dataset["temperature"].values.tolist()):
-                _put(variable.values[t, ...], rows.get(temperature, {}).get(str(name)))
+                _put(variable.values[t, ...], rows.get(temperature, {}).get(name))
         else:
-            _put(variable.values, alone.get(str(name)))
+            _put(variable.values, alone.get(name))
     return dataset
 
 

@@ -57,12 +57,12 @@ class Published:
     """
 
     def __init__(self, path: Path):
-        self._path = path
+        self.path = path
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """Attributes of the study on which two of their three copies agree; empty if none do."""
-        root = metadata_of(self._path).get("attributes", {})
+        root = metadata_of(self.path).get("attributes", {})
         copies = [{key: root[key] for key in root if key not in ("checksum", "coordinates")}]
         for arrays in self._views():
             with suppress(KeyError, TypeError, ValueError):
@@ -84,9 +84,9 @@ class Published:
             with suppress(Exception):  # whatever the decoder of a damaged file raises
                 variables = {
                     name: _part(arrays[name], position)
-                    for name in json.loads(self.attributes["variable_names"])
+                    for name in self._names
                     if "seed" in arrays[name].dims and name != "seed"
-                    if ("width" in arrays[name].dims) == (piece.width is not None)
+                    if piece.includes(arrays[name].dims)
                 }
                 name, checksum = piece_checksum({key: part[1] for key, part in variables.items()})
                 if variables.pop(name)[1] == checksum:
@@ -97,9 +97,13 @@ class Published:
         """All that determines a piece besides its key."""
         return core_of(self.identity or {}, piece.swept, piece.value)
 
-    @property
+    @cached_property
+    def _names(self) -> list[str]:
+        return json.loads(self.attributes["variable_names"])
+
+    @cached_property
     def _grid(self) -> dict[str, list]:
-        return grid_of(self.identity or {})
+        return grid_of(self.identity) if self.identity else {}
 
     def _position(self, piece: Piece, core: str) -> dict[str, int] | None:
         """Index of a piece along the grid; None if the grid lacks it or the study is another."""
@@ -107,7 +111,7 @@ class Published:
             return None
         grid = self._grid
         if piece.swept is not None and piece.swept not in grid:  # the store has one value of it
-            grid[piece.swept] = [self.identity["options"].get(piece.swept)]
+            grid = grid | {piece.swept: [self.identity["options"].get(piece.swept)]}
         if any(label not in grid[dim] for dim, label in piece.labels.items()):
             return None
         return {dim: grid[dim].index(label) for dim, label in piece.labels.items()}
@@ -120,14 +124,14 @@ class Published:
     @cached_property
     def _consolidated(self) -> dict[str, StoredArray]:
         with suppress(Exception):  # whatever the parser of damaged metadata raises
-            group = zarr.open_group(self._path, mode="r")
+            group = zarr.open_group(self.path, mode="r")
             return {name: StoredArray.of(array) for name, array in group.arrays()}
         return {}
 
     @cached_property
     def _separate(self) -> dict[str, StoredArray]:
         arrays = {}
-        for file in self._path.glob(f"*/{METADATA}"):
+        for file in self.path.glob(f"*/{METADATA}"):
             with suppress(Exception):
                 arrays[file.parent.name] = StoredArray.of(zarr.open_array(file.parent, mode="r"))
         return arrays
@@ -138,12 +142,12 @@ def _part(array: StoredArray, position: Mapping[str, int]) -> tuple[list[str], n
     return [dim for dim in array.dims if dim not in position], np.asarray(array.values[index])
 
 
-def faults(path: Path, within: str | None = None) -> Iterator[tuple[str, str, str]]:
+def faults(published: Published, within: str | None = None) -> Iterator[tuple[str, str, str]]:
     """Read a store, and name what is damaged.
 
     Parameters
     ----------
-    path : Path
+    published : Published
     within : str, optional
         Read the values of the study (``"study"``), or of a result or a part of one, alone, besides
         all metadata; by default everything.
@@ -153,6 +157,7 @@ def faults(path: Path, within: str | None = None) -> Iterator[tuple[str, str, st
     tuple of str
         ``"study"``, or the result that is damaged; the array, group or piece; and the fault.
     """
+    path = published.path
     index = metadata_of(path).get(INDEX, {}).get("metadata", {})
     files = {file.parent.relative_to(path).as_posix() for file in path.rglob(METADATA)}
     if not index and not files:  # nothing is published
@@ -189,7 +194,6 @@ def faults(path: Path, within: str | None = None) -> Iterator[tuple[str, str, st
             damaged.add(owner)
             yield owner, name or METADATA, "it is not as it was written"
     if within in (None, "study") and "study" not in damaged:
-        published = Published(path)
         for piece in pieces_of(grid_of(published.identity or {})):
             if published.read(piece, published.core(piece)) is None:
                 yield "study", str(piece), "its values are not as they were written"

@@ -7,7 +7,6 @@ While a run is in progress its last draws are pieces beside the store, in blocks
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import xarray as xr
@@ -71,16 +70,12 @@ def joined(parts: list[xr.DataTree]) -> xr.DataTree:
     """Run of several parts, one after another; what does not grow is that of the last."""
     if len(parts) == 1:
         return parts[0]
-    nodes = {}
-    for name, last in parts[-1].children.items():
-        datasets = [part[name].to_dataset() for part in parts]
-        grows = "draw" in last.dims
-        options = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
-        nodes[name] = (
-            xr.concat(datasets, "draw", join="override", **options) if grows else datasets[-1]
-        )
-    tree = xr.DataTree.from_dict(nodes)
+    tree = parts[-1].copy()
     tree.attrs = dict(parts[0].attrs)
+    options = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
+    for name in [name for name, last in parts[-1].children.items() if "draw" in last.dims]:
+        datasets = [part[name].to_dataset() for part in parts]
+        tree[name] = xr.DataTree(xr.concat(datasets, "draw", join="override", **options))
     return tree
 
 
@@ -106,20 +101,12 @@ def order_parameter_draws(study: StoredStudy) -> dict[Point, xr.DataArray]:
     dict of Point to xarray.DataArray, dims (chain, draw, path, path_dual)
         In order of seeds, temperatures and widths. Paths are labelled as the study's are.
     """
-    draws_at: dict[Point, xr.DataArray] = {}
-    for group in _by_sampler(runs(study)):
+    draws_of_points: dict[Point, list[xr.DataArray]] = {}
+    samplers = [*_SAMPLERS, *(group.split("/")[1] for group in runs(study))]
+    for group in sorted(runs(study), key=lambda group: samplers.index(group.split("/")[1])):
         run = open_run(study, group)
-        point, draws = point_of(run), run["posterior"]["order_parameter"]
-        if _count(draws) > (_count(draws_at[point]) if point in draws_at else 0):
-            draws_at[point] = draws
-    order = sorted(draws_at, key=lambda point: (point.seed, point.temperature, point.width))
-    return {point: draws_at[point] for point in order}
-
-
-def _by_sampler(groups: Iterable[str]) -> list[str]:
-    rank = {sampler: number for number, sampler in enumerate(_SAMPLERS)}
-    return sorted(groups, key=lambda group: rank.get(group.split("/")[1], len(rank)))
-
-
-def _count(draws: xr.DataArray) -> int:
-    return draws.sizes["chain"] * draws.sizes["draw"]
+        draws = run["posterior"]["order_parameter"]
+        if draws.size:
+            draws_of_points.setdefault(point_of(run), []).append(draws)
+    order = sorted(draws_of_points, key=lambda point: (point.seed, point.temperature, point.width))
+    return {point: max(draws_of_points[point], key=lambda draws: draws.size) for point in order}

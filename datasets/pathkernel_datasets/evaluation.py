@@ -24,12 +24,8 @@ from pathkernel_datasets.schema import POINT, REFERENCE
 
 _IN_THE_LIMIT = "in the Gaussian process limit"
 _OF_VALIDATION = {
-    "classes": Variable(
-        "accuracy_validation", (), "fraction of validation examples classified correctly"
-    ),
-    "targets": Variable(
-        "mean_squared_error_validation", (), "mean squared error on validation examples"
-    ),
+    "classes": ("accuracy_validation", "fraction of validation examples classified correctly"),
+    "targets": ("mean_squared_error_validation", "mean squared error on validation examples"),
 }
 _OF_MINIMUM = ("action", "entropy", "energy", "gradient_norm", "evaluations")
 
@@ -57,10 +53,10 @@ def variables(data: PreparedData, analyses: Iterable[Analysis]) -> Iterator[Vari
     for measure in MEASURES[kind]:
         scores.append(Variable(measure.name, ("test_set",), measure.long_name, measure.units))
     if data.realisation.validation is not None:
-        scores.append(_OF_VALIDATION[kind])
-    moments = [
-        Variable("predictor_mean", example, "posterior mean of the output", "1", "Eq. 9, 29")
-    ]
+        name, meaning = _OF_VALIDATION[kind]
+        scores.append(Variable(name, (), meaning))
+    meaning = "posterior mean of the output"
+    moments = [Variable("predictor_mean", example, meaning, "1", "Eq. 9, 29")]
     if data.network.has_skips:
         meaning = "score of a layer's skip connection; the largest of a head is 1"
         moments.append(Variable("skip_score", ("layer",), meaning))
@@ -214,12 +210,12 @@ def _solution_values(
     values = predicted_values(data, means, variances, solution.temperature)
     if data.validation is not None:
         xi, labels = data.validation
-        mean = solution.predict_mean(xi)
+        mean = to_host(solution.predict_mean(xi)) + data.offset
         if regress:
-            error = to_host(mean) + data.offset - to_host(labels)
+            error = mean - to_host(labels)
             values["mean_squared_error_validation"] = float(np.mean(error**2))
         else:
-            values["accuracy_validation"] = accuracy(mean, labels)
+            values["accuracy_validation"] = accuracy(mean, to_host(labels))
     if solution.network.has_skips:
         values["skip_score"] = solution.skip_scores
     situation = Situation(data.realisation, data.xi, data.labels, solution.network, solution)

@@ -41,20 +41,19 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     ValueError
         If no seed is complete, or the store lacks the temperature or the scores of the choice.
     """
-    if temperature is None:
-        temperature = default_choice(dataset)
-    if isinstance(temperature, str):
-        check_choice(dataset, temperature)
+    choice = default_choice(dataset) if temperature is None else temperature
+    if isinstance(choice, str):
+        check_choice(dataset, choice)
     else:
-        dataset = dataset.isel(temperature=[index_of(dataset, "temperature", temperature)])
+        dataset = dataset.isel(temperature=[index_of(dataset, "temperature", choice)])
     seeds = complete_seeds(dataset)
     if not seeds.size:
         raise ValueError(
             "no seed of the store is complete, so that there is no gain yet; resume its run first"
         )
     dataset = dataset.sel(seed=seeds)
-    if isinstance(temperature, str):
-        indices = choose(dataset, temperature).isel(test_set=0, drop=True)
+    if isinstance(choice, str):
+        indices = choose(dataset, choice).isel(test_set=0, drop=True)
         chosen, chosen_gp = (
             dataset["temperature"][index].where(index >= 0).drop_vars("temperature")
             for index in (indices["index"], indices["index_gp"])
@@ -67,10 +66,8 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     gain = finite - limit
     # first over the seeds, which may share their test examples or not
     of_examples = gain.mean("seed", skipna=False)
-    of_seeds = gain.mean("example")
-    seed_error = xr.full_like(of_seeds.isel(seed=0, drop=True), np.nan)
-    if seeds.size > 1:
-        seed_error = of_seeds.std("seed", ddof=1, skipna=False) / np.sqrt(seeds.size)
+    of_seeds = gain.mean("example").where(seeds.size > 1)
+    seed_error = of_seeds.std("seed", ddof=int(seeds.size > 1), skipna=False) / seeds.size**0.5
     measure = measures_of(dataset)[0]
     described = {
         measure.name: (_mean(finite), measure.long_name),
@@ -102,17 +99,14 @@ def _example_scores(dataset: xr.Dataset, name: str, temperatures: xr.DataArray) 
     any_of_them = temperatures.fillna(dataset["temperature"].values[0])
     mean = dataset[name].load().sel(temperature=any_of_them).where(temperatures.notnull())
     present = mean.notnull() & labels.notnull()
-    several = "output" in labels.dims
+    outputs = [dim for dim in labels.dims if dim == "output"]
     if kind_of(dataset) == "targets":
-        squared, variance = (labels - mean) ** 2, labels.var("example")
-        varied = labels.max("example") > labels.min("example")
-        if several:
-            squared, variance = squared.mean("output"), variance.mean("output")
-            varied = varied.any("output")
-        scores = 1 - squared / variance.where(varied)
-    elif several:
+        squared, variance = ((labels - mean) ** 2).mean(outputs), labels.var("example")
+        varied = (labels.max("example") > labels.min("example")).any(outputs)
+        scores = 1 - squared / variance.mean(outputs).where(varied)
+    elif outputs:
         scores = mean.fillna(0).argmax("output") == labels.fillna(0).argmax("output")
     else:
         scores = mean * labels > 0
-    scores = scores.where(present.all("output") if several else present)
+    scores = scores.where(present.all(outputs))
     return scores.drop_vars("temperature").drop_attrs()

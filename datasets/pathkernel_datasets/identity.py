@@ -24,7 +24,6 @@ from pathkernel_datasets.study import Study, draw
 OTHER_DATA = "the task draws other data than when the store was begun"
 _EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other data
 _OF_THE_GRID = ("seeds", "temperatures", "widths", "drawn", "sweep")  # drawn with the first seed
-_OF_VALUE = ("provenance", "drawn")  # entries that differ between values of an option
 
 
 def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dict[str, Any]:
@@ -38,8 +37,8 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
     identity = dict(parts[0])
     for name, values in study.sweep.items():
         identity["options"] = identity["options"] | {name: list(values)}
-        of_values = ({key: part[key] for key in _OF_VALUE} for part in parts)
-        identity["sweep"] = {name: dict(zip(map(str, values), of_values))}
+        drawn_of_values = ({key: part[key] for key in ("provenance", "drawn")} for part in parts)
+        identity["sweep"] = {name: dict(zip(map(str, values), drawn_of_values))}
     return identity
 
 
@@ -48,21 +47,18 @@ def _single(study: Study, drawn: Realisation) -> dict[str, Any]:
     for name in file_options(options, provenance):
         if os.path.exists(options[name]):
             options[name] = os.path.abspath(options[name])
-    identity = {
+    names = ("variances", "widths", "temperatures", "seeds", "backend", "dtype", "skips")
+    settings = {name: getattr(study, name) for name in names}
+    if study.skips is None:
+        del settings["skips"]
+    identity = settings | {
         "task": study.task.name,
         "options": options,
         "provenance": provenance,
-        "variances": study.variances,
-        "widths": study.widths,
-        "temperatures": study.temperatures,
-        "seeds": study.seeds,
-        "backend": study.backend,
-        "dtype": study.dtype,
-        "versions": task_versions(study.task),
+        "versions": versions(("pathkernel", *_distributions(type(study.task)))),
         "drawn": fingerprint(drawn),
     }
-    skips = {} if study.skips is None else {"skips": study.skips}
-    return json.loads(json.dumps(identity | skips))
+    return json.loads(json.dumps(identity))
 
 
 def single_identity(identity: Mapping[str, Any], swept: str | None, value: Any) -> dict[str, Any]:
@@ -139,11 +135,7 @@ def _json(value: Any) -> str:
 
 
 def fingerprint(realisation: Realisation) -> dict[str, str]:
-    """One number for each array of a realisation, which other data do not have; and its kind.
-
-    Sums over all entries with weights of their own, relative to the array's norm: to six digits
-    they are the same on every machine.
-    """
+    """One number for each array of a realisation, which other data do not have; and its kind."""
     sets = {"training": realisation.train}
     sets |= {f"test set {name}": examples for name, examples in realisation.test_sets.items()}
     if realisation.validation is not None:
@@ -153,9 +145,8 @@ def fingerprint(realisation: Realisation) -> dict[str, str]:
         arrays[f"{name} inputs"] = [examples.inputs]
         arrays[f"{name} labels"] = [examples.labels]
     for number, layer in enumerate(realisation.layers, start=1):
-        of_layer: list[Any] = []
+        of_layer = arrays.setdefault(f"heads of layer {number}", [])
         layer.convert(lambda array, of_layer=of_layer: of_layer.append(array) or array)  # type: ignore[misc]
-        arrays[f"heads of layer {number}"] = of_layer
     drawn = {name: " ".join(map(_weighted_sum, parts)) for name, parts in arrays.items()}
     if realisation.kind != "classes":
         drawn["kind"] = f"{realisation.kind}{', centred' if realisation.centred else ''}"
@@ -165,16 +156,12 @@ def fingerprint(realisation: Realisation) -> dict[str, str]:
 
 
 def _weighted_sum(array: Any) -> str:
+    """Sum over all entries relative to the norm: to six digits the same on every machine."""
     values = np.asarray(array, dtype=float)
     norm = np.linalg.norm(values) or 1.0
     while values.ndim:
         values = values @ np.cos(1.0 + np.arange(values.shape[-1]))
     return f"{float(values) / norm:.6f}"
-
-
-def task_versions(task: Task) -> dict[str, str]:
-    """Versions of the distributions that draw a task's data."""
-    return versions(("pathkernel", *_distributions(type(task))))
 
 
 @functools.cache

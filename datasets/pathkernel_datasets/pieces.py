@@ -29,7 +29,7 @@ from pathkernel_datasets.atomic import remove_leftovers, replacing
 from pathkernel_datasets.errors import StoreWarning
 from pathkernel_datasets.point import decimal
 from pathkernel_datasets.schema import POINT
-from pathkernel_datasets.swept import words_of
+from pathkernel_datasets.swept import described
 
 _SUFFIX = ".npz"
 _STRUCTURE = "structure"  # member of the file that names dimensions and attributes, as JSON
@@ -73,9 +73,13 @@ class Piece:
         parts = [f"{key}-{value}" for key, value in self.data.labels.items()]
         return "_".join(parts if self.width is None else [*parts, f"N-{decimal(self.width)}"])
 
+    def includes(self, dims: Iterable[Any]) -> bool:
+        """Whether variables with such dimensions are part of the piece."""
+        return ("width" in dims) == (self.width is not None)
+
     def __str__(self) -> str:
         """The piece as a reader would write it."""
-        labels = [words_of(key, value) for key, value in self.data.labels.items()]
+        labels = [described(key, value) for key, value in self.data.labels.items()]
         return ", ".join([*labels, "GP limit" if self.width is None else f"N = {self.width:g}"])
 
 

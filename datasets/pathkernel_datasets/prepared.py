@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -87,13 +87,12 @@ def prepare_data(
         offset = _label_mean(study.task.name, realisation, blocks)
     along_paths = partial(_along_paths, realisation, network.skips, library)
     xi, labels = along_paths(realisation.train, offset)
-    data = PreparedData(realisation, network, xi, labels, {}, None, offset, blocks)
-    if training_only:
-        return data
-    tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
-    if realisation.validation is not None:
-        data = replace(data, validation=along_paths(realisation.validation))
-    return replace(data, test_sets=tests)
+    tests, validation = {}, None
+    if not training_only:
+        tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
+        if realisation.validation is not None:
+            validation = along_paths(realisation.validation)
+    return PreparedData(realisation, network, xi, labels, tests, validation, offset, blocks)
 
 
 def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> np.ndarray:
@@ -127,11 +126,9 @@ def _along_paths(
 
 
 def _check_size(realisation: Realisation, paths: int, blocks: Blocks | None, width: float) -> None:
-    train, validation = realisation.train.inputs, realisation.validation
-    inputs = [train, *(examples.inputs for examples in realisation.test_sets.values())]
-    if validation is not None:
-        inputs.append(validation.inputs)
-    examples, size = sum(map(len, inputs)), train.shape[2]
+    train, tests = realisation.train.inputs, realisation.test_sets.values()
+    sets = [realisation.train, *tests, *filter(None, [realisation.validation])]
+    examples, size = sum(len(part.inputs) for part in sets), train.shape[2]
     data, remedy = 8 * examples * paths * size, "take fewer examples, heads or layers"
     check_memory(f"{examples} examples of width {size} along {paths} paths", data, remedy)
     number, form = (len(train), None) if blocks is None else (blocks.examples, "features")

@@ -23,7 +23,7 @@ from pathkernel_datasets.checksums import array_checksum, group_checksum
 from pathkernel_datasets.damage import INDEX, METADATA, is_inside, metadata_of
 from pathkernel_datasets.labelling import storable
 from pathkernel_datasets.pieces import Piece
-from pathkernel_datasets.template import fill, on_grid, seal
+from pathkernel_datasets.template import data_variables, fill, on_grid, seal
 
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
 _LARGEST_CHUNK = 2**23  # bytes
@@ -39,7 +39,7 @@ def publish_study(
 ) -> None:
     """Write the store of a study, region by region; results beside an older one are copied.
 
-    If a piece cannot be read, the older store stays as it is.
+    If ``read`` raises, the older store stays as it is.
     """
     swept = pieces[0].swept
     seeds = 1 if template.nbytes > _LARGEST_REGION else -(-template.sizes["seed"] // _SEED_CHUNKS)
@@ -48,7 +48,7 @@ def publish_study(
         group = zarr.open_group(folder, mode="r+", use_consolidated=False)
         arrays = {
             name: group.create_array(
-                str(name),
+                name,
                 shape=variable.shape,
                 dtype=variable.dtype,
                 chunks=_chunks(variable, {str(swept): 1, "seed": seeds}),
@@ -58,11 +58,14 @@ def publish_study(
                 compressors=_CODECS,
                 config={"write_empty_chunks": True},
             )
-            for name, variable in template.data_vars.items()
+            for name, variable in data_variables(template).items()
         }
         for region in _regions(pieces, template.nbytes):
-            of_width = {piece.width is not None for piece in region}
-            names = [n for n, v in template.data_vars.items() if ("width" in v.dims) in of_width]
+            names = [
+                name
+                for name, variable in data_variables(template).items()
+                if any(piece.includes(variable.dims) for piece in region)
+            ]
             common = dict(set.intersection(*(set(piece.labels.items()) for piece in region)))
             labels = {dim: [label] for dim, label in common.items() if dim in template.dims}
             part = on_grid(template[names], labels).copy(deep=True)
@@ -70,7 +73,7 @@ def publish_study(
                 fill(part, piece, read(piece))
                 seal(part, piece)
             start = {dim: template.get_index(dim).get_loc(labels[dim][0]) for dim in labels}
-            for name, variable in part.data_vars.items():
+            for name, variable in data_variables(part).items():
                 index = tuple(
                     slice(start[dim], start[dim] + 1) if dim in start else slice(None)
                     for dim in variable.dims

@@ -43,17 +43,12 @@ KNOWN_DIMENSIONS = frozenset(_COORDINATES)
 
 
 def coordinates(
-    network: Network,
-    realisation: Realisation,
-    grid: Mapping[str, Sequence[Any]],
-    extra: Mapping[str, Sequence[Any]],
-    meanings: Mapping[str, str],
+    network: Network, realisation: Realisation, grid: Mapping[str, Sequence[Any]]
 ) -> dict[str, xr.Variable]:
     """Coordinates of a store, by name.
 
-    The grid has the values of seed, temperature and width, ``extra`` the labels of the analyses'
-    own dimensions, with their meanings. The longest test set sets the length of ``example``.
-    Outputs are numbered from 0 unless the task names them.
+    The grid has the values of seed, temperature and width. The longest test set sets the length of
+    ``example``. Outputs are numbered from 0 unless the task names them.
     """
     labels: dict[str, Iterable[Any]] = {
         **{name: grid[name] for name in POINT},
@@ -69,10 +64,9 @@ def coordinates(
         names = realisation.output_names
         outputs = range(network.outputs) if names is None else names
         labels |= {"output": outputs, "output_dual": outputs}
+    units = {"temperature": "1", "width": "1"}
     variables = {
-        name: coordinate(
-            name, values, _COORDINATES[name], "1" if name in ("temperature", "width") else ""
-        )
+        name: coordinate(name, values, _COORDINATES[name], units.get(name, ""))
         for name, values in labels.items()
     }
     for layer, heads in enumerate(zip(*network.paths), start=1):
@@ -80,8 +74,4 @@ def coordinates(
         meaning += ", 0 for its skip connection" if 0 in heads else ""
         for dim in ("path", "path_dual"):
             variables[f"{dim}_layer_{layer}"] = coordinate(dim, heads, meaning)
-    for name, values in extra.items():
-        if name not in variables:
-            meaning = meanings.get(name, name.replace("_", " "))
-            variables[name] = coordinate(name, values, meaning)
     return variables

@@ -75,28 +75,23 @@ class Selection:
 
     def __init__(self, dataset: xr.Dataset, temperature: float | str | None = None):
         check_single(dataset)
-        self._dataset = dataset
-        available = dataset["temperature"].values
+        self._dataset, candidates = dataset, dataset
         choice = default_choice(dataset) if temperature is None else temperature
-        sub_networks = np.zeros(dataset.sizes.get("sub_network", 0), dtype=int)
         if isinstance(choice, str):
             check_choice(dataset, choice)
-            indices = choose(dataset, choice).isel(test_set=0, drop=True)
-            if choice in ("evidence", "next-evidence"):
-                _check_evidence(dataset, indices["index"])
-            index, index_gp = (indices[name].values for name in ("index", "index_gp"))
-            if sub_networks.size:
-                sub_networks = indices["index_sub_network"].values
-            self.chosen = choice if available.size > 1 else None
+            self.chosen = choice if dataset.sizes["temperature"] > 1 else None
         else:
-            index_gp = index_of(dataset, "temperature", choice)
-            index = np.full(dataset.sizes["width"], index_gp)
-            sub_networks += index_gp
-            self.chosen = None
+            candidates = dataset.isel(temperature=[index_of(dataset, "temperature", choice)])
+            choice, self.chosen = "test", None  # of one temperature any choice will do
+        indices = choose(candidates, choice).isel(test_set=0, drop=True)
+        if choice in ("evidence", "next-evidence"):
+            _check_evidence(dataset, indices["index"])
         # where all temperatures failed any will do
-        self.temperatures = available[np.maximum(index, 0)]
-        self.temperature_gp = float(available[np.maximum(index_gp, 0)])
-        self.temperatures_sub_network = available[np.maximum(sub_networks, 0)]
+        temperatures = candidates["temperature"].values
+        chosen = {name: temperatures[index.values.clip(0)] for name, index in indices.items()}
+        self.temperatures = chosen["index"]
+        self.temperature_gp = float(chosen["index_gp"])
+        self.temperatures_sub_network = chosen.get("index_sub_network", temperatures[:0])
         self.status = self._at_widths("status").load()
 
     def point(self, name: str) -> xr.DataArray:

@@ -13,12 +13,12 @@ import zarr
 
 from pathkernel_datasets.atomic import remove_leftovers
 from pathkernel_datasets.checksums import PIECE_CHECKSUMS
-from pathkernel_datasets.damage import METADATA, Published, faults
+from pathkernel_datasets.damage import METADATA, Published, faults, metadata_of
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.labelling import drawable
 from pathkernel_datasets.lock import lock_of, locked
-from pathkernel_datasets.pieces import PieceFiles, pieces_of
+from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
 from pathkernel_datasets.template import SCHEMA_VERSION, fill, on_grid
 
 TEMPLATE = "template"
@@ -47,13 +47,11 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
             return computed
     try:
         check_chunks(path)
-        dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
-        dataset = _without_checksums(dataset)
+        return _without_checksums(drawable(xr.open_zarr(path, chunks=None, zarr_format=3)))
     except StoreError:
         raise
     except Exception as error:  # whatever the parser of a damaged file raises
         raise StoreError(f"{path} is damaged ({error}); {_REMEDY}") from None
-    return dataset
 
 
 def check_chunks(path: Path, group: str = "") -> None:
@@ -154,19 +152,29 @@ def check(path: str | os.PathLike) -> Checked:
         If the path is no store of pathkernel.
     """
     path = Path(path)
-    if Published(path).identity is None:
+    published = Published(path)
+    if published.identity is None:
         check_store(path)  # says what it is, unless its pieces are there
-    damage = [(owner, f"{name}, {fault}") for owner, name, fault in faults(path)]
+    damage = [(owner, f"{name}, {fault}") for owner, name, fault in faults(published)]
     for file in PieceFiles(path, "").damaged():
         of_study = Path(file).parts[1] in ("study", "sums")
         damage.append(("study" if of_study else "results", f"{file} is damaged"))
     study = tuple(line for owner, line in damage if owner == "study")
     results = tuple(line for owner, line in damage if owner != "study")
-    arrays = sum(b'"node_type": "array"' in file.read_bytes() for file in path.rglob(METADATA))
+    nodes = (metadata_of(file.parent).get("node_type") for file in path.rglob(METADATA))
+    arrays = sum(node == "array" for node in nodes)
     if study:
         return Checked(study, results, arrays=arrays)
     status = open_store(path)["status"].values
     return Checked((), results, status.size, int((status != 0).sum()), arrays)
+
+
+def read_piece(
+    piece: Piece, core: str, files: PieceFiles, published: Published
+) -> xr.Dataset | None:
+    """Values of a piece from its file or else from the store; None if both lack it."""
+    tree = files.read(piece.name, core)
+    return published.read(piece, core) if tree is None else tree.to_dataset()
 
 
 def _without_checksums(dataset: xr.Dataset) -> xr.Dataset:
@@ -183,9 +191,7 @@ def _computed(path: Path, template: xr.Dataset) -> xr.Dataset:
     files, published = PieceFiles(path, "study"), Published(path)
     dataset = template.copy(deep=True)
     for piece in pieces_of(grid_of(identity)):
-        core = core_of(identity, piece.swept, piece.value)
-        tree = files.read(piece.name, core)
-        values = published.read(piece, core) if tree is None else tree.to_dataset()
+        values = read_piece(piece, core_of(identity, piece.swept, piece.value), files, published)
         if values is not None:
             fill(dataset, piece, values)
     return dataset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.damage import METADATA, faults, is_inside
+from pathkernel_datasets.damage import METADATA, Published, faults, is_inside
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.identity import (
     core_of,
@@ -40,7 +41,7 @@ from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check_chunks, check_store, open_store, unfinished
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.swept import each_value
+from pathkernel_datasets.swept import by_value
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.workers import mapped, naming_lost_workers, workers
 
@@ -54,21 +55,14 @@ class StoredStudy:
     ----------
     path : path
         Result store.
-    plugins : Plugins, optional
-        Where tasks and samplers are looked up; by default those installed.
-    executor : concurrent.futures.Executor, optional
-        Workers for independent parts of a result, see :meth:`mapping`.
-    threads : int, optional
-        Threads of the linear algebra of every worker.
+    plugins, executor, threads
+        As for :func:`compute_result`; see :meth:`mapping`.
     value : object, optional
-        Value of the option that the study sweeps; by default all.
+        Value of the option that the study sweeps; by default all. ``prefix``, with which the names
+        of its groups begin, names it.
 
     Attributes
     ----------
-    path : Path
-    value : object
-    prefix : str
-        Of the names of the groups of results: empty, or the value.
     identity : dict
         All that determines the study, see :func:`pathkernel_datasets.identity.identity_of`.
 
@@ -121,7 +115,7 @@ class StoredStudy:
     def dataset(self) -> xr.Dataset:
         """The study itself, lazily, with the log evidence to next order where it is known."""
         dataset = open_store(self.path)
-        dataset = dataset if self.value is None else each_value(dataset)[self.value]
+        dataset = dataset if self.value is None else by_value(dataset)[self.value]
         return with_next_evidence(self.folder, dataset)
 
     @contextmanager
@@ -188,25 +182,25 @@ class StoredStudy:
         """Names of the results that the store holds, or that are being computed."""
         if not self.path.exists():  # nothing is published yet
             return []
-        names = set()
+        names: set[str] = set()
         for single in self.singles:
             if single.folder.exists():
-                names |= set(zarr.open_group(single.folder, mode="r").group_keys())
-            names |= {group.partition("/")[0] for group in single.unpublished_groups()}
+                names.update(zarr.open_group(single.folder, mode="r").group_keys())
+            names.update(group.partition("/")[0] for group in single.unpublished_groups())
         return sorted(names)
 
     def unpublished_groups(self) -> list[str]:
         """Groups of which blocks of draws are there that are not published."""
-        files, groups = PieceFiles(self.path, "draws"), dict[str, list[int]]()
-        for name in files.names():
+        files = PieceFiles(self.path, "draws")
+        first_blocks: dict[str, str] = {}
+        for name in sorted(files.names(), key=lambda name: int(name.rpartition("/")[2])):
             if name.startswith(self.prefix):
-                group, _, first = name.removeprefix(self.prefix).rpartition("/")
-                groups.setdefault(group, []).append(int(first))
+                group = name.removeprefix(self.prefix).rpartition("/")[0]
+                first_blocks.setdefault(group, name)
         return [
             group
-            for group, starts in groups.items()
-            if self.holds(group)
-            or files.read(f"{self.prefix}{group}/{min(starts)}", self.core) is not None
+            for group, first in first_blocks.items()
+            if self.holds(group) or files.read(first, self.core) is not None
         ]
 
     def holds(self, group: str) -> bool:
@@ -257,7 +251,7 @@ class StoredStudy:
         UnknownNameError
             If no plugin provides the study's task.
         """
-        study = self._study(**replaced) if replaced else self._unchanged_study
+        study = self._checked_study(**replaced) if replaced else self._study
         data = prepare_data(study, point.seed, array_library("numpy"))
         if data.blocks is not None:
             raise StoreError(
@@ -274,15 +268,14 @@ class StoredStudy:
         return core_of(self.identity)
 
     @cached_property
-    def _unchanged_study(self) -> Study:
-        return self._study()
+    def _study(self) -> Study:
+        return self._checked_study()
 
-    def _study(self, **replaced: Any) -> Study:
-        stored = self.identity
-        grid = (stored["widths"], stored["temperatures"], stored["seeds"])
-        settings = (stored["backend"], stored["dtype"], stored["variances"])
-        study = Study(self.task(**replaced), *grid, *settings, skips=stored.get("skips"))
-        if lines := differences(stored, identity_of(study), "what is installed here gives"):
+    def _checked_study(self, **replaced: Any) -> Study:
+        names = {field.name for field in dataclasses.fields(Study)} - {"task", "sweep"}
+        settings = {name: self.identity[name] for name in names & self.identity.keys()}
+        study = Study(self.task(**replaced), **settings)
+        if lines := differences(self.identity, identity_of(study), "what is installed here gives"):
             raise StoreError(
                 "the study was made from something else than what is installed here "
                 f"({'; '.join(lines)}); run it again into another store"
@@ -320,14 +313,8 @@ def compute_result(
         Result store of the study.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
-    executor : concurrent.futures.Executor, optional
-        Workers for results of independent parts, as for
-        :func:`pathkernel_datasets.sweep.run_study`.
-    threads : int, optional
-        Threads of the linear algebra on the CPU; None leaves their number as it is.
-    report : callable, optional
-        Called with a Progress as work goes on; not called if nothing was left to do. By default
-        a bar shows it, as for :func:`pathkernel_datasets.sweep.run_study`.
+    executor, threads, report
+        As for :func:`pathkernel_datasets.sweep.run_study`.
 
     Returns
     -------
@@ -380,15 +367,9 @@ def compute_result(
 
 
 def _damage(path: Path, group: str) -> list[str]:
-    """Arrays and groups of a result that are damaged, and are to be computed again.
-
-    Raises
-    ------
-    StoreError
-        If the study itself is damaged.
-    """
+    """Arrays and groups of a result that are damaged, and are to be computed again."""
     with locked(path, wait=True):
-        damage = list(faults(path, within=group))
+        damage = list(faults(Published(path), within=group))
     for owner, name, fault in damage:
         if owner == "study":
             raise StoreError(
@@ -409,13 +390,12 @@ def _damage(path: Path, group: str) -> list[str]:
 def _publish(study: StoredStudy, group: str) -> None:
     """Publish all parts of a result that are computed."""
     files, draws = PieceFiles(study.path, "results"), PieceFiles(study.path, "draws")
-    names = [name for name in files.names() if is_inside(name, group)]
-    if names:
+    if names := [name for name in files.names() if is_inside(name, group)]:
         with locked(study.path, wait=True):
             parts = ((name, files.read(name, study.core)) for name in names)
             publish_groups(study.path, ((name, part) for name, part in parts if part is not None))
         files.remove(names)
-        draws.remove([block for block in draws.names() if block.rpartition("/")[0] in names])
+        draws.remove(block for block in draws.names() if block.rpartition("/")[0] in names)
 
 
 def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:

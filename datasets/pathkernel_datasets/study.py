@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import numbers
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,76 +53,40 @@ class Study:
     """
 
     task: Task
-    widths: tuple[float, ...]
-    temperatures: tuple[float, ...]
-    seeds: tuple[int, ...]
-    backend: str
-    dtype: str
-    variances: float | tuple[float, ...]
-    sweep: Mapping[str, tuple[Any, ...]] = field(hash=False)
-    skips: float | tuple[float | None, ...] | None = None
+    widths: Sequence[float] | Any = None
+    temperatures: Sequence[float] | Any = None
+    seeds: Sequence[int] = (0,)
+    backend: str = "numpy"
+    dtype: str = "float64"
+    variances: float | Sequence[float] | Any = None
+    sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
+    skips: Skips = None
 
-    def __init__(
-        self,
-        task: Task,
-        widths: Sequence[float] | None = None,
-        temperatures: Sequence[float] | None = None,
-        seeds: Sequence[int] = (0,),
-        backend: str = "numpy",
-        dtype: str = "float64",
-        variances: float | Sequence[float] | None = None,
-        sweep: Mapping[str, Sequence[Any]] | None = None,
-        skips: Skips = None,
-    ):
+    def __post_init__(self):
+        task, sweep = self.task, {}
         if not isinstance(task, Task):
             raise TypeError(f"task must be a task with its options, as Custom(…), not {task!r}")
-        swept = {}
-        for name, several in (sweep or {}).items():
+        for name, several in (self.sweep or {}).items():
             values = several_values(task, name, _sequence(name, several))
             task = dataclasses.replace(task, **{name: values[0]})
             if len(values) > 1:
-                swept[name] = values
-        if len(swept) > 1:
+                sweep[name] = values
+        if len(sweep) > 1:
             raise ValueError(
-                f"one option may have several values, not {' and '.join(swept)}; run a study for "
+                f"one option may have several values, not {' and '.join(sweep)}; run a study for "
                 "each value of the others, into a store of its own"
             )
         check_options(task)
-        grid = {
-            "widths": _sequence("widths", task.widths if widths is None else widths),
-            "temperatures": _sequence(
-                "temperatures", task.temperatures if temperatures is None else temperatures
-            ),
-            "seeds": _sequence("seeds", seeds),
-        }
-        for name, values in grid.items():
-            if not values:
-                raise ValueError(f"{name} must hold at least one value")
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name} holds a value twice: {', '.join(map(str, values))}")
-        for seed in grid["seeds"]:
-            if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**63:
-                raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {seed!r}")
-        variances = task.variances if variances is None else variances
-        if isinstance(variances, Sequence) and not isinstance(variances, str):
-            variances = tuple(positive("each of variances", value) for value in variances)
-            variances = variances[0] if len(variances) == 1 else variances
-        else:
-            positive("variances", variances)
-        strengths = skips_of_layers(skips, np.size(skips) or 1)
-        same = len(strengths) == 1 or set(strengths) == {None}
+        widths = task.widths if self.widths is None else self.widths
+        temperatures = task.temperatures if self.temperatures is None else self.temperatures
         normalised = {
             "task": task,
-            "widths": tuple(positive("each of widths", value) for value in grid["widths"]),
-            "temperatures": tuple(
-                positive("each of temperatures", value) for value in grid["temperatures"]
-            ),
-            "seeds": tuple(map(int, grid["seeds"])),
-            "backend": backend,
-            "dtype": dtype,
-            "variances": variances,
-            "sweep": swept,
-            "skips": strengths[0] if same else strengths,
+            "widths": _along("widths", widths, positive),
+            "temperatures": _along("temperatures", temperatures, positive),
+            "seeds": _along("seeds", self.seeds, _seed),
+            "variances": _variances(task.variances if self.variances is None else self.variances),
+            "sweep": sweep,
+            "skips": _skips(self.skips),
         }
         for name, value in normalised.items():
             object.__setattr__(self, name, value)
@@ -135,9 +99,8 @@ class Study:
     def on_grid(self, grid: Mapping[str, Sequence[Any]]) -> Study:
         """The same study on another grid, some dimensions of which may be left out."""
         values = self.grid | dict(grid)
-        seeds, temperatures, widths = (values.pop(name) for name in POINT)
-        settings = (self.backend, self.dtype, self.variances)
-        return Study(self.task, widths, temperatures, seeds, *settings, values, self.skips)
+        points: dict[str, Any] = {f"{name}s": values.pop(name) for name in POINT}
+        return dataclasses.replace(self, **points, sweep=values)
 
     @property
     def singles(self) -> list[Study]:
@@ -168,6 +131,35 @@ def _sequence(name: str, values: Any) -> tuple[Any, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a sequence, such as ({values},), but is {values!r}")
     return tuple(values)
+
+
+def _along(name: str, values: Any, check: Callable[[str, Any], Any]) -> tuple[Any, ...]:
+    """Values along a dimension of the grid, checked one by one."""
+    values = _sequence(name, values)
+    if not values:
+        raise ValueError(f"{name} must hold at least one value")
+    if len(set(values)) != len(values):
+        raise ValueError(f"{name} holds a value twice: {', '.join(map(str, values))}")
+    return tuple(check(f"each of {name}", value) for value in values)
+
+
+def _seed(_: str, value: Any) -> int:
+    if not isinstance(value, numbers.Integral) or not 0 <= int(value) < 2**63:
+        raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {value!r}")
+    return int(value)
+
+
+def _variances(variances: float | Sequence[float]) -> float | tuple[float, ...]:
+    if isinstance(variances, str) or not isinstance(variances, Sequence):
+        positive("variances", variances)
+        return variances  # type: ignore[return-value]
+    checked = tuple(positive("each of variances", value) for value in variances)
+    return checked[0] if len(checked) == 1 else checked
+
+
+def _skips(skips: Any) -> Skips:
+    strengths = skips_of_layers(skips, np.size(skips) or 1)
+    return strengths[0] if len(strengths) == 1 or set(strengths) == {None} else strengths
 
 
 def draw(task: Task, seed: int) -> Realisation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import xarray as xr
@@ -41,27 +41,21 @@ def sum_examples(
     TaskError
         If the blocks hold another number of examples than they say.
     """
-    files = PieceFiles(store, "sums")
-    total = _read(files, piece.name, core)
-    if total is None:
-        parts = _parts(piece, store, core, data, library, report)
-        total = functools.reduce(operator.add, parts)
+
+    def total() -> SufficientStatistics:
+        count, sums = number_of_parts(data.n_blocks), []
+        for number in range(count):
+            share = f"{number / count:.0%} of {data.n_examples} examples summed"
+            report(Progress(0, None, f"{piece.name.replace('_', ', ')}: {share}"))
+            sums.append(sum_part(piece, store, core, data, library, number))
+        total = functools.reduce(operator.add, sums)
         if total.n_examples != data.n_examples:
             raise TaskError(
                 f"the task's blocks hold {total.n_examples} examples instead of {data.n_examples}"
             )
-        _write(files, piece.name, core, total)
-    return total.convert(library.asarray)
+        return total
 
-
-def _parts(
-    piece: Piece, store: Path, core: str, data: PreparedData, library: ArrayLibrary, report: Report
-) -> Iterator[SufficientStatistics]:
-    count = number_of_parts(data.n_blocks)
-    for number in range(count):
-        share = f"{number / count:.0%} of {data.n_examples} examples summed"
-        report(Progress(0, None, f"{piece.name.replace('_', ', ')}: {share}"))
-        yield sum_part(piece, store, core, data, library, number)
+    return _computed_once(store, piece.name, core, total).convert(library.asarray)
 
 
 def number_of_parts(blocks: int) -> int:
@@ -70,36 +64,26 @@ def number_of_parts(blocks: int) -> int:
 
 
 def sum_part(
-    piece: Piece,
-    store: Path,
-    core: str,
-    data: PreparedData,
-    library: ArrayLibrary,
-    number: int,
+    piece: Piece, store: Path, core: str, data: PreparedData, library: ArrayLibrary, number: int
 ) -> SufficientStatistics:
     """Sums over some blocks of training examples, which are a piece."""
-    files, name = PieceFiles(store, "sums"), f"{piece.name}/{number}"
-    sums = _read(files, name, core)
-    if sums is None:
+
+    def part() -> SufficientStatistics:
         first = number * _BLOCKS_OF_PART
         blocks = range(first, min(first + _BLOCKS_OF_PART, data.n_blocks))
-        sums = SufficientStatistics.of_batches(data.block(block, library) for block in blocks)
-        sums = _write(files, name, core, sums)
-    return sums
+        return SufficientStatistics.of_batches(data.block(block, library) for block in blocks)
+
+    return _computed_once(store, f"{piece.name}/{number}", core, part)
 
 
-def _write(
-    files: PieceFiles, name: str, core: str, sums: SufficientStatistics
+def _computed_once(
+    store: Path, name: str, core: str, compute: Callable[[], SufficientStatistics]
 ) -> SufficientStatistics:
-    sums = sums.convert(to_host)
+    """Sums from their file, or computed and written into it."""
+    files = PieceFiles(store, "sums")
+    if (stored := files.read(name, core)) is not None:
+        return SufficientStatistics(**{key: stored[key].values[()] for key in _DIMS})
+    sums = compute().convert(to_host)
     values = {key: (dims, getattr(sums, key)) for key, dims in _DIMS.items()}
     files.write(name, xr.Dataset(values), core)
     return sums
-
-
-def _read(files: PieceFiles, name: str, core: str) -> SufficientStatistics | None:
-    sums = files.read(name, core)
-    if sums is None:
-        return None
-    arrays = (sums["gram"].values, sums["projections"].values)
-    return SufficientStatistics(*arrays, float(sums["label_square"]), int(sums["n_examples"]))

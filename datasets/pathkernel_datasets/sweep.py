@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,15 @@ from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.lock import locked
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
 from pathkernel_datasets.publishing import publish_study
-from pathkernel_datasets.store import TEMPLATE, check_store, open_store, unfinished
+from pathkernel_datasets.store import (
+    TEMPLATE,
+    check_store,
+    open_store,
+    read_piece,
+    unfinished,
+)
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.swept import words_of
+from pathkernel_datasets.swept import described
 from pathkernel_datasets.template import SCHEMA_VERSION, on_grid, study_template
 from pathkernel_datasets.watching import supervised
 from pathkernel_datasets.work import Work, compute_by_workers, compute_here
@@ -170,7 +177,7 @@ def _begin(
         check_store(path)  # says what it is
     template = unfinished(path)
     attributes = published.attributes if template is None else template.attrs
-    joined, identity = study, None
+    joined, begun = study, None
     if "study" in attributes:
         stored = json.loads(attributes["study"])
         begun = _on_grid_of(study, stored)
@@ -178,16 +185,17 @@ def _begin(
         _check_same(path, stored, identity)
         analyses = _stored_analyses(path, attributes, analyses)
         joined = study.joined(begun)
-        if joined != begun:
-            identity = None
-            _check_results(path, joined, begun)
-    if identity is None:
-        _log.info("%s is %s", path, "extended" if "study" in attributes else "begun")
-        identity = identity_of(joined)
+        _check_results(path, joined, begun)
+    extended = joined != begun
+    if extended:
+        _log.info("%s is %s", path, "begun" if begun is None else "extended")
+        report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
+        template = study_template(joined, analyses)
+        identity = json.loads(template.attrs["study"])
     work = Work(joined, path, json.dumps(identity, sort_keys=True), analyses)
     damage = [
         f"{name}, {fault}"
-        for owner, name, fault in faults(path, within="study")
+        for owner, name, fault in faults(published, within="study")
         if owner == "study"
     ]
     if damage:
@@ -195,7 +203,7 @@ def _begin(
             f"{path} was damaged ({damage[0]}{', and others' * (len(damage) > 1)}); what is "
             "damaged is computed again"
         )
-    elif not any(
+    elif not extended and not any(
         work.lacking(published.read(piece, work.core(piece))) for piece in pieces_of(joined.grid)
     ):
         work.files.remove()  # left by a process that was killed after it had published
@@ -204,12 +212,13 @@ def _begin(
     more = [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]
     if more:
         _warn(
-            f"{path} holds more values of {' and '.join(map(words_of, more))} than are asked for; "
+            f"{path} holds more values of {' and '.join(map(described, more))} than are asked for; "
             "all of its grid is computed"
         )
-    if template is None or template.attrs["study"] != work.identity:
+    if template is None:
         report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
-        template = study_template(joined, analyses)
+        template, extended = study_template(joined, analyses), True
+    if extended:
         work.files.write(TEMPLATE, on_grid(template, {"seed": []}).copy(), "")
     return work, template
 
@@ -242,16 +251,21 @@ def _publish(work: Work, template: xr.Dataset, published: Published) -> None:
     elif grid_of(json.loads(latest.attrs["study"])) != grid_of(json.loads(work.identity)):
         return  # another process computes a larger grid
 
-    def read(piece: Piece) -> xr.Dataset | None:
-        values = work.read(piece)
-        return published.read(piece, work.core(piece)) if values is None else values
+    def read(piece: Piece) -> xr.Dataset:
+        values = read_piece(piece, work.core(piece), work.files, published)
+        if values is None or work.lacking(values):
+            raise _MissingPieceError
+        return values
 
-    if any(work.lacking(read(piece)) for piece in pieces):
-        return  # other parts are missing
-    publish_study(work.path, template, pieces, read)
-    work.files.remove()
-    sums = PieceFiles(work.path, "sums")
-    sums.remove(name for name in sums.names() if "/" in name)  # parts of totals
+    with suppress(_MissingPieceError):
+        publish_study(work.path, template, pieces, read)
+        work.files.remove()
+        sums = PieceFiles(work.path, "sums")
+        sums.remove(name for name in sums.names() if "/" in name)  # parts of totals
+
+
+class _MissingPieceError(Exception):
+    """A piece is missing that another process is to compute."""
 
 
 def _on_grid_of(study: Study, stored: Mapping[str, Any]) -> Study:

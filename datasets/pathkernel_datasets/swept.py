@@ -19,7 +19,7 @@ SWEPT_OPTION, OF_EACH_VALUE = "swept_option", "of_each_value"
 """Attributes of a dataset that holds several values of an option."""
 
 
-def words_of(name: str, value: Any = "") -> str:
+def described(name: str, value: Any = "") -> str:
     """An option and its value as a reader would write them."""
     return f"{name.replace('_', ' ')} {value}".rstrip()
 
@@ -27,7 +27,7 @@ def words_of(name: str, value: Any = "") -> str:
 def label_of(task: Task, names: Iterable[str]) -> str:
     """Label of a task, with the values of those options even where they are at their default."""
     parts = task.label.split(", ")
-    options = [words_of(name, getattr(task, name)) for name in names]
+    options = [described(name, getattr(task, name)) for name in names]
     return ", ".join([*parts, *(option for option in options if option not in parts)])
 
 
@@ -43,45 +43,30 @@ def swept_option(dataset: xr.Dataset) -> str | None:
     return name if name in dataset.dims else None
 
 
-def each_value(dataset: xr.Dataset) -> dict[Any, xr.Dataset]:
+def by_value(dataset: xr.Dataset) -> dict[Any, xr.Dataset]:
     """Studies of the single values of an option that a dataset holds, by value.
 
     Each is as if it had been computed alone: padding is taken off. A dataset that holds no several
     values is the only one, by None.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`.
     """
     name = swept_option(dataset)
     if name is None:
         return {None: dataset}
-    of_values = json.loads(dataset.attrs[OF_EACH_VALUE])
-    studies = {}
+    dataset = dataset.copy()
+    of_values, studies = json.loads(dataset.attrs.pop(OF_EACH_VALUE)), {}
+    del dataset.attrs[SWEPT_OPTION]
     for number, value in enumerate(dataset[name].values.tolist()):
         sizes = {dim: slice(size) for dim, size in of_values[str(value)]["sizes"].items()}
         single = dataset.isel({name: number, **sizes}, drop=True)
-        attributes = single.attrs | of_values[str(value)]["attributes"]
-        for key in (SWEPT_OPTION, OF_EACH_VALUE):
-            del attributes[key]
-        single.attrs = attributes
-        studies[value] = single
+        studies[value] = single.assign_attrs(of_values[str(value)]["attributes"])
     return studies
 
 
 def check_single(dataset: xr.Dataset) -> None:
-    """Check that a dataset does not hold several values of an option.
-
-    Raises
-    ------
-    NotInStoreError
-        If it does.
-    """
-    name = swept_option(dataset)
-    if name is not None:
+    """Raise a NotInStoreError if a dataset holds several values of an option."""
+    if name := swept_option(dataset):
         values = dataset[name].values.tolist()
         raise NotInStoreError(
             f"the dataset holds {len(values)} values of the option {name!r} ({listed(values)}); "
-            f"take one: pathkernel.each_value(dataset)[{values[0]!r}]"
+            f"take one: pathkernel.by_value(dataset)[{values[0]!r}]"
         )

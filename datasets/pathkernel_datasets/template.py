@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import KNOWN_DIMENSIONS, STATUS_CODES, coordinates
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.swept import OF_EACH_VALUE, SWEPT_OPTION, label_of, listed, words_of
+from pathkernel_datasets.swept import OF_EACH_VALUE, SWEPT_OPTION, described, label_of, listed
 
 SCHEMA_VERSION = 4
 ATTRIBUTES_COPY = "data_done"
@@ -85,19 +86,24 @@ def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Datas
     sizes = {**template.sizes, **{dim: len(values) for dim, values in grid.items()}}
     variables = {
         name: _empty(variable.dims, variable.dtype, variable.attrs, sizes)
-        for name, variable in template.data_vars.items()
+        for name, variable in data_variables(template).items()
     }
     return xr.Dataset(variables, coords, template.attrs)
 
 
+def data_variables(dataset: xr.Dataset) -> dict[str, xr.Variable]:
+    """Variables of a dataset without their coordinates, which take time to put together."""
+    return {str(name): dataset.variables[name] for name in dataset.data_vars}
+
+
 def blank(piece: Piece, template: xr.Dataset) -> xr.Dataset:
     """A piece without values."""
-    labels = {dim: [label] for dim, label in piece.labels.items() if dim in template.dims}
-    variables = {
-        name: variable.variable.isel(dict.fromkeys(labels, 0), missing_dims="ignore").copy()
-        for name, variable in on_grid(template, labels).data_vars.items()
-        if ("width" in variable.dims) == (piece.width is not None)
-    }
+    variables = {}
+    for name, variable in data_variables(template).items():
+        if piece.includes(variable.dims):
+            dims = [dim for dim in variable.dims if dim not in piece.labels]
+            empty = _empty(dims, variable.dtype, variable.attrs, template.sizes)
+            variables[name] = empty.copy()
     return xr.Dataset(variables, {"temperature": template["temperature"].variable})
 
 
@@ -106,19 +112,21 @@ def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
     values = values.isel(temperature=values["temperature"].isin(dataset["temperature"]).values)
     position: dict[Any, Any] = _position(dataset, piece)
     position["temperature"] = dataset.get_index("temperature").get_indexer(values["temperature"])
-    for name in values.data_vars.keys() & dataset.data_vars.keys():
-        target = dataset[name].variable
-        inside = {dim: slice(size) for dim, size in values[name].sizes.items()} | position
-        target.values[tuple(inside[dim] for dim in target.dims)] = values[name].values
+    targets = data_variables(dataset)
+    for name, variable in data_variables(values).items():
+        if name in targets:
+            inside = {dim: slice(size) for dim, size in variable.sizes.items()} | position
+            index = tuple(inside[dim] for dim in targets[name].dims)
+            targets[name].values[index] = variable.values
 
 
 def seal(dataset: xr.Dataset, piece: Piece) -> None:
     """Put the checksum of a piece into a dataset that has its values."""
     position = _position(dataset, piece)
     values = {
-        str(name): variable.variable.isel(position, missing_dims="ignore").values
-        for name, variable in dataset.data_vars.items()
-        if ("width" in variable.dims) == (piece.width is not None)
+        name: variable.isel(position, missing_dims="ignore").values
+        for name, variable in data_variables(dataset).items()
+        if piece.includes(variable.dims)
     }
     name, checksum = piece_checksum(values)
     dataset[name].variable[position] = checksum
@@ -146,17 +154,23 @@ def _single(
 ) -> xr.Dataset:
     """Template of a study of one value of every option."""
     realisation, network = data.realisation, data.network
+    coords = coordinates(network, realisation, study.grid)
     situation = Situation(realisation, data.xi, data.labels, network)
-    meanings: dict[str, str] = {}
-    labels: dict[str, Any] = {}
     for analysis in analyses:
-        meanings |= analysis.dimensions
-        labels |= analysis.coordinates(situation)
-        _check_dimensions(analysis, labels)
-    coords = coordinates(network, realisation, study.grid, labels, meanings)
+        for dim, labels in analysis.coordinates(situation).items():
+            meaning = analysis.dimensions.get(dim, dim.replace("_", " "))
+            coords.setdefault(dim, coordinate(dim, labels, meaning))
+        for variable in analysis.variables:
+            if unlabelled := [
+                dim for dim in variable.dims if dim not in {*coords, *KNOWN_DIMENSIONS}
+            ]:
+                raise AnalysisError(
+                    f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
+                    f"{unlabelled[0]!r}, for which its coordinates() gives no labels"
+                )
     declared = [*variables(data, analyses), *PIECE_CHECKSUMS]
-    names = [*coords, *(variable.name for variable in declared)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    names = Counter([*coords, *(variable.name for variable in declared)])
+    if twice := sorted(name for name, count in names.items() if count > 1):
         raise StoreError(
             f"the study has two variables named {', '.join(twice)}; an analysis must give its own "
             "another name"
@@ -171,10 +185,9 @@ def _single(
         )
         for variable in declared
     }
-    meaning = " ".join(name.replace(" ", "_") for name in STATUS_CODES)
     empty["status"].attrs |= {
         "flag_values": list(STATUS_CODES.values()),
-        "flag_meanings": meaning,
+        "flag_meanings": " ".join(name.replace(" ", "_") for name in STATUS_CODES),
     }
     label = label_of(study.task, swept)
     attributes = {
@@ -205,25 +218,8 @@ def _single(
     return storable(xr.Dataset(empty, coords, attributes))
 
 
-def _check_dimensions(analysis: Analysis, labels: Mapping[str, Any]) -> None:
-    for variable in analysis.variables:
-        for dim in variable.dims:
-            if dim not in labels and dim not in KNOWN_DIMENSIONS:
-                raise AnalysisError(
-                    f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
-                    f"{dim!r}, for which its coordinates() gives no labels"
-                )
-
-
 def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Template of a study that sweeps an option, from those of its single values.
-
-    Raises
-    ------
-    TaskError
-        If they differ in more than numbers of examples, or the option has a name that the store
-        needs for something else.
-    """
+    """Template of a study that sweeps an option, from those of its single values."""
     ((name, values),) = study.sweep.items()
     first = templates[0]
     if name in {*KNOWN_DIMENSIONS, *first.variables}:
@@ -231,26 +227,24 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
             f"the option {name!r} cannot have several values: the store calls something else so; "
             "rename the option, or run each value into a store of its own"
         )
-    longest = {
-        dim: max((other[dim] for other in templates if dim in other.dims), key=len)
-        for dim in map(str, first.dims)
-    }
     for value, template in zip(values, templates):
-        differing = {str(key) for key in {*template.data_vars} ^ {*first.data_vars}}
-        differing |= {str(dim) for dim in {*template.dims} ^ {*first.dims}}
-        differing |= {dim for dim in longest if not _fit(template.get(dim), first[dim])}
+        differing = {*template.data_vars, *template.dims} ^ {*first.data_vars, *first.dims}
+        differing |= {
+            dim for dim in {*first.dims} - differing if not _fit(template[dim], first[dim])
+        }
         if differing:
             raise TaskError(
-                f"{words_of(name, value)} and {words_of(name, values[0])} do not fit into one "
-                f"store, since they differ in {', '.join(sorted(differing))}; run each value of "
-                f"{name!r} into a store of its own"
+                f"{described(name, value)} and {described(name, values[0])} do not fit into one "
+                f"store, since they differ in {', '.join(sorted(map(str, differing)))}; run each "
+                f"value of {name!r} into a store of its own"
             )
+    longest = {dim: max((part[dim].values for part in templates), key=len) for dim in first.dims}
+    varying = [dim for dim in longest if len({part.sizes[dim] for part in templates}) > 1]
     common = {
         key: entry
         for key, entry in first.attrs.items()
         if all(template.attrs.get(key) == entry for template in templates)
     }
-    varying = [dim for dim in longest if len({template.sizes[dim] for template in templates}) > 1]
     of_each_value = {
         str(value): {
             "attributes": {key: e for key, e in template.attrs.items() if key not in common},
@@ -258,28 +252,23 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
         }
         for value, template in zip(values, templates)
     }
-    label, single = str(first.attrs["label"]), words_of(name, values[0])
+    label, single = first.attrs["label"], described(name, values[0])
     others = [part for part in label.split(", ") if part != single]
-    joined_label = ", ".join([*others, words_of(name, listed(values))])
-    title = str(first.attrs["title"]).replace(label, joined_label, 1)
-    option = next(entry for entry in dataclasses.fields(study.task) if entry.name == name)
-    coords = {name: coordinate(name, values, option.metadata.get("help") or words_of(name))}
-    for labels in longest.values():
-        coords |= {str(key): coord.variable for key, coord in labels.coords.items()}
-    sizes = {name: len(values), **{dim: labels.size for dim, labels in longest.items()}}
-    empty = {
-        key: _empty((name, *variable.dims), variable.dtype, variable.attrs, sizes)
-        for key, variable in first.data_vars.items()
+    joined_label = ", ".join([*others, described(name, listed(values))])
+    (option,) = (entry for entry in dataclasses.fields(study.task) if entry.name == name)
+    labels = coordinate(name, values, option.metadata.get("help") or described(name))
+    joined = on_grid(first, longest).expand_dims({name: len(values)}).assign_coords({name: labels})
+    joined.attrs = common | {
+        "label": joined_label,
+        "title": first.attrs["title"].replace(label, joined_label, 1),
+        SWEPT_OPTION: name,
+        OF_EACH_VALUE: json.dumps(of_each_value),
     }
-    swept = {SWEPT_OPTION: name, OF_EACH_VALUE: json.dumps(of_each_value)}
-    attributes = common | {"label": joined_label, "title": title} | swept
-    return storable(xr.Dataset(empty, coords, attributes))
+    return joined
 
 
-def _fit(labels: xr.DataArray | None, others: xr.DataArray) -> bool:
+def _fit(labels: xr.DataArray, others: xr.DataArray) -> bool:
     """Whether labels agree; of numbered examples the shorter are the beginning of the longer."""
-    if labels is None:
-        return False
     may_be_shorter = labels.name == "example" or labels.name not in KNOWN_DIMENSIONS
     size = min(labels.size, others.size)
     same_size = labels.size == others.size or may_be_shorter

@@ -9,9 +9,11 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import xarray as xr
 
@@ -33,10 +35,10 @@ _ONE_AT_A_TIME = threading.Lock()  # of a worker's threads, which share the line
 class Work:
     """A study whose pieces are computed, as workers get it."""
 
-    study: Study
+    study: Study = field(compare=False)
     path: Path  # of the store
-    identity: str  # as JSON
-    analyses: tuple[Analysis, ...]
+    identity: str  # as JSON; determines the study
+    analyses: tuple[Analysis, ...] = field(compare=False)
 
     @property
     def files(self) -> PieceFiles:
@@ -45,7 +47,11 @@ class Work:
 
     def core(self, piece: Piece) -> str:
         """All that determines a piece besides its key."""
-        return core_of(json.loads(self.identity), piece.swept, piece.value)
+        return core_of(self._identity, piece.swept, piece.value)
+
+    @cached_property
+    def _identity(self) -> dict[str, Any]:
+        return json.loads(self.identity)
 
     def data(self, piece: Piece, report: Report = silent) -> PieceData:
         """Data of a piece."""
@@ -65,8 +71,8 @@ class Work:
     def compute(self, piece: Piece, data: PieceData, template: xr.Dataset, report: Report) -> None:
         """Compute a piece where it is not computed yet, and write its file."""
         values = self.read(piece)
-        if self.lacking(values):
-            values = compute_piece(piece, data, template, self.analyses, values, report)
+        if missing := self.lacking(values):
+            values = compute_piece(piece, data, template, self.analyses, missing, values, report)
             self.files.write(piece.name, values, self.core(piece))
 
 
@@ -148,7 +154,7 @@ def _worker_data(work: Work, piece: Piece) -> PieceData:
     StoreError
         If the worker, which may run elsewhere, has other code or files than the study.
     """
-    prepared, identity = work.data(piece), json.loads(work.identity)
+    prepared, identity = work.data(piece), work._identity
     expected = single_identity(identity, piece.swept, piece.value)
     actual = identity_of(prepared.study, [prepared.data.realisation])
     if piece.seed != identity["seeds"][0]:

@@ -55,7 +55,7 @@ def show(
     if toml:
         say(study_toml(_parts(store, only)[0]))
         return
-    from pathkernel_datasets.swept import each_value, swept_option
+    from pathkernel_datasets.swept import by_value, swept_option
     from pathkernel_views.tables import gain_table, rich_table
 
     if gains and (only is not None or seed is not None):
@@ -65,7 +65,7 @@ def show(
     study, parts = _parts(store, only, seed)
     if gains:
         option = swept_option(study.dataset)
-        for value, dataset in each_value(study.dataset).items():
+        for value, dataset in by_value(study.dataset).items():
             of = {} if option is None else {option: value}
             print_views([gain_table(dataset, temperature, of)], STUDY)
         return
@@ -145,7 +145,7 @@ def _reported(
     study: StoredStudy, part: str, temperature: float | str | None, seed: int | None
 ) -> ReportedPart:
     """What the report shows of a part of a store."""
-    from pathkernel_datasets.swept import each_value, swept_option
+    from pathkernel_datasets.swept import by_value, swept_option
     from pathkernel_report.report import Part
     from pathkernel_views.figures import study_figures
     from pathkernel_views.study_charts import study_charts
@@ -156,7 +156,7 @@ def _reported(
         tables = [rich_table(dataset, temperature)]
         option = swept_option(dataset)
         with suppress(ValueError):  # no seed is complete yet
-            for value, each in each_value(dataset).items():
+            for value, each in by_value(dataset).items():
                 of = {} if option is None else {option: value}
                 tables.append(gain_table(each, temperature, of))
         charts = study_charts(dataset, temperature)

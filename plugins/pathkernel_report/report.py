@@ -19,7 +19,7 @@ from pathkernel_datasets.atomic import replacing
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
-from pathkernel_datasets.swept import each_value
+from pathkernel_datasets.swept import by_value
 from pathkernel_report.page import GENERATOR, Drawing, Facts, Page, Section, not_drawn
 from pathkernel_views.chart import Chart, within
 from pathkernel_views.figure_files import NothingToPlot
@@ -151,7 +151,7 @@ def _span(dataset: xr.Dataset, name: str) -> str:
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
-    every = [json_attribute(part.attrs, "notes") for part in each_value(dataset).values()]
+    every = [json_attribute(part.attrs, "notes") for part in by_value(dataset).values()]
     notes = [f"{name.capitalize()}: {note}" for held in every for name, note in held.items()]
     return list(dict.fromkeys(notes))
 

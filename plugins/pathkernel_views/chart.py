@@ -12,7 +12,7 @@ import xarray as xr
 
 from pathkernel_core.analysis import Variable
 from pathkernel_datasets.labelling import labelled
-from pathkernel_datasets.swept import words_of
+from pathkernel_datasets.swept import described
 
 Mark = Literal["lines", "points", "bars", "heatmap", "paths"]
 
@@ -157,6 +157,6 @@ def of_each_value(charts: dict[object, Chart], option: str) -> Chart:
     every = xr.concat([held.reindex(labels) for held in data], option)
     every = every.assign_coords({option: (option, [str(value) for value in charts])})
     for dim in every.dims:
-        named = data[0][dim].attrs if dim in labels else {"long_name": words_of(option)}
+        named = data[0][dim].attrs if dim in labels else {"long_name": described(option)}
         every[dim].attrs.update(named)
     return replace(first, data=every, switches=(option, *first.switches))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection, count_test_examples
-from pathkernel_datasets.swept import each_value, swept_option, words_of
+from pathkernel_datasets.swept import by_value, described, swept_option
 from pathkernel_views.drawing import (
     BLUE,
     GREY,
@@ -217,8 +217,8 @@ def study_figures(
             f"{measure.name}_against_{option}": partial(swept, dataset, measure.name, temperature)
             for measure in measures_of(dataset)
         }
-        for value, part in each_value(dataset).items():
-            folder = words_of(option, value).replace(" ", "-").replace("/", "-")
+        for value, part in by_value(dataset).items():
+            folder = described(option, value).replace(" ", "-").replace("/", "-")
             of_value = study_figures(part, temperature, seed)
             figures |= {f"{folder}/{name}": draw for name, draw in of_value.items()}
         return figures

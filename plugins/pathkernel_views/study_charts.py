@@ -10,7 +10,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
 from pathkernel_datasets.selection import Selection, Spread, count_test_examples, few, number
-from pathkernel_datasets.swept import each_value, swept_option, words_of
+from pathkernel_datasets.swept import by_value, described, swept_option
 from pathkernel_views.chart import (
     NUMBERS,
     ROWS,
@@ -40,7 +40,7 @@ def study_charts(
     temperature : float or str, optional
         What is shown first, as for :class:`pathkernel_datasets.selection.Selection`.
     """
-    option, parts = swept_option(dataset), each_value(dataset)
+    option, parts = swept_option(dataset), by_value(dataset)
     measures = measures_of(dataset)
     single: dict[str, Callable[..., Chart]] = {}
     for measure in measures:
@@ -217,16 +217,16 @@ def _against_option(
     dataset: xr.Dataset, temperature: float | str | None, measure: Measure
 ) -> Chart:
     """A measure against the values of an option, at some widths and in the limit."""
-    option, parts = swept_option(dataset), each_value(dataset)
+    option, parts = swept_option(dataset), by_value(dataset)
     widths = dataset["width"].values
     order = np.argsort(widths)
     shown = [int(order[place]) for place in few(len(order))]
-    by_value = [_selections(part, temperature) for part in parts.values()]
-    names = list(by_value[0])
+    selections = [_selections(part, temperature) for part in parts.values()]
+    names = list(selections[0])
     found = np.stack(
         [
             [_scores(part, held[name], measure.name) for name in names]
-            for part, held in zip(parts.values(), by_value)
+            for part, held in zip(parts.values(), selections)
         ],
         -1,
     )  # (temperature, 3, test_set, series, width, value)
@@ -241,11 +241,11 @@ def _against_option(
     numbers = [value for value in parts if not isinstance(value, str)]
     return _chart_of_scores(
         measure,
-        f"{heading.capitalize()} on test examples against {words_of(option)}. "
+        f"{heading.capitalize()} on test examples against {described(option)}. "
         f"{_uncertainty(dataset, measure)}",
         values,
         labels,
-        title=f"{heading.capitalize()} against {words_of(option)}",
+        title=f"{heading.capitalize()} against {described(option)}",
         x=option,
         log=bool(numbers) and min(numbers) > 0 and max(numbers) >= 8 * min(numbers),
         ordered=True,

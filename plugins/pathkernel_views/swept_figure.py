@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import Selection, count_test_examples, few, number
-from pathkernel_datasets.swept import each_value, swept_option, words_of
+from pathkernel_datasets.swept import by_value, described, swept_option
 from pathkernel_views.drawing import (
     LIMIT,
     THEORY,
@@ -59,7 +59,7 @@ def swept(dataset: xr.Dataset, name: str, temperature: float | str | None = None
     option = swept_option(dataset)
     if option is None:
         raise NothingToPlot("the store holds one value of every option")
-    parts = each_value(dataset)
+    parts = by_value(dataset)
     selections = [Selection(part, temperature) for part in parts.values()]
     measure = next(found for found in measures_of(dataset) if found.name == name)
     theory = [selection.point(name) for selection in selections]
@@ -77,12 +77,12 @@ def swept(dataset: xr.Dataset, name: str, temperature: float | str | None = None
     panel = (5.0 if rows == [1] else 3.1, 3.1)
     chosen = selections[0].describe(values=not selections[0].chosen)
     named = isinstance(next(iter(parts)), str)
-    words = f"{measure.heading} against {words_of(option)}, {spread}, {chosen}"
+    words = f"{measure.heading} against {described(option)}, {spread}, {chosen}"
     with sheet(dataset, words, rows, panel, sharey=True) as (figure, axes):
         for t, axis in enumerate(axes):
             axis.set_title(str(dataset["test_set"].values[t]))
             places, moved = _option_axis(axis, list(parts))
-            axis.set_xlabel(words_of(option))
+            axis.set_xlabel(described(option))
             examples = [count_test_examples(part, t) for part in parts.values()]
             series = [
                 ([found.isel(width=w) for found in theory], f"N = {number(widths[w])}", look)

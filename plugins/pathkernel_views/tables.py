@@ -17,7 +17,7 @@ from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, Spread, number
-from pathkernel_datasets.swept import each_value, swept_option, words_of
+from pathkernel_datasets.swept import by_value, described, swept_option
 from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table_data import Values
 from pathkernel_views.value_table import Column, shown, value_table
@@ -164,7 +164,7 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     ValueError
         If the store does not have that temperature, or what the choice goes by.
     """
-    parts = each_value(dataset)
+    parts = by_value(dataset)
     selections = [Selection(part, temperature) for part in parts.values()]
     groups = [_rows(part, chosen) for part, chosen in zip(parts.values(), selections)]
     rows = [row for group in groups for row in group]
@@ -187,7 +187,7 @@ def rich_table(dataset: xr.Dataset, temperature: float | str | None = None) -> T
     if option is not None:
         each = len(groups[0])
         cells = [[str(value), *[None] * (each - 1)] for value in parts]
-        columns.insert(0, Column(words_of(option), [cell for group in cells for cell in group]))
+        columns.insert(0, Column(described(option), [cell for group in cells for cell in group]))
         lines, names = set(range(each - 1, len(rows), each)), {0, 1}
     title = str(dataset.attrs.get("title", "pathkernel study"))
     pairs = [(value, row) for value, own in zip(parts, groups) for row in own]
@@ -277,12 +277,12 @@ def _caption(dataset: xr.Dataset, selections: Sequence[Selection], rows: Sequenc
     ]
     if selections[0].chosen:
         lines += _doubts(dataset, selections[0].chosen, rows)
-    every = [json_attribute(part.attrs, "notes") for part in each_value(dataset).values()]
+    every = [json_attribute(part.attrs, "notes") for part in by_value(dataset).values()]
     if "skips" in dataset.attrs:
-        parts = zip(each_value(dataset).values(), selections)
+        parts = zip(by_value(dataset).values(), selections)
         lines += dict.fromkeys(_skips(part, selection) for part, selection in parts)
     option = swept_option(dataset)
-    for value, part in each_value(dataset).items():
+    for value, part in by_value(dataset).items():
         of_value = "" if option is None else f"{option} = {value}: "
         lines += [of_value + sentence for sentence in minima_sentences(part)]
     notes = [f"{name.capitalize()}: {note}" for held in every for name, note in held.items()]
@@ -316,7 +316,7 @@ def _doubts(dataset: xr.Dataset, choice: str, rows: Sequence[Row]) -> list[str]:
         for end, word, beyond in ends
         if end in taken
     ]
-    parts = each_value(dataset).values()
+    parts = by_value(dataset).values()
     size = min(part.sizes["path"] * part.sizes.get("output", 1) for part in parts)  # of U_1
     narrow = [row.name for row in rows if row.width is not None and row.width < size]
     if choice == "leave-one-out" and narrow:

@@ -27,7 +27,7 @@ from pathkernel_datasets.store import check, open_store
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
-from pathkernel_datasets.swept import each_value
+from pathkernel_datasets.swept import by_value
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def test_a_value_is_as_if_computed_alone(noisy, tmp_path):
         assert dataset.accuracy.dims == ("noise", "seed", "temperature", "width", "test_set")
         assert dataset.noise.values.tolist() == list(NOISES)
         assert dataset.noise.long_name == "standard deviation of the noise"
-    part = each_value(open_store(noisy))[2.0]
+    part = by_value(open_store(noisy))[2.0]
     assert "deviation is 2.0" in part.notes
     same_as_alone(part, Signs(noise=2.0), tmp_path / "alone.zarr")
     assert open_store(noisy).title.startswith(
@@ -120,7 +120,7 @@ def test_fewer_examples_are_padded_and_taken_off_again(tmp_path):
     sizes = {"example": 6, "train_example": 8, "component": 8}
     assert {name: dataset.sizes[name] for name in sizes} == sizes
     assert dataset.test_label.sel(examples=4, seed=3).notnull().sum() == 2
-    same_as_alone(each_value(dataset)[4], Signs(examples=4), tmp_path / "alone.zarr", analyses)
+    same_as_alone(by_value(dataset)[4], Signs(examples=4), tmp_path / "alone.zarr", analyses)
 
 
 def test_a_single_value_has_no_dimension(tmp_path):
@@ -268,12 +268,12 @@ def test_words_to_choose_from_are_values_too(tmp_path):
     run(path, temperatures=(0.1,), sweep={"readout": ("mean", "last")})
     dataset = open_store(path)
     assert dataset.readout.values.tolist() == ["mean", "last"]
-    assert [part.attrs["readout"] for part in each_value(dataset).values()] == ["mean", "last"]
+    assert [part.attrs["readout"] for part in by_value(dataset).values()] == ["mean", "last"]
     assert json.loads(dataset.attrs["of_each_value"])["last"]["sizes"] == {}
 
 
 def test_temperatures_are_chosen_for_each_value(noisy):
-    parts = each_value(open_store(noisy))
+    parts = by_value(open_store(noisy))
     for value, part in parts.items():
         score = open_store(noisy).sel(noise=value).leave_one_out_squared_error.sum("seed")
         expected = score.argmin("temperature").values
@@ -283,7 +283,7 @@ def test_temperatures_are_chosen_for_each_value(noisy):
 
 @pytest.mark.parametrize("view", [Selection, gains])
 def test_views_of_one_value_refuse_several(noisy, view):
-    with pytest.raises(StoreError, match=r"3 values of the option 'noise'.*each_value"):
+    with pytest.raises(StoreError, match=r"3 values of the option 'noise'.*by_value"):
         view(open_store(noisy))
 
 

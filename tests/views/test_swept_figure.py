@@ -9,7 +9,7 @@ from rich.console import Console
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
-from pathkernel_datasets.swept import each_value
+from pathkernel_datasets.swept import by_value
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.figure_files import NothingToPlot
 from pathkernel_views.figures import study_figures
@@ -73,7 +73,7 @@ def test_figures_of_each_value_lie_in_folders_of_their_names(dataset):
     assert wanted <= set(figures)
     assert "examples 8" in figures["examples-8/accuracy"]().get_suptitle()
     with pytest.raises(NothingToPlot):
-        swept(each_value(dataset)[4], "accuracy")
+        swept(by_value(dataset)[4], "accuracy")
 
 
 def test_words_stand_side_by_side_without_lines(tmp_path):
