@@ -340,7 +340,7 @@ def _sampler_in_feature_space() -> dict:
 
     @jax.jit
     def of_the_core(space, factor):
-        log_det, fitted, gradient = core._feature_space(*space._rows, factor, 0.1)
+        log_det, fitted, gradient = core._feature_space(*space.rows, factor, 0.1)
         return log_det, fitted, 2 * solve_triangular(factor, gradient, lower=True, trans=1)
 
     generator, figures = np.random.default_rng(0), {}

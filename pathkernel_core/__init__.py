@@ -3,7 +3,6 @@
 Arrays in, arrays out, on whatever array library they come from. See the README for a start.
 """
 
-from pathkernel_core.action import entropy, entropy_gradient, gp_order_parameters
 from pathkernel_core.attention import Attention, AttentionProduct, QueryKey, attentioned_inputs
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
 from pathkernel_core.differentiable import DifferentiableSolution, differentiable_solution
@@ -66,10 +65,7 @@ __all__ = [
     "accuracy",
     "attentioned_inputs",
     "differentiable_solution",
-    "entropy",
-    "entropy_gradient",
     "gp_limit",
-    "gp_order_parameters",
     "head_scores",
     "kernel_task_alignment",
     "leave_one_out",

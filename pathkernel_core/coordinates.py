@@ -20,60 +20,154 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 import scipy
 
+from pathkernel_core.backend import Array, array_namespace, from_host
 from pathkernel_core.network import Network
 
 
-@dataclass(frozen=True, eq=False)
-class _Level:
-    """One order parameter of the chain: its size, and where its coordinates stand."""
+@dataclass(frozen=True)
+class Level:
+    """Shape of X_ℓ, and of the factor B_ℓ of an order parameter.
 
-    size: int
-    branches: int  # blocks of rows, one for a skip and each head of its layer; 1 for the readout
-    shared: int  # rows of a skip, which are fixed
-    scale: float  # σ_ℓ
-    weight: float  # degrees of freedom over N
-    part: slice  # of all coordinates
-    held: np.ndarray  # mask (size, size) of the entries that are coordinates, row by row
-    diagonal: np.ndarray  # which of the part are on the diagonal
+    Attributes
+    ----------
+    branches : int
+        Blocks of rows, one for a skip and for each head of the layer; 1 for the readout.
+    rows, columns : int
+        Fewer columns than rows where U_ℓ is singular.
+    shared : int
+        First rows, which a skip connection fixes; 0 without one.
+    start : int
+        Index of the first of its coordinates in the vector of all.
+    """
 
-    def blocks(self, matrix: np.ndarray) -> np.ndarray:
+    branches: int
+    rows: int
+    columns: int
+    shared: int
+    start: int
+
+    @cached_property
+    def free(self) -> np.ndarray:
+        """Mask (rows, columns) of the entries of X_ℓ that are coordinates, row by row.
+
+        Those on and below the diagonal, but for the rows that a skip fixes.
+        """
+        free = np.tri(self.rows, self.columns, dtype=bool)
+        free[: self.shared] = False
+        return free
+
+    @cached_property
+    def part(self) -> slice:
+        """Its coordinates in the vector of all."""
+        return slice(self.start, self.start + int(self.free.sum()))
+
+    @cached_property
+    def diagonal(self) -> np.ndarray:
+        """Mask of its coordinates that are on the diagonal."""
+        return np.eye(self.rows, self.columns, dtype=bool)[self.free]
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Flat index of each entry of X_ℓ in its coordinates, then a zero and what a skip fixes."""
+        count = len(self.diagonal)
+        places = np.full((self.rows, self.columns), count)
+        places[self.free] = np.arange(count)
+        places[np.diag_indices(self.shared)] = count + 1
+        return places.reshape(-1)
+
+    def blocks(self, matrix: Array) -> Array:
         """Rows of a matrix split by the branches of this layer: (branches, m, columns)."""
         return matrix.reshape(self.branches, -1, matrix.shape[1])
 
-    def of_heads(self, blocks: np.ndarray) -> np.ndarray:
+    def of_heads(self, blocks: Array) -> Array:
         """Blocks without that of the skip."""
         return blocks[bool(self.shared) :]
 
 
-def held_entries(rows: int, columns: int, shared: int) -> np.ndarray:
-    """Mask (rows, columns) of the entries of X_ℓ that are coordinates, row by row.
-
-    Those on and below the diagonal, but for the rows that a skip shares with the level above.
-    """
-    held = np.tri(rows, columns, dtype=bool)
-    held[:shared] = False
-    return held
-
-
-def _levels(network: Network) -> list[_Level]:
+@lru_cache(maxsize=16)
+def chain_levels(network: Network) -> tuple[Level, ...]:
+    """Levels of U_1, …, U_L, u_a, whose coordinates follow in this order."""
     levels, start = [], 0
-    for size, branches, shared, variance, degrees in zip(
-        network.sizes,
-        (*network.branches, 1),
-        network.shared_sizes,
-        network.order_parameter_variances,
-        network.degrees_of_freedom,
-    ):
-        held = held_entries(size, size, shared)
-        part = slice(start, start := start + int(held.sum()))
-        diagonal = np.flatnonzero(np.eye(size, dtype=bool)[held])
-        scale, weight = math.sqrt(variance), degrees / network.width
-        levels.append(_Level(size, branches, shared, scale, weight, part, held, diagonal))
-    return levels
+    for branches, size, shared in zip((*network.branches, 1), network.sizes, network.shared_sizes):
+        levels.append(Level(branches, size, size, shared, start))
+        start = levels[-1].part.stop
+    return tuple(levels)
+
+
+def lower_trapezoid(entries: Array, level: Level, repeat: Array | float = 1.0) -> Array:
+    """Matrix X_ℓ (rows, columns) from its entries on and below the diagonal, row by row.
+
+    The rows of a skip are ``repeat`` times the identity. Gathered: a scatter writes entry by
+    entry, and JAX differentiates it into many times the code.
+    """
+    xp = array_namespace(entries=entries)
+    zero = xp.zeros_like(entries[:1])
+    entries = xp.concat([entries, zero, zero + repeat] if level.shared else [entries, zero])
+    places = from_host(level.places, entries, xp.int64)
+    return xp.take(entries, places, axis=0).reshape(level.rows, level.columns)
+
+
+def relative_factors(
+    coordinates: Array, levels: Sequence[Level], scales: Sequence[float] | Array
+) -> list[Array]:
+    """Matrices X_1, …, X_a at coordinates, for σ_1 … σ_a, by any array library."""
+    xp = array_namespace(coordinates=coordinates)
+    diagonal = _diagonal(levels, coordinates)
+    exponentials = xp.exp(xp.where(diagonal, coordinates, xp.zeros_like(coordinates)))
+    entries = xp.where(diagonal, exponentials, coordinates)
+    return [
+        lower_trapezoid(entries[level.part], level, 1 / scale)
+        for level, scale in zip(levels, scales)
+    ]
+
+
+def chain_factors(
+    relative: Sequence[Array], levels: Sequence[Level], scales: Sequence[float] | Array
+) -> list[Array]:
+    """Factors B_1, …, B_L, B_a of the order parameters, by any array library.
+
+    B_ℓ = σ_ℓ (1 ⊗ B_{ℓ+1}) X_ℓ from the readout down, where B_a = σ_a X_a.
+
+    Parameters
+    ----------
+    relative : sequence of L + 1 arrays, shapes (rows, columns)
+        X_1, …, X_L, X_a, lower trapezoidal.
+    levels : sequence of L + 1 levels
+    scales : array or sequence, shape (L + 1,)
+        σ_1, …, σ_L, σ_a.
+    """
+    xp = array_namespace(relative=relative[-1])
+    factors = [scales[-1] * relative[-1]]
+    for number in reversed(range(len(levels) - 1)):
+        blocks = levels[number].blocks(relative[number])
+        above = xp.matmul(scales[number] * factors[0], blocks)
+        factors.insert(0, above.reshape(relative[number].shape))
+    return factors
+
+
+def excess_entropy(
+    coordinates: Array, levels: Sequence[Level], degrees: Sequence[float] | Array
+) -> Array:
+    """Entropy above that of the Gaussian process limit, not divided by N, by any array library.
+
+    Summed term by term: at large widths the entropies themselves differ by less than rounding.
+    """
+    xp = array_namespace(coordinates=coordinates)
+    diagonal, zero = _diagonal(levels, coordinates), xp.zeros_like(coordinates)
+    logs = 2 * xp.where(diagonal, coordinates, zero)
+    terms = xp.expm1(logs) - logs + xp.where(diagonal, zero, coordinates) ** 2
+    return sum(degree * xp.sum(terms[level.part]) for level, degree in zip(levels, degrees))
+
+
+def _diagonal(levels: Sequence[Level], like: Array) -> Array:
+    """Mask of the coordinates of all levels that are on the diagonal."""
+    mask = np.concatenate([level.diagonal for level in levels])
+    return from_host(mask, like, array_namespace(like=like).bool)
 
 
 class ChainCoordinates:
@@ -81,25 +175,24 @@ class ChainCoordinates:
 
     def __init__(self, network: Network):
         self.network = network
-        self._levels = _levels(network)
+        self.levels = chain_levels(network)
+        self.scales = [math.sqrt(variance) for variance in network.order_parameter_variances]
+        self._weights = [degrees / network.width for degrees in network.degrees_of_freedom]
         self._constant = -sum(
-            2 * level.weight * len(level.diagonal) * math.log(level.scale) for level in self._levels
+            2 * weight * (level.rows - level.shared) * math.log(scale)
+            for level, scale, weight in zip(self.levels, self.scales, self._weights)
         )
 
     @property
     def size(self) -> int:
         """Number of coordinates."""
-        return self._levels[-1].part.stop
+        return self.levels[-1].part.stop
 
     @property
     def curvature(self) -> np.ndarray:
         """Diagonal of the entropy's Hessian (per N) at the Gaussian process limit."""
-        curvature = np.empty(self.size)
-        for level in self._levels:
-            part = curvature[level.part]
-            part[:] = 2 * level.weight
-            part[level.diagonal] = 4 * level.weight
-        return curvature
+        parts = zip(self.levels, self._weights)
+        return np.concatenate([2 * weight * (1 + level.diagonal) for level, weight in parts])
 
     @property
     def gp_limit(self) -> np.ndarray:
@@ -109,7 +202,7 @@ class ChainCoordinates:
     def scaled(self, logs: np.ndarray) -> np.ndarray:
         """Coordinates of the limit with each X_ℓX_ℓᵀ times a factor; logs of them, (L + 1,)."""
         coordinates = self.gp_limit
-        for level, log in zip(self._levels, logs):
+        for level, log in zip(self.levels, logs):
             coordinates[level.part][level.diagonal] = 0.5 * log
         return coordinates
 
@@ -118,38 +211,34 @@ class ChainCoordinates:
 
         Layer and head count from 0.
         """
-        coordinates, level = coordinates.copy(), self._levels[layer]
-        rows = level.diagonal.reshape(self.network.heads[layer], -1)
+        coordinates, level = coordinates.copy(), self.levels[layer]
+        rows = np.flatnonzero(level.diagonal).reshape(self.network.heads[layer], -1)
         others = np.delete(rows, head, axis=0)
         coordinates[level.part][others] -= by
         return coordinates
 
     def relative_factors(self, coordinates: np.ndarray) -> list[np.ndarray]:
         """Triangular matrices X_1, …, X_a."""
-        factors = []
-        for level in self._levels:
+        factors = []  # as relative_factors has them, but in place: every evaluation asks for them
+        for level, scale in zip(self.levels, self.scales):
             part = coordinates[level.part].copy()
             part[level.diagonal] = np.exp(part[level.diagonal])
-            factor = np.zeros(level.held.shape)
-            factor.flat[: level.shared * level.size : level.size + 1] = 1 / level.scale
-            factor[level.held] = part
+            factor = np.zeros(level.free.shape)
+            factor.flat[: level.shared * level.rows : level.rows + 1] = 1 / scale
+            factor[level.free] = part
             factors.append(factor)
         return factors
 
     def factors(self, relative: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Triangular factors B_1, …, B_a of the order parameters."""
-        above = self._levels[-1].scale * relative[-1]
-        factors = [above]
-        for level, factor in zip(self._levels[-2::-1], relative[-2::-1]):
-            above = np.matmul(level.scale * above, level.blocks(factor)).reshape(factor.shape)
-            factors.insert(0, above)
-        return factors
+        return chain_factors(relative, self.levels, self.scales)
 
     def from_factors(self, factors: Sequence[np.ndarray]) -> np.ndarray:
         """Coordinates of given factors B_1, …, B_a, for a warm start."""
         coordinates = self.gp_limit
-        for level, factor, above in zip(self._levels, factors, (*factors[1:], None)):
-            relative = factor / level.scale
+        aboves = (*factors[1:], None)
+        for level, scale, factor, above in zip(self.levels, self.scales, factors, aboves):
+            relative = factor / scale
             if above is not None:
                 relative = np.stack(
                     [
@@ -158,33 +247,24 @@ class ChainCoordinates:
                     ]
                 ).reshape(factor.shape)
             part = coordinates[level.part]
-            part[:] = relative[level.held]
+            part[:] = relative[level.free]
             part[level.diagonal] = np.log(part[level.diagonal])
         return coordinates
 
     def entropy(self, relative: Sequence[np.ndarray]) -> float:
         """Entropy divided by N."""
         total = self._constant
-        for level, factor in zip(self._levels, relative):
+        for level, weight, factor in zip(self.levels, self._weights, relative):
             factor = factor[level.shared :]
             logs = np.log(factor.diagonal(level.shared)).sum()
-            total += level.weight * (np.vdot(factor, factor) - 2 * logs)
+            total += weight * (np.vdot(factor, factor) - 2 * logs)
         return float(total)
 
     def excess_entropy(self, coordinates: np.ndarray) -> float:
-        """Entropy above that of the Gaussian process limit, not divided by N.
-
-        Summed term by term: at large widths the entropies themselves differ by less than rounding.
-        """
-        total = 0.0
-        for level in self._levels:
-            below = coordinates[level.part].copy()
-            logs = below[level.diagonal]
-            below[level.diagonal] = 0.0
-            with np.errstate(over="ignore"):
-                excess = float((np.expm1(2 * logs) - 2 * logs).sum() + below @ below)
-            total += level.weight * self.network.width * excess
-        return total
+        """Entropy above that of the Gaussian process limit, not divided by N."""
+        with np.errstate(over="ignore"):
+            degrees = self.network.degrees_of_freedom
+            return float(excess_entropy(coordinates, self.levels, degrees))
 
     def gradient(
         self,
@@ -205,18 +285,19 @@ class ChainCoordinates:
         # with respect to B_ℓ, from B_1 up; BLAS reads the transposes of C-ordered arrays
         trmm = scipy.linalg.blas.dtrmm
         down = trmm(2.0, factors[0].T, np.ascontiguousarray(energy_gradient).T).T
-        for level, factor, above in zip(self._levels, relative, (*factors[1:], None)):
-            slope = level.scale * down
+        aboves, scales = (*factors[1:], None), zip(self.scales, self._weights)
+        for level, (scale, weight), factor, above in zip(self.levels, scales, relative, aboves):
+            slope = scale * down
             if above is not None:
                 slope = np.matmul(above.T, level.blocks(slope)).reshape(factor.shape)
                 blocks = level.blocks(factor)
-                down = np.matmul(level.blocks(down), level.scale * blocks.transpose(0, 2, 1))
+                down = np.matmul(level.blocks(down), scale * blocks.transpose(0, 2, 1))
                 down = down.sum(axis=0)
-            slope += 2 * level.weight * factor
+            slope += 2 * weight * factor
             part = gradient[level.part]
-            part[:] = slope[level.held]
+            part[:] = slope[level.free]
             part[level.diagonal] *= factor.diagonal()[level.shared :]
-            part[level.diagonal] -= 2 * level.weight
+            part[level.diagonal] -= 2 * weight
         return gradient
 
     def largest_slope(
@@ -227,34 +308,35 @@ class ChainCoordinates:
     ) -> float:
         """Largest entry of the gradients of the action per N in U_1, …, u_a, the others fixed.
 
-        Those of :func:`pathkernel_core.entropy_gradient`, and of the energy; where a skip repeats
-        an order parameter as a block of the one below, in that one. Parameters as for
-        :meth:`gradient`. Raises ``numpy.linalg.LinAlgError`` if a factor is singular.
+        Where a skip repeats an order parameter as a block of the one below, in that one.
+        Parameters as for :meth:`gradient`. Raises ``numpy.linalg.LinAlgError`` if a factor is
+        singular.
         """
         inverses = [_inverse(factor) for factor in factors]
         precisions = [inverse.T @ inverse for inverse in inverses]
         slopes = []
-        for number, level in enumerate(self._levels):
-            slope = -level.weight * precisions[number]
-            blocks = slope.reshape((level.branches, level.size // level.branches) * 2)
+        for number, level in enumerate(self.levels):
+            weight = self._weights[number]
+            slope = -weight * precisions[number]
+            blocks = slope.reshape((level.branches, level.rows // level.branches) * 2)
             blocks = np.einsum("hahb->hab", blocks)  # a view of those on the diagonal
             blocks = level.of_heads(blocks)
-            prior = level.weight / level.scale**2
+            prior = weight / self.scales[number] ** 2
             if number + 1 < len(factors):
                 blocks += prior * precisions[number + 1]
             else:
-                slope.flat[:: level.size + 1] += prior
+                slope.flat[:: level.rows + 1] += prior
             if number == 0:
                 slope += energy_gradient
             else:
-                below, parts = self._levels[number - 1], relative[number - 1]
+                below, parts = self.levels[number - 1], relative[number - 1]
                 parts = below.of_heads(below.blocks(parts))
                 excess = -np.matmul(parts, parts.transpose(0, 2, 1)).sum(axis=0)
-                excess.flat[:: level.size + 1] += below.branches
+                excess.flat[:: level.rows + 1] += below.branches
                 inverse = inverses[number]
-                slope += inverse.T @ (below.weight * excess) @ inverse
+                slope += inverse.T @ (self._weights[number - 1] * excess) @ inverse
             slopes.append(slope)
-        for number, level in reversed(list(enumerate(self._levels[:-1]))):
+        for number, level in reversed(list(enumerate(self.levels[:-1]))):
             if level.shared:
                 slopes[number][: level.shared, : level.shared] += slopes.pop(number + 1)
         return float(np.max([[slope.max(), -slope.min()] for slope in slopes]))

@@ -30,11 +30,16 @@ from pathkernel_core.backend import (
     from_host,
     holds,
     host_callback,
-    identity,
     real_floating,
     to_host,
 )
-from pathkernel_core.coordinates import ChainCoordinates, held_entries
+from pathkernel_core.coordinates import (
+    ChainCoordinates,
+    chain_factors,
+    chain_levels,
+    excess_entropy,
+    relative_factors,
+)
 from pathkernel_core.errors import CloseMinimaWarning
 from pathkernel_core.kernels import PathKernels, posterior_moments
 from pathkernel_core.minimise import minimise_action
@@ -208,16 +213,12 @@ def _near_minimum(
     sizes = [degrees * size for degrees, size in zip(network.degrees_of_freedom, free)]
     at_limit = sum(sizes) - xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
     n_labels = labels.shape[0] * labels.shape[1]
-    defined = 1.0 if all(width >= size for width, size in _levels(network)) else math.nan
+    wide = np.all(np.greater_equal(network.degrees_of_freedom, network.sizes))
     return (
         (at_limit + above_limit) / network.width,
-        -0.5 * defined * (above_limit + n_labels * math.log(2 * math.pi)),
+        -0.5 * (1.0 if wide else math.nan) * (above_limit + n_labels * math.log(2 * math.pi)),
         _factor(coordinates, variances, network),
     )
-
-
-def _levels(network: Network) -> list[tuple[float, int]]:
-    return list(zip(network.degrees_of_freedom, network.sizes))
 
 
 def _numbers(name: str, values: Any, like: Array, shape: tuple[int, ...]) -> Array:
@@ -273,30 +274,9 @@ def _action(
 
     With m_ℓ the size of U_ℓ, less the rows that a skip connection repeats.
     """
-    xp = array_namespace(coordinates=coordinates)
     factor = _path_scales(network, xi) * _factor(coordinates, variances, network)
-    total = _form(xi, labels, space).energy(factor, temperature)
-    for (degrees, _), factor in zip(_levels(network), _relative(coordinates, network)):
-        below = factor * from_host(np.tri(factor.shape[0], k=-1), factor)
-        logs = 2 * xp.log(xp.linalg.diagonal(factor))
-        total = total + degrees * (xp.sum(below**2) + xp.sum(xp.expm1(logs) - logs))
-    return total
-
-
-def _relative(coordinates: Array, network: Network) -> list[Array]:
-    """Matrices X_1, …, X_a of :class:`ChainCoordinates`, but for 1/σ_ℓ in the rows of a skip."""
-    xp = array_namespace(coordinates=coordinates)
-    zero = coordinates.shape[0]
-    padded = xp.concat([coordinates, 0 * coordinates[:1]])
-    factors, start = [], 0
-    for size, shared in zip(network.sizes, network.shared_sizes):
-        place, held = np.full((size, size), zero), held_entries(size, size, shared)
-        place[held] = np.arange(start, start := start + int(held.sum()))
-        place = from_host(place.reshape(-1), coordinates, xp.int64)
-        entries = xp.reshape(xp.take(padded, place, axis=0), (size, size))
-        logs = xp.linalg.diagonal(entries)
-        factors.append(entries + (xp.exp(logs) - logs) * identity(size, coordinates, xp))
-    return factors
+    entropy = excess_entropy(coordinates, chain_levels(network), network.degrees_of_freedom)
+    return _form(xi, labels, space).energy(factor, temperature) + entropy
 
 
 def _path_scales(network: Network, like: Array) -> Array:
@@ -305,13 +285,7 @@ def _path_scales(network: Network, like: Array) -> Array:
 
 def _factor(coordinates: Array, variances: Array, network: Network) -> Array:
     """Factor of σ²_0 U_1, lower triangular."""
-    xp = array_namespace(coordinates=coordinates)
-    *layers, above = _relative(coordinates, network)
-    for level, relative in reversed(list(enumerate(layers))):
-        shared = network.shared_sizes[level]
-        if shared:
-            skip = relative[:shared, :] / xp.sqrt(variances[1 + level])
-            relative = xp.concat([skip, relative[shared:, :]])
-        blocks = xp.reshape(relative, (network.branches[level], -1, relative.shape[1]))
-        above = xp.reshape(xp.matmul(above, blocks), relative.shape)
-    return xp.sqrt(xp.prod(variances)) * above
+    xp, levels = array_namespace(coordinates=coordinates), chain_levels(network)
+    scales = xp.sqrt(variances[1:])
+    relative = relative_factors(coordinates, levels, scales)
+    return xp.sqrt(variances[0]) * chain_factors(relative, levels, scales)[0]

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from pathkernel_core.action import gp_diagonals
 from pathkernel_core.backend import (
     Array,
     array_namespace,
@@ -117,7 +116,9 @@ class PathKernels:
         basis: Array | None,
     ) -> None:
         self.form, self.input_width, self.n_paths = form, input_width, n_paths
-        self.n_examples, self.outputs, self._basis = n_examples, outputs, basis
+        self.n_examples, self.outputs = n_examples, outputs
+        self.basis = basis
+        """Orthonormal basis (N_0, rank) of the inputs' span, or None if they are not rotated."""
         self._label_spectra: dict[tuple[float, ...], LabelSpectrum] = {}
 
     def __repr__(self) -> str:
@@ -149,14 +150,9 @@ class PathKernels:
         return self.form.gram if isinstance(self.form, FeatureSpace) else self.form.features
 
     @property
-    def basis(self) -> Array | None:
-        """Orthonormal basis (N_0, rank) of the inputs' span, or None if they are not rotated."""
-        return self._basis
-
-    @property
     def n_features(self) -> int:
         """Number of features per path after rotation into their span, at most N_0."""
-        return self.input_width if self._basis is None else self._basis.shape[1]
+        return self.input_width if self.basis is None else self.basis.shape[1]
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0
@@ -203,7 +199,7 @@ class PathKernels:
 
         Computed once for all networks whose limits are proportional.
         """
-        scales = network.path_scales * np.sqrt(network.variances[0] * gp_diagonals(network)[0])
+        scales = network.path_scales * np.sqrt(network.variances[0] * network.limit_diagonal)
         largest = scales.max()
         ratios = scales[:: network.outputs] / largest
         key = tuple(ratios.round(12).tolist())
@@ -232,7 +228,7 @@ class PathKernels:
             len(indices),
             self.n_examples,
             self.outputs,
-            self._basis,
+            self.basis,
         )
         return problem
 
@@ -242,7 +238,7 @@ class PathKernels:
         """Predictor mean and variance (Eq. 29, 30) of new examples, (P_new, C) each."""
         array_namespace(xi=xi, training=self.array)
         xi = real_floating("xi", xi, ("P_new", self.n_paths, self.input_width))
-        return posterior_moments(posterior, from_host(factor, xi), xi, self._basis)
+        return posterior_moments(posterior, from_host(factor, xi), xi, self.basis)
 
     def posterior_covariances(
         self, posterior: Posterior, factor: np.ndarray, xi: Array
@@ -253,7 +249,7 @@ class PathKernels:
             xi,
             from_host(factor, xi),
             posterior.weights,
-            self._basis,
+            self.basis,
             posterior.arrays,
             explained=posterior.explained,
         )

@@ -162,6 +162,16 @@ class Network:
         return np.repeat(scales, self.outputs)
 
     @property
+    def limit_diagonal(self) -> np.ndarray:
+        """Diagonal of U in the Gaussian process limit N → ∞, shape (n·C,): variances multiplied."""
+        above = self.variances[-1] * np.ones(self.outputs)
+        layers = list(zip(self.heads, self.order_parameter_variances, self.skips))
+        for heads, variance, skip in reversed(layers):
+            of_heads = np.tile(variance * above, heads)
+            above = of_heads if skip is None else np.concatenate([above, of_heads])
+        return above
+
+    @property
     def degrees_of_freedom(self) -> tuple[float, ...]:
         """Degrees of freedom of the order parameters U_1 … U_L, u_a: N_0 … N_{L-1}, N_L."""
         return self.widths

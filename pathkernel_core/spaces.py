@@ -124,7 +124,8 @@ class ExampleSpace:
     name = "examples"
 
     @cached_property
-    def _rows(self) -> tuple[Array, Array]:
+    def rows(self) -> tuple[Array, Array]:
+        """Features (P·C, n·C, N_0) and labels (P·C, 1), outputs expanded."""
         if self.labels.shape[1] == 1:
             return self.features, self.labels
         evaluate = compiled(_example_rows, array_namespace(labels=self.labels))
@@ -133,7 +134,7 @@ class ExampleSpace:
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
         """Function of arrays that gives energy and gradient, and its first two arguments."""
-        return _example_space, self._rows
+        return _example_space, self.rows
 
     def evaluate(self, factor: Array, temperature: Array) -> tuple[Array, Array]:
         """Energy () and its gradient M − R (n·C, n·C) as arrays, which ``jax.jit`` can trace.
@@ -153,7 +154,7 @@ class ExampleSpace:
         (n·C, 1), which may be 0.
         """
         function, arrays = self._evaluation
-        rows, _ = self._rows
+        rows, _ = self.rows
         evaluate = compiled(function, array_namespace(rows=rows), static=("lower",))
         scaled = from_host(factor if scales is None else scales * factor, rows)
         energy, gradient = evaluate(*arrays, scaled, from_host(temperature, rows), lower=True)
@@ -165,11 +166,11 @@ class ExampleSpace:
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
-        return _example_energy(*self._rows, factor, temperature)[0]
+        return _example_energy(*self.rows, factor, temperature)[0]
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
-        rows, labels = self._rows
+        rows, labels = self.rows
         factor = from_host(factor, rows)
         evaluate = compiled(_example_posterior, array_namespace(rows=rows))
         weights, whitened, root = evaluate(rows, labels, factor, from_host(temperature, rows))
@@ -231,7 +232,7 @@ class FeatureSpace:
         return self.projections.shape[-1]
 
     @cached_property
-    def _rows(self) -> tuple[Array, Array]:
+    def rows(self) -> tuple[Array, Array]:
         """Gram matrix (n·C, N_0, n·C, N_0) and projections (n·C, N_0), outputs expanded."""
         evaluate = compiled(_feature_rows, array_namespace(gram=self.gram))
         return evaluate(self.gram, self.projections)
@@ -243,7 +244,7 @@ class FeatureSpace:
 
         Scales as in :meth:`ExampleSpace.energy_and_gradient`.
         """
-        gram, projections = self._rows
+        gram, projections = self.rows
         evaluate = compiled(_feature_space, array_namespace(gram=gram))
         scaled = from_host(factor if scales is None else scales * factor, gram)
         log_det, fitted, mixed_gradient = evaluate(
@@ -262,7 +263,7 @@ class FeatureSpace:
 
     def energy(self, factor: Array, temperature: Array) -> Array:
         """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
-        gram, projections = self._rows
+        gram, projections = self.rows
         xp = array_namespace(gram=gram)
         log_det, half, _ = _feature_energy(gram, projections, factor, temperature)
         excess = self.n_examples * self.outputs - gram.shape[0] * gram.shape[1]
@@ -287,7 +288,7 @@ class FeatureSpace:
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
-        gram, projections = self._rows
+        gram, projections = self.rows
         xp = array_namespace(gram=gram)
         factor = from_host(factor, gram)
         evaluate = compiled(_feature_posterior, xp)

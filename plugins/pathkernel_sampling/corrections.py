@@ -27,13 +27,19 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pathkernel_core.backend import batches, to_host
-from pathkernel_core.coordinates import ChainCoordinates, held_entries
+from pathkernel_core.coordinates import (
+    ChainCoordinates,
+    Level,
+    chain_factors,
+    chain_levels,
+    excess_entropy,
+    relative_factors,
+)
 from pathkernel_core.errors import PrecisionError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
 from pathkernel_core.solution import Prediction, Solution, Status
 from pathkernel_core.spaces import per_output
-from pathkernel_sampling.models import lower_trapezoid
 
 Array = Any  # of JAX
 
@@ -396,15 +402,13 @@ class _Chain:
     """Derivatives of U_1 and of the entropy with respect to the coordinates x of the chain."""
 
     def __init__(self, network: Network):
-        shared = network.shared_sizes
-        self._derivatives = _derivatives(network.branches, network.sizes, shared)
+        levels = chain_levels(network)
+        self._derivatives = _derivatives(levels)
         self._scales = np.sqrt(network.order_parameter_variances)
         self._widths = np.array(network.degrees_of_freedom)
-        parts = []
-        for size, skip in zip(network.sizes, shared):
-            rows, columns = np.nonzero(held_entries(size, size, skip))
-            parts.append(np.where(rows == columns, rows, 0.0))
-        self.remainder = np.concatenate(parts)
+        rows = [np.nonzero(level.free)[0] for level in levels]
+        diagonals = [level.diagonal for level in levels]
+        self.remainder = np.concatenate(rows) * np.concatenate(diagonals)
         """Gradient of c, (D,)."""
 
     def _call(self, name: str, *arguments: np.ndarray) -> np.ndarray:
@@ -438,37 +442,17 @@ class _Chain:
 
 
 @functools.cache
-def _derivatives(
-    branches: tuple[int, ...], sizes: tuple[int, ...], shared: tuple[int, ...]
-) -> dict[str, Callable]:
+def _derivatives(levels: tuple[Level, ...]) -> dict[str, Callable]:
     """Compiled derivatives, each a function of σ_1 … σ_a, the widths and the point x."""
-    branches = (*branches, 1)
-    indices = [np.nonzero(held_entries(size, size, skip)) for size, skip in zip(sizes, shared)]
-    splits = np.cumsum([len(rows) for rows, _ in indices])[:-1]
 
     def order_parameter(scales: Array, x: Array) -> Array:
         """Lower triangle of U_1, (p,)."""
-        above = jnp.eye(sizes[-1])
-        parts = jnp.split(x, splits)
-        for level in reversed(range(len(branches))):
-            rows, columns = indices[level]
-            diagonal = rows == columns
-            part = parts[level]
-            entries = jnp.where(diagonal, jnp.exp(jnp.where(diagonal, part, 0.0)), part)
-            shape = (sizes[level], sizes[level], shared[level])
-            factor = lower_trapezoid(entries, *shape, 1 / scales[level])
-            blocks = factor.reshape(branches[level], -1, sizes[level])
-            above = scales[level] * jnp.matmul(above, blocks).reshape(factor.shape)
-        return (above @ above.T)[np.tril_indices(sizes[0])]
+        factor, *_ = chain_factors(relative_factors(x, levels, scales), levels, scales)
+        return (factor @ factor.T)[np.tril_indices(len(factor))]
 
     def half_linear(scales: Array, widths: Array, x: Array, first: Array) -> Array:
-        """Half the entropy, not divided by N, plus half the energy linearised in U."""
-        total = first @ order_parameter(scales, x)
-        for width, (rows, columns), part in zip(widths, indices, jnp.split(x, splits)):
-            diagonal = rows == columns
-            square = jnp.where(diagonal, jnp.exp(2 * jnp.where(diagonal, part, 0.0)), part**2)
-            total += width * (square - jnp.where(diagonal, 2 * part, 0.0)).sum()
-        return total / 2
+        """Half the excess entropy, not divided by N, plus half the energy linearised in U."""
+        return (first @ order_parameter(scales, x) + excess_entropy(x, levels, widths)) / 2
 
     def jacobian(scales: Array, widths: Array, x: Array) -> Array:
         return jax.jacfwd(partial(order_parameter, scales))(x)

@@ -57,10 +57,10 @@ def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
 
 
 # what the core's spaces hold, so that they can be arguments of compiled code
-pytree(("features", "labels", "_rows"))(ExampleSpace)
-pytree(("features", "labels", "_rows", "kernels"))(KernelSpace)
-pytree(("gram", "projections", "label_square", "_rows"), ("n_examples",))(FeatureSpace)
-pytree(("form", "_basis"), ("input_width", "n_paths", "n_examples", "outputs"))(PathKernels)
+pytree(("features", "labels", "rows"))(ExampleSpace)
+pytree(("features", "labels", "rows", "kernels"))(KernelSpace)
+pytree(("gram", "projections", "label_square", "rows"), ("n_examples",))(FeatureSpace)
+pytree(("form", "basis"), ("input_width", "n_paths", "n_examples", "outputs"))(PathKernels)
 
 
 @jax.custom_vjp

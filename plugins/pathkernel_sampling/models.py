@@ -6,7 +6,6 @@ densities are normalised, so that their integral over the parameters is the evid
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 
-from pathkernel_core.coordinates import ChainCoordinates, held_entries
+from pathkernel_core.coordinates import ChainCoordinates, Level, chain_factors, lower_trapezoid
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.network import Network, positive
 from pathkernel_core.order_parameter import path_weights
@@ -83,8 +82,8 @@ class OrderParameterModel(_GivenOrderParameter):
         self.likelihood, self.levels = likelihood, _levels(network)
         degrees = np.concatenate(
             [
-                np.where(rows == columns, width - columns, 0.0)
-                for width, (rows, columns) in zip(reversed(network.widths), _indices(self.levels))
+                np.where(level.diagonal, width - np.nonzero(level.free)[1], 0.0)
+                for width, level in zip(reversed(network.widths), reversed(self.levels))
             ]
         )
         k = degrees[degrees > 0]
@@ -96,9 +95,9 @@ class OrderParameterModel(_GivenOrderParameter):
         # k, and 1/√(2k), where a parameter is on the diagonal, 0 below it
         self.degrees, self.rates = jnp.asarray(degrees), jnp.asarray(rates)
         self.scale, self.normaliser = jnp.asarray(math.sqrt(variances)), jnp.asarray(normaliser)
-        # what a skip has on the diagonal, in the order of the levels
+        # what a skip has on the diagonal
         repeats = np.sqrt(np.divide(network.widths, network.order_parameter_variances))
-        self.repeats = jnp.asarray(repeats[::-1])
+        self.repeats = jnp.asarray(repeats)
 
     @property
     def dimension(self) -> int:
@@ -107,15 +106,14 @@ class OrderParameterModel(_GivenOrderParameter):
 
     def initial(self, key: jax.Array) -> jax.Array:
         """Draw (dimension,) from the prior."""
-        generator, draws, remaining = _generator(key), [], np.asarray(self.degrees)
-        for rows, columns in _indices(self.levels):
-            values = generator.standard_normal(len(rows))
-            degrees, remaining = np.split(remaining, [len(rows)])
-            degrees = degrees[rows == columns]
+        generator, draws = _generator(key), np.empty(self.dimension)
+        for level in reversed(self.levels):
+            values = draws[level.part]
+            values[:] = generator.standard_normal(len(values))
+            degrees = np.asarray(self.degrees)[level.part][level.diagonal]
             square = generator.chisquare(degrees)
-            values[rows == columns] = np.sqrt(degrees / 2) * np.log(square / degrees)
-            draws.append(values)
-        return jnp.asarray(np.concatenate(draws))
+            values[level.diagonal] = np.sqrt(degrees / 2) * np.log(square / degrees)
+        return jnp.asarray(draws)
 
     def log_prior(self, x: jax.Array) -> jax.Array:
         """Normalised log density of the prior at x (dimension,)."""
@@ -128,15 +126,12 @@ class OrderParameterModel(_GivenOrderParameter):
         """Factor F (n·C, r) of U = F Fᵀ."""
         on_diagonal = self.degrees > 0
         values = jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
-        factor, start = self.scale * jnp.eye(self.levels[0][1]), 0
-        for number, (rows, _) in enumerate(_indices(self.levels)):
-            branches, *shape, shared = self.levels[number]
-            repeat = self.repeats[number] if shared else 1.0
-            part = values[start : start + len(rows)]
-            bartlett = lower_trapezoid(part, *shape, shared, repeat)
-            start += len(rows)
-            factor = (factor @ bartlett.reshape(branches, -1, shape[1])).reshape(-1, shape[1])
-        return factor
+        bartlett = [
+            lower_trapezoid(values[level.part], level, repeat)
+            for level, repeat in zip(self.levels, self.repeats)
+        ]
+        scales = (*[1.0] * (len(bartlett) - 1), self.scale)
+        return chain_factors(bartlett, self.levels, scales)[0]
 
 
 def position_at(network: Network, factors: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -157,52 +152,27 @@ def position_at(network: Network, factors: Sequence[np.ndarray]) -> np.ndarray |
         return None
     coordinates = ChainCoordinates(network)
     relative = coordinates.relative_factors(coordinates.from_factors(factors))
-    position = []
-    for width, factor, (rows, columns) in zip(
-        reversed(network.widths), reversed(relative), _indices(_levels(network))
-    ):
-        values = math.sqrt(width) * factor[rows, columns]
-        diagonal = rows == columns
-        k = width - columns[diagonal]
-        values[diagonal] = np.sqrt(2 * k) * np.log(values[diagonal] / np.sqrt(k))
-        position.append(values)
-    return np.concatenate(position)
+    position = np.empty(coordinates.size)
+    for width, factor, level in zip(network.widths, relative, _levels(network)):
+        values = position[level.part]
+        values[:] = math.sqrt(width) * factor[level.free]
+        k = width - np.nonzero(level.free)[1][level.diagonal]
+        values[level.diagonal] = np.sqrt(2 * k) * np.log(values[level.diagonal] / np.sqrt(k))
+    return position
 
 
-def _levels(network: Network) -> tuple[tuple[int, int, int, int], ...]:
-    """Branches, rows and columns of Bartlett's A of u_a, U_L, …, U_1, and rows of a skip."""
-    levels, rank = [], network.outputs
+def _levels(network: Network) -> tuple[Level, ...]:
+    """Levels of U_1, …, U_L, u_a for Bartlett's A; the readout's parameters come first."""
+    levels, rank, start = [], network.outputs, 0
     skips = (None, *network.skips[::-1])
     for width, branches, skip in zip(reversed(network.widths), (1, *network.branches[::-1]), skips):
         size, shared = branches * rank, 0 if skip is None else rank
         if width < size:
             _whole((width,))
         rank = min(size, math.ceil(width))
-        levels.append((branches, size, rank, shared))
+        levels.insert(0, Level(branches, size, rank, shared, start))
+        start = levels[0].part.stop
     return tuple(levels)
-
-
-@functools.lru_cache(maxsize=16)
-def _indices(levels: tuple[tuple[int, int, int, int], ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows and columns of the parameters in Bartlett's A of each level."""
-    return [np.nonzero(held_entries(*shape)) for _, *shape in levels]
-
-
-def lower_trapezoid(
-    entries: jax.Array, rows: int, columns: int, shared: int = 0, repeat: jax.Array | float = 1.0
-) -> jax.Array:
-    """Matrix (rows, columns) of its entries on and below the diagonal, row by row.
-
-    The first ``shared`` rows are no entries, but ``repeat`` times the identity. Gathered: a scatter
-    writes entry by entry, and JAX differentiates it into many times the code.
-    """
-    held = held_entries(rows, columns, shared)
-    places = np.full((rows, columns), held.sum())
-    places[held] = np.arange(held.sum())
-    if not shared:
-        return jnp.append(entries, 0.0)[places]
-    places[np.diag_indices(shared)] += 1
-    return jnp.concatenate([entries, jnp.stack([0.0, repeat])])[places]
 
 
 @pytree(("likelihood",), ("network",))

@@ -77,17 +77,43 @@ def partial_trace(xp, matrix, heads):
 
 
 def entropy(xp, network, order_parameters):
-    """First two lines of the action, un-normalised (Eq. 33), for NumPy, JAX and PyTorch."""
+    """First two lines of the action, un-normalised (Eq. 33), for NumPy, JAX and PyTorch.
+
+    Where a skip repeats the order parameter above, the heads' block alone has a prior.
+    """
     *_, top = order_parameters
     total = network.widths[-1] * (xp.trace(top) / network.variances[-1] - log_det(xp, top))
-    for layer, heads in enumerate(network.heads):
+    for layer, (heads, skip) in enumerate(zip(network.heads, network.skips)):
         below, above = order_parameters[layer], order_parameters[layer + 1]
-        traced = partial_trace(xp, below, heads)
+        shared = 0 if skip is None else len(above)
+        traced = partial_trace(xp, below[shared:, shared:], heads)
         trace = xp.trace(xp.linalg.inv(above) @ traced) / network.variances[1 + layer]
+        branches = heads + (skip is not None)
         total = total + network.widths[layer] * (
-            trace - log_det(xp, below) + heads * log_det(xp, above)
+            trace - log_det(xp, below) + branches * log_det(xp, above)
         )
     return total
+
+
+def entropy_gradient(network, order_parameters):
+    """Gradients in U_1, …, u_a, each with the others fixed, by the complex step."""
+    gradients = [np.empty(matrix.shape) for matrix in order_parameters]
+    for level, gradient in enumerate(gradients):
+        for index in np.ndindex(gradient.shape):
+            moved = [matrix.astype(complex) for matrix in order_parameters]
+            moved[level][index] += 1e-30j
+            gradient[index] = entropy(np, network, moved).imag / 1e-30
+    return gradients
+
+
+def limit(network):
+    """U_1, …, u_a of infinite width: a skip repeats the one above, a head multiplies it by σ²."""
+    chain = [network.variances[-1] * np.eye(network.outputs)]
+    layers = list(zip(network.heads, network.variances[1:], network.skips))
+    for heads, variance, skip in reversed(layers):
+        ways = [variance] * heads if skip is None else [1.0, *[variance] * heads]
+        chain.insert(0, np.kron(np.diag(ways), chain[0]))
+    return chain
 
 
 def energy(xp, order_parameter, xi, labels, temperature, variance=1.0):

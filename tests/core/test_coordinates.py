@@ -1,15 +1,13 @@
 import formulas
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pathkernel_core import (
     Network,
     PathKernels,
-    entropy,
-    entropy_gradient,
-    gp_order_parameters,
 )
 from pathkernel_core.coordinates import ChainCoordinates
 
@@ -57,15 +55,44 @@ def test_factors_are_triangular_with_a_positive_diagonal(network, generator):
 
 def test_the_origin_is_the_gaussian_process_limit(network):
     chain = ChainCoordinates(network)
-    for got, want in zip(order_parameters(chain, chain.gp_limit), gp_order_parameters(network)):
+    for got, want in zip(order_parameters(chain, chain.gp_limit), formulas.limit(network)):
         np.testing.assert_allclose(got, want, rtol=1e-15)
+    np.testing.assert_allclose(
+        network.limit_diagonal, np.diag(formulas.limit(network)[0]), rtol=1e-15
+    )
 
 
 def test_entropy_is_that_of_the_order_parameters(network, generator):
     chain = ChainCoordinates(network)
     coordinates = 0.5 * generator.standard_normal(chain.gp_limit.shape)
     got = chain.entropy(chain.relative_factors(coordinates)) * max(network.widths)
-    assert got == pytest.approx(entropy(network, order_parameters(chain, coordinates)), rel=1e-12)
+    want = formulas.entropy(np, network, order_parameters(chain, coordinates)).real
+    assert got == pytest.approx(want, rel=1e-12)
+    want -= formulas.entropy(np, network, formulas.limit(network)).real
+    assert chain.excess_entropy(coordinates) == pytest.approx(want, rel=1e-11)
+    assert chain.excess_entropy(chain.gp_limit) == 0.0
+
+
+def test_entropy_is_minus_twice_the_log_prior():
+    """With respect to dU/|U|^((m+1)/2) the Wishart hierarchy has the density exp(-S/2)/Z."""
+    network = Network((2, 2), (9, 11, 8), (1.0, 0.6, 1.7, 1.2), outputs=2)
+    coordinates, generator = ChainCoordinates(network), np.random.default_rng(3)
+    constants = []
+    for _ in range(5):
+        chain = formulas.random_chain(network, generator)
+        log_prior = 0.0
+        for level, matrix in enumerate(chain):
+            if level < network.n_layers:
+                scale = np.kron(np.eye(network.heads[level]), chain[level + 1])
+            else:
+                scale = np.eye(network.outputs)
+            degrees = network.widths[level]
+            scale = network.variances[1 + level] * scale / degrees
+            log_prior += scipy.stats.wishart.logpdf(matrix, degrees, scale)
+            log_prior += (len(matrix) + 1) / 2 * np.linalg.slogdet(matrix)[1]
+        vector = coordinates.from_factors([np.linalg.cholesky(matrix) for matrix in chain])
+        constants.append(log_prior + coordinates.excess_entropy(vector) / 2)
+    np.testing.assert_allclose(constants, constants[0], rtol=1e-12)
 
 
 def chain_from_vector(xp, network, vector):
@@ -119,7 +146,8 @@ def test_largest_slope_is_that_of_the_order_parameters(network, generator):
     factors = chain.factors(relative)
     energy = formulas.random_positive(network.sizes[0], generator)
     for scale in (0.0, 1.0):
-        first, *others = entropy_gradient(network, [factor @ factor.T for factor in factors])
+        chain_at = [factor @ factor.T for factor in factors]
+        first, *others = formulas.entropy_gradient(network, chain_at)
         slopes = [first / network.width + scale * energy, *(s / network.width for s in others)]
         got = chain.largest_slope(relative, factors, scale * energy)
         assert got == pytest.approx(max(abs(slope).max() for slope in slopes), rel=1e-10)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -117,6 +118,19 @@ def test_derivatives_are_those_of_minimisations(xp, space, outputs):
         got = [np.sum(np.asarray(gradient) * direction) for gradient in gradients[which]]
         scale = np.maximum(np.abs(slopes), 1e-3)
         np.testing.assert_array_less(np.abs(got - slopes), 1e-6 * scale, err_msg=name)
+
+
+def test_the_evidence_is_defined_where_that_of_a_minimisation_is():
+    """Down to a width of the size of U, and no further."""
+    torch = pytest.importorskip("torch")
+    _, (inputs, labels, *_) = problem(1)
+    xi = inputs[:, :4]
+    for width in (4, math.nextafter(4, 0)):
+        network = pk.Network((2, 2), width)
+        want = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3).log_evidence
+        arrays = torch.asarray(xi), torch.asarray(labels)
+        got = pk.differentiable_solution(*arrays, network, 0.3).log_evidence
+        np.testing.assert_allclose(got, want, rtol=1e-9)
 
 
 def test_jax_differentiates_without_compiling():

@@ -32,7 +32,7 @@ def markov_problem(markov, scale=1.0):
 
 
 def exact_quadrature(xi, labels, network):
-    limit = scaled_order_parameter(network, pk.gp_order_parameters(network)[0])
+    limit = scaled_order_parameter(network, np.diag(network.limit_diagonal))
     limit = limit[:: network.outputs, :: network.outputs]
     kernel = total_kernel(xi, limit, variance=network.variances[0])
     values, vectors = np.linalg.eigh(kernel)

@@ -29,23 +29,6 @@ def blocks_above(network, u):
     return chain
 
 
-def entropy(xp, network, chain):
-    """The entropy: heads' blocks C alone have a prior, given the order parameter above."""
-    total = network.widths[-1] * (
-        xp.trace(chain[-1]) / network.variances[-1] - formulas.log_det(xp, chain[-1])
-    )
-    for layer, (heads, skip) in enumerate(zip(network.heads, network.skips)):
-        below, above = chain[layer], chain[layer + 1]
-        shared = 0 if skip is None else len(above)
-        of_heads = formulas.partial_trace(xp, below[shared:, shared:], heads)
-        total = total + network.widths[layer] * (
-            xp.trace(xp.linalg.inv(above) @ of_heads) / network.variances[1 + layer]
-            - formulas.log_det(xp, below)
-            + (heads + (skip is not None)) * formulas.log_det(xp, above)
-        )
-    return total
-
-
 def coefficients(network):
     """c_π √n of every path."""
     return [
@@ -60,7 +43,7 @@ def coefficients(network):
 
 def action(xp, network, chain, xi, labels, temperature):
     xi = xi * np.array(coefficients(network))[:, None]
-    return entropy(xp, network, chain) + formulas.energy(
+    return formulas.entropy(xp, network, chain) + formulas.energy(
         xp, chain[0], xi, labels, temperature, network.variances[0]
     )
 
@@ -214,20 +197,18 @@ def test_gradient_is_a_derivative(network, generator, derivative):
         assert got @ direction == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
-def test_entropy_is_the_formula(network, generator, derivative):
+def test_entropy_is_the_formula(network, generator):
     matrices = random_chain(network, generator)
-    want = entropy(np, network, matrices).real
-    assert pk.entropy(network, matrices) == pytest.approx(want, rel=1e-12)
-    slopes = derivative(lambda xp, arrays: entropy(xp, network, arrays), matrices)
-    for got, slope in zip(pk.entropy_gradient(network, matrices), slopes):
-        assert formulas.relative_error(got, slope) < 1e-10
-    chain = ChainCoordinates(network)
-    limit = pk.gp_order_parameters(network)
+    chain, limit = ChainCoordinates(network), formulas.limit(network)
+    np.testing.assert_allclose(np.diag(network.limit_diagonal), limit[0], rtol=1e-14)
     for got, matrix in zip(chain.factors(chain.relative_factors(chain.gp_limit)), limit):
         np.testing.assert_allclose(got @ got.T, matrix, rtol=1e-14)
-    excess = chain.from_factors([np.linalg.cholesky(matrix) for matrix in matrices])
-    want -= entropy(np, network, limit).real
-    assert chain.excess_entropy(excess) == pytest.approx(want, rel=1e-11)
+    vector = chain.from_factors([np.linalg.cholesky(matrix) for matrix in matrices])
+    want = formulas.entropy(np, network, matrices).real
+    got = network.width * chain.entropy(chain.relative_factors(vector))
+    assert got == pytest.approx(want, rel=1e-11)
+    want -= formulas.entropy(np, network, limit).real
+    assert chain.excess_entropy(vector) == pytest.approx(want, rel=1e-11)
 
 
 def test_the_limit_is_the_kernel_of_an_infinite_network(network, generator):
@@ -271,6 +252,13 @@ def test_the_minimum_is_stationary_in_every_space(library, generator, space):
     got = solution.predict(library.array(xi[:3]))
     np.testing.assert_allclose(library.numpy(got.mean), mean, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(library.numpy(got.variance), variance, rtol=1e-7, atol=1e-9)
+
+
+def test_scores_are_in_units_of_the_largest_head_not_of_a_skip():
+    """A diagonal U gives a path c² U: 3² for the skip, half of U for each of two heads."""
+    network, u = pk.Network((2,), 10, skips=3.0), np.diag([1.0, 1.0, 2.0])
+    np.testing.assert_allclose(pk.head_scores(network, u), [[0.5, 1.0]], rtol=1e-14)
+    np.testing.assert_allclose(pk.skip_scores(network, u), [9.0], rtol=1e-14)
 
 
 @pytest.mark.parametrize("space", ["examples", "features", "kernels"])

@@ -51,6 +51,14 @@ def test_the_best_is_that_of_a_search(score, ties, tried):
     assert best(score, ties, tried) == (left[0] if left else -1)
 
 
+def test_a_temperature_that_failed_for_a_seed_is_not_chosen():
+    """However well the other seeds do there: a sum over fewer seeds is no larger sum."""
+    score = np.array([[0.9, 0.3, 0.2], [math.nan, 0.3, 0.3]])
+    assert best(score, score, np.ones((2, 3), dtype=bool)) == 1
+    failed = np.where(np.arange(3) < 2, math.nan, -score)
+    assert best(failed, failed, np.ones((2, 3), dtype=bool)) == 2
+
+
 @dataclass(frozen=True)
 class Validated(Small):
     """The small task with as many validation examples as its longest test set."""

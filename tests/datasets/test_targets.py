@@ -163,6 +163,13 @@ def test_temperatures_are_chosen_by_squared_errors(dataset):
     assert index.values.tolist() == expected.transpose(*index.dims).values.tolist()
 
 
+def test_r_squared_of_several_outputs_divides_by_their_mean_variance(of_two):
+    """As the study's own R², by another way to it: the outputs vary by unlike amounts."""
+    found, stored = gains(of_two), of_two.squeeze(["seed", "temperature", "width"])
+    np.testing.assert_allclose(found["r_squared"].squeeze("width"), stored["r_squared"])
+    np.testing.assert_allclose(found["r_squared_gp"], stored["r_squared_gp"])
+
+
 def test_gains_are_differences_of_r_squared(dataset):
     found = gains(dataset, 0.1)
     at = dataset.sel(temperature=0.1)

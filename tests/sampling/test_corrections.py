@@ -11,11 +11,11 @@ pytest.importorskip("blackjax")
 array_stats = pytest.importorskip("arviz_stats.base").array_stats
 jnp = jax.numpy
 
-from scipy import special  # noqa: E402
+from scipy import linalg, special  # noqa: E402
 
 import pathkernel_core as pk  # noqa: E402
 from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
-from pathkernel_sampling.corrections import next_order, predict_next_order  # noqa: E402
+from pathkernel_sampling.corrections import _Energy, next_order, predict_next_order  # noqa: E402
 from pathkernel_sampling.models import build_model  # noqa: E402
 from pathkernel_tasks.hidden_markov import HiddenMarkov  # noqa: E402
 
@@ -247,6 +247,26 @@ def test_whole_tensors_in_other_coordinates():
     np.testing.assert_allclose(following.mean - saddle.mean, mean, rtol=1e-5, atol=1e-8)
     total = variance + square - 2 * saddle.mean * mean
     np.testing.assert_allclose(following.variance - saddle.variance, total, rtol=1e-5, atol=1e-8)
+
+
+def test_derivatives_of_the_energy_along_a_line_are_those_of_its_eigenvalues():
+    """At U + tV: Σ ln(1 + tλ) + w²/(1 + tλ) and a constant, λ of K(V) relative to K(U) + T1."""
+    network, generator = pk.Network((2,), 9), np.random.default_rng(4)
+    xi, labels = examples(network, 8, 3)
+    solution = solve(network, xi, labels, 0.3)
+    energy, basis = _Energy(solution), generator.standard_normal((3, 3))
+    direction = np.array([[basis[0, 0], basis[1, 0]], [basis[1, 0], basis[2, 0]]])
+    noisy = pk.total_kernel(xi, solution.order_parameter) + 0.3 * np.eye(8)
+    rates, vectors = linalg.eigh(pk.total_kernel(xi, direction), noisy)
+    fit = (labels[:, 0] @ vectors) ** 2
+    third, fourth = energy.higher(basis * [1, 0, 0])
+    along = (energy.first @ basis[:, 0], basis[:, 0] @ energy.second @ basis[:, 0])
+    exact = [rates * (1 - fit), rates**2 * (2 * fit - 1)]
+    exact += [rates**3 * (2 - 6 * fit), rates**4 * (24 * fit - 6)]
+    np.testing.assert_allclose([*along, third[0, 0, 0], fourth], np.sum(exact, axis=1), rtol=1e-9)
+    third, _ = energy.higher(basis)
+    for order in itertools.permutations(range(3)):
+        np.testing.assert_allclose(third, third.transpose(order), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
