@@ -98,7 +98,7 @@ def lint(session):
 @nox.session(python=PYTHON)
 def tests(session):
     """Run the whole suite, with everything that is optional and on every array library."""
-    session.install(".[sampling,training,report]", *_group("test"), *LIBRARIES)
+    session.install(".[sampling,training]", *_group("test"), *LIBRARIES)
     _test(session, "-m", "not slow")
 
 
@@ -121,7 +121,7 @@ def tests_slow(session):
 def tests_lowest(session):
     """Run the suite with the lowest versions that pyproject.toml allows."""
     lowest = ("--resolution", "lowest-direct")
-    extras = ".[sampling,training,report]"
+    extras = ".[sampling,training]"
     session.install(extras, *_group("test"), "array-api-strict>=2.3", *lowest)
     _test(session, "-m", "not slow", "-W", "default")
 
@@ -239,7 +239,9 @@ def wheel(session):
     session.chdir(folder)  # away from the checkout, so that only the wheel can be imported
     shipped = set(zipfile.ZipFile(built).namelist())
     for package in PACKAGES:
-        held = [(root / package).rglob(f"*{kind}") for kind in (".py", ".typed", ".css", ".js")]
+        held = [
+            (root / package).rglob(f"*{kind}") for kind in (".py", ".typed", ".css", ".js", ".html")
+        ]
         networks = (root / package).rglob("shipped_networks/*")
         for source in itertools.chain(*held, networks):
             name = source.relative_to((root / package).parent).as_posix()

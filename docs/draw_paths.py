@@ -1,4 +1,4 @@
-"""Pictures of docs/concepts.md: attention paths, and what U says of them.
+"""Pictures of docs/concepts.md: attention paths, and U of a narrow and of a wide network.
 
     python docs/draw_paths.py    # writes attention-paths.png and order-parameter.png; seconds
 
@@ -9,106 +9,132 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
+import pandas as pd
 
 import pathkernel_core as pk
 from pathkernel_tasks.hidden_markov import WIDTH, HiddenMarkov
-from pathkernel_views.drawing import AMBER, BLUE, GREY, ORANGE, SKY, STYLE
+from pathkernel_views.chart import AMBER, BLUE, GREY, INK, ORANGE, SKY, Chart, save
+from pathkernel_views.primitives import heatmaps, inline
 
 IMAGES = Path(__file__).resolve().parent / "images"
 TEMPERATURE = 0.01
 COLOURS = {"1-1": BLUE, "1-2": ORANGE, "2-1": SKY, "2-2": AMBER}
-HEADS = {  # layer and head: place and what it attends to
-    (1, 1): (2.6, 1.0, "same state"),
-    (1, 2): (2.6, -1.0, "random"),
-    (2, 1): (5.4, 1.0, "all tokens"),
-    (2, 2): (5.4, -1.0, "random"),
+BOXES = pd.DataFrame(
+    [
+        *(("tokens", "x", 0, 0, 0.55), ("output", "f(x)", 8, 0, 0.55)),
+        *(("head 1", "same state", 2.6, 1, 0.85), ("head 2", "random", 2.6, -1, 0.85)),
+        *(("head 1", "all tokens", 5.4, 1, 0.85), ("head 2", "random", 5.4, -1, 0.85)),
+    ],
+    columns=["name", "target", "x", "y", "half"],
+)
+CONTENT = {
+    "attention-paths": "Four paths through two layers of two heads, and the tokens that they see.",
+    "order-parameter": "U of a narrow network, of a wide one, and in the Gaussian process limit.",
 }
-SIZES = {"axes.titlesize": 13, "axes.labelsize": 12, "figure.labelsize": 12, "legend.fontsize": 11}
-SIZES |= dict.fromkeys(("font.size", "xtick.labelsize", "ytick.labelsize"), 11)  # for a phone
 
 
 def main() -> None:
     """Draw both pictures."""
     drawn = HiddenMarkov().realise(0)
-    with matplotlib.rc_context(STYLE | SIZES):
-        draw_paths(drawn).savefig(IMAGES / "attention-paths.png", dpi=150)
-        draw_order_parameter(drawn).savefig(IMAGES / "order-parameter.png", dpi=150)
+    pictures = {
+        "attention-paths": lambda: (_network() & _weights(drawn)).resolve_scale(
+            color="independent"
+        ),
+        "order-parameter": lambda: _order_parameter(drawn),
+    }
+    charts = [Chart(name, "", CONTENT[name], draw) for name, draw in pictures.items()]
+    save(charts, IMAGES, print, formats=("png",), dpi=180, title=False)
 
 
-def draw_paths(drawn: pk.Realisation) -> Figure:
-    """The four paths of two layers of two heads, and the tokens that each of them looks at."""
-    figure = Figure(figsize=(6.6, 5.9), layout="constrained")
-    network, tokens = figure.subplots(2, 1, height_ratios=(1.25, 1))
-    _draw_network(network)
-    inputs = pk.attentioned_inputs(drawn.train.inputs[:1], drawn.layers, drawn.readout)
-    _draw_weights(tokens, inputs[0, :, WIDTH:])  # a token ends in its position, one-hot
-    return figure
-
-
-def _draw_network(axes: Axes) -> None:
-    axes.set_title("Pick a head in each layer: that is a path", loc="left")
-    for offset, (path, colour) in zip((0.24, 0.08, -0.08, -0.24), COLOURS.items()):
-        first, second = (HEADS[layer, int(head)] for layer, head in enumerate(path.split("-"), 1))
-        x = [0.5, first[0] - 0.75, first[0] + 0.75, second[0] - 0.75, second[0] + 0.75, 7.5]
-        y = [offset, *(at[1] + offset for at in (first, first, second, second)), offset]
-        axes.plot(x, y, color=colour, linewidth=3.5, solid_joinstyle="round", label=f"path {path}")
-    for (layer, head), (x, y, words) in HEADS.items():
-        _draw_box(axes, x, y, f"head {head}\n{words}", 1.5)
-        if head == 1:
-            axes.text(x, 1.95, f"layer {layer}", ha="center", color=GREY)
-    _draw_box(axes, 0, 0, "tokens\nx", 1.0)
-    _draw_box(axes, 8, 0, "output\nf(x)", 1.0)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, -0.14), ncols=4, columnspacing=1)
-    axes.set(xlim=(-0.6, 8.6), ylim=(-2.1, 2.3))
-    axes.axis("off")
-
-
-def _draw_box(axes: Axes, x: float, y: float, words: str, width: float) -> None:
-    corner = (x - width / 2, y - 0.5)
-    box = FancyBboxPatch(
-        corner, width, 1.0, boxstyle="round,pad=0,rounding_size=0.15", fc="white", ec="black"
+def _network() -> alt.LayerChart:
+    rows = []
+    for offset, path in zip((0.24, 0.08, -0.08, -0.24), COLOURS):
+        first, second = (1.0 if head == "1" else -1.0 for head in path.split("-"))
+        ends = [(0.5, 0), (1.75, first), (3.45, first), (4.55, second), (6.25, second), (7.5, 0)]
+        rows += [(path, step, x, y + offset) for step, (x, y) in enumerate(ends)]
+    lines = pd.DataFrame(rows, columns=["path", "step", "x", "y"])
+    across = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[-0.6, 8.6]))
+    up = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-1.7, 2.1]))
+    legend = alt.Legend(title=None, labelExpr="'path ' + datum.label")
+    colour = alt.Color("path:N", scale=_colours(), legend=legend)
+    paths = alt.Chart(inline(lines)).mark_line(strokeWidth=3, strokeJoin="round")
+    boxes = alt.Chart(inline(BOXES)).transform_calculate(
+        left="datum.x - datum.half",
+        right="datum.x + datum.half",
+        bottom="datum.y - 0.5",
+        top="datum.y + 0.5",
     )
-    axes.add_patch(box).set_zorder(3)
-    axes.text(x, y, words, ha="center", va="center", zorder=4)
+    box = boxes.mark_rect(fill="white", stroke=INK, opacity=1, cornerRadius=4).encode(
+        x=alt.X("left:Q", axis=None), x2="right:Q", y=alt.Y("bottom:Q", axis=None), y2="top:Q"
+    )
+    texts = [
+        boxes.mark_text(dy=shift, fontSize=9).encode(x=across, y=up, text=f"{name}:N")
+        for name, shift in (("name", -6), ("target", 6))
+    ]
+    layers = pd.DataFrame({"x": [2.6, 5.4], "y": 1.85, "layer": ["layer 1", "layer 2"]})
+    heading = alt.Chart(inline(layers)).mark_text(color=GREY, fontSize=9)
+    return alt.layer(
+        paths.encode(x=across, y=up, color=colour, order="step:Q"),
+        *(box, *texts, heading.encode(x=across, y=up, text="layer:N")),
+        title="Pick a head in each layer: that is a path",
+    ).properties(width=340, height=150)
 
 
-def _draw_weights(axes: Axes, weights: np.ndarray) -> None:
-    axes.set_title("Each path averages the tokens in a way of its own", loc="left")
-    for row, (colour, of_path) in enumerate(zip(COLOURS.values(), weights)):
-        axes.bar(
-            range(len(of_path)), of_path / of_path.max() * 0.85, 0.9, bottom=-row, color=colour
+def _weights(drawn: pk.Realisation) -> alt.FacetChart:
+    inputs = pk.attentioned_inputs(drawn.train.inputs[:1], drawn.layers, drawn.readout)
+    weights = inputs[0, :, WIDTH:]  # a token ends in its position, one-hot
+    frame = pd.DataFrame(
+        {
+            "path": np.repeat(list(COLOURS), weights.shape[1]),
+            "token": np.tile(np.arange(weights.shape[1]), len(COLOURS)),
+            "weight": (weights / weights.max(axis=1, keepdims=True)).ravel(),
+        }
+    )
+    labels = alt.Axis(labelAngle=0, labelExpr="datum.value % 5 ? '' : datum.label")
+    x = alt.X("token:O", title="token of one chain (0 marks the beginning)", axis=labels)
+    bars = (
+        alt.Chart()
+        .mark_bar()
+        .encode(
+            x=x,
+            y=alt.Y("weight:Q", axis=None),
+            color=alt.Color("path:N", scale=_colours(), legend=None),
         )
-        axes.axhline(-row, color=GREY, linewidth=0.6)
-    axes.set_yticks(-np.arange(4) + 0.4, COLOURS)
-    axes.set(xlabel="token of one chain (0 marks the beginning)", ylabel="path", xlim=(-0.7, 30.7))
-    axes.tick_params(left=False)
-    axes.spines[:].set_visible(False)
+    )
+    rows = alt.Row(
+        "path:N", title="path", header=alt.Header(labelAngle=0, titleFontWeight="normal")
+    )
+    return (
+        bars.properties(width=325, height=30)
+        .facet(row=rows, data=inline(frame), spacing=4)
+        .properties(title="Each path averages the tokens in a way of its own")
+    )
 
 
-def draw_order_parameter(drawn: pk.Realisation) -> Figure:
-    """U of a narrow network, of a wide one, and in the Gaussian process limit."""
-    figure = Figure(figsize=(6.6, 2.75), layout="constrained")
+def _colours() -> alt.Scale:
+    return alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
+
+
+def _order_parameter(drawn: pk.Realisation) -> alt.TopLevelMixin:
     inputs = pk.attentioned_inputs(drawn.train.inputs, drawn.layers, drawn.readout)
     problem = pk.PathKernels(inputs, drawn.train.labels)
-    for axes, width in zip(figure.subplots(1, 3), (10, 100, np.inf)):
-        network = pk.Network((2, 2), 10 if width == np.inf else width)
-        solve = pk.gp_limit if width == np.inf else pk.minimise_action
+    frames = []
+    for name, width in (("N = 10", 10), ("N = 100", 100), ("GP limit", None)):
+        network = pk.Network((2, 2), width or 10)
+        solve = pk.minimise_action if width else pk.gp_limit
         matrix = solve(problem, network, TEMPERATURE).order_parameter
-        axes.imshow(matrix, cmap="RdBu_r", vmin=-16, vmax=16)
-        for (row, column), value in np.ndenumerate(matrix):
-            colour = "white" if abs(value) > 9 else "black"
-            words = f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−")
-            axes.text(column, row, words, ha="center", va="center", color=colour, fontsize=10)
-        axes.set_title("GP limit" if width == np.inf else f"N = {width}")
-        axes.set_xticks(range(4), COLOURS)
-        axes.set_yticks(range(4), COLOURS if width == 10 else [])
-    figure.supxlabel("path")
-    return figure
+        wide = pd.DataFrame(matrix, index=list(COLOURS), columns=list(COLOURS))
+        long = wide.rename_axis("path").reset_index().melt("path", var_name="path_dual")
+        frames.append(long.assign(network=name))
+    return heatmaps(
+        pd.concat(frames),
+        *("path_dual", "path", "value"),
+        panel="network",
+        titles={"path_dual": "path′", "value": "U"},
+        domain=(-16, 16),
+    )
 
 
 if __name__ == "__main__":

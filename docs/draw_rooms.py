@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+import vl_convert
+from PIL import Image
+
+from pathkernel_views.chart import AMBER, BLUE, GREEN, INK, ORANGE, PURPLE, SKY
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "rooms.png"
@@ -38,7 +39,7 @@ PLACES = {
     "pathkernel_capture": (0, 1, "attention of a live model,\nits heads scored, switched off"),
     "pathkernel_report": (3, 4, "a study and its results\nas one HTML page"),
     "pathkernel_tasks": (0, 1.4, "hidden Markov chains;\ndata and heads of one's own"),
-    "pathkernel_views": (1.4, 3.3, "console and progress,\ntables and figures"),
+    "pathkernel_views": (1.4, 3.3, "tables and charts,\non a console and in files"),
     "pathkernel_analyses": (3.3, 4.3, "what is computed\nat every grid point"),
     "pathkernel_datasets": (
         *(0, 3.3),
@@ -50,10 +51,17 @@ PLACES = {
         "what plugins are made of: task, analysis, sampler, result, and the hooks that find them",
     ),
 }
-# Okabe and Ito's colours, the front door's and the floors' under it
-COLOURS = ("#E69F00", "#D55E00", "#CC79A7", "#56B4E9", "#0072B2", "#009E73")
+COLOURS = (AMBER, ORANGE, PURPLE, SKY, BLUE, GREEN)  # of the front door and the floors under it
+PALE, LEGEND = (
+    "#555555",
+    """\
+An arrow leads from a room to one that it imports; the number counts the modules that do. Arrows \
+that others imply are left out.
+At the right of a room: lines of source.   ● registers itself by an entry point, as any plugin; \
+nobody needs to import it.""",
+)
 
-COLUMN, FLOOR, HEIGHT, GAP = 3.0, 1.36, 0.88, 0.18  # inches
+COLUMN, FLOOR, HEIGHT, GAP = 216, 98, 63, 13  # points
 
 
 @dataclass(frozen=True)
@@ -131,21 +139,22 @@ def draw(floors: list[list[str]], rooms: dict[str, Room], file: Path) -> None:
     """Write the picture, as large as it is to be seen."""
     if missing := set(rooms) - set(PLACES):
         raise SystemExit(f"give a place to {', '.join(sorted(missing))} in PLACES")
-    size = (4.3 * COLUMN, (len(floors) - 1) * FLOOR + HEIGHT + 0.75)
-    with matplotlib.rc_context({"font.family": "DejaVu Sans"}):
-        figure = Figure(figsize=size, facecolor="white")
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, size[0]), ylim=(0, size[1]))
-        axes.axis("off")
-        bottoms = {}
-        for level, (floor, colour) in enumerate(zip(reversed(floors), reversed(COLOURS))):
-            for name in floor:
-                bottoms[name] = 0.65 + level * FLOOR
-                _box(axes, rooms[name], bottoms[name], colour)
-        for name, other in without_detours(rooms):
-            _arrow(axes, name, other, bottoms, rooms[name].arrows[other])
-        _legend(axes)
-        figure.savefig(file, dpi=150, metadata={"Software": None})
+    width, height = 4.3 * COLUMN, (len(floors) - 1) * FLOOR + HEIGHT + 54
+    tops = {name: 7 + level * FLOOR for level, floor in enumerate(floors) for name in floor}
+    elements = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="Liberation Sans"><rect width="100%" height="100%" fill="white"/>',
+        '<marker id="head" markerWidth="10" markerHeight="8" refX="9" refY="4" orient="auto" '
+        f'markerUnits="userSpaceOnUse"><path d="M0,0 L10,4 L0,8 z" fill="{PALE}"/></marker>',
+    ]
+    for floor, colour in zip(floors, COLOURS):
+        for name in floor:
+            elements += _box(rooms[name], tops[name], colour)
+    for name, other in without_detours(rooms):
+        elements += _arrow(name, other, tops, rooms[name].arrows[other])
+    elements += [*_text(GAP, height - 23, LEGEND, PALE, 8.5), "</svg>"]
+    png = vl_convert.svg_to_png("".join(elements), scale=150 / 72)
+    Image.open(io.BytesIO(png)).convert("RGB").save(file, optimize=True)
 
 
 def _ends(name: str) -> tuple[float, float]:
@@ -153,55 +162,39 @@ def _ends(name: str) -> tuple[float, float]:
     return left * COLUMN + GAP, right * COLUMN - GAP
 
 
-def _box(axes: Axes, room: Room, bottom: float, colour: str) -> None:
+def _box(room: Room, top: float, colour: str) -> Iterator[str]:
     left, right = _ends(room.name)
-    box = FancyBboxPatch(
-        (left, bottom),
-        right - left,
-        HEIGHT,
-        boxstyle="round,pad=0,rounding_size=0.09",
-        facecolor=(*to_rgb(colour), 0.16),
-        edgecolor=colour,
-        linewidth=1.3,
+    yield (
+        f'<rect x="{left}" y="{top}" width="{right - left}" height="{HEIGHT}" rx="6" '
+        f'fill="{colour}" fill-opacity="0.16" stroke="{colour}" stroke-width="1.3"/>'
     )
-    axes.add_patch(box)
-    top, words = bottom + HEIGHT - 0.14, PLACES[room.name][2]
-    mark = " ◆" if room.plugin else ""
-    style = {"va": "top", "color": "#222222"}
-    axes.text(left + 0.14, top, room.name + mark, fontsize=10.5, weight="bold", **style)
+    mark = " ●" if room.plugin else ""
+    yield from _text(left + 10, top + 19, room.name + mark, INK, 10.5, 'font-weight="bold"')
     lines = f"{round(room.lines, -2):,}"
-    axes.text(right - 0.14, top - 0.01, lines, fontsize=9, ha="right", va="top", color="#555555")
-    axes.text(left + 0.14, top - 0.28, words, fontsize=9, linespacing=1.3, **style)
+    yield from _text(right - 10, top + 19, lines, PALE, 9, 'text-anchor="end"')
+    yield from _text(left + 10, top + 37, PLACES[room.name][2], INK, 9)
 
 
-def _arrow(axes: Axes, name: str, other: str, bottoms: dict[str, float], modules: int) -> None:
+def _arrow(name: str, other: str, tops: dict[str, float], modules: int) -> Iterator[str]:
     upper, lower = _ends(name), _ends(other)
-    overlap = max(upper[0], lower[0]), min(upper[1], lower[1])
-    x = sum(overlap) / 2
-    start, end = (x, bottoms[name]), (x, bottoms[other] + HEIGHT)
-    arrow = FancyArrowPatch(
-        start,
-        end,
-        arrowstyle="-|>",
-        mutation_scale=13,
-        shrinkA=1,
-        shrinkB=1,
-        color="#555555",
-        linewidth=1.2,
+    x = (max(upper[0], lower[0]) + min(upper[1], lower[1])) / 2
+    start = tops[name] + HEIGHT + 1
+    yield (
+        f'<line x1="{x}" y1="{start}" x2="{x}" y2="{tops[other] - 1}" stroke="{PALE}" '
+        'stroke-width="1.2" marker-end="url(#head)"/>'
     )
-    axes.add_patch(arrow)
-    middle = start[1] - 0.2
-    axes.text(x + 0.09, middle, str(modules), fontsize=8.5, va="center", color="#555555")
+    yield from _text(x + 6, start + 16, str(modules), PALE, 8.5)
 
 
-def _legend(axes: Axes) -> None:
-    words = (
-        "An arrow leads from a room to one that it imports; the number counts the modules that do. "
-        "Arrows that others imply are left out.\n"
-        "At the right of a room: lines of source.   ◆ registers itself by an entry point, as any "
-        "plugin; nobody needs to import it."
-    )
-    axes.text(GAP, 0.12, words, fontsize=8.5, va="bottom", color="#555555", linespacing=1.4)
+def _text(
+    x: float, y: float, text: str, colour: str, size: float, style: str = ""
+) -> Iterator[str]:
+    """Lines of text, the first with its foot at y."""
+    for number, line in enumerate(text.splitlines()):
+        yield (
+            f'<text x="{x}" y="{y + 1.4 * size * number}" font-size="{size}" fill="{colour}" '
+            f"{style}>{escape(line)}</text>"
+        )
 
 
 def print_list(floors: list[list[str]], rooms: dict[str, Room]) -> None:

@@ -433,7 +433,7 @@ def sampled(figure: str) -> Path:
     pathkernel("run", "hidden-markov", "--out", store)
     pathkernel("correct", store, "--widths", widths)
     pathkernel("sample", store, "--widths", widths, "--draws", "4000")
-    return beside(store, f"samples/order-parameter/seed-0_T-0.01_N-10/{figure}")
+    return beside(store, f"samples/{figure}")
 
 
 def of_weights(figure: str) -> Path:

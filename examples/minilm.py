@@ -5,8 +5,8 @@ Needs beside pathkernel and PyTorch: ``pip install transformers`` and
 
     python examples/minilm.py
 
-prints tables, and writes what was measured into minilm.zarr and a figure into minilm.png. It takes
-three quarters of an hour of one core or more; interrupted, it goes on where it stopped.
+prints tables, and writes measurements into minilm.zarr and charts into minilm-figures. It takes
+three quarters of an hour of one core or more; interrupted, it resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from pathkernel_capture import (
     magnitude_scores,
     theory_rises,
 )
-from pathkernel_capture.comparison_views import comparison_figure, every_table
+from pathkernel_capture.head_views import head_views
 from pathkernel_datasets.labelling import storable
+from pathkernel_views.chart import Chart, save
 from pathkernel_views.console import stdout_console
+from pathkernel_views.table import Table
 
 DRAWS, TRAIN, TEST, VALIDATION = 3, 300, 240, 120  # sentences; three draws of those to train on
 BATCH = 60  # sentences
@@ -46,7 +48,7 @@ WIDTHS, PRODUCT_WIDTHS = (100, 10, 1000), (100, 1000)  # differences are to the 
 SKIPS_WIDTH = 100
 REMOVAL_WIDTH = 1000  # at which the theory's own losses score heads
 SHAPLEY, GREEDY, BEST_OF = 6, 9, 50
-FIGURE = (
+DRAWN = (
     *("heads of states, N=1000", "heads of tokens, N=100", "product, N=100"),
     *("gradient", "magnitude", "Shapley", "greedy", "ablation"),
 )
@@ -181,7 +183,7 @@ def all_scores(encoder: Encoder, file: Path) -> dict[str, Scores]:
 
 
 def main() -> None:
-    """Compare, print tables and draw the figure."""
+    """Compare, print tables and draw charts."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0, help="seed of the sentences")
     parser.add_argument("--layers", type=int, default=6, help="the encoder's first: 2, 4 or 6")
@@ -203,10 +205,11 @@ def main() -> None:
             label=f"{given.layers} layers of MiniLM",
         )
     storable(result).to_zarr(f"{given.out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console = stdout_console()
-    for table in every_table(result):
-        console.print(table, crop=False)
-    comparison_figure(result, FIGURE).savefig(f"{given.out}.png", dpi=150)
+    console, views = stdout_console(), list(head_views(result, DRAWN))
+    for view in views:
+        if isinstance(view, Table):
+            console.print(view, crop=False)
+    save([view for view in views if isinstance(view, Chart)], f"{given.out}-figures", print)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,13 @@ from pathkernel_capture import (
     magnitude_scores,
     theory_rises,
 )
-from pathkernel_capture.comparison_views import comparison_figure, every_table
+from pathkernel_capture.head_views import head_views
 from pathkernel_datasets.labelling import storable
 from pathkernel_one_shot.idx import FASHION_MNIST, IdxSet, read_idx
 from pathkernel_one_shot.image_sources import RemoteFile, locate
+from pathkernel_views.chart import Chart, save
 from pathkernel_views.console import stdout_console
+from pathkernel_views.table import Table
 
 LAYERS, HEADS, WIDTH, PATCH = 4, 6, 72, 7  # 16 patches of 7 × 7 pixels, and a class token
 CLASSES = 10
@@ -211,10 +213,11 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
         label="vision transformer",
     )
     storable(result).to_zarr(f"{out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console = stdout_console()
-    for table in every_table(result):
-        console.print(table, crop=False)
-    comparison_figure(result, FIGURE).savefig(f"{out}.png", dpi=150)
+    console, views = stdout_console(), list(head_views(result, FIGURE))
+    for view in views:
+        if isinstance(view, Table):
+            console.print(view, crop=False)
+    save([view for view in views if isinstance(view, Chart)], f"{out}-figures", print)
 
 
 def main() -> None:

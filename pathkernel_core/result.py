@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -37,10 +37,10 @@ class Result(abc.ABC):
     """Base class of results: a frozen dataclass whose fields are its options.
 
     Subclasses set the class attributes, declare their options with
-    :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`tables` and
-    :meth:`figures` as far as there is something to see. The command line makes a command of each,
-    and ``show`` and ``plot`` show those that a store holds, with the options at their defaults but
-    for ``view_options`` that the user gives.
+    :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`views` as far
+    as there is something to see. The command line makes a command of each, and ``show``, ``plot``
+    and ``report`` show those that a store holds, with the options at their defaults but for
+    ``view_options`` that the user gives.
     ``pathkernel_datasets.testing.ResultContract`` checks them.
 
     Attributes
@@ -85,18 +85,18 @@ class Result(abc.ABC):
             interruption costs the last one only.
         """
 
-    def tables(self, study: StoredStudy) -> Iterable[Any]:
-        """Tables (rich renderables) and lines of text about what the store holds of the result."""
-        return ()
+    def views(self, study: StoredStudy) -> Iterable[Any]:
+        """Tables, charts and sentences about the result, in the order in which they are read.
 
-    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Any]]:
-        """Functions that draw the result's figures (matplotlib), by the figures' names."""
-        return {}
+        Parameters
+        ----------
+        study : StoredStudy
+            Of one value of every option.
 
-    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Any]]:
-        """Functions that give ``pathkernel_views.chart.Chart`` for ``pathkernel report``, by name.
-
-        A chart takes the place of the figures whose names end in its own; it may itself be a
-        figure, which then stands for several.
+        Returns
+        -------
+        iterable of pathkernel_views.table.Table, pathkernel_views.chart.Chart or str
+            ``show`` prints the tables and sentences, ``plot`` saves the charts, and ``report`` puts
+            all into one page.
         """
-        return {}
+        return ()

@@ -170,7 +170,7 @@ def faults(published: Published, within: str | None = None) -> Iterator[tuple[st
         yield "study", METADATA, "it cannot be read"
     own_arrays = attributes[""].get("variable_names", "[]")
     for name in sorted({*index, *files} - {"."}):
-        owner, parent = _owner(path, name), name.rpartition("/")[0]
+        owner, parent = _owner(path, name, index), name.rpartition("/")[0]
         separate, consolidated = metadata_of(path / name), index.get(name, {})
         lines = []
         if not separate or (index and not consolidated):
@@ -188,7 +188,7 @@ def faults(published: Published, within: str | None = None) -> Iterator[tuple[st
         damaged |= {parent, owner} if lines else set()
         yield from ((owner, name, line) for line in lines)
     for name, entries in attributes.items():
-        owner, expected = _owner(path, name), entries.get("checksum", "" if name else "lost")
+        owner, expected = _owner(path, name, index), entries.get("checksum", "" if name else "lost")
         is_checked = expected and _is_read(owner, name, within) and name not in damaged
         if is_checked and group_checksum(entries, checksums[name]) != expected:
             damaged.add(owner)
@@ -230,9 +230,10 @@ def is_inside(name: str, group: str) -> bool:
     return f"{name}/".startswith(f"{group}/")
 
 
-def _owner(path: Path, name: str) -> str:
+def _owner(path: Path, name: str, index: Mapping[str, Any]) -> str:
     group = name.partition("/")[0]
-    return group if any((path / group).glob(f"*/{METADATA}")) and group else "study"
+    listed = index.get(group, {}).get("node_type") == "group"
+    return group if group and (listed or any((path / group).glob(f"*/{METADATA}"))) else "study"
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.template import data_variables, fill, on_grid, seal
 
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
+_ONLY_GROUPS = {"attributes": {}, "zarr_format": 3, "node_type": "group"}  # metadata of such
 _LARGEST_CHUNK = 2**23  # bytes
 _SEED_CHUNKS = 16  # at most, along the seeds of a small study: what damage costs at worst
 _LARGEST_REGION = 2**27  # bytes that are assembled in memory at once
@@ -102,7 +103,8 @@ def _add_others(path: Path, folder: Path, replaced: set[str]) -> None:
     """Copy all of an older store but for some arrays or groups, and consolidate.
 
     Metadata that are copied stay as they are in their own files and in those of the store, damage
-    included; a group whose metadata are lost in both is left out.
+    included, but for groups of groups, whose metadata are always the same; a group whose metadata
+    are lost in both is left out.
     """
 
     def ignored(inside: str, names: list[str]) -> set[str]:
@@ -115,6 +117,12 @@ def _add_others(path: Path, folder: Path, replaced: set[str]) -> None:
         for name, entry in metadata_of(path).get(INDEX, {}).get("metadata", {}).items()
         if (folder / name).is_dir() and not any(is_inside(name, group) for group in replaced)
     }
+    for name, entry in list(others.items()):
+        indexed = {key: entry.get(key) for key in _ONLY_GROUPS}
+        separate = metadata_of(folder / name)
+        if indexed != separate and _ONLY_GROUPS in (indexed, separate):
+            (folder / name / METADATA).write_text(json.dumps(_ONLY_GROUPS, indent=2))
+            del others[name]
     for file in [*folder.rglob(f"*/{METADATA}"), *(folder / name / METADATA for name in others)]:
         if file.parent.exists() and not metadata_of(file.parent):  # consolidation would fail
             entry = others.get(file.parent.relative_to(folder).as_posix())

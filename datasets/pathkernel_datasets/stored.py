@@ -378,6 +378,8 @@ def _damage(path: Path, group: str) -> list[str]:
             )
     lines = [(name, fault) for _, name, fault in damage if is_inside(name, group)]
     if lines:
+        with locked(path, wait=True):
+            publish_groups(path, ())  # which mends groups of groups
         warnings.warn(
             f"{path} was damaged ({', '.join(lines[0])}); what is damaged of the result is "
             "computed again",

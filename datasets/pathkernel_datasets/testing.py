@@ -12,7 +12,7 @@ Subclass one in a test module and name what is to be checked, and pytest runs ev
 from __future__ import annotations
 
 import dataclasses
-import io
+import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 import xarray as xr
+from rich.console import Console
 
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.attention import AttentionProduct
@@ -165,26 +166,23 @@ class ResultContract(_OnStudy):
             assert before.identical(open_store(store).load()), "it changed the study"
 
     def test_can_be_seen(self) -> None:
-        """Its tables fit a terminal of 80 columns, and its figures can be drawn."""
-        from rich.console import Console
-        from rich.measure import Measurement
-
+        """Its tables fit a terminal of 80 columns, and its charts can be drawn."""
         result = self.result()
         with self._computed() as store:
             study = compute_result(result, store, plugins=self.plugins())
-            for table in result.tables(study):
-                text = io.StringIO()
-                console = Console(file=text, width=80)
-                console.print(table)
-                assert text.getvalue().strip(), "a table is empty"
-                least = Measurement.get(console, console.options.update(width=1000), table).minimum
-                assert least <= 80, f"a table needs {least} columns, and a terminal has 80"
-            for name, draw in result.figures(study).items():
-                assert hasattr(draw(), "savefig"), f"{name}: a figure is matplotlib's Figure"
-            for name, draw in result.charts(study).items():
-                chart = draw()
-                known_type = hasattr(chart, "switches") or hasattr(chart, "savefig")
-                assert known_type, f"{name}: a chart is pathkernel_views.chart.Chart"
+            for view in result.views(study):
+                if isinstance(view, str):
+                    assert view.strip(), "a sentence is empty"
+                elif hasattr(view, "frame"):
+                    with (console := Console(width=80)).capture() as printed:
+                        console.print(view, crop=False)
+                    widest = max(map(len, printed.get().splitlines()))
+                    assert widest <= 80, f"{view.name} needs {widest} columns, a terminal has 80"
+                    assert json.dumps(view.as_json(result.name)), f"{view.name} has no JSON"
+                else:
+                    assert hasattr(view, "altair"), f"{view} is no Table, Chart or text"
+                    assert view.caption.strip(), f"{view.name}: a chart needs a caption"
+                    view.altair().to_dict()
 
 
 def _check_words(name: str, summary: str) -> None:

@@ -18,6 +18,7 @@ _STUDIES = {
     "load_plugins": "pathkernel_core.hooks",
     "open_store": "pathkernel_datasets.store",
     "run_study": "pathkernel_datasets.sweep",
+    "study_views": "pathkernel_views.study_views",
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pathkernel.kept import keep
+from pathkernel.kept import kept
 from pathkernel.options import store_argument
 from pathkernel.output import say
 from pathkernel.tables_command import TablesCommand
@@ -43,18 +43,21 @@ def check(store: Path) -> None:
 
 
 def _keep(found: Checked) -> None:
-    """What was found as tables, for scripts."""
-    from pathkernel_views.value_table import Column, value_table
+    """The damage, and the counts, as tables for scripts."""
+    to = kept()
+    if to is None:
+        return
+    import pandas as pd
 
-    counts = ("points", "computed", "arrays")
+    from pathkernel_views.table import Table, labelled_frame
+
     damaged = [
         *(("study", fault) for fault in found.study),
         *(("results", fault) for fault in found.results),
     ]
-    columns = [
-        Column(heading, [entry[place] for entry in damaged])
-        for place, heading in enumerate(("part", "damage"))
-    ]
-    keep("check", value_table("Damaged", columns))
-    columns = [Column(name, [getattr(found, name)], units="1") for name in counts]
-    keep("check", value_table("Checked", columns))
+    frame = pd.DataFrame(damaged, columns=["part", "damage"])
+    to.tables.append(("check", Table("damaged", "Damaged", frame, {})))
+    counts = ("points", "computed", "arrays")
+    frame = pd.DataFrame({name: [getattr(found, name)] for name in counts})
+    frame = labelled_frame(frame, {}, dict.fromkeys(counts, "1"))
+    to.tables.append(("check", Table("checked", "Checked", frame, {})))

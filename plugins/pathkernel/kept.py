@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from pathkernel_views.table_data import TableData
+    from pathkernel_views.table import Table
 
 _KEY = "pathkernel.kept"  # in what click's contexts of one run share
 
@@ -21,13 +21,13 @@ class Kept:
     ----------
     silent : bool
         Whether they are kept only, and not printed as well.
-    tables : list of (str, TableData)
+    tables : list of (str, Table)
         Each with the part of the store that it is of, or the command.
     lines : list of str
     """
 
     silent: bool
-    tables: list[tuple[str, TableData]] = field(default_factory=list)
+    tables: list[tuple[str, Table]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
 
@@ -41,18 +41,3 @@ def kept() -> Kept | None:
     """Where the command that runs keeps what it prints; None if it only prints."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_KEY)
-
-
-def keep(part: str, view: Any) -> None:
-    """Keep a table, if that was asked for; of anything else that rich shows, its text."""
-    to = kept()
-    if to is None:
-        return
-    from rich.table import Table
-
-    from pathkernel_views.table_data import TableData, plain_text
-
-    if isinstance(view, Table):
-        to.tables.append((part, TableData.of(view)))
-    else:
-        to.lines.append(plain_text(view))

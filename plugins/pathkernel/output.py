@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pathkernel.kept import keep, kept
+from pathkernel.kept import kept
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
+
+if TYPE_CHECKING:
+    from pathkernel_views.chart import Chart
 
 INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
 
@@ -23,27 +26,36 @@ class OutputError(PathkernelError, OSError):
     """What is printed cannot be written."""
 
 
-def print_views(views: Iterable[Any], part: str = "") -> None:
-    """Print tables and lines of text about a part of a store to stdout, or keep them."""
-    from pathkernel_views.console import stdout_console
+def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -> None:
+    """Print tables and sentences about a part of a store to stdout, or keep them for scripts.
 
-    console, to = stdout_console(), kept()
+    Without ``details`` tables of details are kept only, and a line names them.
+    """
+    from pathkernel_views.console import stdout_console
+    from pathkernel_views.table import Table
+
+    console, record, more = stdout_console(), kept(), []
     for view in views:
         if isinstance(view, str):
             say(view)
-            continue
-        keep(part, view)
-        if to is None or not to.silent:
-            with writing_stdout():
-                console.print(view, crop=False)
+        elif isinstance(view, Table):
+            if record is not None:
+                record.tables.append((part, view))
+            if view.detail and not details:
+                more.append(view.title)
+            elif record is None or not record.silent:
+                with writing_stdout():
+                    console.print(view.as_rich(console.width), crop=False)
+    if more:
+        say(f"More tables with --all: {'; '.join(dict.fromkeys(more))}")
 
 
 def say(line: str, *, err: bool = False) -> None:
     """Print text to stdout or stderr, in which nothing can command the terminal, or keep it."""
-    to = kept()
-    if to is not None and not err:
-        to.lines.append(line)
-        if to.silent:
+    record = kept()
+    if record is not None and not err:
+        record.lines.append(line)
+        if record.silent:
             return
     with contextlib.suppress(OSError) if err else writing_stdout():
         click.echo(printable(line, keep="\n"), err=err)
@@ -73,10 +85,12 @@ def figure_folder(store: Path) -> Path:
     return store.with_name(f"{store.stem}-figures")
 
 
-def write_figures(
-    figures: Mapping[str, Callable[[], Any]], folder: Path, *, asked_for: bool = False
+def write_charts(
+    charts: Iterable[Chart], folder: Path, *, asked_for: bool = False, **settings: Any
 ) -> None:
-    """Write figures into a folder; say where, and which were left out and why.
+    """Save charts in a folder; say where, and which were left out and why.
+
+    ``settings`` are those of :func:`pathkernel_views.chart.save`.
 
     Raises
     ------
@@ -84,12 +98,13 @@ def write_figures(
         If none can be drawn and they are what was asked for; else what was computed is kept, and a
         warning says why they are missing.
     """
-    from pathkernel_views import figure_files
+    from pathkernel_views.chart import NothingToPlot, save
 
     try:
-        figure_files.write_figures(figures, folder, lambda line: say(line, err=True))
+        if not save(charts, folder, lambda line: say(line, err=True), **settings) and asked_for:
+            raise NothingToPlot("nothing is drawn: there is no chart of these parts of the store")
     except Exception as error:
-        if asked_for and not isinstance(error, OSError):
+        if asked_for:
             raise
         say(f"Warning: no figures are written ({error}).", err=True)
     else:

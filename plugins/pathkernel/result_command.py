@@ -14,7 +14,7 @@ from pathkernel.output import (
     leave_interrupted,
     print_views,
     say,
-    write_figures,
+    write_charts,
 )
 from pathkernel.show_commands import views_of_values
 from pathkernel.tables_command import OPTIONS, TablesCommand
@@ -79,13 +79,13 @@ def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> Non
         leave_interrupted(
             f"What is computed for {store} is kept; run the same command again to resume."
         )
-    print_views(views_of_values(wanted, study, "tables"), wanted.name)
+    from pathkernel_views.chart import Chart
+
+    views = list(views_of_values(wanted, study))
+    print_views(views, wanted.name, details=False)
     if not report.called:
         say("Nothing was left to compute: the result was complete.")
-    if figures:
-        drawn: dict[str, Any] = {}
-        for figures_of_value in views_of_values(wanted, study, "figures"):
-            drawn |= figures_of_value
-        if drawn:
-            write_figures(drawn, figure_folder(store) / wanted.name if folder is None else folder)
+    charts = [view for view in views if isinstance(view, Chart) and not view.detail]
+    if figures and charts:
+        write_charts(charts, figure_folder(store) / wanted.name if folder is None else folder)
     say(f"Results: {store.resolve()}, group {wanted.name}")

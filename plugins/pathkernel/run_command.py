@@ -18,7 +18,7 @@ from pathkernel.output import (
     leave_interrupted,
     print_views,
     say,
-    write_figures,
+    write_charts,
 )
 from pathkernel.study_file import SUFFIX, defaults_of, read_toml, task_named
 from pathkernel.tables_command import OPTIONS, TablesCommand
@@ -237,9 +237,10 @@ def _run_task(
 
 
 def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> None:
-    from pathkernel_views.tables import rich_table
+    from pathkernel_views.study_tables import study_summary
+    from pathkernel_views.study_views import still_charts
 
-    print_views([rich_table(dataset)], "study")
+    print_views(study_summary(dataset), "study")
     if not computed:
         say("Nothing was left to compute: the store was complete.")
     failed = int((dataset["status"] > 1).sum())
@@ -250,7 +251,5 @@ def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> No
             err=True,
         )
     if figures:
-        from pathkernel_views.figures import study_figures  # Matplotlib takes a second to import
-
-        write_figures(study_figures(dataset), figure_folder(out))
+        write_charts(still_charts(dataset), figure_folder(out))
     say(f"Results: {out.resolve()}")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pathkernel.kept import kept
 from pathkernel.options import store_argument, temperature_option
-from pathkernel.output import figure_folder, print_views, say, write_figures
+from pathkernel.output import figure_folder, print_views, say, write_charts
 from pathkernel.study_file import study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.errors import MissingExtraError, PathkernelError
@@ -20,26 +22,38 @@ from pathkernel_core.result import Result
 
 if TYPE_CHECKING:
     from pathkernel_datasets.stored import StoredStudy
-    from pathkernel_report.report import Part as ReportedPart
 
 STUDY = "study"
 """What ``--only`` calls the study itself."""
 
-_ONLY = click.option(
-    "--only",
-    metavar="NAME,NAME,…",
-    help="Which parts of the store, such as study,samples; by default all.",
-)
+
+def _selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the store, and options that say which of it is shown."""
+    options = (
+        store_argument,
+        temperature_option,
+        click.option(
+            "--seed", type=int, help="Seed of what is of a single one; by default the first."
+        ),
+        click.option(
+            "--only",
+            metavar="NAME,NAME,…",
+            help="Which parts of the store, such as study,samples; by default all.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command(cls=TablesCommand)
-@store_argument
-@temperature_option
-@click.option("--seed", type=int, help="Seed of the results; by default as each is shown.")
+@_selecting
 @click.option(
     "--gains", is_flag=True, help="What finite width gains over the infinite-width (GP) limit."
 )
-@_ONLY
+@click.option(
+    "--all", "details", is_flag=True, help="Print tables of details, too, such as S/N and gains."
+)
 @click.option(
     "--toml", is_flag=True, help="The study as a TOML file, for pathkernel run FILE.toml."
 )
@@ -47,16 +61,16 @@ def show(
     store: Path,
     temperature: float | str | None,
     seed: int | None,
-    gains: bool,
     only: str | None,
+    gains: bool,
+    details: bool,
     toml: bool,
 ) -> None:
     """Print the tables of a result store: of the study, and of every result beside it."""
     if toml:
         say(study_toml(_parts(store, only)[0]))
         return
-    from pathkernel_datasets.swept import by_value, swept_option
-    from pathkernel_views.tables import gain_table, rich_table
+    from pathkernel_views.study_tables import gains_table, study_summary
 
     if gains and (only is not None or seed is not None):
         raise click.UsageError(
@@ -64,136 +78,123 @@ def show(
         )
     study, parts = _parts(store, only, seed)
     if gains:
-        option = swept_option(study.dataset)
-        for value, dataset in by_value(study.dataset).items():
-            of = {} if option is None else {option: value}
-            print_views([gain_table(dataset, temperature, of)], STUDY)
+        print_views([gains_table(study.dataset, temperature)], STUDY)
         return
     for part in parts:
-        if part == STUDY:
-            print_views([rich_table(study.dataset, temperature)], STUDY)
-        else:
-            print_views(_views_of(study, part, "tables", temperature, seed), part)
+        views = _views_of(study, part, temperature, seed)
+        if part == STUDY and not details and kept() is None:  # details take a while to compute
+            views = study_summary(study.dataset, temperature)
+        print_views(views, part, details=details)
 
 
 @click.command()
-@store_argument
-@temperature_option
-@click.option("--seed", type=int, help="Seed of the heatmaps; by default the first.")
+@_selecting
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     help="Folder for the figures; by default beside the store.",
 )
-@_ONLY
+@click.option("--all", "details", is_flag=True, help="Draw charts of details, too.")
+@click.option(
+    "--format",
+    "formats",
+    default="png,svg",
+    show_default=True,
+    metavar="FORMAT,…",
+    help="png, svg, pdf, or several.",
+)
+@click.option(
+    "--dpi", type=click.FloatRange(30, 1200), default=200, show_default=True, help="Of PNG files."
+)
+@click.option(
+    "--width",
+    type=click.FloatRange(1, 40),
+    help="Width of every figure in inches, such as 3.4 for a paper's column; letters keep their "
+    "size.  [default: as the figure needs]",
+)
+@click.option("--title/--no-title", default=True, help="Whether figures have titles.")
 def plot(
     store: Path,
     temperature: float | str | None,
     seed: int | None,
-    out: Path | None,
     only: str | None,
+    out: Path | None,
+    details: bool,
+    formats: str,
+    dpi: float,
+    width: float | None,
+    title: bool,
 ) -> None:
-    """Draw the figures of a result store, of the study and its results, as PNG and SVG."""
-    from pathkernel_views.figures import study_figures
+    """Draw the figures of a result store, of the study and its results."""
+    from pathkernel_views.chart import FORMATS, Chart
+    from pathkernel_views.study_views import still_charts
 
+    kinds = list(dict.fromkeys(kind.strip().lower() for kind in formats.split(",")))
+    if unknown := [kind for kind in kinds if kind not in FORMATS]:
+        raise click.UsageError(f"--format takes {', '.join(FORMATS)}, not {', '.join(unknown)}")
     study, parts = _parts(store, only, seed)
-    figures: dict[str, Callable[[], Any]] = {}
+    charts = still_charts(study.dataset, temperature, seed) if STUDY in parts else []
     for part in parts:
-        if part == STUDY:
-            figures |= study_figures(study.dataset, temperature, seed)
-        else:
-            for found in _views_of(study, part, "figures", temperature, seed):
-                if isinstance(found, str):
-                    say(found, err=True)
-                else:
-                    figures |= {f"{part}/{name}": draw for name, draw in found.items()}
-    write_figures(figures, figure_folder(store) if out is None else out, asked_for=True)
+        for view in _views_of(study, part, temperature, seed) if part != STUDY else ():
+            if isinstance(view, Chart) and (details or not view.detail):
+                charts.append(dataclasses.replace(view, name=f"{part}/{view.name}"))
+            elif isinstance(view, str) and view.startswith(f"{part}: skipped"):
+                say(view, err=True)
+    folder = figure_folder(store) if out is None else out
+    settings = {"formats": kinds, "dpi": dpi, "width": width, "title": title}
+    write_charts(charts, folder, asked_for=True, **settings)
 
 
 @click.command()
-@store_argument
-@temperature_option
-@click.option("--seed", type=int, help="Seed of the results; by default as each is shown.")
+@_selecting
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="File to write; by default beside the store.",
+    "--out", type=click.Path(path_type=Path), help="File to write; by default beside the store."
 )
-@_ONLY
 def report(
     store: Path,
     temperature: float | str | None,
     seed: int | None,
-    out: Path | None,
     only: str | None,
+    out: Path | None,
 ) -> None:
     """Write a result store as one HTML page, to look at in a browser and to send.
 
     Charts tell their values when pointed at, and have switches for width, temperature and seed;
     tables can be taken along as CSV. The page needs nothing else: no network, no other file.
     """
-    from pathkernel_report.report import write_report
+    from pathkernel_views.report import write_report
 
     study, parts = _parts(store, only, seed)
-    found = [_reported(study, part, temperature, seed) for part in parts]
+    sections = {part: _views_of(study, part, temperature, seed) for part in parts}
     out = store.with_name(f"{store.stem}.html") if out is None else out
-    write_report(study.dataset, store, found, out)
+    command = shlex.join(["pathkernel", *sys.argv[1:]])
+    write_report(study.dataset, store, sections, out, command=command)
     say(f"Report: {out.resolve()}")
-
-
-def _reported(
-    study: StoredStudy, part: str, temperature: float | str | None, seed: int | None
-) -> ReportedPart:
-    """What the report shows of a part of a store."""
-    from pathkernel_datasets.swept import by_value, swept_option
-    from pathkernel_report.report import Part
-    from pathkernel_views.figures import study_figures
-    from pathkernel_views.study_charts import study_charts
-    from pathkernel_views.tables import gain_table, rich_table
-
-    if part == STUDY:
-        dataset = study.dataset
-        tables = [rich_table(dataset, temperature)]
-        option = swept_option(dataset)
-        with suppress(ValueError):  # no seed is complete yet
-            for value, each in by_value(dataset).items():
-                of = {} if option is None else {option: value}
-                tables.append(gain_table(each, temperature, of))
-        charts = study_charts(dataset, temperature)
-        return Part("Study", tables, charts, study_figures(dataset, temperature, seed))
-    tables = list(_views_of(study, part, "tables", temperature, seed))
-    views: dict[str, dict[str, Callable[[], Any]]] = {"charts": {}, "figures": {}}
-    for kind, held in views.items():
-        for found in _views_of(study, part, kind, temperature, seed):
-            if not isinstance(found, str):
-                held.update(found)
-            elif found not in tables:
-                tables.append(found)
-    return Part(part.replace("-", " ").capitalize(), tables, **views)
 
 
 @click.command(cls=TablesCommand)
 @click.pass_obj
-def plugins(found: Plugins) -> None:
+def plugins(loaded: Plugins) -> None:
     """List what is registered, by which distribution, and what failed to load."""
-    from rich.table import Table
-    from rich.text import Text
+    import pandas as pd
+
+    from pathkernel_views.table import Table
 
     summaries = {
         f"{kind} {thing.name}": getattr(thing, "summary", None) or thing.get_short_help_str(60)
-        for kind, table in found.tables()
+        for kind, table in loaded.tables()
         for thing in table.values()
     }
-    table = Table(title="Plugins")
-    for column in ("distribution", "plugin", "provides", "summary"):
-        table.add_column(column, overflow="fold")
-    for entry in found.loaded:
+    rows = []
+    for entry in loaded.loaded:
         for provided in entry.provides:
-            table.add_row(entry.distribution, entry.name, provided, summaries[provided])
+            rows.append((entry.distribution, entry.name, provided, summaries[provided]))
         if entry.error:
-            failed = Text("failed", style="red")
-            table.add_row(entry.distribution, entry.name, failed, Text(entry.error))
-    print_views([table], "plugins")
+            rows.append((entry.distribution, entry.name, "failed", entry.error))
+    columns = ["distribution", "plugin", "provides", "summary"]
+    cells = {name: f"{{{name}}}" for name in columns}
+    frame = pd.DataFrame(rows, columns=columns)
+    print_views([Table("plugins", "Plugins", frame, cells)], "plugins")
 
 
 def _parts(
@@ -206,26 +207,29 @@ def _parts(
     study = StoredStudy(store, click.get_current_context().find_object(Plugins))
     if seed is not None:
         index_of(study.dataset, "seed", seed)
-    held = [STUDY, *study.results]
-    if only is None:
-        return study, held
-    asked = [name.strip() for name in only.split(",")]
-    for name in asked:
-        if name not in held:
-            raise UnknownNameError(unknown_name(f"part of {store}", name, held))
-    return study, asked
+    stored = [STUDY, *study.results]
+    parts = stored if only is None else [name.strip() for name in only.split(",")]
+    for name in parts:
+        if name not in stored:
+            raise UnknownNameError(unknown_name(f"part of {store}", name, stored))
+    return study, parts
 
 
 def _views_of(
-    study: StoredStudy, name: str, views: str, temperature: float | str | None, seed: int | None
+    study: StoredStudy, name: str, temperature: float | str | None, seed: int | None
 ) -> Iterator[Any]:
-    """Tables, or figures, of a result, or a line that says why there are none."""
+    """Views of a part of a store, or a line that says why there are none."""
+    if name == STUDY:
+        from pathkernel_views.study_views import study_views
+
+        yield from study_views(study.dataset, temperature, seed)
+        return
     result = study.plugins.results.get(name)
     if result is None:
         yield f"{name}: skipped, no plugin that is installed knows this result"
         return
     try:
-        yield from views_of_values(_configured(result, temperature, seed), study, views)
+        yield from views_of_values(_configured(result, temperature, seed), study)
     except MissingExtraError as error:
         yield f"{name}: skipped, {error}"
     except (PathkernelError, OSError):
@@ -234,25 +238,29 @@ def _views_of(
         yield f"{name}: skipped, {type(error).__name__}: {error}"
 
 
-def views_of_values(result: Result, study: StoredStudy, views: str) -> Iterator[Any]:
-    """Tables of a result for every value of an option that is swept; or its figures by name."""
+def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
+    """Views of a result for every value of an option that is swept."""
+    from pathkernel_views.chart import Chart
+
     for single in study.singles:
         if result.name not in single.results:
             continue
-        found = getattr(result, views)(single)
-        if views != "tables":
-            yield {f"{single.prefix}{name}": draw for name, draw in found.items()}
-            continue
-        if single.prefix:
-            yield single.prefix.rstrip("/").replace("-", " ", 1).replace("_", " ")
-        yield from found
+        value = single.prefix.rstrip("/").replace("-", " ", 1).replace("_", " ")
+        if value:
+            yield value
+        for view in result.views(single):
+            if value and isinstance(view, Chart):
+                name, title = f"{single.prefix}{view.name}", f"{view.title}, {value}"
+                view = dataclasses.replace(view, name=name, title=title)
+            yield view
 
 
 def _configured(result: type[Result], temperature: float | str | None, seed: int | None) -> Result:
     """A result with its options at their defaults, but for what the user chose."""
-    chosen: dict[str, Any] = {} if seed is None else {"seed": seed}
-    options: dict[str, Any] = {entry.name: entry.metadata for entry in dataclasses.fields(result)}
-    words = options.get("temperature", {}).get("choices")
-    if temperature is not None and (words or isinstance(temperature, float)):
-        chosen["temperature"] = temperature
-    return result(**{key: value for key, value in chosen.items() if key in result.view_options})
+    options = {entry.name: entry for entry in dataclasses.fields(result)}
+    takes_words = "temperature" in options and options["temperature"].metadata.get("choices")
+    if isinstance(temperature, str) and not takes_words:
+        temperature = None
+    chosen = {"seed": seed, "temperature": temperature}
+    names = [name for name in result.view_options if chosen.get(name) is not None]
+    return result(**{name: chosen[name] for name in names})

@@ -42,24 +42,25 @@ class TablesCommand(click.Command):
         silent, folder = (ctx.params.pop(name) for name in OPTIONS)
         if not silent and folder is None:
             return super().invoke(ctx)
-        to = begin(silent)
+        printed = begin(silent)
         try:
-            found = super().invoke(ctx)
+            result = super().invoke(ctx)
         except SystemExit:
-            _give(to, ctx.command_path, folder)
+            _give(printed, ctx.command_path, folder)
             raise
-        _give(to, ctx.command_path, folder)
-        return found
+        _give(printed, ctx.command_path, folder)
+        return result
 
 
-def _give(to: Kept, command: str, folder: Path | None) -> None:
+def _give(printed: Kept, command: str, folder: Path | None) -> None:
     if folder is not None:
-        from pathkernel_views.table_data import write_csv
+        from pathkernel_views.table import write_csv
 
-        write_csv(to.tables, folder)
+        write_csv(printed.tables, folder)
         say(f"Tables: {folder.resolve()}")
-    if to.silent:
-        tables = [table.as_json(part) for part, table in to.tables]
-        document = {"version": VERSION, "command": command, "tables": tables, "lines": to.lines}
+    if printed.silent:
+        tables = [table.as_json(part) for part, table in printed.tables]
+        lines = printed.lines
+        document = {"version": VERSION, "command": command, "tables": tables, "lines": lines}
         with writing_stdout():
             click.echo(json.dumps(document, allow_nan=False))

@@ -7,11 +7,11 @@ line starts without them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from pathkernel_core.result import Result
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.figure import Figure
 
     from pathkernel_datasets.point import Point
     from pathkernel_datasets.stored import StoredStudy
     from pathkernel_views.chart import Chart
+    from pathkernel_views.table import Table
 
 _LIBRARIES = ("jax", "jaxlib", "blackjax", "arviz_base", "arviz_stats")
 
@@ -141,37 +141,23 @@ class Samples(_AtPoints):
                 run.sample_point(study, point, self, report, map_parts)
         return ()
 
-    def tables(self, study: StoredStudy) -> Iterator[Any]:
-        """U and accuracies of every run beside the theory's, its evidence, and warnings."""
-        tables = needs_sampling("pathkernel_sampling.sample_tables")
-        for group in self._groups(study):
-            yield from tables.run_tables(study, group)
-
-    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
-        """Figures of every run, in a folder of its own."""
-        figures = needs_sampling("pathkernel_sampling.figures")
-        return {
-            f"{group.removeprefix(self.name + '/')}/{name}": draw
-            for group in self._groups(study)
-            for name, draw in figures.sample_figures(study, group, trace=self.trace).items()
-        }
-
-    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
-        """Scores, U and predictor of the runs beside the theory's."""
-        charts = needs_sampling("pathkernel_sampling.charts")
-        return dict(charts.sample_charts(study, self._groups(study)))
+    def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
+        """U and scores of every run against the theory's, its evidence, warnings, and charts."""
+        views = needs_sampling("pathkernel_sampling.sample_views")
+        yield from views.sample_views(study, self._groups(study), trace=self.trace)
 
     def _groups(self, study: StoredStudy) -> list[str]:
         """Groups of the runs to show: those of one sampler where points are asked for."""
         from pathkernel_datasets.draws import runs
 
-        points = [str(point) for point in self.shown(study)]
-        groups = []
-        for group in runs(study):
-            _, sampler, point = group.split("/")
-            if point in points and (not self.widths or sampler == self.sampler):
-                groups.append(group)
-        return groups
+        groups = runs(study)
+        samplers = dict.fromkeys([self.sampler, *(group.split("/")[1] for group in groups)])
+        return [
+            group
+            for sampler in ([self.sampler] if self.widths else samplers)
+            for point in self.shown(study)
+            if (group := f"{self.name}/{sampler}/{point}") in groups
+        ]
 
 
 @dataclass(frozen=True)
@@ -215,13 +201,8 @@ class NextOrder(_AtPoints):
                 report(Progress(done, len(missing), point.words))
                 yield str(point), next(corrections)
 
-    def tables(self, study: StoredStudy) -> Iterator[Any]:
+    def views(self, study: StoredStudy) -> Iterator[Table]:
         """Log evidence, entries of U, and the predictor, at the saddle and to next order."""
-        tables = needs_sampling("pathkernel_sampling.sample_tables")
+        views = needs_sampling("pathkernel_sampling.correction_views")
         points = [point for point in self.shown(study) if study.holds(f"{self.name}/{point}")]
-        if points:
-            yield tables.correction_table(study, points)
-            yield tables.corrected_entries_table(study, points)
-            yield tables.corrected_predictor_table(study, points)
-        if "log_evidence_next" in study.dataset:
-            yield tables.evidence_table(study.dataset)
+        yield from views.correction_views(study, points)

@@ -198,7 +198,7 @@ def _curves(
 ) -> dict[str, np.ndarray]:
     """Accuracies as heads are removed, (order, removed, test_set, …) or (removed, test_set)."""
     curves = {"accuracy": [], "accuracy_error": [], "accuracy_drop_error": []}
-    differences, ends, deviations, best = [], [], [], []
+    differences, ends, deviations, quantiles, best = [], [], [], [], []
     for outputs in tests.values():
         right = [_classified(outputs, order) for order in orders]
         each = [_classified(outputs, _steps(order)) for order in drawn]
@@ -208,12 +208,15 @@ def _curves(
         curves["accuracy_drop_error"].append([_error(values[:, :1] - values) for values in right])
         differences.append(_paired(np.array(curves["accuracy"][-1])))
         ends.append(interval(_paired(_resampled_means(right, resamples, seed))))
-        deviations.append(np.std([values.mean(axis=0) for values in each], axis=0, ddof=1))
+        at_random = np.array([values.mean(axis=0) for values in each])
+        deviations.append(np.std(at_random, axis=0, ddof=1))
+        quantiles.append(interval(at_random.T))
         best.append(best_accuracies(AccuracyGame(outputs)))
     curves |= {"accuracy_difference": differences, "accuracy_difference_interval": ends}
     return {
         **{name: np.moveaxis(np.array(values), 0, 2) for name, values in curves.items()},
         "random_deviation": np.array(deviations).T,
+        "random_interval": np.moveaxis(np.array(quantiles), 0, 1),
         "best_accuracy": np.array(best).T,
     }
 

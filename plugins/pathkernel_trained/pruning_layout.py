@@ -17,7 +17,7 @@ _CORRELATION = ("order", "test_set", "coefficient")
 _INTERVAL = (*_CORRELATION, "resampled", "bound")
 _GRID = ("temperature", "width")
 
-_LOST = "the accuracy lost on test episodes"
+_LOST = "the accuracy lost on test examples"
 VARIABLES = (
     Variable(
         "score", ("order", *_HEAD), "score of the head; heads of low scores are removed first"
@@ -33,13 +33,13 @@ VARIABLES = (
     Variable(
         "accuracy",
         _CURVE,
-        "fraction of test episodes classified correctly; mean over the random orders",
+        "fraction of test examples classified correctly; mean over the random orders",
     ),
-    Variable("accuracy_error", _CURVE, "standard error of the accuracy over test episodes"),
+    Variable("accuracy_error", _CURVE, "standard error of the accuracy over test examples"),
     Variable(
         "accuracy_drop_error",
         _CURVE,
-        "standard error of the accuracy lost, over the same test episodes",
+        "standard error of the accuracy lost, over the same test examples",
     ),
     Variable(
         "accuracy_difference",
@@ -49,7 +49,7 @@ VARIABLES = (
     Variable(
         "accuracy_difference_interval",
         (*_CURVE, "reference", "bound"),
-        "central 95 % of the difference's bootstrap resamples, the same episodes for both",
+        "central 95 % of the difference's bootstrap resamples, the same examples for both",
     ),
     Variable(
         "random_deviation",
@@ -57,16 +57,21 @@ VARIABLES = (
         "standard deviation of the accuracy over random orders",
     ),
     Variable(
+        "random_interval",
+        (*_SET_OF_HEADS, "bound"),
+        "central 95 % of the accuracies over random orders",
+    ),
+    Variable(
         "best_accuracy",
         _SET_OF_HEADS,
-        "largest accuracy of any network with so many heads removed, chosen on the same episodes; "
+        "largest accuracy of any network with so many heads removed, chosen on the same examples; "
         "NaN where there are too many",
     ),
     Variable("parameters", ("removed",), "trained numbers of the network that is left"),
     Variable(
         "flops",
         ("removed",),
-        "floating-point operations of the network that is left, per episode, layer by layer",
+        "floating-point operations of the network that is left, per example, layer by layer",
     ),
     Variable(
         "ablation_drop",
@@ -148,7 +153,7 @@ COORDINATES = {
     "order": "order in which heads are removed, by its score",
     "removed": "number of heads removed",
     "reference": "what accuracies are compared with",
-    "test_set": "set of test episodes",
+    "test_set": "set of test examples",
     "layer": "attention layer, from the input",
     "head": "head within its layer",
     "coefficient": "Spearman's ρ or Kendall's τ_b",

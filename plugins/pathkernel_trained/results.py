@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
-from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.measures import WORDS
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.figure import Figure
 
     from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_trained.comparison_views import ShownPoints
     from pathkernel_views.chart import Chart
+    from pathkernel_views.table import Table
 
 ORDERS = (
     *("theory", "sampled", "silenced", "restricted", "re-equilibrated"),
@@ -50,7 +50,7 @@ class Comparison(Result):
     )
     widths: tuple[float, ...] | None = option(
         None,
-        "Widths N to show, among the study's; at most three in figures.  [default: all]",
+        "Widths N to show, among the study's; at most three in charts.  [default: all]",
         type=tuple,
         flags=("--width", "--widths"),
     )
@@ -66,45 +66,25 @@ class Comparison(Result):
         """Agreement at every point of the study."""
         from pathkernel_trained.comparison_store import compared
 
-        self._shown(study.dataset)  # a slip should show before the work
+        self._points(study.dataset)  # a slip should show before the work
         report(Progress(0, None, "comparing"))
         return compared(study, self.checkpoint)
 
-    def tables(self, study: StoredStudy) -> list[Any]:
-        """Agreement at every width that is shown, of the theory and of the samples."""
-        from pathkernel_trained.comparison_tables import comparison_tables
-
-        found, compared = self._found(study)
-        tables = comparison_tables(found, self._shown(compared))
-        if compared.sizes != study.dataset.sizes:
-            tables.append(f"The study has grown since: {study.path} has points to compare anew.")
-        return tables
-
-    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
-        """U of theory, trained network and samples; entries; scores of heads."""
-        from pathkernel_trained.comparison_figures import comparison_figures
-
-        found, compared = self._found(study)
-        return comparison_figures(compared, found, self._shown(compared))
-
-    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
-        """The same for the report."""
-        from pathkernel_trained.charts import comparison_charts
-
-        found, compared = self._found(study)
-        return comparison_charts(compared, found, self._shown(compared))
-
-    def _found(self, study: StoredStudy) -> tuple[xr.Dataset, xr.Dataset]:
-        """The comparison, and the study at the points that it has."""
+    def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
+        """Agreement at every width that is shown, U, its entries, and scores of heads."""
         from pathkernel_datasets.schema import POINT
+        from pathkernel_trained.comparison_views import comparison_views
 
-        found = study.result(self.name).to_dataset()
-        return found, study.dataset.sel({dim: found[dim].values for dim in POINT})
+        comparison = study.result(self.name).to_dataset()
+        compared = study.dataset.sel({dim: comparison[dim].values for dim in POINT})
+        yield from comparison_views(compared, comparison, self._points(compared))
+        if compared.sizes != study.dataset.sizes:
+            yield f"The study has grown since: {study.path} has points to compare."
 
-    def _shown(self, study: xr.Dataset) -> Any:
-        from pathkernel_trained.comparison_tables import Shown
+    def _points(self, study: xr.Dataset) -> ShownPoints:
+        from pathkernel_trained.comparison_views import ShownPoints
 
-        return Shown.select(study, self.widths, self.temperature, self.seed)
+        return ShownPoints.select(study, self.widths, self.temperature, self.seed)
 
 
 @dataclass(frozen=True)
@@ -131,7 +111,9 @@ class Pruning(Result):
         None, "File of the pruned network to write (.safetensors).", type=Path
     )
     episodes: int = option(
-        10_000, "Episodes of each set, an even number; at most those that the task has.", least=2
+        10_000,
+        "Examples (episodes) of each set, an even number; at most those that the task has.",
+        least=2,
     )
     widths: tuple[float, ...] | None = option(
         None,
@@ -170,34 +152,13 @@ class Pruning(Result):
             pruning.write_pruned(study, self, compared)
         return compared
 
-    def tables(self, study: StoredStudy) -> Iterator[Any]:
-        """Scores, accuracies, rank correlations, and what removal for ``out`` took and cost."""
+    def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
+        """Accuracies, orders, single heads, scores, and the cost of what ``out`` lacks."""
         from pathkernel_trained.pruning import order_named
-        from pathkernel_trained.pruning_tables import every_table, removal_lines
+        from pathkernel_trained.pruning_views import pruning_views, removal_lines
 
-        found = self._found(study)
-        yield from every_table(found)
+        result = study.result(self.name).to_dataset()
+        yield from pruning_views(result)
         if self.out is not None:
-            yield from removal_lines(found, order_named(found, self.order), self.remove)
+            yield from removal_lines(result, order_named(result, self.order), self.remove)
             yield f"Pruned network: {self.out.resolve()}"
-
-    def figures(self, study: StoredStudy) -> Mapping[str, Callable[[], Figure]]:
-        """Accuracy as heads are removed, single heads, scores, and the theory's grid."""
-        from pathkernel_trained.pruning_figures import pruning_figures
-
-        return pruning_figures(self._found(study))
-
-    def charts(self, study: StoredStudy) -> Mapping[str, Callable[[], Chart]]:
-        """The same for the report."""
-        from pathkernel_trained.charts import pruning_charts
-
-        return pruning_charts(self._found(study))
-
-    def _found(self, study: StoredStudy) -> xr.Dataset:
-        found = study.result(self.name).to_dataset()
-        if "gone" not in found:
-            raise StoreError(
-                f"{study.path} holds a comparison of orders by an earlier version; make it again: "
-                f"pathkernel prune {study.path}"
-            )
-        return found

@@ -1,162 +1,328 @@
-"""A figure as labelled data and what is shown of them, for readers who point and choose."""
+"""A chart: a titled Altair chart that is drawn when asked for, its look, and its files.
+
+>>> import pandas as pd
+>>> from pathkernel_views.primitives import lines
+>>> frame = pd.DataFrame({"width": [10, 100, None], "accuracy": [0.9, 0.8, 0.7],
+...                       "network": ["theory", "theory", "GP limit"]})
+>>> chart = Chart("accuracy", "Accuracy against width", "Accuracy of the theory and its limit.",
+...               lambda: lines(frame, "width", "accuracy", series="network", log=True))
+>>> chart.altair().save("accuracy.png")                                    # doctest: +SKIP
+>>> save([chart], "figures", formats=("pdf",), width=3.4)                  # doctest: +SKIP
+
+Altair is imported where something is drawn, and not with this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Literal
+import io
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import xarray as xr
+from pathkernel_core.errors import PathkernelError
+from pathkernel_core.text import printable
+from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.lock import locked
 
-from pathkernel_core.analysis import Variable
-from pathkernel_datasets.labelling import labelled
-from pathkernel_datasets.swept import described
+if TYPE_CHECKING:
+    import altair as alt
 
-Mark = Literal["lines", "points", "bars", "heatmap", "paths"]
+FORMATS = ("png", "svg", "pdf")
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # the first is bundled with vl-convert
+INK = "#222222"
 
-NUMBERS = 400_000
-"""Numbers of one variable that a chart may hold, about 2 MB of a page."""
+# Okabe and Ito's colours, which the colour-blind can tell apart
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+SKY, AMBER, BLACK, GREY = "#56B4E9", "#E69F00", "#000000", "#777777"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
 
-ROWS = 96
-"""Rows of a matrix that are shown; more are too small to point at."""
+MEANINGS = {
+    "theory": BLUE,
+    "N =": BLUE,
+    "GP limit": ORANGE,
+    "next order": GREEN,
+    "sampled": AMBER,
+    "trained": GREEN,
+    "random": GREY,
+    "best set": BLACK,
+}
+"""Colour of everything whose name begins so, in every chart."""
+
+THEME = {
+    "font": FONT,
+    "background": "white",
+    "padding": 4,
+    "view": {"stroke": None},
+    "title": {"fontSize": 9, "fontWeight": "normal", "anchor": "start", "color": INK},
+    "header": {"labelFontSize": 9, "labelColor": INK, "labelLimit": 0},
+    "axis": {
+        "labelFontSize": 8,
+        "titleFontSize": 9,
+        "titleFontWeight": "normal",
+        "labelColor": INK,
+        "titleColor": INK,
+        "grid": False,
+        "labelLimit": 0,
+    },
+    "legend": {
+        "orient": "bottom",
+        "labelFontSize": 8,
+        "titleFontSize": 8,
+        "titleFontWeight": "normal",
+        "labelColor": INK,
+        "titleColor": INK,
+        "labelLimit": 0,
+        "symbolSize": 40,
+        "rowPadding": 1,
+        "columnPadding": 8,
+        "offset": 6,
+    },
+    "point": {"filled": True, "size": 20, "strokeWidth": 0.5},
+}
+"""What Vega-Lite calls a configuration: sizes in points, for a paper's column."""
+
+_RESOLUTION = 200  # dots per inch of PNG files
+_POINTS = 72  # per inch
+_LARGEST = 3.0  # factor of panels, whose titles may be wider than they are
+_MARK = "pathkernel"  # in every file of a chart
+_LOCK = ".lock"
+
+
+class NothingToPlot(PathkernelError, ValueError):
+    """A store lacks the data of a chart, or they are not computed yet."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What `pathkernel report` draws, lists as a table, and writes as CSV.
+    """A titled Altair chart.
 
     Attributes
     ----------
-    title, about : str
-        What is shown, in a few words, and in sentences that also serve who does not see it.
-    data : xarray.Dataset
-        Every dimension has a coordinate; coordinates and variables have a ``long_name``. What is
-        NaN is left out.
-    mark : str
-        ``"lines"`` along ``x``, ``"points"``, ``"bars"``, a ``"heatmap"`` of the first variable, or
-        ``"paths"``: the strongest of the dimension ``path``, whose labels name their heads, drawn
-        through the layers of the network as thick as the first variable.
-    x : str
-        Dimension, or of points also a variable, from left to right.
-    y : str
-        Variable from below upwards; of a heatmap the dimension from above downwards.
-    low, high : str
-        Variables: ends of the range in which ``y`` lies.
-    band : bool
-        Whether ranges of lines are bands instead of bars.
-    series : str
-        Dimension that is told by colour. Names of limits begin with "GP limit", or end with
-        "(GP limit)"; their lines are dashed.
-    ordered : bool
-        Whether the series follow one another, and are told by shades of one colour.
-    panel : str
-        Dimension of which every label has a panel of its own.
-    switches : tuple of str
-        Dimensions of which one label at a time is shown, by the reader's choice; charts that have
-        a switch in common turn together.
-    log : bool
-        Whether ``x`` is logarithmic.
-    diverging : bool
-        Whether the colours of a heatmap are centred at zero.
+    name : str
+        Lower-case words joined by underscores; the name of its files. It may hold folders.
+    title : str
+        Short.
+    caption : str
+        In sentences: the content, with the settings; also for readers who do not see it.
+    draw : callable
+        Gives the Altair chart, without title and theme; may raise :class:`NothingToPlot`.
+    detail : bool
+        Whether it is drawn on request only.
     """
 
+    name: str
     title: str
-    about: str
-    data: xr.Dataset
-    mark: Mark
-    x: str = ""
-    y: str = ""
-    low: str = ""
-    high: str = ""
-    band: bool = False
-    series: str = ""
-    ordered: bool = False
-    panel: str = ""
-    switches: tuple[str, ...] = ()
-    log: bool = False
-    diverging: bool = True
+    caption: str
+    draw: Callable[[], alt.TopLevelMixin]
+    detail: bool = False
+
+    def altair(self, *, title: bool = True) -> alt.TopLevelMixin:
+        """The chart with its theme, to be changed as any other.
+
+        Below the title, or alone, a line names the values that switches show.
+        """
+        import altair as alt
+
+        chart = self.draw()
+        lines = [json.dumps(printable(" ".join(self.title.split())))] if title else []
+        if isinstance(chart.title, alt.TitleParams):
+            lines.append(chart.title.text.expr)
+        if lines:
+            chart.title = alt.TitleParams(text=alt.ExprRef(f"[{', '.join(lines)}]"))
+        return chart.configure(**THEME).properties(description=self.caption)
+
+    def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
+        return self.altair()._repr_mimebundle_(*arguments, **settings)
 
 
-def chart_data(
-    values: dict[str, np.ndarray | xr.DataArray], labels: dict[str, object], **names: str
-) -> xr.Dataset:
-    """Labelled data of a chart.
+def save(
+    charts: Iterable[Chart],
+    folder: str | os.PathLike,
+    report: Callable[[str], None] = lambda line: None,
+    *,
+    formats: Sequence[str] = ("png", "svg"),
+    dpi: float = _RESOLUTION,
+    width: float | None = None,
+    title: bool = True,
+) -> list[Path]:
+    """Write every chart as ``<name>.<format>``, whole or not at all; return the files.
 
     Parameters
     ----------
-    values : dict of str to array
-        Variables, with an axis for each of the labels in their order, or DataArrays.
-    labels : dict of str to sequence
-        Dimensions and their labels.
-    **names : str
-        Name → what it means, for axes and headings.
+    folder : path
+        Made if it does not exist. Charts of the same names are replaced, other files are not.
+    report : callable
+        Called with a line of text for every chart that is skipped or fails, and why.
+    formats : sequence of str
+        Among :data:`FORMATS`.
+    dpi : float
+        Dots per inch of PNG files.
+    width : float, optional
+        Width of every chart in inches; letters keep their size.
+    title : bool
+        Whether charts have their title and name the values that switches show.
+
+    Raises
+    ------
+    PathkernelError, OSError
+        If the store lacks what is asked for, the folder cannot be written, or another process
+        writes charts into it.
+    Exception
+        What the last chart raised, if all failed.
     """
-    dims = tuple(labels)
-    variables = [
-        Variable(name, getattr(held, "dims", dims), names.get(name, name.replace("_", " ")))
-        for name, held in values.items()
-    ]
-    about = {dim: {"long_name": names.get(dim, dim.replace("_", " "))} for dim in labels}
-    return labelled(
-        {name: np.asarray(held, dtype=float) for name, held in values.items()},
-        variables,
-        {dim: xr.Variable(dim, list(held), about[dim]) for dim, held in labels.items()},
-    )
+    folder = Path(folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    written, failure = [], None
+    with locked(folder, lock=folder / _LOCK, temporary=True):
+        for chart in charts:
+            try:
+                files = [folder / f"{chart.name}.{kind}" for kind in formats]
+                for file in files:
+                    _check_replaceable(file)
+                spec = chart.altair().to_dict()
+                if not title:
+                    spec.pop("title", None)
+                if width is not None:
+                    spec = resized(spec, _POINTS * width)
+                files[0].parent.mkdir(parents=True, exist_ok=True)
+                for file in files:
+                    with replacing(file) as partial:
+                        partial.write_bytes(rendered(spec, file.suffix[1:], dpi))
+                written += files
+            except NothingToPlot as reason:
+                report(f"{chart.name}: skipped, {reason}")
+            except (PathkernelError, OSError):
+                raise
+            except Exception as error:  # the others must be seen
+                failure = error
+                report(f"Warning: {chart.name} is not drawn ({type(error).__name__}: {error}).")
+    if failure is not None and not written:
+        raise failure
+    return written
 
 
-def strongest(strengths: np.ndarray, most: int) -> np.ndarray:
-    """Places of the largest strengths, in their order; of rows (…, n) by their known mean."""
-    rows = np.reshape(strengths, (-1, np.shape(strengths)[-1]))
-    mean = np.nan_to_num(rows).sum(axis=0) / np.maximum(1, (~np.isnan(rows)).sum(axis=0))
-    return np.sort(np.argsort(-mean, kind="stable")[:most])
+def rendered(spec: dict[str, Any], kind: str, dpi: float = _RESOLUTION) -> bytes:
+    """A specification as the content of a file, by vl-convert."""
+    import altair as alt
+    import vl_convert
+    from PIL import Image, PngImagePlugin
+
+    spec = _printable(spec)
+    version = {"vl_version": ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])}
+    if kind == "pdf":
+        return vl_convert.vegalite_to_pdf(spec, **version) + f"\n%{_MARK}\n".encode()
+    if kind == "svg":
+        text = vl_convert.vegalite_to_svg(spec, **version)
+        return text.replace(">", f"><metadata>{_MARK}</metadata>", 1).encode()
+    data = vl_convert.vegalite_to_png(spec, scale=dpi / _POINTS, ppi=_POINTS, **version)
+    mark, stream = PngImagePlugin.PngInfo(), io.BytesIO()
+    mark.add_text("Software", _MARK)
+    Image.open(io.BytesIO(data)).save(stream, "png", pnginfo=mark, dpi=(dpi, dpi))
+    return stream.getvalue()
 
 
-def of_rows(some: Sized, every: Sized) -> str:
-    """What a chart of some rows says of the others, as its last sentence."""
-    return f" The {len(some)} strongest of {len(every)} paths." * (len(some) < len(every))
+def _printable(part: Any) -> Any:
+    """The specification without control characters, on which vl-convert ends the process."""
+    if isinstance(part, str):
+        plain = part.replace("\n", "").isprintable()
+        return part if plain else printable(part, keep="\n")
+    if isinstance(part, list):
+        return [_printable(each) for each in part]
+    if isinstance(part, dict):
+        return {_printable(key): _printable(value) for key, value in part.items()}
+    return part
 
 
-def within(chart: Chart, most: int = NUMBERS) -> Chart:
-    """The chart with at most so many numbers of a variable; it says what was left out.
+def resized(spec: dict[str, Any], points: float) -> dict[str, Any]:
+    """The specification with its panels scaled so that the whole is so wide; letters stay.
 
-    Labels of switches are left out first, of the last switch before the others, and then those of
-    the longest dimension, and of both sides of a square heatmap alike. The first labels stay.
+    Where panels would become too small, fewer stand beside each other.
     """
-    data, cut = chart.data, []
-    while (largest := max(data.data_vars.values(), key=lambda held: held.size)).size > most:
-        sizes = {str(dim): size for dim, size in largest.sizes.items() if size > 1}
-        sides = [dim for dim in (chart.x, chart.y) if chart.mark == "heatmap"]
-        longest = max(sizes, key=sizes.__getitem__)
-        dims = next(([dim] for dim in reversed(chart.switches) if dim in sizes), [longest])
-        if dims[0] in sides and len({sizes.get(dim) for dim in sides}) == 1:
-            dims = sides
-        share = (most / largest.size) ** (1 / len(dims))
-        data = data.isel({dim: slice(max(1, int(sizes[dim] * share + 1e-9))) for dim in dims})
-        cut += [dim for dim in dims if dim not in cut]
-    if not cut:
-        return chart
-    left = (
-        f"{data.sizes[dim]} of {chart.data.sizes[dim]} of {data[dim].attrs['long_name']}"
-        for dim in cut
-    )
-    return replace(chart, data=data, about=f"{chart.about} In the page are {' and '.join(left)}.")
+    smallest = 0.75 if '"type": "text"' in json.dumps(spec.get("spec")) else 0.6
+    for columns in range(spec.get("columns", 1), 0, -1):
+        if "columns" in spec:
+            spec = spec | {"columns": columns}
+        wide, narrow = _width(spec), _width(_scaled(spec, 0.8))
+        # a legend or a heading may be wider than the panels
+        factor = 1 + 0.2 * (points - wide) / (wide - narrow) if narrow < wide else 1.0
+        if factor > smallest:
+            break
+    return _scaled(spec, min(max(0.3, factor), _LARGEST))
 
 
-def of_each_value(charts: dict[object, Chart], option: str) -> Chart:
-    """One chart of several values of an option, which becomes a switch."""
-    first, *_ = charts.values()
-    if len(charts) == 1:
-        return first
-    data = [chart.data for chart in charts.values()]
-    labels = {  # in their order, which a join of different ones does not keep
-        dim: list(dict.fromkeys(chain(*(held[dim].values.tolist() for held in data))))
-        for dim in data[0].dims
-    }
-    every = xr.concat([held.reindex(labels) for held in data], option)
-    every = every.assign_coords({option: (option, [str(value) for value in charts])})
-    for dim in every.dims:
-        named = data[0][dim].attrs if dim in labels else {"long_name": described(option)}
-        every[dim].attrs.update(named)
-    return replace(first, data=every, switches=(option, *first.switches))
+def _scaled(part: Any, factor: float) -> Any:
+    """A copy in which widths and heights of panels are multiplied."""
+    if isinstance(part, list):
+        return [_scaled(child, factor) for child in part]
+    if not isinstance(part, dict):
+        return part
+    copy = {}
+    for key, value in part.items():
+        if key in ("width", "height") and isinstance(value, (int, float)):
+            copy[key] = value * factor
+        else:
+            is_drawn = key not in ("data", "datasets", "config", "mark", "params")
+            copy[key] = _scaled(value, factor) if is_drawn else value
+    return copy
+
+
+def _width(spec: dict[str, Any]) -> float:
+    return float(re.search(r'width="([\d.]+)"', rendered(spec, "svg").decode()).group(1))
+
+
+def _check_replaceable(file: Path) -> None:
+    if file.exists():
+        content = file.read_bytes()
+        if _MARK.encode() not in content[:4096] + content[-64:]:
+            raise NothingToPlot(
+                f"{file} is there already, without the mark of pathkernel's charts; delete it, or "
+                "choose another folder"
+            )
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, dash and marker by which a series is told from others."""
+
+    colour: str
+    dash: tuple[int, ...]
+    shape: str
+
+
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_DASHES = ((1, 0), (6, 2), (2, 2))
+_LIMIT_DASHES = ((5, 3), (2, 2), (8, 2, 2, 2))
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Colour, dash and marker of every series, by the meaning of its name.
+
+    Limits are dashed. Series of one meaning have shades of its colour, and no two series have the
+    same marker and dash.
+    """
+    names = list(dict.fromkeys(names))
+    meanings = {
+        name: next((colour for key, colour in MEANINGS.items() if name.startswith(key)), None)
+        for name in names
+    } | {name: PURPLE for name in names if name.endswith("(GP limit)")}
+    free = itertools.cycle([c for c in PALETTE if c not in meanings.values()] or PALETTE)
+    colours = {name: meaning or next(free) for name, meaning in meanings.items()}
+    series = {}
+    for n, (name, colour) in enumerate(colours.items()):
+        same = [other for other in names if colours[other] == colour]
+        shade = _tint(colour, 0.65 * same.index(name) / max(2, len(same) - 1))
+        if "GP limit" in name:
+            series[name] = Look(shade, _LIMIT_DASHES[same.index(name) % 3], "stroke")
+        else:
+            series[name] = Look(shade, _DASHES[n // len(_SHAPES) % 3], _SHAPES[n % len(_SHAPES)])
+    return series
+
+
+def _tint(colour: str, white: float) -> str:
+    parts = [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import xarray as xr
 
 from pathkernel_core.minima import SMALLEST_SHARE
@@ -13,7 +12,7 @@ _NAMED = 5  # points that a sentence names
 
 
 def minima_sentences(dataset: xr.Dataset) -> list[str]:
-    """Where a study's minimisations found several minima, and where they are close.
+    """Where minimisations found several minima, where they are close, and where kernels are small.
 
     Parameters
     ----------
@@ -22,6 +21,8 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
     """
     several = dataset["minima"] > 1
     close = 0.5 * dataset["width"] * dataset["action_gap"] < CLOSE
+    share = dataset["explained_share_gp"].min("seed")
+    small = dataset["temperature"].values[(share < SMALLEST_SHARE).values]
     sentences = []
     if several.any():
         sentences.append(
@@ -32,29 +33,22 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
             f"Within {CLOSE:g} nats of each other at {_points(close)}: there the posterior may "
             "hold both, and results change abruptly with width and temperature."
         )
-    share = dataset["explained_share_gp"].min("seed")
-    small = share.where(share < SMALLEST_SHARE).dropna("temperature")
     if small.size:
-        temperatures = ", ".join(f"{value:g}" for value in small["temperature"].values)
         sentences.append(
-            f"At T = {temperatures} the kernel of the Gaussian process limit explains less than "
-            f"{100 * SMALLEST_SHARE:g} % of the squared labels that its features span: inputs "
-            "are small against the temperature. Scale them up, raise the variances or lower T."
+            f"At T = {', '.join(map(number, small))} the kernel of the Gaussian process limit "
+            f"explains less than {100 * SMALLEST_SHARE:g} % of the squared labels that its "
+            "features span: inputs are small against the temperature. Scale them up, raise the "
+            "variances or lower T."
         )
     return sentences
 
 
-def _points(where: xr.DataArray) -> str:
+def _points(condition: xr.DataArray) -> str:
     """Points at which a condition holds, the first of them by name."""
-    indices = np.argwhere(where.transpose("width", "temperature", "seed").values)
-    several = {name: where.sizes[name] > 1 for name in ("temperature", "seed")}
-    names = []
-    for width, temperature, seed in indices[:_NAMED]:
-        name = f"N = {number(where['width'].values[width])}"
-        if several["temperature"]:
-            name += f", T = {where['temperature'].values[temperature]:g}"
-        if several["seed"]:
-            name += f", seed {where['seed'].values[seed]}"
-        names.append(name)
-    rest = len(indices) - len(names)
-    return "; ".join(names) + (f" and {rest} more points" if rest else "")
+    points = condition.stack(point=("width", "temperature", "seed"))
+    names = [
+        f"N = {number(width)}, T = {temperature:g}, seed {seed}"
+        for width, temperature, seed in points["point"].values[points.values]
+    ]
+    rest = len(names) - _NAMED
+    return "; ".join(names[:_NAMED]) + f" and {rest} more points" * (rest > 0)

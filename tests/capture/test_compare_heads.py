@@ -1,5 +1,6 @@
 """Head scores against what a live model loses, on a model that is linear in its heads."""
 
+import io
 import re
 
 import numpy as np
@@ -11,9 +12,10 @@ from rich.console import Console  # noqa: E402
 from torch import nn  # noqa: E402
 
 from pathkernel_capture import compare_heads, heads_off  # noqa: E402
-from pathkernel_capture.comparison_views import comparison_figure, every_table  # noqa: E402
+from pathkernel_capture.head_views import head_views  # noqa: E402
 from pathkernel_core.progress import silent  # noqa: E402
 from pathkernel_trained.correlation import spearman  # noqa: E402
+from pathkernel_views.table import Table  # noqa: E402
 
 WIDTH, HEADS, TEST = 12, 6, 40
 EVERY = [(1, head) for head in range(1, HEADS + 1)]
@@ -260,27 +262,57 @@ def test_what_is_measured_outlives_a_file_that_cannot_be_written(model, tmp_path
 
 
 def test_views(result):
-    console = Console(width=160, record=True)
-    for table in every_table(result):
-        console.print(table)
-    text = console.export_text()
-    for name in result["order"].values:
-        assert text.count(str(name)) >= 4
+    views = list(head_views(result, ["one", "greedy"]))
+    tables = {}
+    for view in views:
+        if isinstance(view, Table):
+            tables.setdefault(view.name, []).append(view)
+    names = ["correlations", "heads_off", "differences", "scores"]
+    assert list(tables) == names
+    shown, *more = tables["scores"]
+    assert shown.headings[:3] == ["head", "rise", "error"]
+    assert not more
     row = [result["rise"], result["rise_error"], *result["score"].sel(order=["one", "other"])]
     numbers = [float(values.sel(layer=1, head=3).mean()) for values in row]
-    rise, error, *scored = (
-        f"{number:{form}}" for number, form in zip(numbers, ("+.4f", ".4f", ".3g", ".3g"))
+    forms = ("+.4f", ".4f", ".3g", ".3g")
+    cells = [f"{number:{form}}" for number, form in zip(numbers, forms)]
+    assert shown.rows[2][:5] == ["1-3", *cells]
+    off = tables["heads_off"][1]  # accuracy
+    at = result.sel(order="one", removed=2, quantity="accuracy").mean("draw")
+    assert off.rows[0][1] == f"{float(at['measured']):.3f} ({float(at['random_as_good']):.0%})"
+    orders = [str(name) for name in result["order"].values]
+    random = ["random, 2.5 %", "random, median", "random, 97.5 %"]
+    assert [line[0] for line in off.rows] == [*orders, *random]
+    difference = tables["differences"][0].frame.set_index(["order", "removed"])
+    at = result.sel(quantity="loss", order="other", removed=4)
+    lower, upper = at["difference_interval"].values
+    row = difference.loc[("other", 4)]
+    np.testing.assert_allclose(
+        [row["difference"], row["difference_lower"], row["difference_upper"]],
+        [float(at["difference"]), lower, upper],
+        atol=1e-12,
     )
-    assert re.search(rf"1-3 +{re.escape(rise)} +{error} +{scored[0]} +{scored[1]} ", text)
-    value = float(result["measured"].sel(order="one", removed=2, quantity="accuracy").mean())
-    share = float(result["random_as_good"].sel(order="one", removed=2, quantity="accuracy").mean())
-    assert f"{value:.3f} ({100 * share:.0f} %)" in text
-    figure = comparison_figure(result)
-    left, right = figure.axes
-    assert len(left.lines[0].get_xdata()) == HEADS
-    drawn = {line.get_label(): line.get_ydata() for line in right.lines}
-    whole = float(result["whole"].sel(quantity="accuracy").mean())
-    np.testing.assert_allclose(drawn["one"][:2], [whole, value])
+    charts = [view.altair().to_dict() for view in views if not isinstance(view, Table)]
+    scores, curves = (next(iter(chart["datasets"].values())).splitlines() for chart in charts)
+    assert len(scores) == 1 + 2 * HEADS
+    assert len(curves) == 1 + 2 * (3 * len(REMOVED) + 1)  # quantities, orders, all heads
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_many_numbers_of_heads_fit_beside_their_names(result, width):
+    """Neither the names of orders nor the ends of intervals are cut."""
+    wide = result.isel(removed=[0, 1, 0, 1, 0]).assign_coords(removed=[1, 2, 3, 4, 5])
+    text = io.StringIO()
+    tables = [view for view in head_views(wide) if isinstance(view, Table)]
+    for table in tables:
+        Console(file=text, width=width).print(table, crop=False)
+    assert "…" not in text.getvalue()
+    for name in ("one", "other", "ablation", "Shapley", "greedy"):
+        assert len(re.findall(rf"^ ?{name} ", text.getvalue(), re.M)) >= 3
+    differences = next(table for table in tables if table.name == "differences")
+    for row in differences.rows:
+        for cell in row[1:]:
+            assert all(part in text.getvalue() for part in cell.split("\n"))
 
 
 @pytest.mark.parametrize("heads", [2, 3])

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
+from functools import partial
 
+import pandas as pd
 import pytest
 import xarray as xr
-from rich.panel import Panel
-from rich.table import Table
 
 from pathkernel.main import main
 from pathkernel.options import StorePath
@@ -19,6 +21,8 @@ from pathkernel_datasets.stored import compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
+from pathkernel_views.chart import Chart
+from pathkernel_views.table import Table
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Number(Result):
     def compute(self, study, report):
         return xr.Dataset({"number": xr.DataArray(3.0, attrs={"long_name": "number"})})
 
-    def tables(self, study):
+    def views(self, study):
         yield f"The number is {study.result(self.name)['number'].item():g}"
 
 
@@ -41,24 +45,29 @@ class Broken(Number):
 
     name = "broken"
 
-    def tables(self, study):
-        raise RuntimeError("no table")
-
-    def figures(self, study):
-        raise RuntimeError("no figure")
+    def views(self, study):
+        raise RuntimeError("no view")
 
 
 @dataclass(frozen=True)
 class Tabled(Number):
-    """A number in a table that is not of pathkernel, and in a frame."""
+    """A number in tables, and in a chart."""
 
     name = "tabled"
 
-    def tables(self, study):
-        table = Table("the [b]number[/b]", "", title="A [i]title[/i]")
-        table.add_row("[red]3[/red]", "three\x1b")
-        yield table
-        yield Panel("framed")
+    def views(self, study):
+        frame = pd.DataFrame({"number": [3.0], "words": ["[red]three\x1b"]})
+        cells = {"the [b]number[/b]": "{number:.1f}", "words": "{words}"}
+        yield Table("numbers", "A [i]title[/i]", frame, cells)
+        yield Table("more", "In detail", frame, cells, detail=True)
+        yield Chart("drawn", "Drawn", "The number.", partial(draw, frame))
+        yield Chart("detail", "Detail", "The number.", partial(draw, frame), detail=True)
+
+
+def draw(frame):
+    import altair as alt
+
+    return alt.Chart(frame).mark_bar().encode(x="words", y="number")
 
 
 RESULTS = {result.name: result for result in (Broken, Number, Tabled)}
@@ -92,7 +101,7 @@ def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(show):
     status, out, _ = show("show")
     assert status == 0
     assert "GP limit" in out
-    assert "broken: skipped, RuntimeError: no table" in out
+    assert "broken: skipped, RuntimeError: no view" in out
     assert "gone: skipped, no plugin that is installed knows this result" in out
     assert "The number is 3" in out
 
@@ -102,18 +111,20 @@ def test_everything_as_json_and_nothing_else(show, tmp_path, are_documented):
     assert (status, err) == (0, "")
     found = json.loads(out)
     assert (found["version"], found["command"]) == (1, "pathkernel show")
-    study, tabled = found["tables"]
-    assert are_documented([study])
-    assert [row["width"] for row in study["rows"]][:2] == [10, None]
-    assert (tabled["part"], tabled["name"], tabled["title"]) == ("tabled", "a_title", "A title")
-    assert tabled["columns"][0] == {"name": "the_number", "label": "the number", "units": None}
-    assert tabled["rows"] == [{"the_number": "3", "column_2": "three\x1b"}]
+    tables = {(table["part"], table["name"]): table for table in found["tables"]}
+    assert are_documented([table for (part, _), table in tables.items() if part == "study"])
+    assert [row["width"] for row in tables["study", "study"]["rows"]][:2] == [10, None]
+    tabled = tables["tabled", "numbers"]
+    assert tabled["title"] == "A [i]title[/i]"
+    assert tabled["columns"][0] == {"name": "number", "label": "number", "units": None}
+    assert tabled["rows"] == [{"number": 3, "words": "[red]three\x1b"}]
+    assert ("tabled", "more") in tables
     assert "The number is 3" in found["lines"]
-    assert any("framed" in line for line in found["lines"])
-    assert "broken: skipped, RuntimeError: no table" in found["lines"]
+    assert "broken: skipped, RuntimeError: no view" in found["lines"]
     assert found["lines"][-1] == f"Tables: {tmp_path / 'tables'}"
     files = {file.name for file in (tmp_path / "tables").iterdir()}
-    assert files == {"study.csv", "tabled-a_title.csv"}
+    of_study = {"study.csv", "study-minimisation.csv", "study-gains.csv"}
+    assert files == of_study | {"tabled-numbers.csv", "tabled-more.csv"}
     status, out, _ = show("show", "--gains", "--json")
     assert are_documented(json.loads(out)["tables"])
     status, out, _ = show("show", "--json", "--only", "numbr")
@@ -147,8 +158,35 @@ def test_parts_by_name(show):
 def test_figures_that_fail_leave_the_others(show, tmp_path):
     status, _, err = show("plot", "--out", str(tmp_path / "figures"))
     assert status == 0
-    assert "broken: skipped, RuntimeError: no figure" in err
+    assert "broken: skipped, RuntimeError: no view" in err
     assert (tmp_path / "figures" / "accuracy.png").exists()
+
+
+def test_charts_and_details(show, tmp_path):
+    folder = tmp_path / "figures"
+    options = ("--only", "tabled", "--out", str(folder), "--format", "svg, PDF")
+    assert show("plot", *options)[0] == 0
+    assert {file.name for file in (folder / "tabled").iterdir()} == {"drawn.svg", "drawn.pdf"}
+    assert b">Drawn<" in (folder / "tabled" / "drawn.svg").read_bytes()
+    assert show("plot", *options, "--all", "--no-title", "--width", "2")[0] == 0
+    assert (folder / "tabled" / "detail.svg").exists()
+    assert b">Drawn<" not in (folder / "tabled" / "drawn.svg").read_bytes()
+    out = show("show", "--only", "tabled")[1]
+    assert "three\\x1b" in out
+    assert "[b]number[/b]" in out
+    assert "More tables with --all: In detail" in out
+    assert out.count("three") == 1
+    assert show("show", "--only", "tabled", "--all")[1].count("three") == 2
+    assert "S/N" in show("show", "--all")[1]
+
+
+def test_a_plot_that_writes_nothing_fails(show, tmp_path):
+    status, _, err = show("plot", "--only", "number", "--out", str(tmp_path))
+    assert status == 1
+    assert "nothing is drawn: there is no chart of these parts of the store" in err
+    status, _, err = show("plot", "--format", "jpg")
+    assert status == 2
+    assert "--format takes png, svg, pdf, not jpg" in err
 
 
 @pytest.mark.parametrize("inside", [".", "number/..", "..", "../study.zarr"])
@@ -162,3 +200,14 @@ def test_gains_take_no_parts(show):
     status, _, err = show("show", "--gains", "--only", "study")
     assert status == 2
     assert "leave --only and --seed out" in err
+
+
+def test_altair_is_imported_where_charts_are_drawn_only(store):
+    code = (
+        "import sys; from pathkernel.main import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit as ended:\n    assert not ended.code\n"
+        "assert 'altair' not in sys.modules and 'vl_convert' not in sys.modules\n"
+    )
+    for words in (["--help"], ["show", str(store)], ["show", str(store), "--all", "--json"]):
+        subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)

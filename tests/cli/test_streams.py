@@ -26,10 +26,12 @@ main()
 PRINTING = """
 import sys
 from pathkernel.output import OutputError, print_views, say
-from pathkernel_views.value_table import Column, value_table
+import pandas as pd
+from pathkernel_views.table import Table
+table = Table("t", "title", pd.DataFrame({"a": ["b"]}), {"a": "{a}"})
 try:
     for _ in range(2):
-        print_views([value_table("title", [Column("a", ["b"])]), "line" * 10_000])
+        print_views([table, "line" * 10_000])
     say("last")
     sys.stdout.flush()
 except OutputError as error:

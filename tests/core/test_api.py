@@ -23,7 +23,7 @@ def test_the_core_imports_no_upper_floor_and_no_optional_library():
     program = f"""
 import sys
 for name in {MODULES!r}: __import__(name)
-heavy = ["xarray", "zarr", "jax", "torch", "cupy", "matplotlib", "click", "pooch", "PIL", "pytest",
+heavy = ["xarray", "zarr", "jax", "torch", "cupy", "altair", "click", "pooch", "PIL", "pytest",
          "pathkernel_datasets", "pathkernel_tasks", "pathkernel", "pathkernel_analyses"]
 print(" ".join(name for name in heavy if name in sys.modules))
 """

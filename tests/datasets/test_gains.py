@@ -18,7 +18,7 @@ from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_views.tables import gain_table
+from pathkernel_views.study_tables import gains_table
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -144,7 +144,7 @@ def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
 
 def printed(dataset, temperature):
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(gain_table(dataset, temperature))
+    console.print(gains_table(dataset, temperature).as_rich(80), crop=False)
     return " ".join(console.export_text().split())
 
 
@@ -152,11 +152,11 @@ def test_table(validated):
     result, text = gains(validated, "validation"), printed(validated, "validation")
     point = result.sel(width=0.1, test_set="long")
     gain, example_error, seed_error = (
-        100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
+        float(point[name]) for name in ("gain", "example_error", "seed_error")
     )
-    assert f"{gain:+.1f} ± {example_error:.1f} ({seed_error:.1f})" in text
+    assert f"{gain:+.3f} ± {example_error:.3f} ({seed_error:.3f})" in text
     assert f"{float(point['accuracy_gp']):.3f}" in text
     assert "both of largest validation accuracy over the seeds" in text
-    chosen = f"{float(point['temperature']):g} | {float(point['temperature_gp']):g}"
-    assert f"N = 0.1 {chosen} " in text
-    assert "N = 0.1 1 | 1 " in printed(validated, 1), "at a whole number"
+    chosen = f"{float(point['temperature']):g} {float(point['temperature_gp']):g}"
+    assert f"0.1 {chosen} " in text
+    assert " 0.1 1 1 " in printed(validated, 1), "at a whole number"

@@ -21,6 +21,7 @@ from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.next_evidence import NAME, grid_corrections, grid_group
 from pathkernel_datasets.pieces import pieces_folder
 from pathkernel_datasets.publishing import publish_groups
+from pathkernel_datasets.store import check
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study, run_study
@@ -225,6 +226,27 @@ def test_a_damaged_part_is_computed_again(path):
         compute_result(Parts(), path, report=seen.append)
     assert [progress.done for progress in seen if progress.doing == "counting"] == [1]
     assert float(StoredStudy(path).result("parts")["1/number"]) == 1
+
+
+@pytest.mark.parametrize("content", [b'{"attributes"; {}}', b'{"node_type": "grouq"}'])
+def test_metadata_of_a_group_of_groups_are_mended(path, content):
+    compute_result(Parts(), path)
+    (path / "parts" / "zarr.json").write_bytes(content)
+    seen = []
+    with pytest.warns(StoreWarning, match="parts"):
+        compute_result(Parts(), path, report=seen.append)
+    assert seen == []
+    assert check(path).results == ()
+
+
+def test_a_deleted_result_is_computed_again(path):
+    compute_result(Parts(), path)
+    shutil.rmtree(path / "parts")
+    assert check(path).study == ()
+    with pytest.warns(StoreWarning, match="parts"):
+        study = compute_result(Parts(), path)
+    assert check(path).results == ()
+    assert float(study.result("parts")["1/number"]) == 1
 
 
 def test_parts_of_a_killed_process_are_published_by_the_next(path, monkeypatch):

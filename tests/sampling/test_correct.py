@@ -32,12 +32,11 @@ from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
-from pathkernel_sampling.figures import sample_figures
-from pathkernel_sampling.finite_width import WidthComparison
 from pathkernel_sampling.results import NextOrder, Samples
-from pathkernel_sampling.sample_tables import corrected_predictor_table
+from pathkernel_sampling.sample_charts import finite_width_frame
+from pathkernel_sampling.sample_views import Run
 from pathkernel_tasks.hidden_markov import HiddenMarkov
-from pathkernel_views.figure_files import write_figures
+from pathkernel_views.chart import Chart, save
 
 TASK = HiddenMarkov(examples=10, test_examples=20)
 WIDTHS = (3, 20, 100)
@@ -110,9 +109,9 @@ def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path,
     found = correction["mean_squared_error"] + correction["mean_squared_error_correction"]
     assert np.allclose(found, error.transpose("test_set"))
     assert "accuracy" not in correction
-    assert "R²" in str(corrected_predictor_table(StoredStudy(path), [point]).columns[4].header)
-    tables = NextOrder().tables(study)
-    points, entries, scores = (table.data.as_json("corrections") for table in tables)
+    tables = list(NextOrder().views(study))
+    assert "R²" in tables[2].headings
+    points, entries, scores = (table.as_json("corrections") for table in tables)
     assert are_documented([points, entries, scores])
     (row,) = points["rows"]
     assert (row["width"], row["seed"]) == (50, 1)
@@ -186,10 +185,11 @@ def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path, are_document
     assert (found["index_gp"] == gp).all()
     with pytest.raises(ValueError, match="not computed on the grid of N = 100; choose"):
         Selection(dataset, "next-evidence")
-    (table,) = NextOrder().tables(study)
-    assert len(table.columns) == 2
-    assert table.row_count == 2
-    assert are_documented([table.data.as_json("corrections")])
+    (table,) = NextOrder().views(study)
+    assert table.headings == ["T", "20"], "N = 100 is not computed"
+    means = dataset.log_evidence_next.sel(width=20).mean("seed").values
+    assert table.rows == [[f"{t:g}", f"{mean:.2f}"] for t, mean in zip((0.01, 0.3), means)]
+    assert are_documented([table.as_json("corrections")])
 
     study = compute_result(NextOrder(widths=(20, 100), grid=True), path, report=seen.append)
     assert len(seen) == 2, "what is held is not computed again"
@@ -221,24 +221,22 @@ def test_a_grid_takes_no_single_temperature():
 @pytest.mark.slow
 def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
     compute_result(Samples(widths=(3, 20), draws=1500, chains=2, warm_up=200), study)
+    stored = StoredStudy(study)
     groups = [f"samples/order-parameter/seed-0_T-0.01_N-{width}" for width in (3, 20)]
-    runs = [open_run(StoredStudy(study), group) for group in groups]
-    found = WidthComparison.collect(StoredStudy(study), runs[::-1])
-    assert found.widths.tolist() == [3, 20]
-    assert np.isnan(found.next_order[0]).all(), "singular: no expansion"
-    assert np.isfinite(found.saddle).all()
-    np.testing.assert_array_equal(
-        found.evidence[:, 2:], [sampled_log_evidence(run) for run in runs]
-    )
+    frame = finite_width_frame([Run(stored, group) for group in groups])
+    found = frame.pivot(index=["quantity", "width"], columns="network", values="value")
+    saddle, following, sampled = found[["theory (saddle)", "next order in 1/N", "sampled"]].T.values
+    at = {key: place for place, key in enumerate(found.index)}
+    assert np.isnan(following[[width == 3 for _, width in at]]).all(), "singular: no expansion"
+    assert np.isfinite(saddle[at["distance of U", 3]])
+    run = open_run(stored, groups[1])
+    place = at["distance of ln p(Y)", 20]
+    assert sampled[place] == sampled_log_evidence(run)[1]
     # at N = 20 the next order is closer to the exact values than the saddle, and agrees with them
-    saddle, corrected_, sampled, error = found.evidence[1]
-    assert abs(corrected_ - sampled) < 4 * error + 0.03 * abs(saddle - sampled)
-    misfit = np.abs(found.next_order[1] - found.sampled[1]) / found.error[1]
-    gap = np.abs(found.saddle[1] - found.sampled[1]) / found.error[1]
-    assert gap.max() > 4
-    assert misfit.max() < 0.5 * gap.max()
-    figure = {"finite_width": sample_figures(StoredStudy(study), groups[0])["finite_width"]}
-    assert {file.name for file in write_figures(figure, tmp_path)} == {
-        "finite_width.png",
-        "finite_width.svg",
-    }
+    assert following[place] < 4 * sampled[place] + 0.03 * saddle[place]
+    place = at["distance of U", 20]
+    assert saddle[place] > 2 * sampled[place]
+    assert following[place] < 0.5 * saddle[place]
+    charts = [view for view in Samples().views(stored) if isinstance(view, Chart)]
+    (chart,) = (chart for chart in charts if chart.name == "finite_width")
+    assert save([chart], tmp_path, formats=("svg",)) == [tmp_path / "finite_width.svg"]

@@ -1,6 +1,7 @@
 """Diagnostics of draws whose answer is known."""
 
 import json
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -215,14 +216,23 @@ def test_error_of_targets_covers_the_truth():
 
 
 def test_table_shows_the_worst_entries_of_many():
-    from pathkernel_sampling.sample_tables import Theory, order_parameter_table
+    from pathkernel_sampling.sample_views import Run, order_parameter_table
 
-    run = tree(independent())
-    settings = {"sampler": "weights", "width": 3.0, "temperature": 0.01, "seed": 0}
-    run.attrs["settings"] = json.dumps(settings)
-    run["adaptation"] = xr.DataTree(xr.Dataset({"seconds": 2.0}))
-    nothing = run["posterior"]["order_parameter"].mean(("chain", "draw")) * np.nan
-    theory = Theory(nothing, *[None] * 7, False, None, np.nan)
-    table = order_parameter_table(run, theory, diagnose(run), rows=1)
-    assert table.row_count == 1
-    assert "did not converge" in str(table.caption)
+    class Missing(Run):
+        """A run whose theory is not computed."""
+
+        draws = tree(independent())
+        settings: ClassVar = {"sampler": "weights", "width": 3.0, "temperature": 0.01, "seed": 0}
+        nothing = draws["posterior"]["order_parameter"].mean(("chain", "draw")) * np.nan
+        theory = xr.Dataset(
+            {"order_parameter": nothing, "order_parameter_next": nothing, "status": 0}
+        )
+
+    run = Missing(None, "")
+    run.draws["adaptation"] = xr.DataTree(xr.Dataset({"seconds": 2.0}))
+    table = order_parameter_table(run, rows=1)
+    assert len(table.rows) == 1
+    assert table.frame["r_hat"].tolist() == [run.entries["r_hat"].max()]
+    assert "did not converge" in table.caption
+    assert "next order" not in table.headings, "it is not computed"
+    assert table.rows[0][1] == "-"

@@ -1,6 +1,7 @@
 """Sampling a study: interrupted or not the same draws, goals, refusals, and the command."""
 
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("blackjax")
@@ -31,15 +33,13 @@ from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_sampling import charts
 from pathkernel_sampling.correct import open_correction
-from pathkernel_sampling.diagnostics import diagnose, sampled_log_evidence
+from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
-from pathkernel_sampling.figures import predictors, sample_figures
 from pathkernel_sampling.results import NextOrder, Samples
-from pathkernel_sampling.sample_tables import Theory, order_parameter_table, predictor_table
 from pathkernel_tasks.hidden_markov import HiddenMarkov
-from pathkernel_views.figure_files import write_figures
+from pathkernel_views.chart import Chart, save
+from pathkernel_views.table import Table
 
 POINT = {"widths": (10,), "chains": 2, "warm_up": 30}
 GROUP = "samples/order-parameter/seed-0_T-0.01_N-10"
@@ -315,12 +315,10 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
         assert ("Nothing was left to compute" in out) == again
         for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Warning: the bulk effective sample"):
             assert words in out
-    folder = tmp_path / "study-figures" / GROUP
-    names = {file.name for file in folder.iterdir()}
-    assert names == {
-        f"{name}.{kind}"
-        for name in ("accuracy", "order_parameters", "predictors", "traces")
-        for kind in ("png", "svg")
+    folder, group = tmp_path / "study-figures" / "samples", GROUP.partition("/")[2]
+    names = ("accuracy", "order_parameters", "differences", "predictors", f"{group}/traces")
+    assert {str(file.relative_to(folder)) for file in folder.rglob("*.*g")} == {
+        f"{name}.{kind}" for name in names for kind in ("png", "svg")
     }
     with pytest.raises(SystemExit):
         main(["show", "study.zarr", "--json", "--only", "samples"])
@@ -349,7 +347,9 @@ def test_the_command_takes_several_widths_and_compares_them(study, capsys):
     for group in groups:
         assert f"Group: {group}" in out
     assert out.count("bridge sampling") == 2
-    assert (study.with_name("study-figures") / groups[1] / "finite_width.png").exists()
+    folder = study.with_name("study-figures") / "samples"
+    assert (folder / "finite_width.png").exists()
+    assert not list(folder.rglob("traces.*")), "they are drawn on request"
 
 
 @dataclass(frozen=True)
@@ -381,6 +381,12 @@ class Shifted(Cycle):
         return dataclasses.replace(drawn, kind="targets", centred=True)
 
 
+def drawn(chart):
+    """Data of a chart."""
+    (text,) = chart.altair().to_dict()["datasets"].values()
+    return pd.read_csv(io.StringIO(text))
+
+
 @pytest.mark.parametrize(
     ("sampler", "task", "chains"),
     [
@@ -409,25 +415,24 @@ def test_several_outputs_and_test_sets_of_unequal_length(
     assert mean.dims == ("chain", "draw", "test_set", "example", "output")
     assert mean.isnull().any(("chain", "draw", "output")).sum("example").values.tolist() == [0, 3]
     assert run["observed_data"]["label"].shape == (12, 3)
-    monkeypatch.setattr("pathkernel_sampling.charts.ROWS", 5)  # of three outputs, one path's
-    for draw in (charts.order_parameters, charts.differences):
-        chart = draw(open_store(path), [run])
-        assert chart.data.sizes["path"] == chart.data.sizes["path_dual"] == 3
-        assert "The 1 strongest of" in chart.about
-    figures = sample_figures(StoredStudy(path), group, trace=True)
-    written = write_figures(figures, tmp_path / "figures")
-    assert len(written) == (8 if task is Cycle else 12)  # one measure, or three
-    theory = Theory.of(open_store(path), run)
-    table = predictor_table(run, theory)
-    assert table.row_count == 2
-    assert (str(table.columns[1].header) == "sampled") == (task is Cycle), (
-        "one measure needs no name"
-    )
-    for axis, label in zip(predictors(open_store(path), run).axes, theory.labels):
-        drawn = {group.get_label(): len(group.lines[0].get_xdata()) for group in axis.containers}
-        signs = {"label > 0": int((label > 0).sum()), "label ≤ 0": int((label <= 0).sum())}
-        assert drawn == (signs if task is Cycle else {"test example": label.notnull().sum()})
-    if task is Shifted:
+    monkeypatch.setattr("pathkernel_sampling.sample_charts.ROWS", 5)  # of three outputs, one path's
+    views = list(Samples(trace=True).views(StoredStudy(path)))
+    entries, scores = (view for view in views if isinstance(view, Table))
+    charts = {view.name: view for view in views if isinstance(view, Chart)}
+    # one measure, or three
+    assert len(save(charts.values(), tmp_path / "figures", formats=("svg",))) == 5 + 2 * (not few)
+    for name in ("order_parameters", "differences"):
+        assert "the 1 strongest are shown" in charts[name].caption
+        assert len(drawn(charts[name])) == 3 * (1 + (name == "order_parameters"))
+    data = drawn(charts["predictors"])
+    assert data.groupby("test_set", sort=False).size().to_dict() == {"many": 27, "few": 18}
+    sides = {"label > 0", "label ≤ 0"} if task is Cycle else {"test example"}
+    assert set(data["side"]) == sides
+    assert len(scores.rows) == 2
+    if task is Cycle:
+        assert "accuracy,\nsampled ± error" in scores.headings
+    else:
         assert abs(mean.mean() - 50) < 1, "what was centred is moved back"
-        assert list(map(str, table.columns[1].cells)) == ["R²\nMSE\nln p(y)"] * 2
-    assert order_parameter_table(run, theory, diagnose(run)).row_count == 15
+        for heading in ("R²", "MSE", "ln p(y)"):
+            assert f"{heading},\ntheory" in scores.headings
+    assert len(entries.rows) == 15

@@ -25,7 +25,7 @@ from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks import custom, custom_data
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import save_heads
-from pathkernel_views.tables import rich_table
+from pathkernel_views.study_tables import study_summary
 
 P, TESTS, M, WIDTH = 20, 12, 5, 4
 
@@ -127,9 +127,9 @@ def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, di
     task = Custom(inputs=path, readout="mean", key_axis=key_axis, approximation="of an encoder")
     study = check_study(task, tmp_path / "study.zarr", direct)
     assert json_attribute(study.attrs, "notes")["approximation"] == "of an encoder"
-    caption = str(rich_table(open_store(tmp_path / "study.zarr")).caption)
-    assert "Approximation: of an encoder" in caption
-    assert "Labels: classes 0 and 1" in caption
+    sentences = list(study_summary(open_store(tmp_path / "study.zarr")))
+    assert "Approximation: of an encoder" in sentences
+    assert "Labels: classes 0 and 1 became −1 and +1" in sentences
 
 
 MANY = 70

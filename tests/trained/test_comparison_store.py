@@ -1,13 +1,16 @@
 """A study compared with the network its heads come from: found, checked, kept, printed, drawn."""
 
+import io
 import json
 import os
+import re
 import shutil
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -29,17 +32,16 @@ from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import read_heads, save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov
-from pathkernel_trained import charts
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.comparison import compare_order_parameters
-from pathkernel_trained.comparison_figures import order_parameters
 from pathkernel_trained.comparison_store import compare_study, open_comparison
-from pathkernel_trained.comparison_tables import Shown
+from pathkernel_trained.comparison_views import ShownPoints, comparison_views
 from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.network import NetworkShape, initial_weights
 from pathkernel_trained.results import Comparison
 from pathkernel_trained.shipped import heads_path, shipped_digests
 from pathkernel_trained.study_checkpoint import study_checkpoint
+from pathkernel_views.chart import Chart
 from without_jax import without_jax
 
 SHAPE = NetworkShape(2, 3, 8, 4)
@@ -225,17 +227,14 @@ def test_comparing_again_replaces_what_is_there(study):
 
 def test_a_comparison_of_a_study_that_has_grown_is_shown_as_it_is(study, folder):
     compare_study(study)
-    shown = Comparison(), StoredStudy(study)
-    before = [str(table.columns) for table in shown[0].tables(shown[1])]
-    figures = sorted(shown[0].figures(shown[1]))
+    before = [views.name for views in Comparison().views(StoredStudy(study))]
     make_study(study, str(folder / "network.safetensors"), GRID | {"widths": (100, 10, 30)})
-    grown = StoredStudy(study)
-    *tables, words = Comparison().tables(grown)
-    assert [str(table.columns) for table in tables] == before
-    assert "grown since" in words
-    assert sorted(Comparison().figures(grown)) == figures
+    *views, sentence = Comparison().views(StoredStudy(study))
+    assert [view.name for view in views] == before
+    assert views[0].headings[1:] == ["N = 10\nT = 0.5", "N = 100\nT = 0.5"]
+    assert "grown since" in sentence
     compare_study(study)
-    assert not any(isinstance(view, str) for view in Comparison().tables(StoredStudy(study)))
+    assert not any(isinstance(view, str) for view in Comparison().views(StoredStudy(study)))
 
 
 # -- which checkpoint
@@ -363,23 +362,20 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
     assert not (folder / "study-figures").exists()
     found = open_comparison(study).sel(source="theory", seed=4)
     error = open_store(study)["leave_one_out_squared_error"].sum("seed")
-    rows = [line.split() for line in out.splitlines()]
-    for width in (10, 100):
+    table, *_ = Comparison(seed=4).views(StoredStudy(study))
+    assert [row[0] for row in table.rows] == found["meaning"].values.tolist()
+    for place, width in enumerate((10, 100), start=1):
         temperature = float(error.sel(width=width).idxmin("temperature"))
-        (at,) = (place for place, row in enumerate(rows) if row[:1] == [str(width)])
-        here = found.sel(width=width, temperature=temperature).set_xindex("meaning")
-        here = here.drop_vars("meaning").drop_sel(statistic="rank_correlation")
-        assert rows[at] == [
-            *(str(width), f"{temperature:g}"),
-            *(f"{value:.2f}" for value in here["agreement"].values),
-        ]
-        assert rows[at + 1] == [f"({p:.3f})".replace("(0", "(") for p in here["p_value"].values]
+        assert table.headings[place] == f"N = {width}\nT = {temperature:g}"
+        at = found.sel(width=width, temperature=temperature)
+        cells = zip(at["agreement"].values, at["p_value"].values)
+        assert [row[place] for row in table.rows] == [f"{a:.2f} ({p:.3f})" for a, p in cells]
+        assert all(row[place] in out for row in table.rows)
     assert "sampled" not in out
     assert "all 36" in out
     _, out, err = invoke(capsys, "show", study, "--only", "comparison", "--seed", 4, "--json")
     (table,) = json.loads(out)["tables"]
     assert are_documented([table])
-    assert table["caption"].startswith("Agreement with the trained U")
     for row in table["rows"]:
         here = found.sel({key: row[key] for key in ("width", "temperature", "statistic")})
         assert row["agreement"] == here["agreement"].item()
@@ -390,18 +386,17 @@ def test_one_width_and_temperature(study, capsys):
     arguments = ("compare", study, "--widths", "10", "--temperature", "0.1", "--no-figures")
     status, out, err = invoke(capsys, *arguments)
     assert (status, err) == (0, "")
-    starts = [line.split()[:2] for line in out.splitlines() if line.strip()]
-    assert ["10", "0.1"] in starts
-    assert not {"100", "0.5"} & {word for start in starts for word in start}
+    assert "N = 10" in out
+    assert "T = 0.1" in out
+    assert not {"N = 100", "T = 0.5"} & {cell.strip() for cell in re.split(r"\s{2,}", out)}
 
 
-def test_samples_have_a_table_and_panels(study, folder, capsys, monkeypatch):
+def test_samples_have_a_table_and_panels(study, folder, capsys):
     write_draws(study, "weights", 5, np.cov(np.random.default_rng(1).standard_normal((9, 20))))
     options = ("--seed", 4, "--temperature", 0.5, "--out", folder / "figures")
     status, out, err = invoke(capsys, "compare", study, *options)
     assert (status, err) == (0, "")
     assert out.index("theory against trained") < out.index("sampled against trained")
-    assert out.count("relabellings") == 1, "explained below both"
     assert f"Figures: {folder / 'figures'}" in out
     names = {file.name for file in (folder / "figures").iterdir()}
     assert names == {
@@ -410,21 +405,38 @@ def test_samples_have_a_table_and_panels(study, folder, capsys, monkeypatch):
         for kind in ("png", "svg")
     }
     drawn = (folder / "figures" / "order_parameters.svg").read_text()
-    for words in ("theory, N = 10", "theory, N = 100", "sampled, N = 10", "trained, N = 8"):
-        assert words in drawn
+    for title in ("theory, N = 10", "theory, N = 100", "sampled, N = 10", "trained, N = 8"):
+        assert title in drawn
     assert "sampled, N = 100" not in drawn, "no draws there"
-    one = Shown.select(open_store(study), (10,), 0.5, 4)
-    monkeypatch.setattr("pathkernel_trained.charts.ROWS", 2)
-    u = open_store(study)["order_parameter"].sel(seed=4, temperature=0.5, width=10)
-    chart = charts.order_parameters(open_store(study), open_comparison(study), one)
-    assert "The 2 strongest of 9 paths." in chart.about
-    some = {name: chart.data[name].values for name in ("path", "path_dual")}
-    found = chart.data["U"].sel(source="theory").squeeze("point")
-    np.testing.assert_array_equal(found, u.sel(some) / np.abs(u).max())
-    assert charts.entries(open_store(study), open_comparison(study), one).data.sizes["pair"] == 3
-    figure = order_parameters(open_store(study), open_comparison(study), one)
-    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
-    assert titles == ["theory, N = 10, T = 0.5", "sampled, N = 10, T = 0.5", "trained, N = 8"]
+
+
+def test_charts_hold_the_strongest_paths(study, monkeypatch):
+    monkeypatch.setattr("pathkernel_views.paths.strongest.__defaults__", (1, 2))
+    comparison = compare_study(study)
+    dataset = open_store(study)
+    points = ShownPoints.select(dataset, (10,), 0.5, 4)
+    views = list(comparison_views(dataset, comparison, points))
+    charts = {view.name: view for view in views if isinstance(view, Chart)}
+    u = dataset["order_parameter"].sel(seed=4, temperature=0.5, width=10)
+    assert "Of 9 paths the 2 strongest are shown." in charts["order_parameters"].caption
+    frame = data(charts["order_parameters"]).set_index(["source", "path"])
+    assert frame.index.unique("source").tolist() == ["theory, N = 10, T = 0.5", "trained, N = 8"]
+    paths = frame.columns.tolist()
+    shown = frame.loc["theory, N = 10, T = 0.5"].loc[paths, paths]
+    expected = (u / np.abs(u).max()).sel(path=paths, path_dual=paths).transpose("path", "path_dual")
+    np.testing.assert_allclose(shown, expected, rtol=1e-4)
+    entries = data(charts["entries"])
+    assert sorted(entries["path"].dropna()) == sorted(paths), "names on the diagonal"
+    assert len(entries) == 3
+    bars = data(charts["head_scores"])
+    trained = bars[bars["network"] == "trained, N = 8"]["score"]
+    scores = comparison["head_score_trained"].values.ravel()
+    np.testing.assert_allclose(trained, scores, rtol=1e-4)
+
+
+def data(chart):
+    """What a chart shows, as a frame."""
+    return pd.read_csv(io.StringIO(chart.draw().data.values))
 
 
 def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
@@ -471,11 +483,11 @@ def test_points_shown():
             "width": [50.0, 10.0, 500.0, 20.0, 100.0],
         },
     )
-    assert Shown.select(study).widths == (10, 20, 50, 100, 500)
-    assert Shown.select(study).few().widths == (10, 50, 500)
-    assert Shown.select(study, (500, 20)).widths == (500, 20)
-    assert Shown.select(study, (500, 20)).few().widths == (20, 500)
-    assert Shown.select(study, (20,)).few().widths == (20,)
+    assert ShownPoints.select(study).widths == (10, 20, 50, 100, 500)
+    assert ShownPoints.select(study).few().widths == (10, 50, 500)
+    assert ShownPoints.select(study, (500, 20)).widths == (500, 20)
+    assert ShownPoints.select(study, (500, 20)).few().widths == (20, 500)
+    assert ShownPoints.select(study, (20,)).few().widths == (20,)
 
 
 def test_comparing_needs_no_jax(study):

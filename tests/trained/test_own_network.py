@@ -1,7 +1,5 @@
 """A trained network of the theory's form, on data of one's own, compared and pruned."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -77,7 +75,6 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     assert err == ""
     assert "Warning" not in out
     assert "Points of accuracy lost: " in out
-    assert "Least by number of heads removed: 1: " in out
     found = open_pruning(store)
     gone = read_paths(out_file).about["removed_heads"]
     assert gone == [list(head) for head in removed_heads(found, "best-of 6", 1)]
@@ -127,13 +124,6 @@ def test_outputs_are_found_again(store, monkeypatch):
     monkeypatch.setattr("pathkernel_tasks.custom.read_data", None)  # would fail if called
     again = prune_study(store, random=5, resamples=20)
     xr.testing.assert_identical(first, again)
-
-
-def test_a_comparison_of_before_is_to_be_made_again():
-    study = SimpleNamespace(path="own.zarr", result=lambda name: xr.DataTree())
-    for views in (lambda: list(Pruning().tables(study)), lambda: Pruning().figures(study)):
-        with pytest.raises(StoreError, match=r"earlier version; .*: pathkernel prune own\.zarr"):
-            views()
 
 
 @pytest.mark.parametrize("least", [0.5, 1.0])

@@ -1,15 +1,14 @@
-"""Tables and figures of comparisons that are not of the usual 8 heads."""
+"""Views of comparisons that are not of the usual 8 heads."""
 
 import io
 
+import altair as alt
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
-from rich.console import Console
 
-from pathkernel_trained import charts
-from pathkernel_trained import pruning_figures as figures
-from pathkernel_trained import pruning_tables as tables
+from pathkernel_trained import pruning_views as views
 from pathkernel_trained.head_games import (
     AccuracyGame,
     best_removals,
@@ -23,7 +22,8 @@ from pathkernel_trained.outputs import PathOutputs
 from pathkernel_trained.pruning_layout import labelled_orders
 from pathkernel_trained.scores import ablation_scores, gradient_scores
 from pathkernel_trained.theory_drops import PREDICTIONS
-from pathkernel_views.figure_files import NothingToPlot
+from pathkernel_views.chart import Chart, NothingToPlot
+from pathkernel_views.table import Table
 
 EPISODES = 60
 TEST_SETS = ("omniglot", "fashion-mnist", "mnist")
@@ -69,7 +69,17 @@ def comparison(heads):
             "prediction": PREDICTIONS,
         },
     )
-    result = xr.merge([result, study]).assign_coords(episode=range(EPISODES))
+    grid = {"temperature": [0.05, 0.5], "width": [10.0, 30.0, 100.0]}
+    shape = (2, 3)
+    over_grid = labelled_orders(
+        {
+            "theory_correlation": generator.uniform(-1, 1, (*shape, len(TEST_SETS))),
+            "theory_agreement": generator.uniform(-1, 1, (*shape, *shape)),
+            "theory_error_rise": drop[:, 0],
+        },
+        grid | {f"{name}_dual": values for name, values in grid.items()},
+    )
+    result = xr.merge([result, study, over_grid]).assign_coords(episode=range(EPISODES))
     result.attrs = {
         "label": "made-up",
         "heads_per_layer": list(heads),
@@ -79,203 +89,193 @@ def comparison(heads):
     return result
 
 
-def text(table):
-    written = io.StringIO()
-    Console(width=300, file=written).print(table)
-    return written.getvalue()
-
-
 @pytest.fixture(scope="module", params=[(3, 2, 1), (8, 8)], ids=["3-2-1", "8-8"])
 def result(request):
     return comparison(request.param)
 
 
-def test_tables_fit_and_hold_every_head(result, are_documented):
-    """Two widths with draws and 16 heads in 120 columns; what is not known is a dash."""
+def tables(result, name):
+    """Tables of a name, first those of the page."""
+    every = views.pruning_views(result)
+    return [view for view in every if isinstance(view, Table) and view.name == name]
+
+
+def charts(result):
+    return {view.name: view for view in views.pruning_views(result) if isinstance(view, Chart)}
+
+
+def data(chart):
+    """What a chart shows, as a frame."""
+    drawn = chart.draw()
+    alt.Chart.from_dict(drawn.to_dict(), validate=True)
+    return pd.read_csv(io.StringIO(drawn.data.values))
+
+
+def test_a_page_is_shown_and_the_rest_on_request(result, are_documented):
+    every = list(views.pruning_views(result))
+    page = [view.name for view in every if isinstance(view, Table) and not view.detail]
+    assert page == ["accuracy", "orders", "single_heads"]
+    shown = [view.name for view in every if isinstance(view, Chart) and not view.detail]
+    assert shown == ["accuracy", "heads", "scores", "theory_grid"]
+    written = [view.as_json("pruning") for view in every if isinstance(view, Table)]
+    assert are_documented(written)
+    sizes = {name: 0 for name in ("accuracy", "differences", "correlations")}
+    for table in written:
+        if table["name"] in sizes:
+            sizes[table["name"]] += len(table["rows"])
+    orders, removed = result.sizes["order"], result.sizes["removed"]
+    scored = len(views.scored_orders(result))
+    sets = len(TEST_SETS)
+    assert sizes["accuracy"] == orders * removed * sets
+    assert sizes["differences"] == 2 * (orders - 1) * (removed - 1) * sets
+    assert sizes["correlations"] == 4 * scored * sets
+
+
+def test_tables_hold_every_head_that_exists(result):
     heads = tuple(result.attrs["heads_per_layer"])
-    of_heads = list(tables.head_tables(result))
-    shown = [
-        *of_heads,
-        tables.correlation_table(result),
-        tables.correlation_table(result, "kendall"),
-        tables.single_head_table(result),
-        tables.order_table(result),
-        tables.accuracy_table(result),
-        *tables.difference_tables(result),
-    ]
-    lines = [text(table).splitlines() for table in shown]
-    for table in lines:
-        assert max(len(line.rstrip()) for line in table) <= 120
     removable = ["{}-{}".format(*head) for head in removable_heads(heads)]
     alone = [f"{layer}-1" for layer, count in enumerate(heads, 1) if count == 1]
-    of_theory, of_network = (
-        {line.split()[0]: line.split()[1:] for line in table if line.strip()} for table in lines[:2]
-    )
-    for name in removable:
-        assert len(of_theory[name]) == 7
-        assert len(of_network[name]) == 6, "none of those that go by no score"
-        assert "-" not in of_theory[name] + of_network[name]
-    for name in alone:
-        assert of_network[name].count("-") == 1, "of the ablation"
-    correlations, single = lines[len(of_heads)], lines[len(of_heads) + 2]
-    losses = {line.split()[0] for line in single if line.strip()}
-    assert losses >= set(removable)
-    assert not losses & set(alone)
-    assert f"Over {len(removable)} heads." in " ".join(correlations)
-    first = next(line for line in correlations if line.startswith(" theory N=10 "))
-    assert first.count("[") == 2, "no difference from itself"
-    assert next(line for line in correlations if line.startswith(" trained ")).count("[") == 4
-    written = [table.data.as_json("pruning") for table in shown]
-    assert are_documented(written)
-    by_name = {table["name"]: table["rows"] for table in written}
-    row = next(
-        row
-        for row in by_name["single_heads"]
-        if (row["test_set"], row["layer"], row["head"]) == ("mnist", 1, 2)
-        if row["prediction"] == "restricted"
-    )
-    assert row["theory_drop"] == -row["ablation_drop"]
-    at = {"test_set": "mnist", "layer": 1, "head": 2}
-    assert row["ablation_drop"] == result["ablation_drop"].sel(at).item()
-    chosen = {"order": "trained", "removed": 2, "test_set": "omniglot"}
-    (row,) = (row for row in by_name["accuracy"] if chosen.items() <= row.items())
-    for name in ("accuracy", "accuracy_error"):
-        assert row[name] == result[name].sel(chosen).item()
-    assert row["best_accuracy"] == result["best_accuracy"].sel(removed=2, test_set="omniglot")
+    every = [f"{la}-{h}" for la, count in enumerate(heads, 1) for h in range(1, count + 1)]
+    scores = tables(result, "scores")
+    assert [heading for table in scores for heading in table.headings[1:]] == every
+    for table in scores:
+        of_network = {"ablation", "shapley"} if table.headings[1:] == alone else set()
+        expected = [name for name in views.scored_orders(result) if name not in of_network]
+        assert [row[0] for row in table.rows][: len(expected)] == expected
+    for name, table in zip(TEST_SETS, tables(result, "single_heads"), strict=True):
+        assert name in table.title
+        assert [row[0] for row in table.rows] == removable
+        row = table.rows[1]
+        lost = result["ablation_drop"].sel(test_set=name, layer=1, head=2).item()
+        shown = [f"{100 * factor * lost:.1f}" for factor in (1, 1, -1, 0.5)]
+        assert [cell.split(" ± ")[0] for cell in row[1:-1]] == shown
+        assert [cell.split(" ± ")[1] for cell in row[2:-1]] == ["1.2"] * 3
+        assert row[-1] == "0.25"
+        assert "silenced 1.00, restricted -1.00, re-equilibrated 1.00" in table.caption
+        assert f"of {100 * result['accuracy'][0, 0].sel(test_set=name):.1f} %" in table.headings[1]
 
 
-def test_losses_of_the_network_and_of_the_theory_stand_side_by_side(result):
-    lines = [line.split() for line in text(tables.single_head_table(result)).splitlines()]
-    start = next(place for place, cells in enumerate(lines) if cells[:1] == ["fashion-mnist"])
-    whole = 100 * result["accuracy"].isel(order=0, removed=0).sel(test_set="fashion-mnist").item()
-    assert lines[start][1:] == ["of", f"{whole:.1f}", *["of", "82.0"] * 3]
-    of_set = lines[start + 1 :]
-    row = next(cells for cells in of_set if cells[:1] == ["1-2"])
-    loss = result["ablation_drop"].sel(test_set="fashion-mnist", layer=1, head=2).item()
-    shown = [f"{100 * factor * loss:.1f}" for factor in (1, 1, -1, 0.5)]
-    assert row[1::3][:4] == shown
-    assert row[3::3][1:4] == ["1.2"] * 3
-    assert row[-1] == "0.25"
-    assert next(cells for cells in of_set if cells[:1] == ["ρ"]) == ["ρ", "1.00", "-1.00", "1.00"]
-    without = result.drop_vars([name for name in result if name.startswith("theory_drop")])
-    shown = text(tables.single_head_table(without))
-    assert "silenced" not in shown
-    assert "1-2" in shown
-
-
-def test_figures_show_every_head(result):
-    heads = tuple(result.attrs["heads_per_layer"])
-    points = figures.heads(result)
-    removable = ["{}-{}".format(*head) for head in removable_heads(heads)]
-    for axis in points.axes:
-        assert sorted(mark.get_text() for mark in axis.texts) == sorted(removable)
-        (bars,) = axis.containers
-        assert len(bars[0].get_xdata()) == len(removable)
-        assert np.isfinite(bars[0].get_xdata().astype(float)).all()
-    scores = figures.scores(result)
-    labels = [
-        f"{axis.get_title().removeprefix('layer ')}-{mark.get_text()}"
-        for axis in scores.axes
-        for mark in axis.get_xticklabels()
-    ]
-    assert labels == [f"{la}-{h}" for la, count in enumerate(heads, 1) for h in range(1, count + 1)]
-    drawn = figures.accuracy(result)
-    assert len(drawn.axes) == 2 * len(TEST_SETS)
-    shown = {entry.get_text() for entry in drawn.legends[0].get_texts()}
-    orders = {*map(str, result["order"].values)} - {"random"}
-    assert shown == {*orders, "random order ± sd", "best set of heads"}
-
-
-def test_the_grid_shows_both_correlations_over_widths_and_temperatures(result):
-    generator = np.random.default_rng(1)
-    grid = {"temperature": [0.05, 0.5], "width": [10.0, 30.0, 100.0]}
-    dual = {f"{name}_dual": values for name, values in grid.items()}
-    values = {
-        "theory_correlation": (*grid, "test_set"),
-        "theory_agreement": (*grid, *dual),
-    }
-    sizes = {"temperature": 2, "width": 3, "temperature_dual": 2, "width_dual": 3, "test_set": 3}
-    shown = result.assign_coords(grid | dual)
-    shown = shown.assign(
-        {
-            name: (dims, generator.uniform(-1, 1, [sizes[dim] for dim in dims]))
-            for name, dims in values.items()
-        }
-    )
-    figure = figures.theory_grid(shown)
-    truth, agreement = figure.axes[:2]
-    assert truth.get_title() == "with the accuracy lost, omniglot"
-    assert agreement.get_title() == "with scores at N = 10, T = 0.5"
-    for axis, expected in (
-        (truth, shown.theory_correlation.sel(test_set="omniglot")),
-        (agreement, shown.theory_agreement.sel(width_dual=10, temperature_dual=0.5)),
-    ):
-        (image,) = axis.get_images()
-        np.testing.assert_array_equal(image.get_array(), expected)
-        assert image.get_clim() == (-1, 1)
-        assert [mark.get_text() for mark in axis.get_xticklabels()] == ["10", "30", "100"]
-    assert [mark.get_text() for mark in truth.get_yticklabels()] == ["0.05", "0.5"]
-    assert len(figure.axes) == 3, "one colour bar for both"
-    with pytest.raises(NothingToPlot, match="a single point"):
-        figures.theory_grid(shown.isel(width=[0], temperature=[0]))
-
-
-def test_no_best_set_is_drawn_where_none_is_known(result):
+def test_accuracies_and_differences_stand_at_every_number_of_heads(result):
+    counts = [str(count) for count in result["removed"].values]
+    for name, table in zip(TEST_SETS, tables(result, "accuracy"), strict=True):
+        assert table.headings[1:] == counts
+        percent = 100 * result["accuracy"].sel(test_set=name)
+        for order, *cells in table.rows:
+            assert cells == [f"{value:.1f}" for value in percent.sel(order=order).values]
+        low, high = 100 * result["random_interval"].sel(test_set=name, removed=1).values
+        assert f"{low:.1f} to {high:.1f}" in table.caption
+        assert "Best of all sets" in table.caption
     unknown = result.assign(best_accuracy=result["best_accuracy"] * np.nan)
-    for shown, expected in ((result, True), (unknown, False)):
-        names = {entry.get_text() for entry in figures.accuracy(shown).legends[0].get_texts()}
-        assert ("best set of heads" in names) == expected
-    cells = [line.split() for line in text(tables.accuracy_table(unknown)).splitlines()]
-    best = [row[1:] for row in cells if row[:1] == ["best"]]
-    assert best == [["-"] * result.sizes["removed"]] * len(TEST_SETS)
+    assert "Best" not in tables(unknown, "accuracy")[0].caption
+    shown = {}
+    for table in tables(result, "differences"):
+        row = next(row for row in table.rows if row[:2] == ["greedy", TEST_SETS[1]])
+        shown.setdefault(table.title, []).extend(zip(table.headings[2:], row[2:]))
+    for reference, cells in zip(result["reference"].values, shown.values(), strict=True):
+        ends = 100 * result["accuracy_difference_interval"].sel(
+            order="greedy", test_set=TEST_SETS[1], reference=reference
+        ).transpose("removed", "bound")
+        assert cells == [
+            (count, f"{low:+.1f}..{high:+.1f}") for count, (low, high) in zip(counts[1:], ends[1:])
+        ]
 
 
-def test_every_number_of_removals_stands_beside_the_first_order(result):
-    """Once, whether one table holds them or several; what is better is above 0."""
-    headings, found = [], {}
-    for table in tables.difference_tables(result):
-        rows = [line.split() for line in text(table).splitlines()]
-        place = next(place for place, row in enumerate(rows) if row[:2] == ["heads", "removed"])
-        headings += rows[place][2:]
-        for row in rows[place:]:
-            if row[:1] == ["greedy"]:
-                found.setdefault(len(headings), []).append(row[1:])
-    assert headings == [str(count) for count in result["removed"].values[1:]]
-    shown = [cell for rows in found.values() for cell in rows[1]]
-    ends = 100 * result["accuracy_difference_interval"].sel(
-        order="greedy", test_set=TEST_SETS[1], reference="first order"
-    ).isel(removed=slice(1, None))
-    lower, upper = ends.transpose("bound", "removed").values
-    assert shown == [f"{low:+.1f}..{high:+.1f}" for low, high in zip(lower, upper)]
+def test_correlations_have_both_intervals(result):
+    spearman, kendall = tables(result, "correlations")
+    removable = len(removable_heads(result.attrs["heads_per_layer"]))
+    assert f"Over {removable} heads." in spearman.caption
+    values = result.sel(order="trained", test_set="mnist", coefficient="kendall")
+    row = next(row for row in kendall.rows if row[:2] == ["trained", "mnist"])
+    names = ("rank_correlation", "correlation_difference")
+    assert row[2] == "\n".join(f"{values[name]:.2f}" for name in names)
+    low, high = values["rank_correlation_interval"].sel(resampled="heads").values
+    assert row[4].startswith(f"[{low:.2f}, {high:.2f}]\n[")
 
 
-def test_what_lost_least_is_said_from_the_accuracies(result):
-    first, each, elsewhere = tables.advice_lines(result)
+def test_the_orders_name_heads_that_stay(result):
+    (table,) = tables(result, "orders")
+    nested = [name for name in views.orders_of(result) if views.are_nested(result, name)]
+    assert [row[0] for row in table.rows] == nested
+    removed = [f"{layer}-{head}" for layer, head in views.removed_heads(result, "trained")]
+    row = table.rows[nested.index("trained")]
+    assert row[1:-1] == removed
+    assert not set(row[-1].replace("*", "").split(", ")) & set(removed)
+    assert ("best-of 200: " in table.caption) == ("best-of 200" not in nested)
+
+
+def test_orders_that_lost_least_are_named_with_their_ties(result):
+    first, elsewhere, ranks = views.advice(result)
     accuracy = 100 * result["accuracy"]
     lost = accuracy.isel(removed=0) - accuracy.isel(removed=slice(1, None))
     mean = lost.mean("removed").sel(test_set="omniglot")
     weights = min(("trained", "magnitude"), key=lambda name: float(mean.sel(order=name)))
     assert f"by {weights} ({mean.sel(order=weights):.1f}) with the weights alone" in first
     assert f"; {mean.sel(order='random'):.1f} by a random order." in first
-    one = lost.sel(removed=1, test_set="omniglot", order=tables.orders_of(result))
-    least = one["order"].values[np.argmin(one.values)]
-    assert f"1: {least} ({one.min():.1f})" in each
     assert all(name in elsewhere for name in TEST_SETS[1:])
+    assert all(name in ranks for name in views.scored_orders(result))
+    (warning,) = views.warnings_of(
+        result.assign(accuracy=result["accuracy"].where(result["test_set"] != "mnist", 0.5))
+    )
+    assert warning.startswith("Warning: on mnist the whole network is no better than chance")
 
 
-def test_charts_hold_the_numbers_of_the_comparison(result):
-    drawn = charts.pruning_charts(result)
-    given = {name: drawn[name]().data for name in ("accuracy", "heads", "scores")}
-    for test_set in result["test_set"].values.tolist():
-        for order in tables.orders_of(result):
-            of_theory = tables.kind_of_order(order) in tables.OF_THEORY
-            group = "theory's orders" if of_theory else "the others"
-            panel = f"{test_set}, {group}"
-            shown = given["accuracy"]["accuracy"].sel(test_set=panel, order=order)
-            wanted = 100 * result["accuracy"].sel(test_set=test_set, order=order)
-            np.testing.assert_array_equal(shown, wanted)
-    table = result["score"].sel(order="trained").transpose("layer", "head").values
-    layer, head = np.unravel_index(np.nanargmax(table), table.shape)
-    at = {"series": "trained", "layer": f"layer {layer + 1}", "head": str(head + 1)}
-    assert given["scores"]["score"].sel(at) == np.nanmax(table)
-    assert given["heads"]["score"].max("head").values == pytest.approx(1)
+def test_curves_of_few_orders_and_the_others_on_request(result):
+    drawn = charts(result)
+    main = ["theory N=10", "raw-gradient", "greedy", "best-of 200"]
+    bounds = [views.RANDOM_SERIES, "best set of all"]
+    frames = {name: data(drawn[name]) for name in drawn if name.startswith("accuracy")}
+    shown = {name: list(dict.fromkeys(frame["order"])) for name, frame in frames.items()}
+    assert shown["accuracy"] == [*main, *bounds]
+    assert {*shown["accuracy_theory"], *shown["accuracy_network"]} == {
+        *views.orders_of(result),
+        *bounds,
+    }
+    for order in views.orders_of(result):
+        if order not in main:
+            assert order in drawn["accuracy"].caption
+    frame = frames["accuracy"].set_index(["test_set", "order", "removed"]).sort_index()
+    greedy = frame.loc["mnist", "greedy"]
+    at = {"test_set": "mnist", "order": "greedy"}
+    np.testing.assert_allclose(greedy["accuracy"], 100 * result["accuracy"].sel(at), rtol=1e-4)
+    ends = 100 * result["random_interval"].sel(test_set="mnist").transpose("removed", "bound")
+    np.testing.assert_allclose(frame.loc["mnist", bounds[0]][["lower", "upper"]], ends, rtol=1e-4)
+    assert ends.max() <= 100
+    unknown = result.assign(best_accuracy=result["best_accuracy"] * np.nan)
+    assert bounds[1] not in set(data(charts(unknown)["accuracy"])["order"])
+
+
+def test_charts_name_every_head(result):
+    heads = tuple(result.attrs["heads_per_layer"])
+    removable = ["{}-{}".format(*head) for head in removable_heads(heads)]
+    drawn = charts(result)
+    frames = [data(drawn[name]) for name in ("heads", "heads_others")]
+    assert sum(frame["order"].nunique() for frame in frames) == len(views.scored_orders(result))
+    for frame in frames:
+        for _, panel in frame.groupby("order"):
+            assert panel["name"].tolist() == removable
+    bars = data(drawn["scores"])
+    names = bars["layer"].str.removeprefix("layer ") + "-" + bars["head"].astype(str)
+    assert set(names) == {f"{la}-{h}" for la, c in enumerate(heads, 1) for h in range(1, c + 1)}
+    assert "theory N=10, T=0.5" in set(bars["order"])
+    trained = bars[bars["order"].str.startswith("trained")]["score"]
+    scores = result["score"].sel(order="trained").values
+    np.testing.assert_allclose(trained, scores[~np.isnan(scores)], rtol=1e-4)
+
+
+def test_the_grid_shows_both_correlations_over_widths_and_temperatures(result):
+    frame = data(charts(result)["theory_grid"]).set_index(["panel", "temperature"])
+    assert frame.columns.tolist() == ["10", "30", "100"]
+    shown = {
+        "accuracy lost": result["theory_correlation"].sel(test_set="omniglot"),
+        "scores at N = 10, T = 0.5": result["theory_agreement"].sel(
+            width_dual=10, temperature_dual=0.5
+        ),
+    }
+    for panel, expected in shown.items():
+        expected = expected.transpose("temperature", "width")
+        np.testing.assert_allclose(frame.loc[panel], expected, rtol=1e-4)
+    (table,) = tables(result, "grid")
+    assert table.headings == ["N", "T = 0.05", "T = 0.5"]
+    single = result.isel(width=[0], temperature=[0])
+    with pytest.raises(NothingToPlot, match="a single point"):
+        charts(single)["theory_grid"].draw()

@@ -18,7 +18,10 @@ def dataset(tmp_path_factory):
 
 def test_points_with_several_minima_and_small_kernels_are_named(dataset):
     several, small = minima_sentences(dataset)
-    assert "Several minima of the action at N = 20; N = 50: the lowest" in several
+    assert (
+        "Several minima of the action at N = 20, T = 0.01, seed 0; N = 50, T = 0.01, seed 0"
+        in several
+    )
     assert "T = 0.01" in small
     assert "less than 1 %" in small
     assert (dataset["minima"] > 1).all()

@@ -32,26 +32,21 @@ class Spectrum(Result):
             | {"rank": ("rank", np.arange(1, kept.shape[-1] + 1))},
         )
 
-    def tables(self, study):
-        """The largest eigenvalue at every width."""
-        largest = study.result(self.name)["eigenvalue"].sel(rank=1).isel(seed=0, temperature=0)
-        for width, value in zip(largest["width"].values, largest.values):
-            yield f"Largest eigenvalue of U at N = {width:g}: {value:.4g}"
+    def views(self, study):
+        """The eigenvalues as a table and against the width, and a sentence."""
+        from pathkernel_views.chart import Chart
+        from pathkernel_views.table import Table, frame_of
 
-    def figures(self, study):
-        """The eigenvalues against the width."""
+        values = study.result(self.name)["eigenvalue"].isel(seed=0, temperature=0)
+        frame = frame_of(values)
 
         def draw():
-            from matplotlib.figure import Figure
+            from pathkernel_views.primitives import lines
 
-            values = study.result(self.name)["eigenvalue"].isel(seed=0, temperature=0)
-            figure = Figure(layout="constrained")
-            axis = figure.subplots()
-            for rank in values["rank"].values:
-                line = values.sel(rank=rank)
-                axis.loglog(line["width"], line, "o-", label=f"eigenvalue {rank}")
-            axis.set(xlabel="width N", ylabel="eigenvalue of U")
-            axis.legend()
-            return figure
+            return lines(frame, "width", "eigenvalue", series="rank", log=True, log_y=True)
 
-        return {"spectrum": draw}
+        cells, across = {"N": "{width}"}, ("rank", "{eigenvalue:.4g}")
+        yield Table("eigenvalues", "Eigenvalues of U", frame, cells, across=across)
+        yield Chart("spectrum", "Eigenvalues of U", "Against the width N.", draw)
+        for width, value in zip(values["width"].values, values.sel(rank=1).values):
+            yield f"Largest eigenvalue of U at N = {width:g}: {value:.4g}"

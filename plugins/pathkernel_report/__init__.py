@@ -1,1 +1,0 @@
-"""A store as one HTML page that needs nothing else: charts, tables, figures, provenance."""

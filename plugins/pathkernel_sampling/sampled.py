@@ -1,0 +1,107 @@
+"""A run of draws beside the theory at its point: moments, scores and diagnostics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pathkernel_datasets.draws import open_run, point_of, settings_of
+from pathkernel_datasets.measures import kind_of, measures_of
+from pathkernel_datasets.selection import NOT_COMPUTED, number
+from pathkernel_datasets.stored import StoredStudy
+from pathkernel_sampling.correct import open_correction
+from pathkernel_sampling.correction_views import described, to_next_order
+from pathkernel_sampling.diagnostics import (
+    Diagnostics,
+    diagnose,
+    distinct_entries,
+    predictor,
+    sampled_scores,
+)
+from pathkernel_views.table import frame_of
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of draws, and the study at its point; moments of the draws are cached."""
+
+    study: StoredStudy
+    group: str
+
+    @property
+    def draws(self) -> xr.DataTree:
+        """The run, opened each time: draws of many paths would fill the memory."""
+        return open_run(self.study, self.group)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Sampler, width, temperature and seed."""
+        settings = settings_of(self.draws)
+        return {name: settings[name] for name in ("sampler", "width", "temperature", "seed")}
+
+    @property
+    def title(self) -> str:
+        """The run in one line."""
+        return self.series.replace(",", f", N = {number(self.settings['width'])},", 1)
+
+    @property
+    def series(self) -> str:
+        """Sampler, temperature and seed, which runs at several widths have in common."""
+        sampler, _, temperature, seed = self.settings.values()
+        return f"{sampler}, T = {temperature:g}, seed {seed}"
+
+    @cached_property
+    def theory(self) -> xr.Dataset:
+        """The study at the run's point, NaN where it is not computed.
+
+        ``order_parameter_next`` and ``log_evidence_next`` are those to next order.
+        """
+        dataset, point = self.study.dataset, point_of(self.draws)
+        measures = [measure.name for measure in measures_of(dataset)]
+        finite = ["order_parameter", "predictor_mean", "predictor_variance", "log_evidence"]
+        finite, limits = finite + measures, [f"{name}_gp" for name in measures]
+        names = [*finite, *limits, "status", "reference_done", "test_label"]
+        values = dataset[names].sel(asdict(point)).load()
+        values = values.assign(values[finite].where(values["status"] != NOT_COMPUTED))
+        values = values.assign(values[limits].where(values["reference_done"] != 0))
+        correction = open_correction(self.study, point)
+        for name in ("order_parameter", "log_evidence"):
+            nothing = values[name] * np.nan
+            values[f"{name}_next"] = (
+                nothing if correction is None else to_next_order(correction, name).load()
+            )
+        return values
+
+    @cached_property
+    def diagnostics(self) -> Diagnostics:
+        """Means of U's entries with their diagnostics."""
+        return diagnose(self.draws)
+
+    @cached_property
+    def scores(self) -> xr.Dataset:
+        """Measures of the sampled predictor, with Monte-Carlo errors."""
+        kind = kind_of(self.study.dataset)
+        return sampled_scores(self.draws, self.theory["test_label"], kind)
+
+    @cached_property
+    def outputs(self) -> xr.Dataset:
+        """Moments of the network's output on the test sets."""
+        return predictor(self.draws)
+
+    @cached_property
+    def entries(self) -> pd.DataFrame:
+        """Entries of U: theory, next order, posterior mean and diagnostics."""
+        theory = self.theory
+        columns = {
+            "saddle": distinct_entries(theory["order_parameter"]),
+            "next_order": distinct_entries(theory["order_parameter_next"]),
+            **self.diagnostics.entries[["mean", "mcse", "sd", "r_hat", "ess_bulk", "ess_tail"]],
+        }
+        frame = frame_of(xr.Dataset(columns))
+        off = (frame["saddle"] - frame["mean"]) / frame["mcse"]
+        return described(frame.assign(saddle_off=off.where(np.isfinite(off))), self.settings)

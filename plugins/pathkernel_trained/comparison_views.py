@@ -1,0 +1,213 @@
+"""A trained network's order parameter beside the theory's and the sampled one: table and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pathkernel_core.network import Network
+from pathkernel_core.order_parameter import head_scores as scores_of
+from pathkernel_datasets.selection import NOT_COMPUTED, Selection, few, index_of, number
+from pathkernel_trained.study_checkpoint import study_heads
+from pathkernel_views.chart import Chart, NothingToPlot
+from pathkernel_views.paths import matrix_frame, of_paths, strongest
+from pathkernel_views.table import Table, frame_of
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_CHARTED_WIDTHS = 3
+
+
+@dataclass(frozen=True)
+class ShownPoints:
+    """Seed, widths and the temperature of each width, and in words how they are chosen."""
+
+    seed: int
+    widths: tuple[float, ...]
+    temperatures: tuple[float, ...]
+    choice: str
+
+    @classmethod
+    def select(
+        cls,
+        study: xr.Dataset,
+        widths: Sequence[float] | None = None,
+        temperature: float | str | None = None,
+        seed: int | None = None,
+    ) -> ShownPoints:
+        """Choose points, by default all widths at the first seed; raises StoreError, ValueError."""
+        selection = Selection(study, temperature)
+        available = study["width"].values
+        wanted = np.sort(available) if widths is None else widths
+        index = [index_of(study, "width", width) for width in wanted]
+        seed = int(study["seed"].values[0 if seed is None else index_of(study, "seed", seed)])
+        return cls(
+            seed,
+            tuple(available[index].tolist()),
+            tuple(selection.temperatures[index].tolist()),
+            f"seed {seed}, {selection.describe(values=False)}",
+        )
+
+    def values(self, grid: xr.Dataset | xr.DataArray) -> list:
+        """Values over the grid at each of the points."""
+        return [
+            grid.sel(seed=self.seed, width=width, temperature=temperature)
+            for width, temperature in zip(self.widths, self.temperatures)
+        ]
+
+    @property
+    def titles(self) -> list[str]:
+        """Width and temperature of each point."""
+        points = zip(self.widths, self.temperatures)
+        return [f"N = {number(width)}, T = {temperature:g}" for width, temperature in points]
+
+    def few(self) -> ShownPoints:
+        """At most three of the points: smallest, middle and largest width."""
+        points = sorted(zip(self.widths, self.temperatures))
+        widths, temperatures = zip(*(points[n] for n in few(len(points), _CHARTED_WIDTHS)))
+        return replace(self, widths=widths, temperatures=temperatures)
+
+
+def comparison_views(
+    study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints
+) -> Iterator[Table | Chart]:
+    """Agreement with the trained network, then U, its entries, and scores of heads.
+
+    Of more than three widths, charts show the smallest, a middle one and the largest.
+    """
+    yield from agreement_tables(comparison, points)
+    some = points.few()
+    setting = f"{some.choice[0].upper()}{some.choice[1:]}."
+    if len(some.widths) < len(points.widths):
+        setting += f" {len(some.widths)} of {len(points.widths)} widths, the others by --widths."
+    size = study.sizes["path"]
+    paths = of_paths(len(strongest(np.zeros(size))), size)
+    drawn = (study, comparison, some)
+    yield Chart(
+        "order_parameters",
+        "Order parameter U, theory and trained network",
+        "U in parts of its largest |entry|, since the size of the trained network's weights is set "
+        f"by their initial values: signs and patterns can be compared. {setting}{paths}",
+        partial(_order_parameters, *drawn),
+    )
+    yield Chart(
+        "entries",
+        "Entries of U, theory against trained network",
+        "Entries of U in parts of the largest |entry|, one for each pair of paths; those on the "
+        f"diagonal have the name of the path. {setting}{paths}",
+        partial(_entries, *drawn),
+    )
+    yield Chart(
+        "head_scores",
+        "Scores of heads, theory and trained network",
+        f"Weight of U on the paths through a head, where the largest is 1. {setting}",
+        partial(_head_scores, *drawn),
+    )
+
+
+def agreement_tables(comparison: xr.Dataset, points: ShownPoints) -> Iterator[Table]:
+    """Agreement with the trained network by every statistic, of the theory and of the samples."""
+    count, which = (comparison.attrs[name] for name in ("relabellings", "relabellings_are"))
+    every = f"all {count}" if which == "all" else f"{count} random"
+    for source in ("theory", "sampled"):
+        entries = comparison[["agreement", "p_value"]].sel(source=source).load()
+        values = [at for at in points.values(entries) if at["agreement"].notnull().any()]
+        if values:
+            yield Table(
+                "agreement",
+                f"Order parameter U: {source} against trained (N = "
+                f"{comparison.attrs['trained_width']})",
+                frame_of(xr.concat(values, "point", combine_attrs="override")),
+                {"agreement with the trained U": "{meaning}"},
+                f"In brackets the p-value: the fraction of {every} relabellings of heads that "
+                f"agree at least as well. {points.choice[0].upper()}{points.choice[1:]}.",
+                across=("N = {width}\nT = {temperature}", "{agreement:.2f} ({p_value:.3f})"),
+            )
+
+
+def _matrices(
+    study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints
+) -> dict[str, np.ndarray]:
+    """U of the theory and of the samples where they are known, and of the trained network."""
+    theory = study["order_parameter"].where(study["status"] != NOT_COMPUTED)
+    sources = {
+        "theory": theory.transpose("path", "path_dual", ...),
+        "sampled": comparison["order_parameter_sampled"],
+    }
+    matrices = {
+        f"{source}, {title}": matrix.values
+        for source, grid in sources.items()
+        for title, matrix in zip(points.titles, points.values(grid))
+        if matrix.notnull().all()
+    }
+    if not any(name.startswith("theory") for name in matrices):
+        raise NothingToPlot("the theory is not computed at these widths")
+    trained = comparison["order_parameter_trained"].values
+    return matrices | {f"trained, N = {comparison.attrs['trained_width']}": trained}
+
+
+def _frame(study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints) -> pd.DataFrame:
+    """Entries of every U in parts of its largest, between the strongest paths."""
+    matrices = _matrices(study, comparison, points)
+    shown = strongest(np.stack([np.diag(u) / np.diag(u).max() for u in matrices.values()]))
+    names = [str(path) for path in study["path"].values[shown]]
+    frames = [
+        matrix_frame(u[np.ix_(shown, shown)] / np.abs(u).max(), names).assign(source=source)
+        for source, u in matrices.items()
+    ]
+    return pd.concat(frames)
+
+
+def _order_parameters(*drawn: Any) -> alt.TopLevelMixin:
+    from pathkernel_views.primitives import heatmaps
+
+    titles = {"path": "path (head of each layer)", "path_dual": "path′", "U": "U / largest |entry|"}
+    return heatmaps(
+        _frame(*drawn), "path_dual", "path", "U", panel="source", domain=(-1, 1), titles=titles
+    )
+
+
+def _entries(*drawn: Any) -> alt.TopLevelMixin:
+    from pathkernel_views.primitives import points as scattered
+
+    frame = _frame(*drawn)
+    *theory, trained = (name for name in frame["source"].unique() if "sampled" not in name)
+    wide = frame.pivot(index=["path", "path_dual"], columns="source", values="U").reset_index()
+    wide = wide[wide["path"] <= wide["path_dual"]]  # U is symmetric
+    is_diagonal = wide["path"] == wide["path_dual"]
+    wide["kind"] = np.where(is_diagonal, "on the diagonal", "off the diagonal")
+    wide["path"] = wide["path"].where(is_diagonal)
+    frame = wide.melt(["path", "kind", trained], theory, "point", "theory")
+    return scattered(
+        frame.rename(columns={trained: "trained"}).sort_values("kind", kind="stable"),
+        "theory",
+        "trained",
+        series="kind",
+        panel="point",
+        name="path",
+        titles={"theory": "U, theory", "trained": "U, trained"},
+        reference="zero",
+    )
+
+
+def _head_scores(
+    study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints
+) -> alt.TopLevelMixin:
+    from pathkernel_views.primitives import bars
+
+    network = Network(study_heads(study), widths=1)
+    rows = [
+        {"network": name, "layer": f"layer {layer}", "head": str(head), "score": score}
+        for name, matrix in _matrices(study, comparison, points).items()
+        for layer, scores in enumerate(scores_of(network, matrix), start=1)
+        for head, score in enumerate(scores, start=1)
+    ]
+    titles = {"score": "head score (largest 1)"}
+    return bars(pd.DataFrame(rows), "head", "score", series="network", panel="layer", titles=titles)

@@ -1,0 +1,224 @@
+"""The report: the views of a store as one HTML page that trusts no text of the store."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import xarray as xr
+
+from pathkernel_core.errors import PathkernelError
+from pathkernel_core.text import printable
+from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.selection import number
+from pathkernel_views.chart import Chart, NothingToPlot
+from pathkernel_views.table import Table, csv_text
+
+GENERATOR = '<meta name="generator" content="pathkernel">'
+"""In the head of every page: it tells a report from other pages."""
+
+_HEAD = 4096  # characters of a page in which that stands
+_VERSIONS = ("pathkernel", "numpy", "scipy", "xarray", "zarr", "altair")
+
+
+class ReportFileError(PathkernelError, FileExistsError):
+    """A file is in the way that is no report."""
+
+
+def write_report(
+    dataset: xr.Dataset,
+    store: Path,
+    parts: Mapping[str, Iterable[Any]],
+    out: str | os.PathLike,
+    *,
+    command: str = "",
+) -> None:
+    """Write the page of a store: its parts by name, with their tables, charts and sentences.
+
+    A report that is there is replaced, whole or not at all. ``command`` is the command line that
+    makes the page.
+
+    Raises
+    ------
+    ReportFileError
+        If a file is there that is no report.
+    OSError
+        If the file cannot be written.
+    """
+    file = Path(out)
+    if file.is_dir():
+        raise ReportFileError(f"{file} is a folder; name a file by --out")
+    if file.is_file() and file.stat().st_size:
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            if GENERATOR not in stream.read(_HEAD):
+                raise ReportFileError(
+                    f"{file} is there already and is no report; delete it, or name another by --out"
+                )
+    page = _Page()
+    page.section("Overview", [_overview(dataset)])
+    for name, views in parts.items():
+        page.section(name.replace("-", " ").capitalize(), views)
+    page.section("Provenance", [_provenance(dataset, command)])
+    title = str(dataset.attrs.get("label", store.stem))
+    with replacing(out) as partial:
+        partial.write_text(page.html(title, f"pathkernel study {store.name}"), encoding="utf-8")
+
+
+class _Page:
+    """Sections of the page, and the data of its charts and tables."""
+
+    def __init__(self) -> None:
+        self._sections: list[str] = []
+        self._links: list[str] = []
+        self._charts: list[dict[str, Any]] = []
+        self._tables: list[str] = []
+        self._titles: list[str] = []
+
+    def section(self, heading: str, views: Iterable[Any]) -> None:
+        """Add a section of views, and links to it and to its charts."""
+        anchor, first = f"section-{len(self._sections) + 1}", len(self._charts)
+        body = "".join(map(self._view, views))
+        charts = "".join(
+            f'<li><a href="#chart-{index}">{_text(title)}</a></li>'
+            for index, title in enumerate(self._titles[first:], start=first)
+        )
+        inside = f"<ul>{charts}</ul>" if charts else ""
+        self._links.append(f'<li><a href="#{anchor}">{_text(heading)}</a>{inside}</li>')
+        self._sections.append(
+            f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{_text(heading)}</h2>'
+            f'<div class="views">{body}</div></section>'
+        )
+
+    def html(self, title: str, subtitle: str) -> str:
+        """The whole page, which needs nothing else and lets nothing in or out."""
+        import vl_convert
+
+        folder = files(__package__)
+        vega = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed"))
+        vega = vega.replace("</script", "<\\/script")
+        script = (folder / "report.js").read_text("utf-8")
+        digests = [hashlib.sha256(text.encode()).digest() for text in (vega, script)]
+        hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+        data = json.dumps({"charts": self._charts, "tables": self._tables}, allow_nan=False)
+        for sign in "<>&":  # no character ends or opens markup
+            data = data.replace(sign, f"\\u{ord(sign):04x}")
+        return Template((folder / "report.html").read_text("utf-8")).substitute(
+            policy=f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+            "img-src data:; base-uri 'none'; form-action 'none'",
+            generator=GENERATOR,
+            title=_text(title),
+            subtitle=_text(subtitle),
+            style=(folder / "report.css").read_text("utf-8"),
+            links="".join(self._links),
+            sections="\n".join(self._sections),
+            data=data,
+            vega=vega,
+            script=script,
+        )
+
+    def _view(self, view: Any) -> str:
+        """Markup of a view; of one that cannot be drawn, the reason."""
+        try:
+            if isinstance(view, Table):
+                return self._table(view)
+            if isinstance(view, Chart):
+                return self._chart(view)
+            if isinstance(view, dict):
+                return f'<div class="card">{_nested(view)}</div>'
+        except NothingToPlot as reason:
+            view = f"{view.title}: left out, {reason}"
+        except (PathkernelError, OSError):
+            raise
+        except Exception as error:  # whatever a stranger's raises, the others must be seen
+            view = f"{view.title}: not drawn ({type(error).__name__}: {error})"
+        return f'<p class="note">{_text(view)}</p>'
+
+    def _chart(self, chart: Chart) -> str:
+        spec = chart.altair(title=False).to_dict()
+        del spec["description"]
+        spec["config"]["background"] = "transparent"
+        wide = ' class="wide"' * ("facet" in spec)
+        index = len(self._charts)
+        self._charts.append(spec)
+        self._titles.append(chart.title)
+        return (
+            f'<figure{wide} id="chart-{index}" data-chart="{index}" '
+            f'data-name="{_file(chart.name)}">'
+            f'<h3>{_text(chart.title)}</h3><p class="note">{_text(chart.caption)}</p></figure>'
+        )
+
+    def _table(self, table: Table) -> str:
+        title = _text(table.title)
+        self._tables.append(csv_text(table.frame))
+        return (
+            f'<details class="card"{" open" * (not table.detail)}><summary><h3>{title}</h3>'
+            f'</summary><div class="scroll" role="group" tabindex="0" aria-label="{title}">'
+            f'{table.as_html()}</div><p class="note">{_text(table.caption)}</p>'
+            f'<button type="button" data-table="{len(self._tables) - 1}" '
+            f'data-name="{_file(table.name)}" aria-label="CSV of {title}">Download CSV</button>'
+            "</details>"
+        )
+
+
+def _overview(dataset: xr.Dataset) -> dict[str, Any]:
+    status = dataset["status"].values
+    converged = int((status == STATUS_CODES["converged"]).sum())
+    return {
+        "heads per layer": dataset.attrs.get("heads_per_layer", ""),
+        "training examples": dataset.attrs.get("training_examples", ""),
+        "paths": dataset.sizes["path"],
+        "widths N": dataset["width"].values.tolist(),
+        "temperatures T": dataset["temperature"].values.tolist(),
+        "seeds": dataset["seed"].values.tolist(),
+        "points converged": f"{converged} of {status.size}",
+    }
+
+
+def _provenance(dataset: xr.Dataset, command: str) -> dict[str, Any]:
+    versions = {}
+    for name in _VERSIONS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    now = datetime.datetime.now(datetime.UTC).isoformat(" ", "minutes")
+    made = {"report made": now, "report made by": command, "versions at the report": versions}
+    return made | {name.replace("_", " "): value for name, value in dataset.attrs.items()}
+
+
+def _nested(value: Any) -> str:
+    """Values, JSON among them, as tables within tables; lists of plain values in one line."""
+    if isinstance(value, str) and value.startswith(("[", "{")):
+        with suppress(ValueError, RecursionError):
+            return _nested(json.loads(value))
+    if isinstance(value, Mapping):
+        rows = "".join(
+            f'<tr><th scope="row">{_text(name)}</th><td>{_nested(part)}</td></tr>'
+            for name, part in value.items()
+            if str(part) not in ("", "{}", "[]")
+        )
+        return f'<table class="nested"><tbody>{rows}</tbody></table>'
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, (list, tuple)):
+        separator = "" if any(isinstance(part, Mapping) for part in value) else ", "
+        return separator.join(map(_nested, value))
+    return _text(number(value) if isinstance(value, float) else value)
+
+
+def _file(name: str) -> str:
+    return re.sub(r"[^\w-]+", "-", name)
+
+
+def _text(value: Any) -> str:
+    return escape(printable(str(value), keep="\n"))

@@ -1,0 +1,343 @@
+"""A study as tables: every width and limit, the gain over the limit, choices of the temperature."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pathkernel_datasets.choice import choose, complete_seeds, default_choice
+from pathkernel_datasets.gains import gains
+from pathkernel_datasets.labelling import json_attribute
+from pathkernel_datasets.measures import choices_of, kind_of, measures_of
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, number
+from pathkernel_datasets.swept import by_value, described, swept_option
+from pathkernel_views.minima import minima_sentences
+from pathkernel_views.table import Table, frame_of, labelled_frame
+
+
+def of_every_value(
+    dataset: xr.Dataset, build: Callable[[xr.Dataset], pd.DataFrame]
+) -> pd.DataFrame:
+    """Frames of all values of an option below each other, the value in the first column."""
+    option, frames = swept_option(dataset), []
+    for value, part in by_value(dataset).items():
+        frame = build(part)
+        if option is not None:
+            frame.insert(0, option, value)
+        frames.append(frame)
+    joined = pd.concat(frames, ignore_index=True)
+    joined.attrs = frames[0].attrs
+    return joined
+
+
+def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> pd.DataFrame:
+    """A row for each width, each limit and each test set of a study.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+    temperature : float or str, optional
+        Temperature of the store, or how it is chosen for each row, as for
+        :class:`pathkernel_datasets.selection.Selection`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns as docs/scripts.md lists them: medians and ranges over the seeds; ``width`` and
+        ``action_…`` are missing in limits.
+
+    Raises
+    ------
+    ValueError
+        If the store does not have that temperature, or the scores of the choice.
+    """
+    return of_every_value(dataset, lambda part: _frame(part, Selection(part, temperature)))
+
+
+def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
+    """Rows of widths, of the limit and of the limits of sub-networks."""
+    widths, computed = dataset["width"].values, selection.references_done
+
+    def of_networks(name: str) -> xr.DataArray:
+        parts = [
+            selection.point(name).rename(width="network"),
+            selection.reference(f"{name}_gp").expand_dims("network"),
+            selection.sub_networks(f"{name}_sub_network").rename(sub_network="network"),
+        ]
+        plain = [part.drop_vars(["network", "temperature"], errors="ignore") for part in parts]
+        return xr.concat(plain, "network")
+
+    scores = {measure: of_networks(measure.name) for measure in measures_of(dataset)}
+    failed = [*scores.values()][-1].isel(network=slice(len(widths), None)).isnull().all("test_set")
+    of_limits = xr.where(failed, STATUS_CODES["not_positive_definite"], CONVERGED)
+    of_limits = of_limits.where(computed, NOT_COMPUTED).transpose("seed", "network")
+    status = np.concatenate([selection.status.values, of_limits.values], axis=1)
+    limits = [selection.temperature_gp, *selection.temperatures_sub_network]
+    temperatures = np.array([*selection.temperatures, *limits], dtype=float)
+    if selection.chosen:
+        temperatures[(status == NOT_COMPUTED).all(axis=0)] = np.nan
+
+    at_widths = xr.Dataset({"action": selection.point("action")})
+    at_widths["evaluations"] = selection.point("evaluations").where(at_widths["action"].notnull())
+    at_widths = at_widths.drop_vars(["width", "temperature"]).rename(width="network")
+    parts = [_over_seeds("action", "action per width S/N", "1", at_widths["action"])]
+    parts.append(at_widths[["evaluations"]].median("seed"))
+    parts = [part.pad(network=(0, len(limits))) for part in parts]
+    for measure, values in scores.items():
+        parts.append(_over_seeds(measure.name, measure.long_name, measure.units, values))
+    names = [*(f"N = {number(width)}" for width in widths), "GP limit"]
+    columns = {
+        "network": [*names, *map(str, dataset["sub_network"].values)],
+        "width": [*widths, *(np.nan for _ in limits)],
+        "temperature": temperatures,
+        "status": [_status(codes) for codes in status.T.tolist()],
+    }
+    joined = xr.merge(parts).transpose("network", "test_set").rename_dims(network="row")
+    frame = frame_of(joined.assign({name: ("row", values) for name, values in columns.items()}))
+    labels = {
+        "network": "width, limit or sub-network",
+        "width": "width N, missing in limits",
+        "temperature": "temperature T",
+        "test_set": "test set",
+        "evaluations": "energy evaluations, median",
+        "status": "ok, or the seeds that are missing or not converged",
+    }
+    units = dict.fromkeys(("width", "temperature", "evaluations"), "1")
+    statistics = [name for name in frame if name not in labels]
+    order = [*list(labels)[:4], *statistics, "evaluations", "status"]
+    return labelled_frame(frame, labels, units)[order]
+
+
+def _over_seeds(name: str, label: str, units: str, values: xr.DataArray) -> xr.Dataset:
+    """Median, range and number over the seeds, NaN left out."""
+    statistics = {
+        "median": values.median("seed"),
+        "lowest": values.min("seed"),
+        "highest": values.max("seed"),
+        "seeds": values.count("seed"),
+    }
+    return xr.Dataset(
+        {
+            f"{name}_{key}": statistic.assign_attrs(
+                long_name=f"{label}: {'number of seeds' if key == 'seeds' else key}",
+                units="1" if key == "seeds" else units,
+            )
+            for key, statistic in statistics.items()
+        }
+    )
+
+
+def _status(codes: list[int]) -> str:
+    names = {code: name.replace("_", " ") for name, code in STATUS_CODES.items()}
+    problems = sorted(item for item in Counter(codes).items() if item[0] != CONVERGED)
+    return ", ".join(f"{count} of {len(codes)} {names[code]}" for code, count in problems) or "ok"
+
+
+def study_summary(
+    dataset: xr.Dataset, temperature: float | str | None = None
+) -> Iterator[Table | str]:
+    """The study's table, and sentences about it; parameters as for :func:`study_frame`."""
+    measures, frame = measures_of(dataset), study_frame(dataset, temperature)
+    several = any(frame[f"{measure.name}_seeds"].max() > 1 for measure in measures)
+    one_column = len(measures) * dataset.sizes["test_set"] == 1
+    scores = {}
+    for measure in measures:
+        median, lowest, highest = (
+            f"{{{measure.name}_{key}:{measure.form}}}" for key in ("median", "lowest", "highest")
+        )
+        range_ = f"{' ' if one_column else chr(10)}[{lowest}, {highest}]"
+        scores[measure.heading] = median + range_ * several
+    cells = _option_cell(dataset) | {"network": "{network}", "T": "{temperature}"}
+    across = None
+    if len(measures) == 1:
+        across, cells["test_set"] = ("test_set", *scores.values()), ""
+    else:
+        cells |= {"test set": "{test_set}"} if dataset.sizes["test_set"] > 1 else {}
+        cells |= scores
+    cells["status"] = "{status}"
+    yield Table(
+        "study",
+        str(dataset.attrs.get("title", "pathkernel study")),
+        frame,
+        cells,
+        _caption(dataset, temperature, several),
+        across,
+        swept_option(dataset) or "",
+    )
+    yield from _sentences(dataset, temperature, frame)
+
+
+def study_details(dataset: xr.Dataset, temperature: float | str | None = None) -> Iterator[Table]:
+    """The minimisation at every width, gains over the limit, and choices of the temperature."""
+    frame = study_frame(dataset, temperature)
+    scores = tuple(f"{measure.name}_" for measure in measures_of(dataset))
+    columns = [name for name in frame if name != "test_set" and not name.startswith(scores)]
+    minima = frame.loc[frame["width"].notna(), columns].drop_duplicates()
+    minima.attrs = frame.attrs
+    cells = _option_cell(dataset) | {
+        "network": "{network}",
+        "T": "{temperature}",
+        "action S/N": "{action_median:.4f}",
+        "evaluations": "{evaluations:.0f}",
+        "status": "{status}",
+    }
+    caption = "Medians over the seeds of the action per width and of the evaluations of the energy."
+    yield Table("minimisation", "Minimisation", minima, cells, caption, detail=True)
+    if all(complete_seeds(part).size for part in by_value(dataset).values()):
+        yield gains_table(dataset, temperature)
+    table = choice_table(dataset)
+    if table is not None:
+        yield table
+
+
+def _option_cell(dataset: xr.Dataset) -> dict[str, str]:
+    option = swept_option(dataset)
+    return {described(option): f"{{{option}}}"} if option else {}
+
+
+def _caption(dataset: xr.Dataset, temperature: float | str | None, several: bool) -> str:
+    selections = [Selection(part, temperature) for part in by_value(dataset).values()]
+    chosen = {selection.describe() for selection in selections}
+    choice = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
+    measured = (
+        "Accuracy (fraction correct)"
+        if kind_of(dataset) == "classes"
+        else "R²: 1 − MSE / variance of the test targets; MSE: mean squared error; ln p(y): mean "
+        "log density of a test target in nats, of the predictor's variance plus T as noise"
+    )
+    backend, dtype = (dataset.attrs.get(key, "unknown") for key in ("backend", "dtype"))
+    return (
+        f"{measured}{': median and range over the seeds' * several}. T: temperature. "
+        f"{_seeds(dataset['seed'].values)}; backend {backend}, {dtype}; {choice}."
+    )
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    listed = ", ".join(map(str, seeds))
+    if len(seeds) > 10:
+        listed = f"{seeds[0]} to {seeds[-1]} ({len(seeds)})"
+    return f"Seed{'s' * (len(seeds) > 1)} {listed}"
+
+
+def _sentences(
+    dataset: xr.Dataset, temperature: float | str | None, frame: pd.DataFrame
+) -> Iterator[str]:
+    """Doubts about temperatures and minima, scores of skips, notes of the task, missing points."""
+    option, parts = swept_option(dataset), by_value(dataset)
+    first, *_ = parts.values()
+    lines = _doubts(dataset, Selection(first, temperature).chosen, frame)
+    if "skips" in dataset.attrs:
+        lines.append(f"Skip connections of strength {dataset.attrs['skips']}, by layer.")
+    for value, part in parts.items():
+        prefix = f"{option} = {value}: " if option else ""
+        lines += [prefix + sentence for sentence in minima_sentences(part)]
+        notes = json_attribute(part.attrs, "notes")
+        lines += [f"{name.capitalize()}: {note}" for name, note in notes.items()]
+    missing = int((dataset["status"].values == NOT_COMPUTED).sum())
+    if missing:
+        lines.append(f"{missing} of {dataset['status'].size} grid points are not computed yet.")
+    yield from dict.fromkeys(lines)
+
+
+def _doubts(dataset: xr.Dataset, choice: str | None, frame: pd.DataFrame) -> list[str]:
+    """Reasons for a second look at the temperatures that were chosen, if they were."""
+    if choice is None:
+        return []
+    grid = dataset["temperature"].values
+    ends = ((grid.min(), "smallest", "smaller"), (grid.max(), "largest", "larger"))
+    lines = [
+        f"T = {end:g} is the {extreme} of the grid; {beyond} ones may be better."
+        for end, extreme, beyond in ends
+        if end in set(frame["temperature"])
+    ]
+    parts = by_value(dataset).values()
+    size = min(part.sizes["path"] * part.sizes.get("output", 1) for part in parts)  # of U_1
+    narrow = frame["network"][frame["width"] < size].unique()
+    if choice == "leave-one-out" and len(narrow):
+        of = "paths times outputs" if "output" in dataset.sizes else "paths"
+        lines.append(
+            f"{', '.join(narrow)}: below the number of {of}, {size}, where leave-one-out is "
+            "optimistic (docs/temperature.md)."
+        )
+    return lines
+
+
+def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
+    """The gain of finite width over the limit, see :func:`pathkernel_datasets.gains.gains`.
+
+    Raises
+    ------
+    ValueError
+        If no seed is complete, or the store lacks the temperature or the scores of the choice.
+    """
+    frame = of_every_value(dataset, lambda part: frame_of(gains(part, temperature)))
+    seeds = gains(next(iter(by_value(dataset).values())), temperature).attrs["seeds"]
+    measure = measures_of(dataset)[0]
+    cells = _option_cell(dataset)
+    cells |= {"N": "{width}", "T": "{temperature}", "T of limit": "{temperature_gp}"}
+    gain = "{gain:+.3f} ± {example_error:.3f}" + " ({seed_error:.3f})" * (len(seeds) > 1)
+    across = ("test_set", f"{{{measure.name}:.3f}} | {{{measure.name}_gp:.3f}}\n{gain}")
+    choice = default_choice(dataset) if temperature is None else temperature
+    chosen = ""
+    if isinstance(choice, str) and dataset.sizes["temperature"] > 1:
+        chosen = f", both of {choices_of(dataset)[choice].words} over the seeds"
+    caption = (
+        f"{measure.heading[0].upper()}{measure.heading[1:]} of the width | of the Gaussian process "
+        "(GP) limit; below, the gain ± its standard error over the test examples, which both "
+        f"predict{'; in brackets that over the seeds' * (len(seeds) > 1)}. Means over seeds: "
+        f"{', '.join(map(str, seeds))}. T: temperature of the width, and of the limit that it is "
+        f"compared with{chosen}."
+    )
+    title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
+    lines = swept_option(dataset) or ""
+    return Table("gains", title, frame, cells, caption, across, lines, detail=True)
+
+
+def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
+    """Scores and temperatures by each choice of the temperature, over the seeds that are complete.
+
+    A row for each choice, test set and width, or limit (width missing), with the median and the
+    range over the seeds; empty if there is no choice, or no seed is complete.
+    """
+    seeds = complete_seeds(dataset)
+    if dataset.sizes["temperature"] == 1 or not seeds.size:
+        return pd.DataFrame()
+    dataset, measure = dataset.sel(seed=seeds), measures_of(dataset)[0]
+    frames = []
+    for name, choice in choices_of(dataset).items():
+        if name == "paper" or choice.score not in dataset:  # of several test sets
+            continue
+        indices = choose(dataset, name)
+        for suffix in ("", "_gp"):
+            index = indices[f"index{suffix}"]
+            score = dataset[f"{measure.name}{suffix}"].load().isel(temperature=index)
+            score = score.where(index >= 0).transpose("test_set", ..., "seed")
+            frame = frame_of(_over_seeds(measure.name, measure.long_name, measure.units, score))
+            frame.insert(0, "choice", f"T of {choice.words.partition(', which')[0]}")
+            if suffix:
+                frame = frame.assign(width=np.nan, network="GP limit")
+            else:
+                frame["network"] = [f"N = {number(width)}" for width in frame["width"]]
+            frames.append(frame[frame[f"{measure.name}_seeds"] > 0])
+    columns = ["choice", "test_set", "network", "width", "temperature"]
+    columns += [f"{measure.name}_{key}" for key in ("median", "lowest", "highest", "seeds")]
+    return pd.concat(frames, ignore_index=True)[columns]
+
+
+def choice_table(dataset: xr.Dataset) -> Table | None:
+    """Scores and temperatures by each choice of the temperature; None if there is no choice."""
+    frame = of_every_value(dataset, choice_frame)
+    if "choice" not in frame:
+        return None
+    measure = measures_of(dataset)[0]
+    cells = _option_cell(dataset) | {"choice": "{choice}", "network": "{network}"}
+    across = ("test_set", f"{{{measure.name}_median:{measure.form}}}\nT = {{temperature}}")
+    caption = f"{measure.heading[0].upper()}{measure.heading[1:]}, and the temperature chosen."
+    title = "Choices of the temperature"
+    return Table("temperature_choice", title, frame, cells, caption, across, "choice", detail=True)

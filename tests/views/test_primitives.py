@@ -1,0 +1,197 @@
+"""Pictures of frames: the data that they hold, what switches show, and their files."""
+
+import csv
+import html
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, rendered, resized, save
+from pathkernel_views.primitives import bars, beside, heatmaps, lines, network, points
+
+HOSTILE = '"] + <b>\\'
+
+
+@pytest.fixture
+def frame():
+    rows = [
+        (seed, name, width, 0.1 * seed + 0.01 * n)
+        for seed in (0, 1)
+        for n, (name, width) in enumerate(
+            [("theory", 10), ("theory", 100), ("GP limit", None), ("random", 10)]
+        )
+    ]
+    frame = pd.DataFrame(rows, columns=["seed", "network", "width", "mean"])
+    return frame.assign(low=frame["mean"] - 0.05, high=frame["mean"] + 0.05)
+
+
+def against_width(frame, **settings):
+    ends = {"low": "low", "high": "high", "series": "network", "log": True}
+    return lines(frame, "width", "mean", **(ends | settings))
+
+
+def chart(draw, **settings):
+    return Chart("drawn", f"Title {HOSTILE}", "Caption.", draw, **settings)
+
+
+def data_of(spec):
+    (text,) = (text for text in spec["datasets"].values() if isinstance(text, str))
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def texts(spec):
+    """Text of a drawn chart."""
+    svg = rendered(spec, "svg").decode()
+    return [
+        html.unescape(re.sub("<[^>]*>", "", text)) for text in re.findall(r"<text.*?</text>", svg)
+    ]
+
+
+def test_lines_hold_the_frame_and_say_what_they_show(frame):
+    spec = chart(lambda: against_width(frame, switches=["seed"])).altair().to_dict()
+    rows = data_of(spec)
+    assert [float(row["mean"]) for row in rows] == pytest.approx(frame["mean"].tolist())
+    assert rows[2]["width"] == ""
+    (parameter,) = spec["params"]
+    assert parameter["bind"]["options"] == ["0", "1"]
+    told = texts(spec)
+    assert any(text.endswith("seed 0") for text in told)
+    spec["params"][0]["value"] = "1"
+    assert any(text.endswith("seed 1") for text in texts(spec))
+    assert {"10", "100", "theory", "GP limit", "random"} <= set(told)
+
+
+def test_a_scale_stays_where_a_switch_turns(frame):
+    spec = chart(lambda: against_width(frame, switches=["seed"])).altair().to_dict()
+    axes = []
+    for value in ("0", "1"):
+        spec["params"][0]["value"] = value
+        axes.append([text for text in texts(spec) if re.fullmatch(r"[−\d.]+", text)])
+    assert axes[0] == axes[1]
+
+
+def test_single_values_are_words_and_not_switches(frame):
+    one = frame[frame["seed"] == 0].assign(shown="T = 0.1")
+    spec = chart(lambda: against_width(one, switches=["shown", "seed"])).altair().to_dict()
+    assert "params" not in spec
+    assert any(text.endswith("T = 0.1, seed 0") for text in texts(spec))
+    bare = chart(lambda: against_width(one, switches=["seed"])).altair(title=False)
+    assert texts(bare.to_dict())[-1] == "seed 0"
+
+
+def test_series_are_told_apart_by_colour_and_by_dash_or_marker():
+    names = ["theory N=10", "theory N=100", "GP limit", "good (GP limit)", "a", "b", "random"]
+    found = looks(names)
+    assert list(found) == names
+    assert found["random"].colour == GREY
+    assert len({(look.colour, look.dash, look.shape) for look in found.values()}) == len(names)
+    assert found["GP limit"].dash != found["a"].dash
+    many = looks([f"order {n}" for n in range(13)])
+    assert len({(look.dash, look.shape) for look in many.values()}) == 13
+
+
+def test_text_along_x_panels_and_names_that_are_code(frame):
+    named = frame.assign(width=HOSTILE, network=frame["network"] + HOSTILE)
+    for settings in ({}, {"panel": "seed"}, {"panel": "seed", "same_y": False}):
+        spec = chart(lambda settings=settings: against_width(named, **settings)).altair().to_dict()
+        assert any("theory" in text for text in texts(spec))
+
+
+@pytest.mark.parametrize("size", [4, 16, 40])
+def test_heat_maps(size):
+    names = [f"{n}.[{HOSTILE}]" for n in range(size)]
+    values = np.random.default_rng(0).normal(size=(2, size, size))
+    values[0, 0, 1] = np.nan
+    frames = []
+    for seed, matrix in enumerate(values):
+        index = pd.MultiIndex.from_product([names, names], names=["path", "path_dual"])
+        own = pd.Series(matrix.ravel(), index, name="U").reset_index()
+        frames.append(own.assign(seed=seed, panel=f"N = {10**seed}"))
+    frame = pd.concat(frames)
+
+    def draw():
+        return heatmaps(frame, "path_dual", "path", "U", panel="panel", edges=names[1:2])
+
+    spec = chart(draw).altair().to_dict()
+    rows = data_of(spec)
+    held = [[float(row[name] or "nan") for name in names] for row in rows]
+    np.testing.assert_allclose(held, values.reshape(-1, size), rtol=1e-5)
+    told = texts(spec)
+    assert (f"{values[0, 0, 0]:.2f}".replace("-", "−") in told) is (size == 4)
+    assert (names[0] in told) is (size <= 16)
+
+
+def test_bars_points_and_the_network(frame):
+    layers = pd.DataFrame(
+        [(f"layer {layer}", str(h), n, 0.5) for layer in (1, 2) for h in (1, 2) for n in "ab"],
+        columns=["layer", "head", "series", "score"],
+    )
+    spec = chart(lambda: bars(layers, "head", "score", series="series", panel="layer"))
+    assert {"layer 1", "layer 2", "1", "2", "a", "b"} <= set(texts(spec.altair().to_dict()))
+    pairs = pd.DataFrame({"x": [0.0, 1.0], "y": [0.1, 0.9], "name": ["1-1", HOSTILE]})
+    spec = chart(lambda: points(pairs, "x", "y", name="name")).altair().to_dict()
+    assert "1-1" in texts(spec)
+    paths = pd.DataFrame(
+        {
+            "path": ["1-1", "2-1", "skip-1"] * 2,
+            "w": [3, 1, np.nan, 2, 5, 1],
+            "seed": [0] * 3 + [1] * 3,
+        }
+    )
+    spec = chart(lambda: network(paths, "path", "w", (2, 1), switches=["seed"])).altair().to_dict()
+    assert {"input", "layer 1", "layer 2", "output", "1-1:  3"} <= set(texts(spec))
+    spec["params"][0]["value"] = "1"
+    assert "skip-1:  1" in texts(spec)
+    both = beside(against_width(frame, switches=["seed"]), against_width(frame, switches=["seed"]))
+    spec = chart(lambda: both).altair().to_dict()
+    assert len(spec["params"]) == 1
+    assert texts(spec).count("theory") == 1
+
+
+def test_nothing_to_plot(frame, tmp_path):
+    empty = frame.assign(mean=np.nan)
+    with pytest.raises(NothingToPlot, match="mean is not computed yet"):
+        against_width(empty)
+    lines_said = []
+    assert save([chart(lambda: against_width(empty))], tmp_path, lines_said.append) == []
+    assert lines_said == ["drawn: skipped, mean is not computed yet"]
+
+
+def test_files(frame, tmp_path):
+    drawn = chart(lambda: against_width(frame, switches=["seed"]))
+    formats = ("png", "svg", "pdf")
+    files = save([drawn], tmp_path, formats=formats, dpi=100, width=3.0)
+    assert [file.name for file in files] == ["drawn.png", "drawn.svg", "drawn.pdf"]
+    with Image.open(files[0]) as image:
+        assert image.width == pytest.approx(300, abs=6)
+        assert image.info["dpi"][0] == pytest.approx(100, abs=0.1)
+    assert b"<text" in files[1].read_bytes()
+    assert files[2].read_bytes().startswith(b"%PDF")
+    assert save([drawn], tmp_path, formats=formats) == files  # they replace themselves
+    files[0].write_bytes(b"mine")
+    said = []
+    assert save([drawn], tmp_path, said.append) == []
+    assert "without the mark" in said[0]
+    assert files[0].read_bytes() == b"mine"
+
+
+def test_a_chart_that_fails_leaves_the_others(frame, tmp_path):
+    said, broken = [], Chart("broken", "", "", lambda: 1 / 0)
+    good = chart(lambda: against_width(frame))
+    assert len(save([broken, good], tmp_path, said.append)) == 2
+    assert said == ["Warning: broken is not drawn (ZeroDivisionError: division by zero)."]
+    with pytest.raises(ZeroDivisionError):
+        save([broken], tmp_path)
+
+
+def test_panels_are_arranged_anew_where_it_is_narrow(frame):
+    panels = pd.concat([frame.assign(panel=name) for name in "abcd"])
+    spec = chart(lambda: against_width(panels, panel="panel")).altair().to_dict()
+    narrow = resized(spec, 245)
+    assert narrow["columns"] < spec["columns"]
+    width = float(re.search(r'width="([\d.]+)"', rendered(narrow, "svg").decode()).group(1))
+    assert width == pytest.approx(245, abs=5)

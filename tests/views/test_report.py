@@ -1,0 +1,387 @@
+"""The report of a small store: its numbers against the store's, its text, and it in a browser."""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import shutil
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr
+from chromium import FOUND, Chromium
+
+from pathkernel.main import main
+from pathkernel.plugin import pathkernel_commands
+from pathkernel_analyses.plugin import pathkernel_analyses
+from pathkernel_core.attention import AttentionProduct
+from pathkernel_core.hooks import Plugins
+from pathkernel_core.result import Result
+from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets.store import open_store
+from pathkernel_datasets.stored import compute_result
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+from pathkernel_views.chart import Chart, NothingToPlot
+from pathkernel_views.study_views import study_charts
+from pathkernel_views.table import Table
+
+HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">&\u202e'
+TEMPERATURES, WIDTHS, SEEDS = (0.1, 1.0), (10, 100), (0, 3)
+
+
+@dataclass(frozen=True)
+class Hostile(Task):
+    """Gaussian tokens, and names that would be markup."""
+
+    name: ClassVar[str] = "hostile"
+    summary: ClassVar[str] = "Names that would be markup"
+
+    examples: int = option(12, "training examples")
+    words: str = option("", "in the label")
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+
+        def draw(count=12):
+            labels = np.resize([1.0, -1.0], count)
+            inputs = generator.standard_normal((count, 3, 4))
+            inputs[:, 0, 0] = labels * np.abs(inputs[:, 0, 0])
+            return Examples(inputs, labels)
+
+        heads = [AttentionProduct(generator.standard_normal((2, 4, 4))) for _ in range(2)]
+        tests = {HOSTILE: draw(), "plain": draw()}
+        return Realisation(heads, "last", draw(self.examples), tests, notes={HOSTILE: HOSTILE})
+
+
+@dataclass(frozen=True)
+class Strange(Result):
+    """A stranger's result, of which a chart fails."""
+
+    name = "strange"
+    summary = "A result of a stranger"
+
+    def compute(self, study, report):
+        return xr.Dataset({"number": xr.DataArray(3.0, attrs={"long_name": "number"})})
+
+    def views(self, study):
+        frame = pd.DataFrame({"a": [HOSTILE, "x"], "b": [1.5, 2.5], "of": ["p", "q"]})
+        yield Table("numbers", "Strange table", frame, {"a": "{a}", "b": "{b}"}, HOSTILE)
+        yield f"a line {HOSTILE}"
+
+        def draw():
+            from pathkernel_views.primitives import points
+
+            settings = {"series": "a", "name": "a", "switches": ["of"], "titles": {"of": HOSTILE}}
+            return points(frame.assign(of=frame["a"]), "b", "b", **settings)
+
+        def nothing():
+            raise NothingToPlot("there is none")
+
+        yield Chart("drawn", f"My chart {HOSTILE}", HOSTILE, draw)
+        yield Chart("failed", "Failed", "", lambda: 1 / 0)
+        yield Chart("missing", "Missing", "", nothing)
+
+
+def make(path, sweep=None):
+    study = Study(Hostile(words=HOSTILE), WIDTHS, TEMPERATURES, SEEDS, sweep=sweep or {})
+    run_study(study, path, analyses=pathkernel_analyses())
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = make(tmp_path_factory.mktemp("report") / "study.zarr")
+    compute_result(Strange(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(store):
+    return open_store(store)
+
+
+def run(monkeypatch, store, *options):
+    commands = {command.name: command for command in pathkernel_commands()}
+    plugins = Plugins(results={"strange": Strange}, commands=commands)
+    monkeypatch.setattr("pathkernel.main.load_plugins", lambda: plugins)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(store), *options])
+    return ended.value.code
+
+
+@pytest.fixture(scope="module")
+def page(store):
+    with pytest.MonkeyPatch.context() as patch:
+        assert run(patch, store) == 0
+    return store.with_name("study.html")
+
+
+def spec(dataset, name, temperature=None):
+    (chart,) = (chart for chart in study_charts(dataset, temperature) if chart.name == name)
+    return chart.altair().to_dict()
+
+
+def rows(chart):
+    """Data of a chart as a DataFrame."""
+    (text,) = (text for text in chart["datasets"].values() if isinstance(text, str))
+    return pd.read_csv(io.StringIO(text), dtype={"seed": str, "examples": str})
+
+
+def test_charts_hold_the_numbers_of_the_store(dataset):
+    frame = rows(spec(dataset, "order_parameters"))
+    for temperature in TEMPERATURES:
+        for seed in SEEDS:
+            for width in WIDTHS:
+                own = frame[
+                    (frame["shown"] == f"T = {temperature:g}") & (frame["seed"] == str(seed))
+                ]
+                own = own[own["panel"] == f"N = {width}"]
+                at = {"temperature": temperature, "seed": seed, "width": width}
+                wanted = dataset["order_parameter"].sel(at).transpose("path", "path_dual")
+                matrix = own[[str(path) for path in dataset["path"].values]].to_numpy()
+                np.testing.assert_allclose(matrix, wanted, rtol=1e-5)
+    limit = frame[frame["panel"] == "GP limit"].iloc[:4, -4:].to_numpy()
+    np.testing.assert_array_equal(limit, np.diag(np.diag(limit)))
+    frame = rows(spec(dataset, "accuracy"))
+    own = frame[(frame["shown"] == "T = 1") & (frame["network"] == "theory")]
+    scores = dataset["accuracy"].sel(temperature=1.0).transpose("seed", "width", "test_set")
+    for name, wanted in (
+        ("accuracy_median", scores.median("seed")),
+        ("accuracy_lowest", scores.min("seed")),
+        ("accuracy_highest", scores.max("seed")),
+    ):
+        np.testing.assert_allclose(own[name], wanted.values.ravel(), rtol=1e-5)
+    own = rows(spec(dataset, "accuracy_against_temperature"))
+    own = own[(own["network"] == "GP limit") & (own["test_set"] == "plain")]
+    wanted = dataset["accuracy_gp"].median("seed").sel(test_set="plain")
+    np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
+
+
+def test_the_choice_of_temperatures_is_shown_first(dataset):
+    frame = rows(spec(dataset, "order_parameters"))
+    errors = dataset["leave_one_out_squared_error"].sum("seed").transpose("width", "temperature")
+    best = errors.argmin("temperature").values
+    first = frame[frame["shown"] == frame["shown"].iloc[0]]
+    assert "leave-one-out" in first["shown"].iloc[0]
+    for w, place in enumerate(best):
+        wanted = dataset["order_parameter"].isel(temperature=place, width=w, seed=0)
+        own = first[(first["panel"] == f"N = {WIDTHS[w]}") & (first["seed"] == "0")]
+        np.testing.assert_allclose(own.iloc[:, -4:].to_numpy(), wanted, rtol=1e-5)
+
+
+def test_strengths_are_those_of_the_limit_where_the_width_is_large(tmp_path):
+    study = Study(Hostile(), widths=(1e7,), temperatures=(1.0,), seeds=(0,), variances=2.0)
+    found = rows(spec(run_study(study, tmp_path / "wide.zarr"), "strongest_paths"))
+    np.testing.assert_allclose(found["strength"], np.ones(4), atol=1e-3)
+
+
+def test_several_values_of_an_option_are_a_switch(tmp_path):
+    study = Study(Hostile(), (10,), (1.0,), (0,), sweep={"examples": (8, 12)})
+    dataset = run_study(study, tmp_path / "swept.zarr", analyses=pathkernel_analyses())
+    chart = spec(dataset, "order_parameters")
+    assert chart["params"][0]["bind"]["options"] == ["8", "12"]
+    frame = rows(chart)
+    for place, value in enumerate(("8", "12")):
+        wanted = dataset["order_parameter"].isel(examples=place, seed=0, temperature=0, width=0)
+        own = frame[(frame["examples"] == value) & (frame["panel"] == "N = 10")]
+        np.testing.assert_allclose(own.iloc[:, -4:].to_numpy(), wanted, rtol=1e-5)
+    against = rows(spec(dataset, "accuracy_against_examples"))
+    own = against[(against["network"] == "N = 10") & (against["test_set"] == "plain")]
+    wanted = dataset["accuracy"].squeeze(("seed", "temperature", "width")).sel(test_set="plain")
+    np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
+    assert rows(spec(dataset, "kernels"))["example"].max() == 12
+
+
+class Markup(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self.scripts = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
+        else:
+            self.texts.append(data)
+
+
+def test_text_of_a_store_is_never_markup(page):
+    markup = Markup(page.read_text("utf-8"))
+    names = [tag for tag, _ in markup.tags]
+    assert names.count("script") == 3
+    assert "img" not in names
+    assert not any(name.startswith("on") for _, held in markup.tags for name in held)
+    assert "\u202e" not in page.read_text("utf-8")
+    told = "".join(markup.texts)
+    assert told.count(HOSTILE.replace("\u202e", r"\u202e")) >= 5  # title, notes, tables
+    assert json.loads(markup.scripts[0])["charts"]
+
+
+def test_nothing_is_let_in_or_out(page):
+    markup = Markup(page.read_text("utf-8"))
+    (policy,) = (held["content"] for tag, held in markup.tags if "http-equiv" in held)
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in policy
+    assert "eval" not in policy
+    for script in markup.scripts[1:]:
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    sources = [held[name] for _, held in markup.tags for name in ("src", "href") if name in held]
+    assert all(source.startswith(("#", "data:")) for source in sources)
+
+
+def test_a_strangers_views_and_provenance_are_there(page):
+    markup = Markup(page.read_text("utf-8"))
+    texts = [text.strip() for text in markup.texts]
+    assert "Strange table" in texts
+    assert "Failed: not drawn (ZeroDivisionError: division by zero)" in texts
+    assert "Missing: left out, there is none" in texts
+    assert {"report made", "versions at the report", "schema version"} <= set(texts)
+    assert any(text.startswith("pathkernel ") for text in texts)  # the command line
+    tables = [list(csv.reader(io.StringIO(t))) for t in json.loads(markup.scripts[0])["tables"]]
+    assert [["a", "b", "of"], [HOSTILE.replace("\u202e", r"\u202e"), "1.5", "p"]] in [
+        table[:2] for table in tables
+    ]
+    links = {held["href"] for tag, held in markup.tags if tag == "a"}
+    ids = {held.get("id") for _, held in markup.tags}
+    assert {"#section-1", "#chart-0"} <= links
+    assert {link[1:] for link in links} <= ids
+
+
+def test_an_attribute_that_is_nested_without_end_is_text(store, tmp_path, monkeypatch):
+    copy = shutil.copytree(store, tmp_path / "study.zarr")
+    deep = {"lists": "[" * 5000, "dicts": '{"a":' * 900 + "1" + "}" * 900}
+    zarr.open_group(copy, mode="r+").attrs.update(deep)
+    assert run(monkeypatch, copy, "--only", "study") == 0
+    assert f">{'[' * 5000}<" in copy.with_suffix(".html").read_text("utf-8")
+
+
+def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypatch, capsys):
+    copy = shutil.copytree(store, tmp_path / "study.zarr")
+    monkeypatch.chdir(copy)
+    page = tmp_path / "study.html"
+    page.write_text("<!doctype html>mine")
+    assert run(monkeypatch, ".", "--only", "strange") == 1
+    assert "study.html is there already and is no report; delete it" in capsys.readouterr().err
+    assert page.read_text() == "<!doctype html>mine"
+    page.write_text("")
+    for _ in range(2):  # nothing, and then a report replaces a report
+        assert run(monkeypatch, ".", "--only", "strange") == 0
+    assert "Strange table" in page.read_text("utf-8")
+    assert run(monkeypatch, ".", "--out", str(tmp_path)) == 1
+    assert "is a folder; name a file by --out" in capsys.readouterr().err
+    assert run(monkeypatch, ".", "--seed", "9") == 1
+    assert "the store has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+
+
+HELPERS = """
+window.figureOf = (title) => [...document.querySelectorAll("[data-chart]")]
+  .find((each) => each.querySelector("h3").textContent.startsWith(title));
+window.until = async (get) => {
+  for (let waited = 0; waited < 20000; waited += 20) {
+    const found = get();
+    if (found) return found;
+    await new Promise((after) => setTimeout(after, 20));
+  }
+  throw new Error(`waited in vain for ${get}`);
+};
+window.drawn = async (title, marks) => {
+  const figure = figureOf(title);
+  figure.scrollIntoView({ behavior: "instant", block: "center" });
+  await until(() => figure.querySelector(marks));
+  return figure.querySelectorAll(marks).length;
+};
+window.saved = [];
+URL.createObjectURL = (blob) => { blob.text().then((text) => saved.push(text)); return "blob:"; };
+HTMLAnchorElement.prototype.click = () => {};
+"""
+
+
+def look(browser, dataset):
+    """Point at cells of U, switch temperature and theme, go by keys, take the CSV along."""
+    title, cells = "Order parameter U", ".mark-rect.role-mark path"
+    assert browser.evaluate(f"drawn({title!r}, {cells!r})") == 3 * 16
+    u = dataset["order_parameter"].sel(temperature=1.0, seed=3, width=10).values
+    figure = f"figureOf({title!r})"
+
+    def switch(name, label):
+        return browser.evaluate(
+            f"""(() => {{
+              const spot = [...{figure}.querySelectorAll("label")]
+                .find((each) => each.textContent.startsWith({name!r}));
+              const select = spot.querySelector("select");
+              select.value = {label!r};
+              select.dispatchEvent(new Event("change"));
+            }})()"""
+        )
+
+    switch("temperature", "T = 1")
+    switch("seed", "3")
+    settings = f"until(() => {figure}.textContent.includes('T = 1, seed 3'))"
+    assert browser.evaluate(settings)
+    for row, column in ((1, 2), (3, 3)):
+        shown = f"{u[row, column]:.2f}".replace("-", "−")
+        paths = dataset["path"].values
+        label = f"path: {paths[row]}"
+        found = browser.evaluate(
+            f"[...{figure}.querySelectorAll({cells!r})].filter((each) => each.ariaLabel"
+            f".includes({label!r}))[{column}].getBoundingClientRect().toJSON()"
+        )
+        browser.move(found["x"] + found["width"] / 2, found["y"] + found["height"] / 2)
+        told = browser.evaluate(
+            "until(() => document.querySelector('#vg-tooltip-element.visible')?.textContent)"
+        )
+        assert str(paths[row]) in told
+        assert browser.evaluate(f"{figure}.textContent").count(shown) >= 1
+        browser.move(1, 1)
+    strongest = "figureOf('The network and its strongest paths')"  # they turn together
+    assert browser.evaluate("drawn('The network and its strongest paths', '.mark-line path')")
+    same = f"until(() => {strongest}.textContent.includes('T = 1, seed 3, N = 10'))"
+    assert browser.evaluate(same)
+
+    browser.evaluate(f"{figure}.querySelector('.plot').focus()")
+    browser.press("ArrowRight")
+    told = browser.evaluate(f"{figure}.querySelector('output').textContent")
+    assert str(paths[0]) in told
+
+    browser.evaluate(f"{figure}.querySelector('button').click()")
+    lines = browser.evaluate("until(() => saved[0])").splitlines()
+    names = [str(path) for path in paths]
+    assert lines[0].lstrip("\ufeff").split(",") == ["shown", "seed", "panel", "path", *names]
+    assert len(lines) == 1 + 3 * 2 * 3 * 4
+    browser.evaluate(f"{figure}.querySelector('summary').click()")
+    assert browser.evaluate(f"until(() => {figure}.querySelectorAll('td').length)") == 72 * 8
+
+    assert browser.evaluate("drawn('My chart', '.mark-symbol.role-mark path')") == 1
+    background = "getComputedStyle(document.body).backgroundColor"
+    before = browser.evaluate(background)
+    browser.evaluate("document.getElementById('theme').click()")
+    assert browser.evaluate(background) != before
+
+
+@pytest.mark.skipif(FOUND is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+def test_in_a_browser(page, dataset, tmp_path):
+    browser = Chromium(tmp_path)
+    try:
+        browser.open(page)
+        browser.evaluate(HELPERS)
+        look(browser, dataset)
+        assert browser.said() == []
+        assert all(url.startswith(("file:", "data:", "blob:")) for url in browser.requested())
+        assert browser.evaluate("'hacked' in window") is False
+    finally:
+        browser.close()
