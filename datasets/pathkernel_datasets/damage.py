@@ -158,7 +158,7 @@ def faults(published: Published, within: str | None = None) -> Iterator[tuple[st
         ``"study"``, or the result that is damaged; the array, group or piece; and the fault.
     """
     path = published.path
-    index = metadata_of(path).get(INDEX, {}).get("metadata", {})
+    index = (metadata_of(path).get(INDEX) or {}).get("metadata", {})
     files = {file.parent.relative_to(path).as_posix() for file in path.rglob(METADATA)}
     if not index and not files:  # nothing is published
         return
@@ -173,12 +173,12 @@ def faults(published: Published, within: str | None = None) -> Iterator[tuple[st
         owner, parent = _owner(path, name, index), name.rpartition("/")[0]
         separate, consolidated = metadata_of(path / name), index.get(name, {})
         lines = []
-        if not separate or (index and not consolidated):
+        if separate.get("node_type") not in ("array", "group") or (index and not consolidated):
             lines = ["a copy of its metadata is lost"]
         elif index and _without_index(separate) != _without_index(consolidated):
             lines = ["its metadata differ between their two copies"]
         elif separate["node_type"] == "group":
-            attributes[name] = separate["attributes"]
+            attributes[name] = separate.get("attributes", {})
         elif _is_read(owner, name, within) and (parent or f'"{name}"' in own_arrays):
             array = zarr.open_array(path / name, mode="r")
             of_pieces = not parent and "seed" in array.metadata.dimension_names and name != "seed"

@@ -114,7 +114,7 @@ def _add_others(path: Path, folder: Path, replaced: set[str]) -> None:
     shutil.copytree(path, folder, ignore=ignored, copy_function=_link, dirs_exist_ok=True)
     others = {
         name: entry
-        for name, entry in metadata_of(path).get(INDEX, {}).get("metadata", {}).items()
+        for name, entry in (metadata_of(path).get(INDEX) or {}).get("metadata", {}).items()
         if (folder / name).is_dir() and not any(is_inside(name, group) for group in replaced)
     }
     for name, entry in list(others.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def check_store(path: Path) -> dict[str, Any]:
     """
     template = unfinished(path)
     if template is not None:
-        return json.loads(template.attrs["study"])
+        return _identity(template.attrs["study"])
     if not path.exists() and lock_of(path).exists():  # perhaps it is replaced just now
         with locked(path, wait=True):
             remove_leftovers(path)
@@ -106,11 +107,21 @@ def check_store(path: Path) -> dict[str, Any]:
             f"version {SCHEMA_VERSION}; install the version of pathkernel that wrote it"
         )
     try:
-        return json.loads(attributes["study"])
-    except (TypeError, ValueError) as error:
+        return _identity(attributes["study"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"{path} is damaged: its study is unreadable ({error}); {_REMEDY}"
         ) from None
+
+
+def _identity(text: str) -> dict[str, Any]:
+    """Identity of a study from JSON; names and values that it sweeps become names of folders."""
+    identity = json.loads(text)
+    for name in identity.get("sweep", {}):
+        values = map(str, identity["options"][name])
+        if not name.isidentifier() or not all(re.fullmatch(r"[\w.+ -]+", v) for v in values):
+            raise ValueError(f"the option {name!r} or one of its values is no plain word")
+    return identity
 
 
 def unfinished(path: Path) -> xr.Dataset | None:

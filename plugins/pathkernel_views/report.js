@@ -82,6 +82,8 @@
       this.view = (await vegaEmbed(this.plot, this.spec, settings)).view;
       for (const { name } of this.spec.params ?? [])
         this.view.addSignalListener(name, (_, value) => choose(name, value));
+      for (const { name } of this.spec.params ?? []) // turned while this chart was drawn
+        if (name in chosen) this.turn(name, chosen[name]);
       const svg = this.plot.querySelector("svg");
       svg.style.width = `${svg.viewBox.baseVal.width * LARGER}px`;
     }

@@ -150,6 +150,7 @@ class _Page:
         spec = chart.altair(title=False).to_dict()
         del spec["description"]
         spec["config"]["background"] = "transparent"
+        json.dumps(spec, allow_nan=False)  # a failure is told in the chart's stead
         wide = ' class="wide"' * ("facet" in spec)
         index = len(self._charts)
         self._charts.append(spec)

@@ -16,6 +16,7 @@ from pathkernel_datasets.measures import choices_of, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, number
 from pathkernel_datasets.swept import by_value, described, swept_option
+from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table import Table, frame_of, labelled_frame
 
@@ -23,13 +24,22 @@ from pathkernel_views.table import Table, frame_of, labelled_frame
 def of_every_value(
     dataset: xr.Dataset, build: Callable[[xr.Dataset], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Frames of all values of an option below each other, the value in the first column."""
-    option, frames = swept_option(dataset), []
+    """Frames of all values of an option below each other, the value in the first column.
+
+    Values of which nothing is computed yet are left out, but not all.
+    """
+    option, frames, missing = swept_option(dataset), [], None
     for value, part in by_value(dataset).items():
-        frame = build(part)
+        try:
+            frame = build(part)
+        except NothingToPlot as reason:
+            missing = reason
+            continue
         if option is not None:
             frame.insert(0, option, value)
         frames.append(frame)
+    if missing is not None and not frames:
+        raise missing
     joined = pd.concat(frames, ignore_index=True)
     joined.attrs = frames[0].attrs
     return joined

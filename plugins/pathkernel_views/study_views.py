@@ -240,9 +240,14 @@ class _Pictures:
         frame = pd.concat(frames, ignore_index=True)
         y, low, high = (f"{measure.name}_{key}" for key in ("median", "lowest", "highest"))
         if measure.name == "accuracy" and self.dataset.sizes["seed"] == 1:
-            names = first["test_set"].values
-            counts = {str(name): count_test_examples(first, n) for n, name in enumerate(names)}
-            error = np.sqrt(frame[y] * (1 - frame[y]) / frame["test_set"].map(counts))
+            counts = {
+                (value, str(name)): count_test_examples(part, n)
+                for value, part in by_value(self.dataset).items()
+                for n, name in enumerate(part["test_set"].values)
+            }
+            values = frame[self.option[0]] if self.option else [None] * len(frame)
+            sizes = [counts[key] for key in zip(values, frame["test_set"])]
+            error = np.sqrt(frame[y] * (1 - frame[y]) / np.array(sizes))
             frame[low], frame[high] = frame[y] - error, frame[y] + error
         networks = frame["network"]
         if x == "width":
@@ -388,15 +393,20 @@ class _Pictures:
             frames = []
             for name, kernel in kernels.items():
                 unit = float(kernel.quantile(0.99))
+                if not unit > 0:  # not computed yet
+                    continue
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
                 frame = pd.DataFrame({"example": rows, "example_dual": columns})
                 frame["kernel"] = kernel.values.ravel() / unit
                 frames.append(frame.assign(panel=f"{name}: {unit:.3g}", seed=kernel["seed"].item()))
+            if not frames:
+                raise NothingToPlot("no kernel is computed yet")
             return pd.concat(frames)
 
-        first, *_ = by_value(self.dataset).values()
-        labels = first["train_label"].isel(seed=self.seeds(first)[0]).values
-        edges = [int(n) + 2 for n in np.flatnonzero(np.diff(labels))]
+        edges: list[int] = []
+        if not self.option:  # whose values may have classes of different sizes
+            labels = self.dataset["train_label"].isel(seed=self.seeds(self.dataset)[0]).values
+            edges = [int(n) + 2 for n in np.flatnonzero(np.diff(labels))]
         return heatmaps(
             of_every_value(self.dataset, build),
             "example_dual",

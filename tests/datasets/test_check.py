@@ -1,5 +1,6 @@
 """Damage to a store: named by check, refused or mended, and never taken for values."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import xarray as xr
 
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import check, open_store
+from pathkernel_datasets.store import check, check_store, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
@@ -131,3 +132,12 @@ def test_what_is_no_store_is_left_alone(tmp_path):
     with pytest.raises(StoreError, match="there is no store"):
         check(tmp_path / "none" / "study.zarr")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("study", ["[]", '{"sweep": {"n": {}}, "options": {"n": ["a/../../b"]}}'])
+def test_a_study_whose_values_are_no_plain_words_is_refused(store, study):
+    metadata = json.loads((store / "zarr.json").read_bytes())
+    metadata["attributes"]["study"] = study
+    (store / "zarr.json").write_text(json.dumps(metadata))
+    with pytest.raises(StoreError, match="its study is unreadable"):
+        check_store(store)
