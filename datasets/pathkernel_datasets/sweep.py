@@ -186,13 +186,6 @@ def _begin(
         analyses = _stored_analyses(path, attributes, analyses)
         joined = study.joined(begun)
         _check_results(path, joined, begun)
-    extended = joined != begun
-    if extended:
-        _log.info("%s is %s", path, "begun" if begun is None else "extended")
-        report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
-        template = study_template(joined, analyses)
-        identity = json.loads(template.attrs["study"])
-    work = Work(joined, path, json.dumps(identity, sort_keys=True), analyses)
     damage = [
         f"{name}, {fault}"
         for owner, name, fault in faults(published, within="study")
@@ -203,22 +196,29 @@ def _begin(
             f"{path} was damaged ({damage[0]}{', and others' * (len(damage) > 1)}); what is "
             "damaged is computed again"
         )
-    elif not extended and not any(
-        work.lacking(published.read(piece, work.core(piece))) for piece in pieces_of(joined.grid)
-    ):
-        work.files.remove()  # left by a process that was killed after it had published
-        _log.info("%s is complete", path)
-        return work, None
+    extended = joined != begun
+    if not extended:
+        work = Work(joined, path, json.dumps(identity, sort_keys=True), analyses)
+        if not damage and not any(
+            work.lacking(published.read(piece, work.core(piece)))
+            for piece in pieces_of(joined.grid)
+        ):
+            work.files.remove()  # left by a process that was killed after it had published
+            _log.info("%s is complete", path)
+            return work, None
     more = [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]
     if more:
         _warn(
             f"{path} holds more values of {' and '.join(map(described, more))} than are asked for; "
             "all of its grid is computed"
         )
-    if template is None:
+    if extended or template is None:
+        _log.info("%s is %s", path, "begun" if begun is None else "extended or mended")
         report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
-        template, extended = study_template(joined, analyses), True
-    if extended:
+        template = study_template(joined, analyses)
+        work = Work(
+            joined, path, json.dumps(json.loads(template.attrs["study"]), sort_keys=True), analyses
+        )
         work.files.write(TEMPLATE, on_grid(template, {"seed": []}).copy(), "")
     return work, template
 
