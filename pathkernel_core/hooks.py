@@ -11,13 +11,14 @@ pathkernel is registered in the same way.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
+import functools
 import importlib.metadata
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,11 +60,6 @@ def pathkernel_results() -> Iterable[type[Result]]:
 @hookspec
 def pathkernel_commands() -> Iterable[Any]:
     """Return click commands that the command line ``pathkernel`` offers."""
-
-
-@hookspec
-def pathkernel_reserved_options() -> Iterable[str]:
-    """Return names of options that every task has, so that a task's own need others."""
 
 
 class UnknownNameError(PathkernelError, LookupError):
@@ -108,8 +104,9 @@ class Plugins:
     analyses: dict[str, Analysis] = field(default_factory=dict)
     results: dict[str, type[Result]] = field(default_factory=dict)
     commands: dict[str, Any] = field(default_factory=dict)
-    reserved_options: set[str] = field(default_factory=set)
     loaded: list[LoadedPlugin] = field(default_factory=list)
+    providers: dict[str, str] = field(default_factory=dict)
+    """Distribution of each thing, such as ``"task parity"``; results are commands, too."""
 
     def tables(self) -> list[tuple[str, dict[str, Any]]]:
         """What can be provided, in words, each with what is, by name."""
@@ -120,11 +117,6 @@ class Plugins:
             ("result", self.results),
             ("command", self.commands),
         ]
-
-    def provider(self, provided: str) -> str:
-        """Distribution that provides something, such as ``"task parity"``; empty if none does."""
-        owners = (entry.distribution for entry in self.loaded if provided in entry.provides)
-        return next(owners, "")
 
     def task(self, name: str) -> type[Task]:
         """Task class of that name.
@@ -199,43 +191,35 @@ _HOOKS = {
 
 
 def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[str, ...]:
-    manager = pluggy.PluginManager("pathkernel")
-    manager.add_hookspecs(_SPECIFICATIONS)
+    """Add all that a plugin provides; or nothing, if some of it cannot be added."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(sys.modules[__name__])
     manager.register(entry.load(), name=entry.name)
     manager.check_pending()
-    found: list[tuple[str, dict[str, Any], str, Any]] = []
-    for kind, table in plugins.tables():
-        call = getattr(manager.hook, _HOOKS[kind])
-        found += [(kind, table, thing.name, thing) for thing in _flatten(call)]
-    added: dict[tuple[str, str], Any] = {}
-    reserved = _flatten(manager.hook.pathkernel_reserved_options)
-    if not found:
+    provided = [
+        (kind, thing)
+        for kind, hook in _HOOKS.items()
+        for things in getattr(manager.hook, hook)()
+        for thing in things
+    ]
+    if not provided:
         raise PluginError("it provides nothing; mark its hook functions with hookimpl")
-    commands = {f"result {result.name}": result.command for result in plugins.results.values()}
-    commands |= {f"command {name}": name for name in plugins.commands}
-    for kind, table, name, thing in found:
-        if name in table or (kind, name) in added:
-            owner = plugins.provider(f"{kind} {name}") or "itself"
+    for kind, thing in provided:
+        if kind in ("task", "result"):
+            _check_class(thing, Task if kind == "task" else Result)
+    provides = [f"{kind} {thing.name}" for kind, thing in provided]
+    commands = [f"command {thing.command}" for kind, thing in provided if kind == "result"]
+    claims = [*provides, *commands]
+    for number, claim in enumerate(claims):
+        kind, _, name = claim.partition(" ")
+        if claim in plugins.providers or claim in claims[:number]:
+            owner = plugins.providers.get(claim, "itself")
             raise PluginError(f"the {kind} name {name!r} is already taken by {owner}")
-        added[kind, name] = thing
-        if kind == "task":
-            _check_class(thing, Task)
-            _check_options(thing, plugins.reserved_options)
-        elif kind == "result":
-            _check_class(thing, Result)
-        command = {"command": name, "result": getattr(thing, "command", None)}.get(kind)
-        if command is not None:
-            for owner, held in commands.items():
-                if held == command:
-                    raise PluginError(
-                        f"the command name {command!r} is already taken by the {owner} of "
-                        f"{plugins.provider(owner) or 'itself'}"
-                    )
-            commands[f"{kind} {name}"] = command
-    for _, table, name, thing in found:
-        table[name] = thing
-    plugins.reserved_options.update(reserved)
-    return tuple(f"{kind} {name}" for kind, _, name, _ in found)
+    tables = dict(plugins.tables())
+    for kind, thing in provided:
+        tables[kind][thing.name] = thing
+    plugins.providers.update(dict.fromkeys(claims, _distribution(entry)))
+    return tuple(provides)
 
 
 def _check_class(thing: Any, base: type[Task | Result]) -> None:
@@ -245,16 +229,6 @@ def _check_class(thing: Any, base: type[Task | Result]) -> None:
         raise PluginError(f"the name {thing.name!r} must be lower-case words joined by hyphens")
     if "__dataclass_fields__" not in vars(thing):
         raise PluginError(f"{thing.__name__} must be decorated with @dataclass(frozen=True)")
-
-
-def _check_options(task: type[Task], reserved: set[str]) -> None:
-    taken = reserved & {entry.name for entry in dataclasses.fields(task)}
-    if taken:
-        raise PluginError(f"{task.__name__} has options whose names are taken: {sorted(taken)}")
-
-
-def _flatten(call: Callable[[], list[Iterable[Any]]]) -> list[Any]:
-    return [thing for things in call() for thing in things]
 
 
 def _seniority(entry: importlib.metadata.EntryPoint) -> tuple[bool, float]:
@@ -267,17 +241,9 @@ def _seniority(entry: importlib.metadata.EntryPoint) -> tuple[bool, float]:
     return True, min(times, default=math.inf)
 
 
+@functools.cache
 def _distribution(entry: importlib.metadata.EntryPoint) -> str:
     if entry.dist is None:
         return "unknown"
-    metadata = entry.dist.metadata  # parsed anew whenever it is asked for
+    metadata = entry.dist.metadata
     return f"{metadata['Name']} {metadata['Version']}"
-
-
-class _SPECIFICATIONS:  # the hook specifications as an object that pluggy can read
-    pathkernel_tasks = staticmethod(pathkernel_tasks)
-    pathkernel_samplers = staticmethod(pathkernel_samplers)
-    pathkernel_analyses = staticmethod(pathkernel_analyses)
-    pathkernel_results = staticmethod(pathkernel_results)
-    pathkernel_commands = staticmethod(pathkernel_commands)
-    pathkernel_reserved_options = staticmethod(pathkernel_reserved_options)

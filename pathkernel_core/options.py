@@ -23,6 +23,7 @@ def option(
     type: Any = None,
     least: float | None = None,
     flags: Sequence[str] = (),
+    metavar: str | None = None,
     required: bool = False,
 ) -> Any:
     """Dataclass field that the command line offers as an option.
@@ -37,11 +38,14 @@ def option(
         Values allowed; with ``type=float``, words that are allowed beside numbers.
     type : type, optional
         Type of the option where the default does not tell it: ``int``, ``float``, ``bool``,
-        ``pathlib.Path``, or ``tuple`` for numbers separated by commas.
+        ``pathlib.Path``; or, for numbers separated by commas, ``tuple[int, ...]``, ``tuple`` or
+        ``tuple[float, ...]``, and ``tuple[float | None, ...]`` where one may be ``none``.
     least : float, optional
         Smallest number allowed.
     flags : sequence of str
         What is typed, if it is not ``--name``; not for ``bool``, which has ``--no-name`` too.
+    metavar : str, optional
+        Placeholder of the value in help texts, such as ``N,N,…``; by default its type.
     required : bool
         Whether the command line insists on it; in Python it may still be left at its default.
     """
@@ -51,6 +55,7 @@ def option(
         "type": type,
         "least": least,
         "flags": tuple(flags),
+        "metavar": metavar,
         "required": required,
     }
     return field(default=default, metadata=metadata)

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.attention import attentioned_inputs
-from pathkernel_core.hooks import load_plugins
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
 from pathkernel_core.network import Network
@@ -60,10 +59,8 @@ class TaskContract:
         assert json.loads(json.dumps(provenance)) == provenance, (
             "provenance() must be a dictionary of plain values, such as text"
         )
-        reserved = load_plugins().reserved_options
         for entry in dataclasses.fields(task):
             assert entry.metadata.get("help"), f"option {entry.name} needs a help text"
-            assert entry.name not in reserved, f"the option name {entry.name} is taken"
 
     def test_same_seed_same_data(self) -> None:
         """A seed fixes the data, and NumPy's global generator is left alone."""

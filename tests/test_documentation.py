@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import importlib.util
 import re
@@ -296,11 +297,14 @@ def test_version_and_date_of_the_release_are_the_same_everywhere():
 
 
 def test_settings_of_study_files_are_listed():
-    from pathkernel.options import RESERVED
-    from pathkernel.tables_command import OPTIONS
+    from pathkernel.run_command import _RUNNING
+    from pathkernel_datasets.study import Study
 
     (named,) = re.findall(r"with underscores: (.*?); the task's own", _page("scripts.md"), re.S)
-    assert set(re.findall(r"`(\w+)`", named)) == RESERVED - {*OPTIONS, "help"}
+    assert set(re.findall(r"`(\w+)`", named)) == {
+        *(entry.name for entry in dataclasses.fields(Study) if entry.metadata),
+        *(option.name for option in _RUNNING),
+    }
 
 
 def test_study_file_of_the_guide_runs(tmp_path, capsys, monkeypatch):

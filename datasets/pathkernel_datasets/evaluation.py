@@ -20,7 +20,8 @@ from pathkernel_core.solution import Solution
 from pathkernel_datasets.labelling import padded_rows, path_dims
 from pathkernel_datasets.measures import MEASURES
 from pathkernel_datasets.prepared import PreparedData
-from pathkernel_datasets.schema import POINT, REFERENCE
+from pathkernel_datasets.schema import REFERENCE
+from pathkernel_datasets.study import POINT
 
 _IN_THE_LIMIT = "in the Gaussian process limit"
 _OF_VALIDATION = {

@@ -7,6 +7,7 @@ taken for those of the code that is installed.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -18,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.task import Realisation, Task
-from pathkernel_datasets.schema import POINT
-from pathkernel_datasets.study import Study, draw
+from pathkernel_datasets.study import POINT, Study, draw
 
 OTHER_DATA = "the task draws other data than when the store was begun"
 _EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other data
@@ -47,8 +47,11 @@ def _single(study: Study, drawn: Realisation) -> dict[str, Any]:
     for name in file_options(options, provenance):
         if os.path.exists(options[name]):
             options[name] = os.path.abspath(options[name])
-    names = ("variances", "widths", "temperatures", "seeds", "backend", "dtype", "skips")
-    settings = {name: getattr(study, name) for name in names}
+    settings = {
+        entry.name: getattr(study, entry.name)
+        for entry in dataclasses.fields(study)
+        if entry.metadata
+    }
     if study.skips is None:
         del settings["skips"]
     identity = settings | {

@@ -9,7 +9,8 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.point import decimal
-from pathkernel_datasets.schema import POINT, STATUS_CODES
+from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.study import POINT
 
 NAME = "log_evidence_correction"
 

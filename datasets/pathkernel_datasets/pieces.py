@@ -28,7 +28,7 @@ import xarray as xr
 from pathkernel_datasets.atomic import remove_leftovers, replacing
 from pathkernel_datasets.errors import StoreWarning
 from pathkernel_datasets.point import decimal
-from pathkernel_datasets.schema import POINT
+from pathkernel_datasets.study import POINT
 from pathkernel_datasets.swept import described
 
 _SUFFIX = ".npz"

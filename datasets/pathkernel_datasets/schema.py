@@ -11,8 +11,8 @@ from pathkernel_core.network import Network
 from pathkernel_core.solution import Status
 from pathkernel_core.task import Realisation
 from pathkernel_datasets.labelling import coordinate
+from pathkernel_datasets.study import POINT
 
-POINT = ("seed", "temperature", "width")
 REFERENCE = ("seed", "temperature")
 
 STATUS_CODES = {

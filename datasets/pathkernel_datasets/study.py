@@ -13,10 +13,12 @@ import numpy as np
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.network import Skips, positive, skips_of_layers
-from pathkernel_core.options import check_options, several_values
+from pathkernel_core.options import check_options, option, several_values
 from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
-from pathkernel_datasets.schema import POINT
+
+POINT = ("seed", "temperature", "width")
+"""Dimensions of the grid of a study, in the order of its stored variables."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,44 @@ class Study:
     """
 
     task: Task
-    widths: Sequence[float] | Any = None
-    temperatures: Sequence[float] | Any = None
-    seeds: Sequence[int] = (0,)
-    backend: str = "numpy"
-    dtype: str = "float64"
-    variances: float | Sequence[float] | Any = None
+    widths: Sequence[float] | Any = option(
+        None,
+        "Network widths N.",
+        type=tuple,
+        flags=("--width", "--widths"),
+        metavar="N,N,…",
+    )
+    temperatures: Sequence[float] | Any = option(
+        None,
+        "Gibbs temperatures T.",
+        type=tuple,
+        flags=("--temperature", "--temperatures"),
+        metavar="T,T,…",
+    )
+    seeds: Sequence[int] = option(
+        (0,),
+        "Seeds of data and random heads, such as 0,1 or 0-4.",
+        type=tuple[int, ...],
+        flags=("--seed", "--seeds"),
+        metavar="S,S,…",
+    )
+    backend: str = option("numpy", "Array library: numpy, jax, cupy or torch.")
+    dtype: str = option("float64", "Precision: float64 or float32.")
+    variances: float | Sequence[float] | Any = option(
+        None,
+        "Prior variances of all weights: one number, or those of the projection, of each layer's "
+        "values and of the readout.",
+        type=tuple,
+        metavar="V,V,…",
+    )
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
-    skips: Skips = None
+    skips: Skips = option(
+        None,
+        "Strengths of skip connections in the theory: one number, or one for each layer, such as "
+        "0.7,none.",
+        type=tuple[float | None, ...],
+        metavar="S,S,…",
+    )
 
     def __post_init__(self):
         task, sweep = self.task, {}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
 
 from pathkernel.groups import SuggestingGroup
-from pathkernel.output import INTERRUPTED, OutputError, say, writing_stdout
+from pathkernel.interrupts import ending_at_once
+from pathkernel.output import INTERRUPTED, say
 from pathkernel.result_command import result_command
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
@@ -61,30 +63,15 @@ class _Lines(logging.Handler):
         say(self.format(record), err=True)
 
 
-def main(
-    arguments: Sequence[str] | None = None, *, ready: Callable[[], None] = lambda: None
-) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Parameters
     ----------
     arguments : sequence of str, optional
         By default those of the process.
-    ready : callable
-        Called when all is imported, before the command begins.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    status = _run(arguments, ready)
-    try:
-        with writing_stdout():
-            sys.stdout.flush()
-    except OutputError as error:
-        say(f"Error: {error}", err=True)
-        status = status or 1
-    sys.exit(status)
-
-
-def _run(arguments: list[str], ready: Callable[[], None] = lambda: None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", StoreWarning)
         show = warnings.showwarning
@@ -93,25 +80,33 @@ def _run(arguments: list[str], ready: Callable[[], None] = lambda: None) -> int:
             if category is StoreWarning
             else show(message, category, *where)
         )
-        return _run_group(arguments, ready)
-
-
-def _run_group(arguments: list[str], ready: Callable[[], None]) -> int:
+        status = _run(arguments)
     try:
-        plugins = load_plugins()
+        sys.stdout.flush()
+    except OSError:  # the end of the process would flush it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(status)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        with ending_at_once():
+            plugins = load_plugins()
         for entry in plugins.loaded:
             if entry.error:
                 source = f"{entry.name} of {entry.distribution}"
                 say(f"Warning: plugin {source} is skipped: {entry.error}", err=True)
         group = _with_commands(plugins)
-        ready()
         group.main(arguments, prog_name="pathkernel", standalone_mode=False, obj=plugins)
+        sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
         say("Interrupted.", err=True)
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except BrokenPipeError:  # nobody reads stdout any more, as with `| head`
+        return 1
     except Exception as error:
         if "--traceback" in arguments:
             say(traceback.format_exc(), err=True)

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from pathkernel_core.hooks import PluginError
 from pathkernel_core.options import option_type, takes_several
 from pathkernel_datasets.measures import WORDS
-
-RESERVED = frozenset(
-    (
-        *("widths", "temperatures", "seeds", "variances", "skips", "backend", "dtype"),
-        *("out", "figures", "threads", "jobs", "scheduler", "part", "json", "csv", "help"),
-    )
-)
-"""Names of options that every task's command has."""
 
 _LONGEST_RANGE = 100_000
 
@@ -28,9 +22,10 @@ _LONGEST_RANGE = 100_000
 class Numbers(click.ParamType):
     """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
 
-    def __init__(self, kind: Callable[[str], float | None], name: str, example: str = ""):
+    def __init__(self, kind: Callable[[str], float | None], name: str):
         self.kind, self.name = kind, name
-        self.example = example or ("0-4 or 0,1,2" if kind is int else "10,30,100")
+        examples: dict[Any, str] = {int: "0-4 or 0,1,2", float: "10,30,100"}
+        self.example = examples.get(kind, "0.7,none")
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float | None, ...]:
         """Text → tuple of numbers."""
@@ -133,11 +128,39 @@ temperature_option = click.option(
 """Option of commands that report a study."""
 
 
-def options_of(configured: type, *, several: bool = False) -> list[click.Option]:
-    """Options of a task or a result, one for each of its fields; some may take several values."""
+def options_of(
+    configured: type, *, several: bool = False, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> list[click.Option]:
+    """Options of a study, a task or a result: one for each of its fields with a help text.
+
+    Parameters
+    ----------
+    configured : type
+        Dataclass whose fields are declared with :func:`pathkernel_core.options.option`.
+    several : bool
+        Whether options that are numbers or choices take several values.
+    defaults : mapping of str to Any
+        Defaults that the help names where a field's default is None.
+    """
     return [
-        _option(entry, several and takes_several(entry)) for entry in dataclasses.fields(configured)
+        _option(entry, several and takes_several(entry), defaults.get(entry.name))
+        for entry in dataclasses.fields(configured)
+        if "help" in entry.metadata
     ]
+
+
+def check_names(configured: type, parameters: Iterable[click.Parameter]) -> None:
+    """Check that no option of a task or a result has the name of one that its command has.
+
+    Raises
+    ------
+    PluginError
+        If one has; the message names it.
+    """
+    names = {entry.name for entry in dataclasses.fields(configured)}
+    taken = sorted(names & {"json", "csv", "help", *(option.name for option in parameters)})
+    if taken:
+        raise PluginError(f"{configured.__name__} has options whose names are taken: {taken}")
 
 
 def help_of(configured: Any, *, summarised: bool = False) -> str:
@@ -146,34 +169,49 @@ def help_of(configured: Any, *, summarised: bool = False) -> str:
     return f"{configured.summary}.\n\n{description}" if summarised else description
 
 
-def _option(entry: dataclasses.Field, several: bool) -> click.Option:
+def _option(entry: dataclasses.Field, several: bool, default: Any) -> click.Option:
     about, dashed = entry.metadata, entry.name.replace("_", "-")
     kind = option_type(entry)
     flags = about.get("flags") or (f"--{dashed}",)
     if kind is bool:
         flags = (f"--{dashed}/--no-{dashed}",)
-    type_ = _parameter_type(kind, about.get("choices"), about.get("least"))
-    metavar = None
+    type_ = _parameter_type(kind, about.get("choices"), about.get("least"), about.get("metavar"))
+    metavar = about.get("metavar")
     if several:
         type_ = Several(click.types.convert_type(type_))
         words = "|".join(about.get("choices") or ())
         metavar = f"[{words}],…" if words else f"{type_.name.upper()},…"
+    text = about["help"]
+    if isinstance(default := entry.default if default is None else default, tuple):
+        text += f"  [default: {','.join(f'{value:g}' for value in default)}]"
+    elif default is not None and entry.default is None:
+        text += f"  [default: {default}]"
     return click.Option(
         [*flags, entry.name],
         type=type_,
         metavar=metavar,
         default=entry.default,
         required=about.get("required", False),
-        show_default=entry.default is not None,
-        help=about.get("help"),
+        show_default=entry.default is not None and not isinstance(entry.default, tuple),
+        help=text,
     )
 
 
-def _parameter_type(kind: type, choices: Sequence[str] | None, least: float | None) -> Any:
+_NUMBERS: dict[Any, Callable[[str], float | None]] = {
+    tuple: float,
+    tuple[float, ...]: float,
+    tuple[int, ...]: int,
+    tuple[float | None, ...]: lambda text: None if text.strip() == "none" else float(text),
+}
+
+
+def _parameter_type(
+    kind: Any, choices: Sequence[str] | None, least: float | None, metavar: str | None
+) -> Any:
     if choices:
         return NumberOrWord(choices) if kind is float else click.Choice(choices)
-    if kind is tuple:
-        return Numbers(float, "N,N,…")
+    if kind in _NUMBERS:
+        return Numbers(_NUMBERS[kind], metavar or "N,N,…")
     if kind is Path:
         return click.Path(path_type=Path)
     if least is not None:

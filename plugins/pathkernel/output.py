@@ -5,25 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from pathkernel.kept import kept
-from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
 
 if TYPE_CHECKING:
     from pathkernel_views.chart import Chart
 
 INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
-
-
-class OutputError(PathkernelError, OSError):
-    """What is printed cannot be written."""
 
 
 def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -> None:
@@ -44,8 +38,7 @@ def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -
             if view.detail and not details:
                 more.append(view.title)
             elif record is None or not record.silent:
-                with writing_stdout():
-                    console.print(view.as_rich(console.width), crop=False)
+                console.print(view.as_rich(console.width), crop=False)
     if more:
         say(f"More tables with --all: {'; '.join(dict.fromkeys(more))}")
 
@@ -57,27 +50,8 @@ def say(line: str, *, err: bool = False) -> None:
         record.lines.append(line)
         if record.silent:
             return
-    with contextlib.suppress(OSError) if err else writing_stdout():
+    with contextlib.suppress(*(OSError,) if err else ()):
         click.echo(printable(line, keep="\n"), err=err)
-
-
-@contextmanager
-def writing_stdout() -> Iterator[None]:
-    """Go on without stdout where nobody reads it any more.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written for another reason.
-    """
-    try:
-        yield
-    except (OSError, SystemExit) as error:  # rich ends the process where it finds a broken pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            raise OutputError(
-                f"stdout cannot be written: {error.strerror}. What is computed is kept"
-            ) from error
 
 
 def figure_folder(store: Path) -> Path:

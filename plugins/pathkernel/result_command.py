@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import StorePath, help_of, options_of
+from pathkernel.options import StorePath, check_names, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -17,35 +17,32 @@ from pathkernel.output import (
     write_charts,
 )
 from pathkernel.show_commands import views_of_values
-from pathkernel.tables_command import OPTIONS, TablesCommand
-from pathkernel_core.hooks import PluginError, Plugins
+from pathkernel.tables_command import TablesCommand
+from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
-
-_RESERVED = frozenset(("store", "figures", "help", *OPTIONS))  # what every result's command has
 
 
 def result_command(result: type[Result]) -> click.Command:
     """Command that computes a result of a study and shows it, with the result's options."""
-    own = options_of(result)
-    names = {parameter.name for parameter in own}
-    if taken := names & _RESERVED:
-        raise PluginError(f"{result.__name__} has options whose names are taken: {sorted(taken)}")
     parameters: list[click.Parameter] = [
         click.Argument(["store"], metavar="FILE.zarr", type=StorePath()),
-        *own,
         click.Option(
             ["--figures/--no-figures"],
             default=True,
             show_default=True,
-            help="Write figures into a folder beside the store.",
+            help="Write figures into a folder next to the store.",
         ),
     ]
+    check_names(result, parameters)
+    options = options_of(result)
+    parameters[1:1] = options
+    names = {option.name for option in options}
     if "out" not in names:
         parameters.append(
             click.Option(
                 ["--out"],
                 type=click.Path(path_type=Path),
-                help="Folder for the figures; by default beside the store.",
+                help="Folder for the figures; by default next to the store.",
             )
         )
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import Numbers, Part, StorePath, help_of, options_of
+from pathkernel.options import Part, StorePath, check_names, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -25,6 +25,7 @@ from pathkernel.tables_command import OPTIONS, TablesCommand
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
+from pathkernel_datasets.study import Study
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -70,121 +71,76 @@ def run() -> None:
 
 def _file_command(path: Path, plugins: Plugins) -> click.Command:
     """Command of a task whose options have the values of a study file as defaults."""
-    held = read_toml(path)
-    task = plugins.task(task_named(path, held))
+    content = read_toml(path)
+    task = plugins.task(task_named(path, content))
     command = _task_command(task)
-    of_task = {entry.name for entry in dataclasses.fields(task)}
-    own = [option for option in command.params if option.name in of_task]
-    settings = [option for option in command.params if option.name not in {*of_task, *OPTIONS}]
-    command.context_settings["default_map"] = defaults_of(path, held, settings, own)
+    names = {entry.name for entry in dataclasses.fields(task)}
+    options = [option for option in command.params if option.name in names]
+    settings = [option for option in command.params if option.name not in {*names, *OPTIONS}]
+    command.context_settings["default_map"] = defaults_of(path, content, settings, options)
     return command
 
 
-def _strength(text: str) -> float | None:
-    return None if text.strip() == "none" else float(text)
+_RUNNING = (
+    click.Option(
+        ["--out"], type=StorePath(), help="Zarr store to make or to resume.  [default: TASK.zarr]"
+    ),
+    click.Option(
+        ["--figures/--no-figures"],
+        default=True,
+        show_default=True,
+        help="Write figures into a folder next to the store.",
+    ),
+    click.Option(
+        ["--threads"],
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Threads of the linear algebra on the CPU, of every worker.",
+    ),
+    click.Option(
+        ["--jobs"],
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Processes of this machine to compute with.",
+    ),
+    click.Option(
+        ["--scheduler"],
+        metavar="ADDRESS",
+        help="Compute with the workers of a Dask scheduler, tcp://HOST:PORT.",
+    ),
+    click.Option(
+        ["--part"],
+        type=Part(),
+        help="Compute one part only, such as 1/3, as do other processes that share the disk.",
+    ),
+)
 
 
 def _task_command(task: type[Task]) -> click.Command:
-    def listed(values: tuple[float, ...]) -> str:
-        return ",".join(f"{value:g}" for value in values)
-
-    options = [
-        click.Option(
-            ["--widths"],
-            type=Numbers(float, "N,N,…"),
-            help=f"Network widths N.  [default: {listed(task.widths)}]",
-        ),
-        click.Option(
-            ["--temperature", "--temperatures", "temperatures"],
-            type=Numbers(float, "T,T,…"),
-            help=f"Gibbs temperatures T.  [default: {listed(task.temperatures)}]",
-        ),
-        click.Option(
-            ["--seed", "--seeds", "seeds"],
-            type=Numbers(int, "S,S,…"),
-            default="0",
-            show_default=True,
-            help="Seeds of data and random heads, such as 0,1 or 0-4.",
-        ),
-        click.Option(
-            ["--variances"],
-            type=Numbers(float, "V,V,…"),
-            help="Prior variances of all weights, one number, or those of the projection, of each "
-            f"layer's values and of the readout.  [default: {task.variances}]",
-        ),
-        click.Option(
-            ["--skips"],
-            type=Numbers(_strength, "S,S,…", "0.7,none"),
-            help="Strengths of skip connections in the theory: one number, or one for each "
-            "layer, such as 0.7,none.  [default: none]",
-        ),
-        click.Option(
-            ["--backend"],
-            default="numpy",
-            show_default=True,
-            help="Array library: numpy, jax, cupy or torch.",
-        ),
-        click.Option(["--dtype"], default="float64", show_default=True, help="float64 or float32."),
-        click.Option(
-            ["--out"],
-            type=StorePath(),
-            help=f"Zarr store to make or to resume.  [default: {task.name}.zarr]",
-        ),
-        click.Option(
-            ["--figures/--no-figures"],
-            default=True,
-            show_default=True,
-            help="Write figures into a folder beside the store.",
-        ),
-        click.Option(
-            ["--threads"],
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Threads of the linear algebra on the CPU, of every worker.",
-        ),
-        click.Option(
-            ["--jobs"],
-            type=click.IntRange(min=1),
-            default=1,
-            show_default=True,
-            help="Processes of this machine to compute with.",
-        ),
-        click.Option(
-            ["--scheduler"],
-            metavar="ADDRESS",
-            help="Compute with the workers of a Dask scheduler, tcp://HOST:PORT.",
-        ),
-        click.Option(
-            ["--part"],
-            type=Part(),
-            help="Compute one part only, such as 1/3, as do other processes that share the disk.",
-        ),
-        *options_of(task, several=True),
-    ]
-    names = [entry.name for entry in dataclasses.fields(task)]
+    defaults = {name: getattr(task, name) for name in ("widths", "temperatures", "variances")}
+    grid, options = options_of(Study, defaults=defaults), options_of(task, several=True)
+    check_names(task, [*grid, *_RUNNING])
     several = [entry.name for entry in dataclasses.fields(task) if takes_several(entry)]
 
     def callback(**values: Any) -> None:
-        options = {name: values.pop(name) for name in names}
-        sweep = {name: options[name] for name in several if isinstance(options[name], tuple)}
-        _run_task(task(**options | {name: sweep[name][0] for name in sweep}), sweep, **values)
+        own = {str(option.name): values.pop(str(option.name)) for option in options}
+        sweep = {name: own[name] for name in several if isinstance(own[name], tuple)}
+        settings = {str(option.name): values.pop(str(option.name)) for option in grid}
+        first = {name: several_values[0] for name, several_values in sweep.items()}
+        _run_study(Study(task(**own | first), sweep=sweep, **settings), **values)
 
     return TablesCommand(
-        task.name, callback=callback, params=options, help=help_of(task, summarised=True)
+        task.name,
+        callback=callback,
+        sections={f"Options of {task.name}": options, "Grid": grid, "Computing": _RUNNING},
+        help=help_of(task, summarised=True),
     )
 
 
-def _run_task(
-    task: Task,
-    sweep: dict[str, tuple],
-    widths: tuple[float, ...] | None,
-    temperatures: tuple[float, ...] | None,
-    seeds: tuple[int, ...],
-    variances: tuple[float, ...] | None,
-    skips: tuple[float | None, ...] | None,
-    backend: str,
-    dtype: str,
+def _run_study(
+    study: Study,
     out: Path | None,
     figures: bool,
     threads: int,
@@ -192,23 +148,19 @@ def _run_task(
     scheduler: str | None,
     part: tuple[int, int] | None,
 ) -> None:
-    if backend == "jax":
+    if study.backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
     from pathkernel_datasets.pieces import pieces_folder
     from pathkernel_datasets.workers import workers
 
-    out = Path(f"{task.name}.zarr") if out is None else out
+    out = Path(f"{study.task.name}.zarr") if out is None else out
     plugins = click.get_current_context().find_object(Plugins)
     try:
         with workers(jobs, scheduler) as executor:  # which import while this process does
-            from pathkernel_datasets.study import Study
             from pathkernel_datasets.sweep import run_study
             from pathkernel_datasets.watching import showing_progress
 
-            study = Study(
-                task, widths, temperatures, seeds, backend, dtype, variances, sweep, skips
-            )
             with showing_progress() as report:
                 dataset = run_study(
                     study,

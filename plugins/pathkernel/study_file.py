@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,26 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.options import NumberOrWord, Numbers, Several
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import unknown_name
+from pathkernel_datasets.study import Study
 
 if TYPE_CHECKING:
     from pathkernel_datasets.stored import StoredStudy
 
 SUFFIX = ".toml"
 _OPTIONS = "options"  # table of the task's own
-_BARE = re.compile("[A-Za-z0-9_-]+")  # names that TOML takes without quotes
 _WHOLE = 1e15  # up to which whole numbers are written without a point
-
-_KINDS: tuple[tuple[type[click.ParamType], tuple[type, ...], str], ...] = (
-    (NumberOrWord, (int, float, str), "a number or text"),
-    (click.types.BoolParamType, (bool,), "true or false"),
-    (click.types.IntParamType, (int,), "a whole number"),
-    (click.types.FloatParamType, (int, float), "a number"),
-    (click.ParamType, (str,), "text"),
-)
-"""Types of options, with those of TOML that they take, in words too; the first that fits counts."""
 
 
 class StudyFileError(PathkernelError, ValueError):
@@ -37,7 +28,7 @@ class StudyFileError(PathkernelError, ValueError):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file holds.
+    """Read a TOML file.
 
     Raises
     ------
@@ -53,9 +44,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise StudyFileError(f"{path} is no TOML file: {error}") from None
 
 
-def task_named(path: Path, held: Mapping[str, Any]) -> str:
+def task_named(path: Path, content: Mapping[str, Any]) -> str:
     """Name of the task of a study file."""
-    name = held.get("task")
+    name = content.get("task")
     if not isinstance(name, str):
         raise StudyFileError(f'{path}: task must name a task, such as task = "hidden-markov"')
     return name
@@ -63,9 +54,9 @@ def task_named(path: Path, held: Mapping[str, Any]) -> str:
 
 def defaults_of(
     path: Path,
-    held: Mapping[str, Any],
+    content: Mapping[str, Any],
     settings: Sequence[click.Parameter],
-    own: Sequence[click.Parameter],
+    task_options: Sequence[click.Parameter],
 ) -> dict[str, Any]:
     """Values of a study file as defaults of the options of a command.
 
@@ -73,73 +64,50 @@ def defaults_of(
     ----------
     path : Path
         The file; relative paths in it are taken from its folder.
-    held : mapping
+    content : mapping
         From :func:`read_toml`.
-    settings, own : sequence of click.Parameter
+    settings, task_options : sequence of click.Parameter
         Options of all tasks, and those of this one.
 
     Raises
     ------
     StudyFileError
-        If a key is not known or its value is of another type; the message names it.
+        If a key is not known, or its value is not of the option's type; the message names it.
     """
-    options = held.get(_OPTIONS, {})
+    options = content.get(_OPTIONS, {})
     if not isinstance(options, dict):
         raise StudyFileError(f"{path}: options must be a table, [options], not {options!r}")
-    given = {key: value for key, value in held.items() if key not in ("task", _OPTIONS)}
-    for key in given.keys() & {option.name for option in own}:
+    given = {key: value for key, value in content.items() if key not in ("task", _OPTIONS)}
+    for key in given.keys() & {option.name for option in task_options}:
         raise StudyFileError(f"{path}: {key} is an option of the task; write it under [options]")
-    found = {}
-    for values, known, kind in ((given, settings, "setting"), (options, own, "option")):
+    defaults = {"out": str(path.with_suffix(".zarr"))}
+    for values, known, kind in ((given, settings, "setting"), (options, task_options, "option")):
         by_name = {str(option.name): option for option in known}
         for key, value in values.items():
             if key not in by_name:
                 raise StudyFileError(f"{path}: {unknown_name(kind, key, by_name)}")
-            found[key] = _checked(f"{path}: {key}", by_name[key].type, value)
-            if by_name[key] in own or key == "out":
-                found[key] = _from(path.parent, found[key], key == "out")
-    return {"out": str(path.with_suffix(".zarr"))} | found
+            text = _typed(value)
+            if kind == "option" or key == "out":
+                text = _from(path.parent, text, key == "out")
+            try:
+                by_name[key].type.convert(text, None, None)
+            except click.BadParameter as error:
+                raise StudyFileError(f"{path}: {key} = {value!r}: {error.message}") from None
+            defaults[key] = text
+    return defaults
 
 
-def _checked(what: str, kind: click.ParamType, value: Any) -> Any:
-    """A value of TOML as an option of that type takes it."""
-    if isinstance(kind, Numbers):
-        if isinstance(value, str):
-            return value  # as on the command line, 0-4
-        values = value if isinstance(value, list) else [value]
-        one = int if kind.kind is int else float
-        if values and all(_is_number(each, one) or _is_word(kind, each) for each in values):
-            return tuple(kind.kind(each) if isinstance(each, str) else each for each in values)
-        words = "whole numbers" if one is int else "numbers"
-        raise StudyFileError(f"{what} must be a list of {words}, not {value!r}")
-    if isinstance(kind, Several):
-        if isinstance(value, list) and value:
-            return tuple(_checked(what, kind.one, each) for each in value)
-        kind = kind.one
-    types, words = next((types, words) for known, types, words in _KINDS if isinstance(kind, known))
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        raise StudyFileError(f"{what} must be {words}, not {value!r}")
-    return value
+def _typed(value: Any) -> str:
+    """A value of TOML as it is typed on the command line."""
+    values = value if isinstance(value, list) else [value]
+    return ",".join(str(entry) for entry in values)
 
 
-def _is_number(value: Any, kind: type) -> bool:
-    types = int if kind is int else (int, float)
-    return isinstance(value, types) and not isinstance(value, bool)
-
-
-def _is_word(kind: Numbers, value: Any) -> bool:
-    """Whether text stands for no number, as "none" of skips does."""
-    try:
-        return isinstance(value, str) and kind.kind(value) is None
-    except ValueError:
-        return False
-
-
-def _from(folder: Path, value: Any, always: bool) -> Any:
-    """A path from the file's folder; of text that may be one, only if it is there."""
-    if not isinstance(value, str) or not (always or Path(value).suffix or "/" in value):
-        return value
-    return str(folder / value) if always or (folder / value).exists() else value
+def _from(folder: Path, text: str, always: bool) -> str:
+    """A path from the file's folder; of text that may be one, only if it exists."""
+    if not (always or Path(text).suffix or "/" in text):
+        return text
+    return str(folder / text) if always or (folder / text).exists() else text
 
 
 def study_toml(study: StoredStudy) -> str:
@@ -150,38 +118,43 @@ def study_toml(study: StoredStudy) -> str:
     StudyFileError
         If an option of the task has a value that such a file cannot hold.
     """
-    held = study.identity
-    grid = {name: [_whole(value) for value in held[name]] for name in ("widths", "temperatures")}
-    settings = {"task": held["task"], **grid, "seeds": held["seeds"]}
-    how = ("variances", "skips", "backend", "dtype")
-    settings |= {name: held[name] for name in how if name in held}
+    identity = study.identity
+    settings = {"task": identity["task"]}
+    settings |= {
+        entry.name: _whole(identity[entry.name])
+        for entry in dataclasses.fields(Study)
+        if entry.name in identity and entry.metadata
+    }
     settings["out"] = str(study.path.resolve())
-    lines = ["# a study: pathkernel run FILE.toml computes or resumes it"]
-    lines += [f"{name} = {_toml(name, value)}" for name, value in settings.items()]
-    lines += ["", f"[{_OPTIONS}]"]
-    options = study.options.items()
-    lines += [
-        f"{name if _BARE.fullmatch(name) else _toml(name, name)} = {_toml(name, value)}"
-        for name, value in options
-        if value is not None
-    ]
-    return "\n".join(lines)
+    options = {name: value for name, value in study.options.items() if value is not None}
+    return "\n".join(
+        (
+            "# a study: pathkernel run FILE.toml computes or resumes it",
+            *(f"{name} = {_toml(name, value)}" for name, value in settings.items()),
+            "",
+            f"[{_OPTIONS}]",
+            *(f"{_toml(name, name)} = {_toml(name, value)}" for name, value in options.items()),
+        )
+    )
 
 
-def _whole(value: float) -> float:
-    return int(value) if float(value).is_integer() and abs(value) < _WHOLE else value
+def _whole(value: Any) -> Any:
+    """Whole numbers without a point, alone or in a list."""
+    if isinstance(value, list):
+        return [_whole(entry) for entry in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE
+    return int(value) if is_whole else value
 
 
 def _toml(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_toml(name, each) for each in value)}]"
-    if value is None and name == "skips":
-        return '"none"'
-    if isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value):
-        plain = (c if " " <= c <= "~" and c not in '"\\' else f"\\U{ord(c):08x}" for c in value)
-        return f'"{"".join(plain)}"'
-    raise StudyFileError(f"{name} = {value!r} cannot be written into a TOML file")
+    """A plain value as TOML, which writes text, numbers and lists as JSON does."""
+    if name == "skips":
+        strengths = value if isinstance(value, list) else [value]
+        value = ["none" if strength is None else strength for strength in strengths]
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    try:
+        tomllib.loads(f"a = {text}")
+        text.encode()
+    except ValueError:  # None, tables, infinity and text that is no Unicode
+        raise StudyFileError(f"{name} = {value!r} cannot be written into a TOML file") from None
+    return text

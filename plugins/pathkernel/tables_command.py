@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from pathkernel.kept import Kept, begin
-from pathkernel.output import say, writing_stdout
+from pathkernel.output import say
 
 OPTIONS = ("json", "csv")
 """Names of the options of these commands, which no task or result may take."""
@@ -19,10 +21,23 @@ VERSION = 1
 
 
 class TablesCommand(click.Command):
-    """Command whose tables can be had as JSON on stdout and as CSV files."""
+    """Command whose tables can be had as JSON on stdout and as CSV files.
 
-    def __init__(self, *arguments: Any, **settings: Any):
+    Parameters
+    ----------
+    sections : mapping of str to sequence of click.Option
+        Further parameters of the command, by the headings under which ``--help`` lists them.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        sections: Mapping[str, Sequence[click.Option]] = MappingProxyType({}),
+        **settings: Any,
+    ):
         super().__init__(*arguments, **settings)
+        self.sections = sections
+        self.params += [option for options in sections.values() for option in options]
         self.params += [
             click.Option(
                 ["--json"],
@@ -36,6 +51,15 @@ class TablesCommand(click.Command):
                 help="Write the tables into a folder too, as CSV files.",
             ),
         ]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List options under the headings of their sections, the others last."""
+        listed = {id(option) for options in self.sections.values() for option in options}
+        others = [option for option in self.get_params(ctx) if id(option) not in listed]
+        for heading, options in (*self.sections.items(), ("Options", others)):
+            if records := [option.get_help_record(ctx) for option in options]:
+                with formatter.section(heading):
+                    formatter.write_dl([record for record in records if record])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and give what it printed; also where it ends with a status."""
@@ -62,5 +86,4 @@ def _give(printed: Kept, command: str, folder: Path | None) -> None:
         tables = [table.as_json(part) for part, table in printed.tables]
         lines = printed.lines
         document = {"version": VERSION, "command": command, "tables": tables, "lines": lines}
-        with writing_stdout():
-            click.echo(json.dumps(document, allow_nan=False))
+        click.echo(json.dumps(document, allow_nan=False))

@@ -110,18 +110,20 @@ def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
         ),
         ('task = "hidden-markov"\nexamples = 10', "examples is an option of the task; write it"),
         ('task = "hidden-markov"\njson = true', "no setting named 'json'"),
-        ('task = "hidden-markov"\nwidths = [1, true]', "widths must be a list of numbers, not [1"),
-        ('task = "hidden-markov"\nwidths = []', "widths must be a list of numbers, not []"),
-        ('task = "hidden-markov"\nseeds = [0.5]', "seeds must be a list of whole numbers"),
-        ('task = "hidden-markov"\nskips = ["some"]', "skips must be a list of numbers"),
-        ('task = "hidden-markov"\nfigures = 1', "figures must be true or false, not 1"),
-        ('task = "hidden-markov"\njobs = 1.5', "jobs must be a whole number, not 1.5"),
-        ('task = "hidden-markov"\nout = 3', "out must be text, not 3"),
+        ('task = "hidden-markov"\nwidths = [1, true]', "widths = [1, True]: 'True' is no number"),
+        ('task = "hidden-markov"\nwidths = []', "widths = []: '' is no number"),
+        ('task = "hidden-markov"\nseeds = [0.5]', "seeds = [0.5]: '0.5' is no number; write"),
+        ('task = "hidden-markov"\nskips = ["some"]', "skips = ['some']: 'some' is no number"),
+        ('task = "hidden-markov"\nfigures = 2', "figures = 2: '2' is not a valid boolean"),
+        ('task = "hidden-markov"\njobs = 1.5', "jobs = 1.5: '1.5' is not a valid integer"),
+        ('task = "hidden-markov"\nthreads = 0', "threads = 0: 0 is not in the range x>=1"),
         ('task = "hidden-markov"\noptions = 3', "options must be a table"),
         ('task = "hidden-markov"\n[options]\nexample = 3', "Did you mean 'examples'?"),
-        ('task = "hidden-markov"\n[options]\nexamples = "3"', "examples must be a whole number"),
-        ('task = "hidden-markov"\n[options]\nexamples = [3, true]', "examples must be a whole"),
-        ('task = "hidden-markov"\n[options]\nreadout = ["last", 1]', "readout must be text, not 1"),
+        (
+            'task = "hidden-markov"\n[options]\nexamples = [3, true]',
+            "'True' is not a valid integer",
+        ),
+        ('task = "hidden-markov"\n[options]\nvariant = "plane"', "'plane' is not one of 'plain'"),
     ],
 )
 def test_what_is_wrong_is_named(invoke, tmp_path, text, message):
@@ -134,12 +136,7 @@ def test_what_is_wrong_is_named(invoke, tmp_path, text, message):
     assert not (tmp_path / "study.zarr").exists()
 
 
-def test_values_out_of_range_are_refused_as_on_the_command_line(invoke, tmp_path):
-    file = tmp_path / "study.toml"
-    file.write_text('task = "hidden-markov"\nthreads = 0')
-    status, _, err = invoke("run", file)
-    assert status == 2
-    assert "'--threads': 0 is not in the range" in err
+def test_a_file_that_does_not_exist(invoke, tmp_path):
     status, _, err = invoke("run", tmp_path / "none.toml")
     assert status == 1
     assert f"No such file or directory: {tmp_path / 'none.toml'}" in err
@@ -152,7 +149,7 @@ HARD = "\x00\t\n\x7f\x85\u2028é\ufeff\U0001f600"
     "value",
     [
         *("", "a \\ \"b\" '#'", HARD, True, [1, 2.5, "a"], [False]),
-        *(0, -3, 2**62, 0.1, 1e300, 5e-324, 1.0, -0.0, math.inf),
+        *(0, -3, 2**62, 0.1, 1e300, 5e-324, 1.0, -0.0),
     ],
 )
 def test_what_is_written_is_read_back(value):
@@ -168,6 +165,6 @@ def test_names_of_options_of_any_task_are_read_back(tmp_path):
 
 
 def test_what_toml_cannot_hold_is_refused():
-    for value in ("\udc80", None, {"a": 1}):
+    for value in ("\udc80", None, {"a": 1}, math.inf):
         with pytest.raises(StudyFileError, match=r"a = .* cannot be written"):
             _toml("a", value)
