@@ -7,6 +7,7 @@ the end of this file know the names of array libraries.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -114,9 +115,11 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
             f"{name} must be float64 or float32, but has dtype {array.dtype}; cast it to float64"
         )
     if not holds(finite(array)):
+        wrong = xp.nonzero(~xp.isfinite(array if array.ndim else array[None]))
+        first = ", ".join(str(int(index[0])) for index in wrong)
         raise ValueError(
-            f"{name} of shape {tuple(array.shape)} holds NaN or infinity; "
-            "remove or replace those values"
+            f"{name} of shape {tuple(array.shape)} holds NaN or infinity in {wrong[0].shape[0]} of "
+            f"{math.prod(array.shape)} entries, first at index ({first}); remove or replace those values"
         )
     return array
 

@@ -90,7 +90,9 @@ def check_store(path: Path) -> dict[str, Any]:
     if not path.exists() and TEMPLATE in PieceFiles(path, "study"):
         raise StoreError(f"{path} is not complete, and its pieces are damaged; {_REMEDY}")
     if not path.exists():
-        raise StoreError(f"there is no store at {path}; make one with: pathkernel run TASK")
+        other = path.with_name(f"{path.name}.zarr")
+        hint = f"did you mean {other}?" if other.exists() else "make one with: pathkernel run TASK"
+        raise StoreError(f"there is no store at {path}; {hint}")
     try:
         attributes = json.loads((path / METADATA).read_bytes())["attributes"]
     except Exception as error:  # whatever the parser and the file system raise

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import Any
 
@@ -33,7 +34,9 @@ def __getattr__(name: str) -> Any:
     core = importlib.import_module("pathkernel_core")
     if name in core.__all__:
         return getattr(core, name)
-    raise AttributeError(f"module 'pathkernel' has no attribute {name!r}")
+    nearest = difflib.get_close_matches(name, __dir__(), n=1)
+    hint = f". Did you mean: {nearest[0]!r}?" if nearest else ""
+    raise AttributeError(f"module 'pathkernel' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -56,9 +56,9 @@ class OneShotImages(Task):
     )
 
     heads: str = option(
-        "random",
-        "random: Gaussian heads; or a file of trained heads (.safetensors or .npz); or a trained "
-        f"network that comes along: {', '.join(shipped_digests())}",
+        "trained:2-4-512-128",
+        f"bundled trained network, one of {', '.join(shipped_digests())}; or a file of trained "
+        "heads (.safetensors or .npz); or random, for Gaussian heads, which classify at chance",
     )
     layers: int = option(2, "attention layers, if heads are random")
     heads_per_layer: int = option(4, "heads of each layer, if heads are random")
@@ -157,7 +157,8 @@ class OneShotImages(Task):
             if entry.name in _RANDOM_HEADS_ONLY and value != entry.default:
                 raise ValueError(
                     f"{entry.name}={value} is an option of random heads, but heads names the file "
-                    f"{self.heads!r}, which says how many there are. Leave {entry.name} out"
+                    f"{self.heads!r}, which says how many there are. Leave {entry.name} out, or "
+                    'set heads to "random"'
                 )
 
     def _random_layer(self, generator: np.random.Generator) -> QueryKey:

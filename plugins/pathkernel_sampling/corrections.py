@@ -12,7 +12,12 @@ matrices, written out below; those of U and of the entropy with respect to x are
 differentiation of small matrices. docs/corrections.md derives the formulas.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+from pathkernel_core.extras import import_extra
+
+import_extra("jax", "The next order in 1/N", "sampling", ["jax", "jaxlib"])
 
 import functools
 import math

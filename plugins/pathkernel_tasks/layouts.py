@@ -223,12 +223,11 @@ def find_modules(names: Sequence[str], layout: str = "auto") -> tuple[Layout, tu
             f"the layouts {', '.join(found)} all fit; name one of them (--layout on the command "
             "line)"
         )
-    patterns = "; ".join(f"{entry.name}: {entry.pattern}" for entry in chosen)
+    layouts = ", ".join(f"{entry.name} ({entry.origin})" for entry in chosen)
     raise ValueError(
         f"no queries and keys are found among {len(names)} arrays, such as "
-        f"{', '.join(sorted(names)[:5]) or 'none'}. Known names are, as regular expressions, "
-        f"{patterns}. Of another model, write the arrays yourself with "
-        "pathkernel_tasks.heads_file.save_heads"
+        f"{', '.join(sorted(names)[:5]) or 'none'}. Known layouts: {layouts}. Of another model, "
+        "write the arrays yourself with pathkernel_tasks.heads_file.save_heads"
     )
 
 

@@ -48,5 +48,7 @@ def test_version():
 
 
 def test_unknown_names_are_named():
-    with pytest.raises(AttributeError, match="module 'pathkernel' has no attribute 'Netwrok'"):
-        _ = pathkernel.Netwrok
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'minimize_action'\. Did you mean: 'minimise"
+    ):
+        _ = pathkernel.minimize_action

@@ -36,7 +36,13 @@ from pathkernel_one_shot.tokens import (
 from pathkernel_tasks.heads_file import heads_digest, read_heads, save_heads
 
 WIDTH = 192
-SMALL = {"examples": 20, "test_examples": 10, "heads_per_layer": 2, "qk_width": 4}
+SMALL = {
+    "heads": "random",
+    "examples": 20,
+    "test_examples": 10,
+    "heads_per_layer": 2,
+    "qk_width": 4,
+}
 
 
 def needs_data(test):
@@ -344,7 +350,7 @@ def test_missing_heads_show_before_any_image_is_read(tmp_path, monkeypatch):
 
 
 def test_provenance(tmp_path, layers):
-    plain = OneShotImages().provenance()
+    plain = OneShotImages(heads="random").provenance()
     assert set(ARCHIVE_DIGESTS.values()) < set(plain.values())
     assert plain["omniglot characters"].split(",") == list(SPLIT_DIGESTS.values())
     assert "heads" not in plain
@@ -355,7 +361,7 @@ def test_provenance(tmp_path, layers):
 
 def test_defaults_are_the_papers():
     task = OneShotImages()
-    assert (task.examples, task.test_examples, task.heads) == (600, 1000, "random")
+    assert (task.examples, task.test_examples, task.heads) == (600, 1000, "trained:2-4-512-128")
     assert task.widths == (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
     grid = (0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
     assert task.temperatures == grid
@@ -521,11 +527,13 @@ def test_heads_of_a_file_are_used_with_their_labels(tmp_path, layers):
     sizes = {"examples": 4, "test_examples": 4}
     trained = OneShotImages(heads=str(path), **sizes).realise(0)
     assert_same_layers(trained.layers, layers)
-    random = OneShotImages(label_seed=9, **sizes).realise(0)
+    random = OneShotImages(heads="random", label_seed=9, **sizes).realise(0)
     assert np.array_equal(trained.train.inputs, random.train.inputs)
     save_heads(path, layers)
     plain = OneShotImages(heads=str(path), **sizes).realise(0)
-    assert np.array_equal(plain.train.inputs, OneShotImages(**sizes).realise(0).train.inputs)
+    assert np.array_equal(
+        plain.train.inputs, OneShotImages(heads="random", **sizes).realise(0).train.inputs
+    )
 
 
 @needs_data
