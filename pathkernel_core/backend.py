@@ -119,7 +119,8 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
         first = ", ".join(str(int(index[0])) for index in wrong)
         raise ValueError(
             f"{name} of shape {tuple(array.shape)} holds NaN or infinity in {wrong[0].shape[0]} of "
-            f"{math.prod(array.shape)} entries, first at index ({first}); remove or replace those values"
+            f"{math.prod(array.shape)} entries, first at index ({first}); remove or "
+            "replace those values"
         )
     return array
 
