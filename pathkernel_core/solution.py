@@ -13,9 +13,11 @@ import numpy as np
 from pathkernel_core import quasi_newton
 from pathkernel_core.backend import (
     Array,
+    add_to_diagonal,
     array_namespace,
     batches,
     compiled,
+    from_host,
     joined,
     not_overflown,
     real_floating,
@@ -23,10 +25,10 @@ from pathkernel_core.backend import (
     to_host,
 )
 from pathkernel_core.coordinates import ChainCoordinates
-from pathkernel_core.kernels import PathKernels, predictor_mean
+from pathkernel_core.kernels import PathKernels, predictor_mean, total_kernel
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import matrix, table
-from pathkernel_core.order_parameter import head_scores, skip_scores
+from pathkernel_core.order_parameter import head_scores, scaled_order_parameter, skip_scores
 from pathkernel_core.spaces import Posterior
 
 PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
@@ -192,6 +194,22 @@ class Solution:
         labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
         order_parameter = to_host(self.order_parameter)
         return table("Solution", about) + matrix("order parameter U", order_parameter, labels)
+
+    def training_kernel(self, xi: Array) -> Array:
+        """Total kernel K of the training examples (Eq. 10), outputs expanded, (P·C, P·C).
+
+        Parameters
+        ----------
+        xi : array, shape (P, n, N_0)
+            Their attentioned inputs, which a problem in feature space does not hold.
+        """
+        root = self.posterior[0].root
+        if root is None:
+            weights = scaled_order_parameter(self.network, self.order_parameter)
+            return total_kernel(xi, weights, variance=self.network.variances[0])
+        xp = array_namespace(root=root)
+        kernel = xp.matmul(root, xp.matrix_transpose(root))
+        return add_to_diagonal(kernel, from_host(-self.temperature, root), xp)
 
     @property
     def log_evidence(self) -> float:

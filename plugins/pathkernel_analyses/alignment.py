@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from pathkernel_core.analysis import Analysis, Situation, Variable
-from pathkernel_core.kernels import total_kernel
-from pathkernel_core.order_parameter import scaled_order_parameter
 from pathkernel_core.predictor import kernel_task_alignment
 
 COMPONENTS = 50
@@ -44,11 +42,7 @@ class KernelTaskAlignment(Analysis):
         """Overlaps and eigenvalues, (component,)."""
         if situation.network.outputs > 1:
             return {}
-        kernel = total_kernel(
-            situation.xi,
-            scaled_order_parameter(situation.network, situation.solution.order_parameter),
-            variance=situation.network.variances[0],
-        )
+        kernel = situation.solution.training_kernel(situation.xi)
         labels = situation.labels if situation.labels.ndim == 1 else situation.labels[:, 0]
         alignment = kernel_task_alignment(kernel, labels, COMPONENTS)
         return {"alignment": alignment.overlaps, "kernel_eigenvalue": alignment.eigenvalues}
