@@ -66,7 +66,7 @@ class Situation:
 class Analysis(abc.ABC):
     """Base class of analyses: :meth:`coordinates` and :meth:`compute` are to be written.
 
-    ``pathkernel_datasets.testing.AnalysisContract`` checks them.
+    ``pathkernel_datasets.testing.check_analysis`` checks them.
 
     Attributes
     ----------

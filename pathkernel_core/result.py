@@ -41,7 +41,7 @@ class Result(abc.ABC):
     as there is something to see. The command line makes a command of each, and ``show``, ``plot``
     and ``report`` show those that a store holds, with the options at their defaults but for
     ``view_options`` that the user gives.
-    ``pathkernel_datasets.testing.ResultContract`` checks them.
+    ``pathkernel_datasets.testing.check_result`` checks them.
 
     Attributes
     ----------

@@ -184,7 +184,7 @@ class Task(abc.ABC):
     """Base class of tasks: a frozen dataclass whose fields are the task's options.
 
     Subclasses set the class attributes, declare their options with :func:`option` and implement
-    :meth:`realise`. ``pathkernel_core.testing.TaskContract`` checks them.
+    :meth:`realise`. ``pathkernel_core.testing.check_task`` checks them.
 
     Attributes
     ----------

@@ -1,12 +1,9 @@
-"""Contracts that analyses and results must keep, for their authors.
+"""Contracts of analyses and results, for their authors: a check in a test says what to change.
 
-Subclass one in a test module and name what is to be checked, and pytest runs every check:
+from pathkernel_datasets.testing import check_result
 
-    from pathkernel_datasets.testing import ResultContract
-
-    class TestSpectrum(ResultContract):
-        def result(self):
-            return Spectrum()
+def test_spectrum():
+    check_result(Spectrum())
 """
 
 from __future__ import annotations
@@ -15,11 +12,11 @@ import dataclasses
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import xarray as xr
@@ -29,6 +26,7 @@ from pathkernel_core.analysis import Analysis
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins, load_plugins
 from pathkernel_core.options import NAME_PATTERN, option
+from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
 from pathkernel_core.task import Examples, Realisation, Task
 from pathkernel_datasets.store import open_store
@@ -66,123 +64,116 @@ class SmallTask(Task):
         )
 
 
-class _OnStudy:
-    """A small study in a temporary folder, for the checks of a contract."""
-
-    def study(self) -> Study:
-        """Study that is computed for the checks; override it for one that suits better."""
-        return Study(SmallTask(), widths=(10, 100), temperatures=(0.1, 1.0), seeds=(0, 1))
-
-    def plugins(self) -> Plugins:
-        """Where tasks and samplers are looked up: installed plugins, and the study's task."""
-        plugins, task = load_plugins(), type(self.study().task)
-        plugins.tasks.setdefault(task.name, task)
-        return plugins
-
-    @contextmanager
-    def _computed(self, *analyses: Analysis) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory() as folder:
-            store = Path(folder) / "study.zarr"
-            run_study(self.study(), store, analyses=analyses)
-            yield store
+SMALL_STUDY = Study(SmallTask(), widths=(10, 100), temperatures=(0.1, 1.0), seeds=(0, 1))
+"""Study with which analyses and results are checked, if no other is given."""
 
 
-class AnalysisContract(_OnStudy):
-    """Checks of one analysis. Override :meth:`analysis`."""
-
-    def analysis(self) -> Analysis:
-        """Analysis to check."""
-        raise TypeError(f"{type(self).__name__} must override analysis() to return one")
-
-    def test_describes_itself(self) -> None:
-        """Its name and summary can be shown, and its variables say what they are."""
-        analysis = self.analysis()
-        _check_words(analysis.name, analysis.summary)
-        assert analysis.variables, "variables must name what compute() returns"
-        for variable in analysis.variables:
-            assert variable.long_name.strip(), f"variable {variable.name} needs a long_name"
-            assert len(set(variable.dims)) == len(variable.dims), (
-                f"variable {variable.name} names a dimension twice: {variable.dims}"
-            )
-
-    def test_fills_the_store(self) -> None:
-        """A study with it holds every variable, labelled, at every point, and does not change."""
-        analysis = self.analysis()
-        with self._computed(analysis) as store, self._computed(analysis) as other:
-            dataset, again = open_store(store).load(), open_store(other).load()
-        names = [variable.name for variable in analysis.variables]
-        if analysis.of == "solution":
-            names += [f"{name}_gp" for name in names]
-        for name in names:
-            assert name in dataset, f"the store lacks {name}"
-            assert dataset[name].notnull().any(), f"{name} is NaN everywhere"
-            for dim in dataset[name].dims:
-                assert dim in dataset.coords, f"dimension {dim} of {name} has no labels"
-            xr.testing.assert_identical(dataset[name], again[name])
+@contextmanager
+def _computed(study: Study, *analyses: Analysis) -> Iterator[Path]:
+    """A store of a study, in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "study.zarr"
+        run_study(study, store, analyses=analyses)
+        yield store
 
 
-class ResultContract(_OnStudy):
-    """Checks of one result. Override :meth:`result`, and :meth:`study` if it needs another."""
+def check_analysis(analysis: Analysis, study: Study = SMALL_STUDY) -> None:
+    """Check that a study with an analysis holds its variables, labelled, and the same again.
 
-    def result(self) -> Result:
-        """Result to check, with options that keep the checks fast."""
-        raise TypeError(f"{type(self).__name__} must override result() to return one")
-
-    def test_describes_itself(self) -> None:
-        """Its name, command, summary and options can be shown and typed."""
-        result = self.result()
-        _check_words(result.name, result.summary)
-        assert re.fullmatch(NAME_PATTERN, result.command), (
-            f"command {result.command!r} must be lower-case words joined by hyphens"
+    Raises
+    ------
+    AssertionError
+        At the first check that fails, saying what to change.
+    """
+    _check_words(analysis.name, analysis.summary)
+    assert analysis.variables, "variables must name what compute() returns"
+    for variable in analysis.variables:
+        assert variable.long_name.strip(), f"variable {variable.name} needs a long_name"
+        assert len(set(variable.dims)) == len(variable.dims), (
+            f"variable {variable.name} names a dimension twice: {variable.dims}"
         )
-        for entry in dataclasses.fields(result):
-            assert entry.metadata.get("help"), f"option {entry.name} needs a help text"
-            assert entry.name not in _OF_RESULTS, f"the option name {entry.name} is taken"
+    with _computed(study, analysis) as store, _computed(study, analysis) as other:
+        dataset, again = open_store(store).load(), open_store(other).load()
+    names = [variable.name for variable in analysis.variables]
+    if analysis.of == "solution":
+        names += [f"{name}_gp" for name in names]
+    for name in names:
+        assert name in dataset, f"the store lacks {name}"
+        assert dataset[name].notnull().any(), f"{name} is NaN everywhere"
+        for dim in dataset[name].dims:
+            assert dim in dataset.coords, f"dimension {dim} of {name} has no labels"
+        xr.testing.assert_identical(dataset[name], again[name])
 
-    def test_keeps_labelled_data(self) -> None:
-        """Its group in the store explains itself, and is the same when computed again."""
-        result, reported = self.result(), []
-        with self._computed() as store:
-            study = compute_result(result, store, plugins=self.plugins(), report=reported.append)
-            assert reported, "compute() must report its progress, or it seems to have done nothing"
-            assert result.name in study.results, f"the store has no group {result.name}"
-            tree = study.result(result.name).load()
-            again = compute_result(result, store, plugins=self.plugins())
-            assert tree.identical(again.result(result.name).load()), "computed again, it is another"
-        assert any(group.data_vars for group in tree.subtree), "compute() gave no variable"
-        for group in tree.subtree:
-            for name, variable in group.data_vars.items():
-                assert variable.attrs.get("long_name"), f"variable {name} needs a long_name"
-                for dim in variable.dims:
-                    assert not str(dim).startswith("dim_"), f"{name}: name its dimension {dim}"
-            for name, value in group.attrs.items():
-                assert not isinstance(value, dict), f"attribute {name}: netCDF holds no dictionary"
 
-    def test_leaves_the_study_alone(self) -> None:
-        """Nothing of the study itself changes."""
-        with self._computed() as store:
-            before = open_store(store).load()
-            compute_result(self.result(), store, plugins=self.plugins())
-            assert before.identical(open_store(store).load()), "it changed the study"
+def check_result(
+    result: Result, study: Study = SMALL_STUDY, plugins: Plugins | None = None
+) -> None:
+    """Check that a result stores labelled data, leaves the study alone, and can be seen.
 
-    def test_can_be_seen(self) -> None:
-        """Its tables fit a terminal of 80 columns, and its charts can be drawn."""
-        result = self.result()
-        with self._computed() as store:
-            study = compute_result(result, store, plugins=self.plugins())
-            for view in result.views(study):
-                if isinstance(view, str):
-                    assert view.strip(), "a sentence is empty"
-                elif hasattr(view, "frame"):
-                    with (console := Console(width=80)).capture() as printed:
-                        console.print(view, crop=False)
-                    widest = max(map(len, printed.get().splitlines()))
-                    assert widest <= 80, f"{view.name} needs {widest} columns, a terminal has 80"
-                    assert json.dumps(view.as_json(result.name)), f"{view.name} has no JSON"
-                else:
-                    assert hasattr(view, "altair"), f"{view} is no Table, Chart or text"
-                    assert view.caption.strip(), f"{view.name}: a chart needs a caption"
-                    view.altair().to_dict()
+    Parameters
+    ----------
+    result : Result
+        With options that keep the checks fast.
+    study : Study
+        Study from which the result is computed.
+    plugins : Plugins, optional
+        Where tasks and samplers are looked up; by default installed plugins and the study's task.
+
+    Raises
+    ------
+    AssertionError
+        At the first check that fails, saying what to change.
+    """
+    _check_words(result.name, result.summary)
+    assert re.fullmatch(NAME_PATTERN, result.command), (
+        f"command {result.command!r} must be lower-case words joined by hyphens"
+    )
+    for entry in dataclasses.fields(result):
+        assert entry.metadata.get("help"), f"option {entry.name} needs a help text"
+        assert entry.name not in _OF_RESULTS, f"the option name {entry.name} is taken"
+    plugins = load_plugins() if plugins is None else plugins
+    plugins.tasks.setdefault(study.task.name, type(study.task))
+    reported: list[Progress] = []
+    with _computed(study) as store:
+        before = open_store(store).load()
+        stored = compute_result(result, store, plugins=plugins, report=reported.append)
+        assert reported, "compute() must report its progress, or it seems to have done nothing"
+        assert result.name in stored.results, f"the store has no group {result.name}"
+        tree = stored.result(result.name).load()
+        again = compute_result(result, store, plugins=plugins)
+        assert tree.identical(again.result(result.name).load()), "computed again, it is another"
+        assert before.identical(open_store(store).load()), "it changed the study"
+        _check_data(tree)
+        _check_views(result.views(stored), result.name)
+
+
+def _check_data(tree: xr.DataTree) -> None:
+    """The groups of a result explain themselves, and netCDF can hold them."""
+    assert any(group.data_vars for group in tree.subtree), "compute() gave no variable"
+    for group in tree.subtree:
+        for name, variable in group.data_vars.items():
+            assert variable.attrs.get("long_name"), f"variable {name} needs a long_name"
+            for dim in variable.dims:
+                assert not str(dim).startswith("dim_"), f"{name}: name its dimension {dim}"
+        for name, value in group.attrs.items():
+            assert not isinstance(value, dict), f"attribute {name}: netCDF holds no dictionary"
+
+
+def _check_views(views: Iterable[Any], part: str) -> None:
+    """Tables fit a terminal of 80 columns, and charts can be drawn."""
+    for view in views:
+        if isinstance(view, str):
+            assert view.strip(), "a sentence is empty"
+        elif hasattr(view, "frame"):
+            with (console := Console(width=80)).capture() as printed:
+                console.print(view, crop=False)
+            widest = max(map(len, printed.get().splitlines()))
+            assert widest <= 80, f"{view.name} needs {widest} columns, a terminal has 80"
+            assert json.dumps(view.as_json(part)), f"{view.name} has no JSON"
+        else:
+            assert hasattr(view, "altair"), f"{view} is no Table, Chart or text"
+            assert view.caption.strip(), f"{view.name}: a chart needs a caption"
+            view.altair().to_dict()
 
 
 def _check_words(name: str, summary: str) -> None:

@@ -1,12 +1,9 @@
-"""Contract that a sampler must keep, for the authors of samplers.
+"""The contract of samplers, for their authors: a check in a test says what to change.
 
-Subclass it in a test module and name the sampler, and pytest runs every check:
+from pathkernel_sampling.testing import check_sampler
 
-    from pathkernel_sampling.testing import SamplerContract
-
-    class TestMine(SamplerContract):
-        def sampler(self):
-            return Mine()
+def test_mine():
+    check_sampler(Mine())
 """
 
 from __future__ import annotations
@@ -22,57 +19,59 @@ from pathkernel_core.network import Network
 from pathkernel_core.options import NAME_PATTERN
 from pathkernel_core.sampler import Model, Sampler
 
+_NETWORKS = (Network((2, 1), 4), Network((2,), 6, outputs=2))
 
-class SamplerContract:
-    """Checks of one sampler. Override :meth:`sampler`."""
 
-    networks = (Network((2, 1), 4), Network((2,), 6, outputs=2))
+def check_sampler(sampler: Sampler) -> None:
+    """Check density, gradient, order parameter and predictions of a sampler's models.
 
-    def sampler(self) -> Sampler:
-        """Sampler to check."""
-        raise TypeError(f"{type(self).__name__} must override sampler() to return one")
+    Raises
+    ------
+    AssertionError
+        At the first check that fails, saying what to change.
+    """
+    assert re.fullmatch(NAME_PATTERN, sampler.name), (
+        f"name {sampler.name!r} must be lower-case words joined by hyphens"
+    )
+    assert sampler.summary.strip(), "summary must say in one line what it draws"
+    for model, x, network, new in _started(sampler):
+        _check_density(model, x)
+        _check_draw(model, x, network, new)
 
-    def test_describes_itself(self) -> None:
-        """Its name and summary can be shown and typed."""
-        sampler = self.sampler()
-        assert re.fullmatch(NAME_PATTERN, sampler.name), (
-            f"name {sampler.name!r} must be lower-case words joined by hyphens"
-        )
-        assert sampler.summary.strip(), "summary must say in one line what it draws"
 
-    def test_density_can_be_followed(self) -> None:
-        """Density and gradient are finite at starts; the gradient is the density's own."""
-        for model, x, _, _ in self._started():
-            density, gradient = jax.jit(jax.value_and_grad(_density, argnums=1))(model, x)
-            assert jnp.isfinite(density), "log_density is not finite at a start"
-            assert gradient.shape == (model.dimension,), "the gradient must have model.dimension"
-            direction = jnp.asarray(np.random.default_rng(1).normal(size=model.dimension))
-            upper, lower = (float(_density(model, x + step * direction)) for step in (1e-5, -1e-5))
-            slope = (upper - lower) / 2e-5
-            along = float(gradient @ direction)
-            assert np.isclose(slope, along, rtol=1e-4, atol=1e-4 * abs(float(density))), (
-                f"the gradient of log_density is {along} along a direction, not {slope}"
-            )
+def _check_density(model: Model, x: jax.Array) -> None:
+    """Density and gradient are finite at a start; the gradient is the density's own."""
+    density, gradient = jax.jit(jax.value_and_grad(_density, argnums=1))(model, x)
+    assert jnp.isfinite(density), "log_density is not finite at a start"
+    assert gradient.shape == (model.dimension,), "the gradient must have model.dimension"
+    direction = jnp.asarray(np.random.default_rng(1).normal(size=model.dimension))
+    upper, lower = (float(_density(model, x + step * direction)) for step in (1e-5, -1e-5))
+    slope = (upper - lower) / 2e-5
+    along = float(gradient @ direction)
+    assert np.isclose(slope, along, rtol=1e-4, atol=1e-4 * abs(float(density))), (
+        f"the gradient of log_density is {along} along a direction, not {slope}"
+    )
 
-    def test_draws_can_be_read(self) -> None:
-        """A draw has an order parameter that is no less than zero, and predictions."""
-        for model, x, network, new in self._started():
-            size = network.n_paths * network.outputs
-            matrix, mean, variance = _read(model, x, new)
-            matrix = np.asarray(matrix)
-            assert matrix.shape == (size, size), f"U must have shape {(size, size)}"
-            assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-9 * np.abs(matrix).max()
-            assert mean.shape == variance.shape, "mean and variance must have one shape"
-            assert jnp.isfinite(mean).all(), "the mean is not finite"
-            assert (np.asarray(variance) > -1e-9).all(), "a variance is negative"
 
-    def _started(self) -> Iterator[tuple[Model, jax.Array, Network, np.ndarray]]:
-        generator = np.random.default_rng(0)
-        for network in self.networks:
-            shape = (7, network.n_paths, 3)
-            xi, labels = generator.normal(size=shape), generator.normal(size=(7, network.outputs))
-            model = self.sampler().build(xi, labels, network, 0.5)
-            yield model, model.initial(jax.random.key(0)), network, generator.normal(size=shape)
+def _check_draw(model: Model, x: jax.Array, network: Network, new: np.ndarray) -> None:
+    """A draw has an order parameter that is no less than zero, and predictions."""
+    size = network.n_paths * network.outputs
+    matrix, mean, variance = _read(model, x, new)
+    matrix = np.asarray(matrix)
+    assert matrix.shape == (size, size), f"U must have shape {(size, size)}"
+    assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-9 * np.abs(matrix).max()
+    assert mean.shape == variance.shape, "mean and variance must have one shape"
+    assert jnp.isfinite(mean).all(), "the mean is not finite"
+    assert (np.asarray(variance) > -1e-9).all(), "a variance is negative"
+
+
+def _started(sampler: Sampler) -> Iterator[tuple[Model, jax.Array, Network, np.ndarray]]:
+    generator = np.random.default_rng(0)
+    for network in _NETWORKS:
+        shape = (7, network.n_paths, 3)
+        xi, labels = generator.normal(size=shape), generator.normal(size=(7, network.outputs))
+        model = sampler.build(xi, labels, network, 0.5)
+        yield model, model.initial(jax.random.key(0)), network, generator.normal(size=shape)
 
 
 @jax.jit

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from pathkernel_core import Attention, AttentionProduct, Examples, Realisation, Task, option
-from pathkernel_core.testing import TaskContract, check_task
+from pathkernel_core import (
+    Attention,
+    AttentionProduct,
+    Examples,
+    Realisation,
+    Task,
+    option,
+    testing,
+)
+from pathkernel_core.testing import check_task
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version
@@ -42,23 +50,16 @@ class Parity(Task):
         return Examples(tokens, signs.prod(axis=1))
 
 
-class TestParity(TaskContract):
-    def task(self):
-        return Parity()
-
-
-class TestHiddenMarkov(TaskContract):
-    def task(self):
-        return HiddenMarkov(examples=10, test_examples=10)
-
-
-class TestHiddenMarkovWithStrongNoise(TaskContract):
-    def task(self):
-        return HiddenMarkov(variant="strong-noise", examples=10, test_examples=10, readout="mean")
-
-
-def test_check_task_runs_everything():
-    check_task(Parity())
+@pytest.mark.parametrize(
+    "task",
+    [
+        Parity(),
+        HiddenMarkov(examples=10, test_examples=10),
+        HiddenMarkov(variant="strong-noise", examples=10, test_examples=10, readout="mean"),
+    ],
+)
+def test_tasks_keep_the_contract(task):
+    check_task(task)
 
 
 def replaced(**changes):
@@ -268,12 +269,9 @@ def test_a_broken_task_fails_the_check_meant_for_it(what):
     changes, check, message = BROKEN[what]
     broken = dataclass(frozen=True)(type("Broken", (Parity,), changes))()
 
-    class Contract(TaskContract):
-        def task(self):
-            return broken
-
+    check = getattr(testing, check.replace("test_", "_check_"))
     with pytest.raises((AssertionError, ValueError, TypeError), match=message):
-        getattr(Contract(), check)()
+        check(broken)
     with pytest.raises((AssertionError, ValueError, TypeError)):
         check_task(broken)
 
@@ -287,23 +285,9 @@ def test_options_that_are_not_plain_fail():
     class NotPlain(Parity):
         shape: tuple = option((1, 2), "a tuple comes back from JSON as a list")
 
-    class Contract(TaskContract):
-        def task(self):
-            return self.given
-
-    for given, message in ((NoHelp(), "option more needs a help text"), (NotPlain(), "rebuild")):
-        contract = Contract()
-        contract.given = given
+    for task, message in ((NoHelp(), "option more needs a help text"), (NotPlain(), "rebuild")):
         with pytest.raises(AssertionError, match=message):
-            contract.test_options_are_plain()
-
-
-def test_a_contract_without_a_task_says_so():
-    class TestNothing(TaskContract):
-        pass
-
-    with pytest.raises(TypeError, match=r"TestNothing must override task\(\)"):
-        TestNothing().test_describes_itself()
+            check_task(task)
 
 
 def test_options_are_values_by_name():

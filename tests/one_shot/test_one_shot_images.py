@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from pathkernel_core import QueryKey, attentioned_inputs
-from pathkernel_core.testing import TaskContract
+from pathkernel_core.testing import check_task
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, read_idx
 from pathkernel_one_shot.image_sources import locate
 from pathkernel_one_shot.omniglot import (
@@ -383,9 +383,8 @@ def test_import_is_light():
 
 
 @needs_data
-class TestContract(TaskContract):
-    def task(self):
-        return OneShotImages(**SMALL)
+def test_it_keeps_the_contract():
+    check_task(OneShotImages(**SMALL))
 
 
 @pytest.fixture(scope="module")

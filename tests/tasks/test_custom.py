@@ -13,8 +13,8 @@ import zarr
 from safetensors.numpy import save_file
 
 import pathkernel_core as pk
+from pathkernel_core import testing
 from pathkernel_core.backend import to_host
-from pathkernel_core.testing import TaskContract
 from pathkernel_datasets import sums
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.labelling import json_attribute
@@ -136,11 +136,7 @@ MANY = 70
 
 
 def check_blocks(task):
-    class Contract(TaskContract):
-        def task(self):
-            return task
-
-    Contract().test_blocks_are_drawn_alike()
+    testing._check_blocks_are_drawn_alike(task)
 
 
 @pytest.fixture
@@ -707,11 +703,6 @@ def test_readout_by_index(data, arrays, heads):
     assert Custom(inputs=data(arrays), heads=heads, readout="-2").realise(0).readout == -2
 
 
-class TestContract(TaskContract):
-    @pytest.fixture(autouse=True)
-    def _files(self, data, arrays, layers):
-        train = {name: arrays[name] for name in ("inputs", "labels")}
-        self.path = data(matrices(train, layers))
-
-    def task(self):
-        return Custom(inputs=self.path, test_fraction=0.4)
+def test_it_keeps_the_contract(data, arrays, layers):
+    train = {name: arrays[name] for name in ("inputs", "labels")}
+    testing.check_task(Custom(inputs=data(matrices(train, layers)), test_fraction=0.4))

@@ -1,39 +1,28 @@
-import importlib.util
-
 import pytest
 from third_party_parity.analysis import Participation
 from third_party_parity.result import Spectrum
 from third_party_parity.task import ThirdPartyParity
 
-from pathkernel_core.testing import TaskContract
-from pathkernel_datasets.testing import AnalysisContract, ResultContract
+from pathkernel_core.testing import check_task
+from pathkernel_datasets.testing import check_analysis, check_result
 
 
-class TestThirdPartyParity(TaskContract):
-    def task(self):
-        return ThirdPartyParity()
+def test_task():
+    check_task(ThirdPartyParity())
 
 
-class TestParticipation(AnalysisContract):
-    def analysis(self):
-        return Participation()
+def test_analysis():
+    check_analysis(Participation())
 
 
-class TestSpectrum(ResultContract):
-    def result(self):
-        return Spectrum(count=2)
+def test_result():
+    check_result(Spectrum(count=2))
 
 
-if importlib.util.find_spec("blackjax") is None:
-
-    def test_sampler():
-        pytest.skip('the sampler needs the extra: pip install "pathkernel[sampling]"')
-
-else:
+def test_sampler():
+    pytest.importorskip("blackjax", reason='samplers need the extra "pathkernel[sampling]"')
     from third_party_parity.sampler import Rescaled
 
-    from pathkernel_sampling.testing import SamplerContract
+    from pathkernel_sampling.testing import check_sampler
 
-    class TestRescaled(SamplerContract):
-        def sampler(self):
-            return Rescaled()
+    check_sampler(Rescaled())
