@@ -16,7 +16,8 @@ import pandas as pd
 import pathkernel_core as pk
 from pathkernel_tasks.hidden_markov import WIDTH, HiddenMarkov
 from pathkernel_views.chart import AMBER, BLUE, GREY, INK, ORANGE, SKY, Chart, save
-from pathkernel_views.primitives import heatmaps, inline
+from pathkernel_views.picture import inline
+from pathkernel_views.primitives import heatmaps
 
 IMAGES = Path(__file__).resolve().parent / "images"
 TEMPERATURE = 0.01

@@ -108,7 +108,7 @@ def next_order_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
     )
 
 
-def entries_table(corrections: Mapping[Point, xr.Dataset], rows: int = ROWS) -> Table:
+def entries_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
     """Entries of U at the saddle and to next order, a printed column per width."""
     frames = []
     for point, correction in corrections.items():
@@ -118,11 +118,11 @@ def entries_table(corrections: Mapping[Point, xr.Dataset], rows: int = ROWS) -> 
         frames.append(pd.DataFrame({**asdict(point), **columns}))
     frame = pd.concat(frames)
     sizes = frame["saddle"].abs().groupby(frame["entry"]).max()
-    left_out = f" The {rows} largest of {len(sizes)} are shown." if len(sizes) > rows else ""
+    left_out = f" The {ROWS} largest of {len(sizes)} are shown." if len(sizes) > ROWS else ""
     return Table(
         "order_parameter",
         "Order parameter U at widths N, saddle → next order",
-        described(frame[frame["entry"].isin(sizes.nlargest(rows).index)]),
+        described(frame[frame["entry"].isin(sizes.nlargest(ROWS).index)]),
         {"T": "{temperature}", "seed": "{seed}", "entry": "{entry}"},
         f"Entries are named by their two paths.{left_out}",
         across=("width", "{saddle:.3g} → {next_order:.3g}"),

@@ -12,7 +12,6 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pathkernel_datasets.measures import Measure, kind_of, measures_of
-from pathkernel_datasets.selection import count_test_examples
 from pathkernel_sampling.diagnostics import distinct_entries, sampled_log_evidence
 from pathkernel_sampling.sampled import Run
 from pathkernel_views.chart import Chart, NothingToPlot
@@ -25,7 +24,7 @@ from pathkernel_views.paths import (
     row_names,
     strongest,
 )
-from pathkernel_views.study_tables import study_frame
+from pathkernel_views.study_tables import curves_frame
 from pathkernel_views.table import frame_of
 
 if TYPE_CHECKING:
@@ -105,39 +104,30 @@ def _measured(runs: Sequence[Run], measure: Measure) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import lines
 
     name, dataset, frames = measure.name, runs[0].study.dataset, []
-    counts = {
-        str(test_set): count_test_examples(dataset, n)
-        for n, test_set in enumerate(dataset["test_set"].values)
-    }
+    y, low, high = (f"{name}_{key}" for key in ("median", "lowest", "highest"))
     for temperature, seed in sorted({_temperature_and_seed(run) for run in runs}):
-        frame = study_frame(dataset.sel(seed=[seed]), temperature)
-        value, is_limit = frame[f"{name}_median"], frame["width"].isna()
-        frame["network"] += np.where(frame["network"] == "GP limit", "", " (GP limit)")
-        frame["network"] = frame["network"].where(is_limit, "theory")
-        is_fraction = name == "accuracy"
-        error = np.sqrt(value * (1 - value) / frame["test_set"].map(counts)) if is_fraction else 0.0
-        parts = [frame.assign(value=value, error=error)]
+        parts = [curves_frame(dataset.sel(seed=[seed]), measure, temperature)]
         for run in runs:
             if _temperature_and_seed(run) == (temperature, seed):
-                sampled = {"value": run.scores[name], "error": 2 * run.scores[f"{name}_mcse"]}
-                frame = frame_of(xr.Dataset(sampled)).fillna({"error": 0})
-                series = f"sampled, {run.settings['sampler']}"
-                parts.append(frame.assign(network=series, width=run.settings["width"]))
+                value, error = run.scores[name], 2 * run.scores[f"{name}_mcse"].fillna(0)
+                sampled = frame_of(xr.Dataset({y: value, low: value - error, high: value + error}))
+                curve = f"sampled, {run.settings['sampler']}"
+                width = run.settings["width"]
+                parts.append(sampled.assign(curve=curve, width=width, unconverged=False))
         frames.append(pd.concat(parts).assign(point=f"T = {temperature:g}, seed {seed}"))
-    frame = pd.concat(frames)[["point", "test_set", "network", "width", "value", "error"]]
-    frame = frame.dropna(subset=["value"])
-    networks = frame["network"].unique()
+    frame = pd.concat(frames, ignore_index=True)
     return lines(
-        _with_range(frame),
+        frame[["point", "test_set", "curve", "width", y, low, high, "unconverged"]],
         "width",
-        "value",
-        low="low",
-        high="high",
-        series="network",
+        y,
+        low=low,
+        high=high,
+        series="curve",
         panel="test_set",
         switches=["point"],
-        bands=[network for network in networks if not network.startswith("sampled")],
-        titles={"width": "width N", "test_set": "test set", "value": measure.axis},
+        bands=[curve for curve in frame["curve"].unique() if not curve.startswith("sampled")],
+        hollow="unconverged",
+        titles={"width": "width N", "test_set": "test set", y: measure.axis},
         log=True,
     )
 
@@ -279,9 +269,10 @@ def finite_width_frame(runs: Sequence[Run]) -> pd.DataFrame:
 def _finite_width(runs: Sequence[Run]) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import beside, lines
 
-    heading = measures_of(runs[0].study.dataset)[0].heading
+    measure = measures_of(runs[0].study.dataset)[0]
+    is_fraction = measure.name == "accuracy"
     panels = {
-        "gain": f"{heading}, sampled − theory",
+        "gain": f"{measure.heading}, sampled − theory{' (points)' * is_fraction}",
         "distance of U": "U, relative distance",
         "distance of ln p(Y)": "ln p(Y), distance (nats)",
     }
@@ -292,6 +283,8 @@ def _finite_width(runs: Sequence[Run]) -> alt.TopLevelMixin:
         raise NothingToPlot("the theory is not computed at these points")
     order = list(_LINES.values())  # the same in both charts, for their legend
     frame = frame.sort_values("network", key=lambda names: names.map(order.index), kind="stable")
+    if is_fraction:
+        frame.loc[frame["quantity"] == "gain", ["value", "error"]] *= 100
     frame = _with_range(frame.assign(error=2 * frame["error"].fillna(0)))
     frame["quantity"] = frame["quantity"].replace(panels)
     distances = frame["quantity"].str.contains("distance")

@@ -11,9 +11,7 @@ from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling.correction_views import ROWS, described, root_mean
-from pathkernel_sampling.diagnostics import (
-    sampled_log_evidence,
-)
+from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.sample_charts import sample_charts
 from pathkernel_sampling.sampled import Run
 from pathkernel_views.chart import Chart
@@ -36,19 +34,18 @@ def sample_views(
         yield from sample_charts(runs, trace=trace)
 
 
-def order_parameter_table(run: Run, rows: int = ROWS) -> Table:
-    """Posterior mean of U's entries against the saddle, with their diagnostics.
+def order_parameter_table(run: Run) -> Table:
+    """Posterior mean of U's largest entries against the saddle, with their diagnostics.
 
-    Where there are more entries than ``rows``, those of largest magnitude are shown; the entries
-    of worst R-hat and effective sample size are always among them.
+    The entries of worst R-hat and effective sample size are always among them.
     """
     frame, left_out = run.entries, ""
-    if len(frame) > rows:
+    if len(frame) > ROWS:
         worst = [frame["r_hat"].fillna(0).idxmax()]
         worst += [frame[name].fillna(np.inf).idxmin() for name in ("ess_bulk", "ess_tail")]
         largest = frame["mean"].abs().sort_values(ascending=False).index
-        frame = frame.loc[sorted([*dict.fromkeys([*worst, *largest])][:rows])]
-        left_out = f" The {rows} largest and worst of {len(run.entries)} entries are shown."
+        frame = frame.loc[sorted([*dict.fromkeys([*worst, *largest])][:ROWS])]
+        left_out = f" The {ROWS} largest and worst of {len(run.entries)} entries are shown."
     cells = {
         "entry": "{entry}",
         "saddle": "{saddle:.4g}",

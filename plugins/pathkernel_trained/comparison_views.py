@@ -100,8 +100,8 @@ def comparison_views(
     yield Chart(
         "entries",
         "Entries of U, theory against trained network",
-        "Entries of U in parts of the largest |entry|, one for each pair of paths; those on the "
-        f"diagonal have the name of the path. {setting}{paths}",
+        "Entries of U in parts of the largest |entry|, one for each pair of paths; where there is "
+        f"room, those on the diagonal have the name of the path. {setting}{paths}",
         partial(_entries, *drawn),
     )
     yield Chart(
@@ -168,7 +168,7 @@ def _frame(study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints) -> pd
 def _order_parameters(*drawn: Any) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import heatmaps
 
-    titles = {"path": "path (head of each layer)", "path_dual": "path′", "U": "U / largest |entry|"}
+    titles = {"path": "path (head of each layer)", "path_dual": "path′", "U": "U / largest"}
     return heatmaps(
         _frame(*drawn), "path_dual", "path", "U", panel="source", domain=(-1, 1), titles=titles
     )

@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
 from pathkernel_datasets.atomic import replacing
 from pathkernel_datasets.lock import locked
+from pathkernel_views.files import FileInTheWayError, check_replaceable
 
 if TYPE_CHECKING:
     import altair as alt
@@ -77,7 +79,8 @@ THEME = {
         "labelColor": INK,
         "titleColor": INK,
         "labelLimit": 0,
-        "symbolSize": 40,
+        "symbolSize": 60,
+        "symbolStrokeWidth": 1.4,
         "rowPadding": 1,
         "columnPadding": 8,
         "offset": 6,
@@ -88,6 +91,7 @@ THEME = {
 
 _RESOLUTION = 200  # dots per inch of PNG files
 _POINTS = 72  # per inch
+_LETTER = 4.5  # mean width of a title's letters in points
 _LARGEST = 3.0  # factor of panels, whose titles may be wider than they are
 _MARK = "pathkernel"  # in every file of a chart
 _LOCK = ".lock"
@@ -170,10 +174,9 @@ def save(
     Raises
     ------
     PathkernelError, OSError
-        If the store lacks what is asked for, the folder cannot be written, or another process
-        writes charts into it.
+        If the store lacks data, or the folder cannot be written or is in use.
     Exception
-        What the last chart raised, if all failed.
+        That of the last chart, if all failed.
     """
     folder = Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +186,7 @@ def save(
             try:
                 files = [folder / f"{chart.name}.{kind}" for kind in formats]
                 for file in files:
-                    _check_replaceable(file)
+                    check_replaceable(file, "chart of pathkernel", _is_marked)
                 spec = chart.altair().to_dict()
                 if not title:
                     spec.pop("title", None)
@@ -194,7 +197,7 @@ def save(
                     with replacing(file) as partial:
                         partial.write_bytes(rendered(spec, file.suffix[1:], dpi))
                 written += files
-            except NothingToPlot as reason:
+            except (NothingToPlot, FileInTheWayError) as reason:
                 report(f"{chart.name}: skipped, {reason}")
             except (PathkernelError, OSError):
                 raise
@@ -206,14 +209,19 @@ def save(
     return written
 
 
+def vega_lite_version() -> str:
+    """Version of Vega-Lite that Altair writes for, as vl-convert names it."""
+    import altair as alt
+
+    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
 def rendered(spec: dict[str, Any], kind: str, dpi: float = _RESOLUTION) -> bytes:
     """A specification as the content of a file, by vl-convert."""
-    import altair as alt
     import vl_convert
     from PIL import Image, PngImagePlugin
 
-    spec = _printable(spec)
-    version = {"vl_version": ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])}
+    spec, version = _printable(spec), {"vl_version": vega_lite_version()}
     if kind == "pdf":
         return vl_convert.vegalite_to_pdf(spec, **version) + f"\n%{_MARK}\n".encode()
     if kind == "svg":
@@ -241,18 +249,40 @@ def _printable(part: Any) -> Any:
 def resized(spec: dict[str, Any], points: float) -> dict[str, Any]:
     """The specification with its panels scaled so that the whole is so wide; letters stay.
 
-    Where panels would become too small, fewer stand beside each other.
+    Where panels would become too small, fewer stand beside each other; long titles are broken.
     """
-    smallest = 0.75 if '"type": "text"' in json.dumps(spec.get("spec")) else 0.6
+    if "title" in spec:
+        spec = spec | {"title": {"text": _title_lines(spec, int(points / _LETTER))}}
+    panels = json.dumps(spec.get("spec"))
+    smallest = 0.35 if '"labels": false' in panels else 0.75 if '"format": ".2f"' in panels else 0.5
     for columns in range(spec.get("columns", 1), 0, -1):
         if "columns" in spec:
             spec = spec | {"columns": columns}
-        wide, narrow = _width(spec), _width(_scaled(spec, 0.8))
-        # a legend or a heading may be wider than the panels
-        factor = 1 + 0.2 * (points - wide) / (wide - narrow) if narrow < wide else 1.0
+            if len(spec.get("facet", {}).get("sort", "")) % columns:  # no axis below a gap
+                spec["resolve"] = spec.get("resolve", {}) | {"axis": {"x": "independent"}}
+        factor, other = 0.8, 1.0
+        width, other_width = _width(_scaled(spec, factor)), _width(spec)
+        for _ in range(2):  # not proportional: a legend or a heading may be wider than the panels
+            if abs(slope := (width - other_width) / (factor - other)) < 1:
+                break
+            other, other_width = factor, width
+            factor = min(max(0.3, factor + (points - width) / slope), _LARGEST)
+            width = _width(_scaled(spec, factor))
+            if abs(width - points) < 1:
+                break
         if factor > smallest:
             break
-    return _scaled(spec, min(max(0.3, factor), _LARGEST))
+    return _scaled(spec, factor)
+
+
+def _title_lines(spec: dict[str, Any], letters: int) -> list[str]:
+    """Lines of a title, with the values that switches show first, of so many letters at most."""
+    text = spec["title"]["text"]["expr"].replace("', '", '", "')
+    for parameter in spec.get("params", ()):
+        text = text.replace(parameter["name"], json.dumps(parameter["value"]))
+    lines = json.loads(text.replace('" + "', "").replace(" = ", "\xa0=\xa0"))
+    parts = [part for line in lines for part in textwrap.wrap(line, letters)]
+    return [part.replace("\xa0", " ") for part in parts]
 
 
 def _scaled(part: Any, factor: float) -> Any:
@@ -275,14 +305,8 @@ def _width(spec: dict[str, Any]) -> float:
     return float(re.search(r'width="([\d.]+)"', rendered(spec, "svg").decode()).group(1))
 
 
-def _check_replaceable(file: Path) -> None:
-    if file.exists():
-        content = file.read_bytes()
-        if _MARK.encode() not in content[:4096] + content[-64:]:
-            raise NothingToPlot(
-                f"{file} is there already, without the mark of pathkernel's charts; delete it, or "
-                "choose another folder"
-            )
+def _is_marked(content: bytes) -> bool:
+    return _MARK.encode() in content[:4096] + content[-64:]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ import xarray as xr
 ROWS = 64
 """Rows of a matrix that a chart shows; more are too small to be told apart."""
 
+KERNELS = 4
+"""Paths of which a chart shows the kernel."""
+
 NUMBERS = 80_000
 """Numbers that a chart may hold, about .7 MB."""
 

@@ -77,13 +77,15 @@
     async embed() {
       for (const parameter of this.spec.params ?? [])
         if (parameter.bind?.options.includes(chosen[parameter.name])) parameter.value = chosen[parameter.name];
-      if (this.spec.facet && this.plot.clientWidth < 500) this.spec.columns = 1;
+      if (this.plot.clientWidth < 500)
+        for (const part of [this.spec, ...(this.spec.concat ?? [])]) if (part.columns) part.columns = 1;
       const settings = { actions: false, renderer: "svg", ast: true, defaultStyle: false, bind: this.controls };
       this.view = (await vegaEmbed(this.plot, this.spec, settings)).view;
       for (const { name } of this.spec.params ?? [])
         this.view.addSignalListener(name, (_, value) => choose(name, value));
       for (const { name } of this.spec.params ?? []) // turned while this chart was drawn
         if (name in chosen) this.turn(name, chosen[name]);
+      this.clean();
       const svg = this.plot.querySelector("svg");
       svg.style.width = `${svg.viewBox.baseVal.width * LARGER}px`;
     }
@@ -97,7 +99,12 @@
     }
     turn(name, value) {
       const parameter = this.spec.params?.find((other) => other.name === name);
-      if (this.view && parameter?.bind?.options.includes(value)) this.view.signal(name, value).runAsync();
+      if (!this.view || !parameter?.bind?.options.includes(value)) return;
+      this.view.signal(name, value).runAsync().then(() => this.clean());
+    }
+    /** Takes groups without marks away from screen readers, which would name them. */
+    clean() {
+      for (const group of this.plot.querySelectorAll("g[role]:empty")) group.removeAttribute("role");
     }
   }
 

@@ -24,18 +24,15 @@ from pathkernel_core.text import printable
 from pathkernel_datasets.atomic import replacing
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
-from pathkernel_views.chart import Chart, NothingToPlot
+from pathkernel_views.chart import Chart, NothingToPlot, vega_lite_version
+from pathkernel_views.files import check_replaceable
 from pathkernel_views.table import Table, csv_text
 
 GENERATOR = '<meta name="generator" content="pathkernel">'
 """In the head of every page: it tells a report from other pages."""
 
-_HEAD = 4096  # characters of a page in which that stands
+_HEAD = 4096  # bytes of a page in which that stands
 _VERSIONS = ("pathkernel", "numpy", "scipy", "xarray", "zarr", "altair")
-
-
-class ReportFileError(PathkernelError, FileExistsError):
-    """A file is in the way that is no report."""
 
 
 def write_report(
@@ -53,20 +50,13 @@ def write_report(
 
     Raises
     ------
-    ReportFileError
-        If a file is there that is no report.
+    FileInTheWayError
+        If a folder is there, or a file that is no report.
     OSError
         If the file cannot be written.
     """
-    file = Path(out)
-    if file.is_dir():
-        raise ReportFileError(f"{file} is a folder; name a file by --out")
-    if file.is_file() and file.stat().st_size:
-        with open(file, encoding="utf-8", errors="replace") as stream:
-            if GENERATOR not in stream.read(_HEAD):
-                raise ReportFileError(
-                    f"{file} is there already and is no report; delete it, or name another by --out"
-                )
+    mark = GENERATOR.encode()
+    check_replaceable(Path(out), "report", lambda content: mark in content[:_HEAD])
     page = _Page()
     page.section("Overview", [_overview(dataset)])
     for name, views in parts.items():
@@ -107,7 +97,8 @@ class _Page:
         import vl_convert
 
         folder = files(__package__)
-        vega = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed"))
+        version = vega_lite_version()
+        vega = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed", version))
         vega = vega.replace("</script", "<\\/script")
         script = (folder / "report.js").read_text("utf-8")
         digests = [hashlib.sha256(text.encode()).digest() for text in (vega, script)]
@@ -168,8 +159,8 @@ class _Page:
             f'<details class="card"{" open" * (not table.detail)}><summary><h3>{title}</h3>'
             f'</summary><div class="scroll" role="group" tabindex="0" aria-label="{title}">'
             f'{table.as_html()}</div><p class="note">{_text(table.caption)}</p>'
-            f'<button type="button" data-table="{len(self._tables) - 1}" '
-            f'data-name="{_file(table.name)}" aria-label="CSV of {title}">Download CSV</button>'
+            f'<button type="button" data-table="{len(self._tables) - 1}" data-name='
+            f'"{_file(table.name)}" aria-label="Download CSV of {title}">Download CSV</button>'
             "</details>"
         )
 

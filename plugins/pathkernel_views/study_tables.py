@@ -12,13 +12,24 @@ import xarray as xr
 from pathkernel_datasets.choice import choose, complete_seeds, default_choice
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.measures import choices_of, kind_of, measures_of
+from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
 from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.selection import CONVERGED, NOT_COMPUTED, Selection, number
+from pathkernel_datasets.selection import (
+    CONVERGED,
+    NOT_COMPUTED,
+    Selection,
+    count_test_examples,
+    number,
+)
 from pathkernel_datasets.swept import by_value, described, swept_option
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table import Table, frame_of, labelled_frame
+
+UNCONVERGED = {
+    name.replace("_", " "): STATUS_CODES[name] for name in ("max_evaluations", "stalled")
+}
+"""Status of points that have values although their minimisation did not converge."""
 
 
 def of_every_value(
@@ -68,6 +79,32 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
         If the store does not have that temperature, or the scores of the choice.
     """
     return of_every_value(dataset, lambda part: _frame(part, Selection(part, temperature)))
+
+
+def curves_frame(
+    dataset: xr.Dataset, measure: Measure, temperature: float | str | None = None
+) -> pd.DataFrame:
+    """The rows of :func:`study_frame` for a chart of one measure against the width or another axis.
+
+    The range of an accuracy of a single seed is one binomial standard error of the test set either
+    way. Two more columns: ``curve``, "theory" or the name of a limit, and ``unconverged``.
+    """
+
+    def of_value(part: xr.Dataset) -> pd.DataFrame:
+        frame = _frame(part, Selection(part, temperature))
+        if measure.name == "accuracy" and part.sizes["seed"] == 1:
+            names = enumerate(part["test_set"].values)
+            counts = {str(name): count_test_examples(part, n) for n, name in names}
+            accuracy = frame["accuracy_median"]
+            error = np.sqrt(accuracy * (1 - accuracy) / frame["test_set"].map(counts))
+            frame["accuracy_lowest"], frame["accuracy_highest"] = accuracy - error, accuracy + error
+        return frame
+
+    frame = of_every_value(dataset, of_value)
+    network, is_limit = frame["network"], frame["width"].isna()
+    limits = network.where(network == "GP limit", network + " (GP limit)")
+    unconverged = frame["status"].str.contains("|".join(UNCONVERGED))
+    return frame.assign(curve=limits.where(is_limit, "theory"), unconverged=unconverged)
 
 
 def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
@@ -288,19 +325,22 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     """
     frame = of_every_value(dataset, lambda part: frame_of(gains(part, temperature)))
     seeds = gains(next(iter(by_value(dataset).values())), temperature).attrs["seeds"]
-    measure = measures_of(dataset)[0]
+    measure, several = measures_of(dataset)[0], len(seeds) > 1
     cells = _option_cell(dataset)
     cells |= {"N": "{width}", "T": "{temperature}", "T of limit": "{temperature_gp}"}
-    gain = "{gain:+.3f} ± {example_error:.3f}" + " ({seed_error:.3f})" * (len(seeds) > 1)
-    across = ("test_set", f"{{{measure.name}:.3f}} | {{{measure.name}_gp:.3f}}\n{gain}")
+    form, unit = (".1p", " in points") if measure.name == "accuracy" else (".3f", "")
+    gain = f"{{gain:+{form}}} ± {{example_error:{form}}}" + f" ({{seed_error:{form}}})" * several
+    across = (
+        f"{{test_set}}\n{measure.heading} | GP limit\ngain{unit}",
+        f"{{{measure.name}:.3f}} | {{{measure.name}_gp:.3f}}\n{gain}",
+    )
     choice = default_choice(dataset) if temperature is None else temperature
     chosen = ""
     if isinstance(choice, str) and dataset.sizes["temperature"] > 1:
         chosen = f", both of {choices_of(dataset)[choice].words} over the seeds"
     caption = (
-        f"{measure.heading[0].upper()}{measure.heading[1:]} of the width | of the Gaussian process "
-        "(GP) limit; below, the gain ± its standard error over the test examples, which both "
-        f"predict{'; in brackets that over the seeds' * (len(seeds) > 1)}. Means over seeds: "
+        "GP: Gaussian process. ±: standard error of the gain over the test examples, which both "
+        f"predict{'; in brackets that over the seeds' * several}. Means over seeds: "
         f"{', '.join(map(str, seeds))}. T: temperature of the width, and of the limit that it is "
         f"compared with{chosen}."
     )

@@ -13,6 +13,7 @@ Printed columns are templates over a row; JSON and CSV hold the frame itself, in
 from __future__ import annotations
 
 import datetime
+import hashlib
 import itertools
 import math
 import os
@@ -30,10 +31,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
 from pathkernel_datasets.atomic import replacing
 from pathkernel_datasets.selection import number
+from pathkernel_views.files import check_replaceable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group
@@ -145,7 +146,7 @@ class Table:
         return texts | {"columns": self.columns, "rows": rows}
 
     def as_rich(self, width: int = 80) -> Group:
-        """The table for rich's console of that width; nothing in it is read as markup.
+        """The table for rich's console of that width; nothing in it is markup, or a command.
 
         Cells of text are broken between words where the console is narrow. Numbers are never
         squeezed: a wider table is printed with longer lines.
@@ -162,7 +163,8 @@ class Table:
         for heading, is_numeric, *cells in zip(headings, are_numeric, *rows):
             if is_numeric:  # headings may be broken, but numbers not
                 longest = max((len(line) for cell in cells for line in cell.split("\n")), default=1)
-                heading = "\n".join(textwrap.wrap(heading, longest or 1, break_long_words=False))
+                wrap = textwrap.TextWrapper(longest or 1, break_long_words=False).wrap
+                heading = "\n".join(part for line in heading.split("\n") for part in wrap(line))
             parts = "\n".join([heading, *cells])
             pieces = parts.split("\n") if is_numeric else parts.split()
             table.add_column(
@@ -175,7 +177,8 @@ class Table:
             table.add_row(*map(Text, row), end_section=is_end)
         room = Console(width=_WIDE).measure(table)
         table.width = max(min(room.maximum, width), room.minimum)
-        title, caption = Text(self.title, "italic"), Text(self.caption, "dim italic")
+        title = Text(printable(self.title, keep="\n"), "italic")
+        caption = Text(printable(self.caption, keep="\n"), "dim italic")
         return Group(*(part for part in (title, table, caption) if part))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Group]:
@@ -236,40 +239,41 @@ def frame_of(data: xr.Dataset | xr.DataArray) -> pd.DataFrame:
     return frame
 
 
-class TableFileError(PathkernelError, FileExistsError):
-    """A file is in the way that is no table of the same columns."""
-
-
 def write_csv(tables: Iterable[tuple[str, Table]], folder: str | os.PathLike) -> list[Path]:
     """Write tables, each with the part that it belongs to, as ``PART-NAME.csv``.
 
-    Those of one name share a file; a file that has the same columns is replaced.
+    Those of one part and name share a file; a file that has the same columns is replaced. Names
+    that no file can have are shortened and end in a checksum.
 
     Raises
     ------
-    TableFileError
+    FileInTheWayError
         If a file is there already that has other columns.
     """
-    frames: dict[Path, list[pd.DataFrame]] = {}
+    frames: dict[str, list[pd.DataFrame]] = {}
     for part, table in tables:
         name = part if table.name == part else f"{part}-{table.name}"
-        name = re.sub(r"[^\w-]+", "_", name)[:_LONGEST_NAME]
-        frames.setdefault(Path(folder, f"{name}.csv"), []).append(table.frame.astype(object))
+        frames.setdefault(name, []).append(table.frame.astype(object))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    joined = {path: pd.concat(parts) for path, parts in frames.items()}
+    joined = {Path(folder, f"{_file(name)}.csv"): pd.concat(of) for name, of in frames.items()}
     for path, frame in joined.items():  # before any is written
-        header = csv_text(frame[:0])
-        if path.exists():
-            with open(path, encoding="utf-8", errors="replace", newline="") as stream:
-                if stream.readline(2**16) != header:
-                    raise TableFileError(
-                        f"{path} is there already, with other columns than "
-                        f"{header.strip().replace(',', ', ')}; delete it, or choose another folder"
-                    )
+        _check_columns(path, csv_text(frame[:0]))
     for path, frame in joined.items():
         with replacing(path) as partial:
             partial.write_text(csv_text(frame), encoding="utf-8", newline="\n")
     return list(joined)
+
+
+def _check_columns(file: Path, header: str) -> None:
+    kind = f"table of the columns {header.strip().replace(',', ', ')}"
+    check_replaceable(file, kind, lambda content: content.startswith(header.encode()))
+
+
+def _file(name: str) -> str:
+    """Name of a table's file, different for different names."""
+    plain = re.sub(r"[^\w-]+", "_", name)[:_LONGEST_NAME]
+    checksum = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return plain if plain == name else f"{plain}-{checksum}"
 
 
 def csv_text(frame: pd.DataFrame, digits: int | None = None) -> str:

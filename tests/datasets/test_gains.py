@@ -152,9 +152,9 @@ def test_table(validated):
     result, text = gains(validated, "validation"), printed(validated, "validation")
     point = result.sel(width=0.1, test_set="long")
     gain, example_error, seed_error = (
-        float(point[name]) for name in ("gain", "example_error", "seed_error")
+        100 * float(point[name]) for name in ("gain", "example_error", "seed_error")
     )
-    assert f"{gain:+.3f} ± {example_error:.3f} ({seed_error:.3f})" in text
+    assert f"{gain:+.1f} ± {example_error:.1f} ({seed_error:.1f})" in text
     assert f"{float(point['accuracy_gp']):.3f}" in text
     assert "both of largest validation accuracy over the seeds" in text
     chosen = f"{float(point['temperature']):g} {float(point['temperature_gp']):g}"

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, rendered, resized, save
-from pathkernel_views.primitives import bars, beside, heatmaps, lines, network, points
+from pathkernel_views.network import network
+from pathkernel_views.primitives import bars, beside, heatmaps, lines, points
 
 HOSTILE = '"] + <b>\\'
 
@@ -92,6 +93,26 @@ def test_series_are_told_apart_by_colour_and_by_dash_or_marker():
     assert found["GP limit"].dash != found["a"].dash
     many = looks([f"order {n}" for n in range(13)])
     assert len({(look.dash, look.shape) for look in many.values()}) == 13
+
+
+def test_rows_that_are_hollow_have_white_markers(frame):
+    marked = frame.assign(failed=frame["width"] == 100)
+    spec = chart(lambda: against_width(marked, hollow="failed")).altair().to_dict()
+    markers = re.findall(r'<path[^>]*role="graphics-symbol"[^>]*>', rendered(spec, "svg").decode())
+    white = [marker for marker in markers if 'fill="white"' in marker]
+    assert len(white) == (frame["width"] == 100).sum()
+    assert all("width: 100" in marker for marker in white)
+
+
+def test_names_of_points_stand_where_there_is_room():
+    x = np.array([0.0, 0.0, 0.0, 1.0])
+    frame = pd.DataFrame({"x": x, "y": x, "low": x - 0.1, "high": x + 0.1, "name": list("abcd")})
+    frame["name"] = frame["name"] * 12  # as wide as a third of the panel
+    told = texts(chart(lambda: points(frame, "x", "y", name="name")).altair().to_dict())
+    assert "d" * 12 in told
+    crowded = pd.concat([frame.assign(name=frame["name"] + str(n)) for n in range(6)])
+    told = texts(chart(lambda: points(crowded, "x", "y", name="name")).altair().to_dict())
+    assert 2 <= sum(len(text) == 13 for text in told) < 24
 
 
 def test_text_along_x_panels_and_names_that_are_code(frame):
@@ -175,7 +196,7 @@ def test_files(frame, tmp_path):
     files[0].write_bytes(b"mine")
     said = []
     assert save([drawn], tmp_path, said.append) == []
-    assert "without the mark" in said[0]
+    assert "is no chart of pathkernel" in said[0]
     assert files[0].read_bytes() == b"mine"
 
 
@@ -186,6 +207,14 @@ def test_a_chart_that_fails_leaves_the_others(frame, tmp_path):
     assert said == ["Warning: broken is not drawn (ZeroDivisionError: division by zero)."]
     with pytest.raises(ZeroDivisionError):
         save([broken], tmp_path)
+
+
+def test_long_titles_are_broken_where_it_is_narrow(frame):
+    one = frame[frame["seed"] == 0].assign(shown="T of the largest " + "very long choice " * 4)
+    spec = chart(lambda: against_width(one, switches=["shown", "seed"])).altair().to_dict()
+    svg = rendered(resized(spec, 245), "svg").decode()
+    assert float(re.search(r'width="([\d.]+)"', svg).group(1)) == pytest.approx(245, abs=5)
+    assert "seed 0" in " ".join(re.findall(r">([^<]+)<", svg))
 
 
 def test_panels_are_arranged_anew_where_it_is_narrow(frame):

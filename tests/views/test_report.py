@@ -150,7 +150,7 @@ def test_charts_hold_the_numbers_of_the_store(dataset):
     limit = frame[frame["panel"] == "GP limit"].iloc[:4, -4:].to_numpy()
     np.testing.assert_array_equal(limit, np.diag(np.diag(limit)))
     frame = rows(spec(dataset, "accuracy"))
-    own = frame[(frame["shown"] == "T = 1") & (frame["network"] == "theory")]
+    own = frame[(frame["shown"] == "T = 1") & (frame["curve"] == "theory")]
     scores = dataset["accuracy"].sel(temperature=1.0).transpose("seed", "width", "test_set")
     for name, wanted in (
         ("accuracy_median", scores.median("seed")),
@@ -159,7 +159,7 @@ def test_charts_hold_the_numbers_of_the_store(dataset):
     ):
         np.testing.assert_allclose(own[name], wanted.values.ravel(), rtol=1e-5)
     own = rows(spec(dataset, "accuracy_against_temperature"))
-    own = own[(own["network"] == "GP limit") & (own["test_set"] == "plain")]
+    own = own[(own["curve"] == "GP limit") & (own["test_set"] == "plain")]
     wanted = dataset["accuracy_gp"].median("seed").sel(test_set="plain")
     np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
 
@@ -193,7 +193,7 @@ def test_several_values_of_an_option_are_a_switch(tmp_path):
         own = frame[(frame["examples"] == value) & (frame["panel"] == "N = 10")]
         np.testing.assert_allclose(own.iloc[:, -4:].to_numpy(), wanted, rtol=1e-5)
     against = rows(spec(dataset, "accuracy_against_examples"))
-    own = against[(against["network"] == "N = 10") & (against["test_set"] == "plain")]
+    own = against[(against["curve"] == "N = 10") & (against["test_set"] == "plain")]
     wanted = dataset["accuracy"].squeeze(("seed", "temperature", "width")).sel(test_set="plain")
     np.testing.assert_allclose(own["accuracy_median"], wanted, rtol=1e-5)
     assert rows(spec(dataset, "kernels"))["example"].max() == 12
@@ -281,7 +281,7 @@ def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypat
         assert run(monkeypatch, ".", "--only", "strange") == 0
     assert "Strange table" in page.read_text("utf-8")
     assert run(monkeypatch, ".", "--out", str(tmp_path)) == 1
-    assert "is a folder; name a file by --out" in capsys.readouterr().err
+    assert "is a folder; choose another name for the report" in capsys.readouterr().err
     assert run(monkeypatch, ".", "--seed", "9") == 1
     assert "the store has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
         " ".join(capsys.readouterr().err.split())

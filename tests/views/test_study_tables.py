@@ -405,7 +405,8 @@ def test_gains_name_both_sides(several):
     point = frame.iloc[0]
     assert row[:3] == ["5", "0.3", "0.3"]
     assert row[3].startswith(f"{point['accuracy']:.3f} | {point['accuracy_gp']:.3f}\n")
-    assert f"{point['gain']:+.3f} ± " in row[3]
+    assert f"\n{100 * point['gain']:+.1f} ± " in row[3]
+    assert table.headings[3] == "near\naccuracy | GP limit\ngain in points"
 
 
 def test_spread_leaves_nan_out():

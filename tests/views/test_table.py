@@ -9,7 +9,8 @@ import pytest
 import xarray as xr
 from rich.console import Console
 
-from pathkernel_views.table import Table, TableFileError, frame_of, labelled_frame, write_csv
+from pathkernel_views.files import FileInTheWayError
+from pathkernel_views.table import Table, frame_of, labelled_frame, write_csv
 
 
 def printed(table, width=80):
@@ -87,9 +88,13 @@ def test_csv_files_replace_their_own_only(tmp_path):
     assert file.read_text() == 'N,what\n0.1,"\\x1b[1m,"\n1e+300,"\\x1b[1m,"\n'
     write_csv([("study", table(np.nan, 10.0))], file.parent)
     assert file.read_text() == 'N,what\n,"\\x1b[1m,"\n10,"\\x1b[1m,"\n'
-    with pytest.raises(TableFileError, match="with other columns than width, what; delete it"):
+    with pytest.raises(
+        FileInTheWayError, match="is no table of the columns width, what; delete it"
+    ):
         write_csv([("study", table(2, name="width"))], file.parent)
     assert file.read_text().startswith("N,what")
+    long = [(f"{'a' * 60}-{end}", table(n)) for n, end in enumerate("bc")]
+    assert [file.read_text().split()[1][0] for file in write_csv(long, tmp_path)] == ["0", "1"]
 
 
 def test_html_is_escaped():

@@ -1,0 +1,188 @@
+"""The parts that all pictures share: data, series, panels, switches, ranges and titles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from pathkernel_core.text import printable
+from pathkernel_views.chart import NothingToPlot, looks
+from pathkernel_views.table import csv_text
+
+FULL, HALF = 500, 220
+"""Widths in points: of panels beside each other, and of one panel."""
+
+_DIGITS = 6  # of numbers within charts
+
+
+class Picture:
+    """A frame, and the channels and layers of its chart; parameters as for the primitives."""
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        series: str = "",
+        panel: str = "",
+        switches: Sequence[str] = (),
+        titles: Mapping[str, str] | None = None,
+        columns: int = 3,
+        low: str = "",
+        high: str = "",
+    ):
+        texts = {
+            name: values.map(lambda text: printable(text) if isinstance(text, str) else text)
+            for name, values in frame.items()
+            if values.dtype.kind not in "biuf"
+        }
+        texts |= {name: frame[name].map(_text) for name in switches}
+        if not series:
+            texts["series"] = ""
+        elif pd.api.types.is_numeric_dtype(frame[series]):
+            texts[series] = [f"{series.replace('_', ' ')} {_text(v)}" for v in frame[series]]
+        self.frame = frame.assign(**texts)
+        self.data = inline(self.frame)
+        self.ends = [low, high] if low else []
+        self.series, self.panel = series or "series", panel
+        self.names = distinct(self.frame, self.series)
+        self.panels = distinct(self.frame, panel) if panel else [""]
+        # without a gap in the last row, if possible
+        count, rows = len(self.panels), range(min(columns, len(self.panels)), 1, -1)
+        self.columns = next((n for n in rows if count % n == 0), min(columns, count))
+        labels = frame.attrs.get("columns", {})
+        self._titles = {name: labels[name].get("label") for name in labels} | dict(titles or {})
+        numeric = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in switches}
+        self.switches = {name: f"{self.title(name)} " * numeric[name] for name in switches}
+
+    def title(self, column: str) -> str:
+        """Title of a column."""
+        return printable(self._titles.get(column) or column.replace("_", " "))
+
+    def measured(self, column: str) -> dict[str, str]:
+        """Type and title of a channel of numbers."""
+        return {"type": "quantitative", "title": self.title(column)}
+
+    def range(self, **channel: Any) -> dict[str, Any]:
+        """Channels of a mark that spans the ranges along y."""
+        low, high = self.ends
+        return {"y": alt.Y(field=low, **channel), "y2": alt.Y2(high)}
+
+    def tips(self, *columns: str) -> list[alt.Tooltip]:
+        """Values that a pointer shows."""
+        tips = []
+        for name in dict.fromkeys(filter(None, columns)):
+            numeric = pd.api.types.is_numeric_dtype(self.frame[name])
+            form = {"type": "quantitative", "format": ".5~g"} if numeric else {"type": "nominal"}
+            if name != self.series or self.names != [""]:
+                tips.append(alt.Tooltip(field=name, title=self.title(name), **form))
+        return tips
+
+    def series_channels(self) -> list[Any]:
+        """Stroke, fill, dash and marker of the series, which have one legend."""
+        room = HALF if len(self.panels) == 1 else 1.4 * HALF
+        columns = int(room / (4.2 * max(map(len, self.names)) + 30))
+        legend = alt.Legend(columns=max(1, columns), symbolOpacity=1)
+        styles = looks(self.names).values()
+        colours = [style.colour for style in styles]
+        ranges = {
+            alt.Stroke: colours,
+            alt.Fill: colours,
+            alt.StrokeDash: [list(style.dash) for style in styles],
+            alt.Shape: [style.shape for style in styles],
+        }
+        return [
+            channel(
+                field=self.series,
+                type="nominal",
+                title=None,
+                legend=None if self.names == [""] else legend,
+                scale=alt.Scale(domain=self.names, range=values),
+            )
+            for channel, values in ranges.items()
+        ]
+
+    def chart(
+        self,
+        layers: Sequence[alt.Chart],
+        width: float,
+        height: float,
+        exact: bool = False,
+        **resolve: str,
+    ) -> alt.TopLevelMixin:
+        """The layers with their data, in panels, with switches."""
+        if not exact:
+            width = min(width, (FULL - 40) / self.columns - 12)
+        chart = alt.layer(*layers).properties(width=width, height=height)
+        if len(self.panels) > 1:
+            facet = alt.Facet(field=self.panel, type="nominal", title=None, sort=self.panels)
+            chart = chart.facet(facet, columns=self.columns, data=self.data, spacing=10)
+            chart = chart.resolve_scale(**resolve)
+            if len(self.panels) % self.columns:  # no axis below a gap
+                chart = chart.resolve_axis(x="independent")
+        else:
+            chart.data = self.data
+        settings, parameters = [], []
+        for name, prefix in self.switches.items():
+            values = distinct(self.frame, name)
+            if len(values) == 1:
+                settings.append(json.dumps(prefix + values[0]))
+                continue
+            chosen = f"chosen_{name}"
+            select = alt.binding_select(options=values, name=f"{self.title(name)} ")
+            parameters.append(alt.VariableParameter(name=chosen, value=values[0], bind=select))
+            chart = chart.transform_filter(f"{field(name)} == {chosen}")
+            settings.append(f"{json.dumps(prefix)} + {chosen}")
+        if settings:
+            chart.params = parameters or alt.Undefined
+            chart.title = alt.TitleParams(text=alt.ExprRef(" + ', ' + ".join(settings)))
+        return chart
+
+
+def inline(frame: pd.DataFrame, as_text: Collection[str] = ()) -> alt.InlineData:
+    """Data of a chart as CSV text, small and without a limit of rows; some columns stay text."""
+    numbers = {
+        str(name): "number"
+        for name, values in frame.items()
+        if pd.api.types.is_numeric_dtype(values) and str(name) not in as_text
+    }
+    return alt.InlineData(
+        values=csv_text(frame, _DIGITS), format=alt.CsvDataFormat(type="csv", parse=numbers)
+    )
+
+
+def computed(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The rows that have values in these columns; raises NothingToPlot if there are none."""
+    rows = frame.dropna(subset=list(columns))
+    if rows.empty:
+        raise NothingToPlot(f"{' and '.join(columns).replace('_', ' ')} is not computed yet")
+    return rows
+
+
+def scale_of(frame: pd.DataFrame, log: bool = False, nice: bool = True) -> alt.Scale:
+    """Scale of all values of a frame, which stays where a switch turns; or, of none, of a panel."""
+    values = frame.to_numpy(dtype=float)
+    values = values[np.isfinite(values) & (values > 0 if log else True)]
+    scale = alt.Scale(type="log", padding=6) if log else alt.Scale(zero=False, padding=6)
+    if values.size:
+        scale.domain = [float(values.min()), float(values.max())]
+        if nice and not log:
+            scale.nice, scale.padding = True, 0
+    return scale
+
+
+def distinct(frame: pd.DataFrame, column: str) -> list[Any]:
+    """Different values of a column, in their order."""
+    return frame[column].drop_duplicates().tolist()
+
+
+def field(name: str) -> str:
+    """A column in an expression of Vega."""
+    return f"datum[{json.dumps(name)}]"
+
+
+def _text(value: Any) -> str:
+    return printable(f"{value:.10g}" if isinstance(value, float) else str(value))

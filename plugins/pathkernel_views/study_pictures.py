@@ -1,0 +1,305 @@
+"""The Altair charts of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pathkernel_datasets.measures import Measure, choices_of, measures_of
+from pathkernel_datasets.selection import Selection, few, index_of, number
+from pathkernel_datasets.swept import by_value, described, swept_option
+from pathkernel_views.chart import NothingToPlot
+from pathkernel_views.network import network
+from pathkernel_views.paths import (
+    KERNELS,
+    NUMBERS,
+    ROWS,
+    limit_diagonal,
+    matrix_frame,
+    path_diagonal,
+    row_names,
+    strongest,
+)
+from pathkernel_views.primitives import bars, beside, heatmaps, lines
+from pathkernel_views.study_tables import choice_frame, curves_frame, of_every_value
+from pathkernel_views.table import frame_of
+
+_WIDTHS = 3  # beside each other
+_TITLES = {
+    "seed": "seed",
+    "width": "width N",
+    "temperature": "temperature T",
+    "shown": "temperature",
+    "path_dual": "path′",
+    "test_set": "test set",
+    "strength": "U(π, π) / limit",
+    "score": "head score (largest 1)",
+    "component": "principal component i",
+    "overlap": "overlap with the labels",
+    "example_dual": "example′",
+    "kernel": "K / unit",
+}
+
+
+@dataclass(frozen=True)
+class StudyPictures:
+    """Altair charts of a study; switches turn its option, temperature and seed.
+
+    With ``still`` they hold only the temperature and the seed that are shown first.
+    """
+
+    dataset: xr.Dataset
+    temperature: float | str | None
+    seed: int | None
+    still: bool = False
+
+    @property
+    def option(self) -> list[str]:
+        """The option that is swept, if there is one."""
+        option = swept_option(self.dataset)
+        return [option] if option else []
+
+    def temperatures(self, part: xr.Dataset) -> dict[str, float | str | None]:
+        """The temperature, or choice, shown first, and all of the store, by their labels."""
+        first = Selection(part, self.temperature)
+        label = f"T = {first.temperature_gp:g}"
+        if first.chosen:
+            label = f"T of {choices_of(part)[first.chosen].words}"
+        return {label: self.temperature} | ({} if self.still else _grid(part))
+
+    def seeds(self, part: xr.Dataset) -> list[int]:
+        """Indices of the seeds that are computed, the one that is asked for first."""
+        computed = (part["status"] != 0).any(["temperature", "width"])
+        indices = np.flatnonzero(computed.values).tolist()
+        if self.seed is not None:
+            first = index_of(part, "seed", self.seed)
+            if first not in indices:
+                raise NothingToPlot(f"seed {self.seed} is not computed yet")
+            indices.sort(key=lambda index: index != first)
+        if not indices:
+            raise NothingToPlot("no seed is computed yet")
+        return indices[:1] if self.still else indices
+
+    def of_settings(
+        self, size: int, build: Callable[[xr.Dataset, Selection, list[int]], pd.DataFrame]
+    ) -> pd.DataFrame:
+        """Frames at every temperature, each of some seeds, while a chart has room for them.
+
+        ``size`` is the number of values at one temperature and seed.
+        """
+        room = max(1, NUMBERS // (size * len(by_value(self.dataset))))
+
+        def frames(part: xr.Dataset) -> pd.DataFrame:
+            temperatures = list(self.temperatures(part).items())[:room]
+            seeds = self.seeds(part)[: max(1, room // len(temperatures))]
+            return pd.concat(
+                build(part, Selection(part, temperature), seeds).assign(shown=label)
+                for label, temperature in temperatures
+            )
+
+        return of_every_value(self.dataset, frames)
+
+    def against(self, measure: Measure, x: str) -> alt.TopLevelMixin:
+        """A measure against the width, the temperature or an option that has several values."""
+        first, *_ = by_value(self.dataset).values()
+        temperatures = _grid(first) if x == "temperature" else self.temperatures(first)
+        frames = [
+            curves_frame(self.dataset, measure, temperature).assign(shown=label)
+            for label, temperature in temperatures.items()
+        ]
+        frame = pd.concat(frames, ignore_index=True)
+        if x != "width":
+            widths = self.dataset["width"].values[_few_widths(self.dataset)]
+            networks = [*(f"N = {number(width)}" for width in widths), "GP limit"]
+            frame = frame[frame["network"].isin(networks)].assign(curve=frame["network"])
+        y, low, high = (f"{measure.name}_{key}" for key in ("median", "lowest", "highest"))
+        columns = [*self.option, "shown", "curve", "width", "temperature", "test_set"]
+        switch = "shown" if x == "temperature" else x
+        return lines(
+            frame[[*columns, y, low, high, "unconverged"]],
+            x,
+            y,
+            low=low,
+            high=high,
+            series="curve",
+            panel="test_set",
+            switches=[name for name in (*self.option, "shown") if name != switch],
+            titles={x: described(x)} | _TITLES | {y: measure.axis, low: "lowest", high: "highest"},
+            log=pd.api.types.is_numeric_dtype(frame[x]) and not (frame[x] <= 0).any(),
+            bands=x == "width",
+            hollow="unconverged",
+        )
+
+    def order_parameters(self) -> alt.TopLevelMixin:
+        """U as heat maps at a few widths and in the limit."""
+        outputs = self.dataset.sizes.get("output", 1)
+
+        def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
+            widths, frames = _few_widths(part, _WIDTHS), []
+            narrow = path_diagonal(part["order_parameter"].isel(width=widths[0]))
+            paths = strongest(narrow.transpose(..., "path").values, outputs)
+            matrices = selection.point("order_parameter").isel(seed=seeds, width=widths)
+            matrices = matrices.isel(path=paths, path_dual=paths).load()
+            names, limit = row_names(matrices), np.repeat(limit_diagonal(part)[paths], outputs)
+            for of_seed in matrices:
+                panels = {f"N = {number(matrix['width'].item())}": matrix for matrix in of_seed}
+                frames += [
+                    matrix_frame(matrix, names).assign(seed=of_seed["seed"].item(), panel=panel)
+                    for panel, matrix in (panels | {"GP limit": np.diag(limit)}).items()
+                ]
+            return pd.concat(frames)
+
+        rows = min(ROWS, self.dataset.sizes["path"] * outputs)
+        return heatmaps(
+            self.of_settings((_WIDTHS + 1) * rows**2, build),
+            "path_dual",
+            "path",
+            "U",
+            panel="panel",
+            switches=[*self.option, "shown", "seed"],
+            titles=_TITLES,
+        )
+
+    def strongest_paths(self) -> alt.TopLevelMixin:
+        """The network with the paths of largest U."""
+
+        def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
+            matrices = selection.point("order_parameter").isel(seed=seeds, width=_few_widths(part))
+            strengths = path_diagonal(matrices) / xr.DataArray(limit_diagonal(part), dims="path")
+            return frame_of(strengths.rename("strength"))[["seed", "width", "path", "strength"]]
+
+        layers = self.dataset["layer"].values
+        return network(
+            self.of_settings(10 * self.dataset.sizes["path"], build),
+            "path",
+            "strength",
+            [int(self.dataset[f"path_layer_{layer}"].max()) for layer in layers],
+            switches=[*self.option, "shown", "seed", "width"],
+            titles=_TITLES | {"width": "N ="},
+        )
+
+    def head_scores(self) -> alt.TopLevelMixin:
+        """Scores of heads and skips at a few widths."""
+
+        def build(part: xr.Dataset, selection: Selection, _: list[int]) -> pd.DataFrame:
+            frames = {
+                name: frame_of(selection.point(name).isel(width=_few_widths(part)).rename("score"))
+                for name in ("skip_score", "head_score")
+                if name in part
+            }
+            if "skip_score" in frames:
+                frames["skip_score"]["head"] = "skip"
+            frame = pd.concat(frames.values()).dropna(subset="score")
+            frame["head"] = frame["head"].astype(str)
+            frame["network"] = "N = " + frame["width"].map(number)
+            frame["layer"] = "layer " + frame["layer"].astype(str)
+            groups = frame.groupby(["layer", "network", "head"], sort=False)["score"]
+            return groups.agg(score="median", lowest="min", highest="max").reset_index()
+
+        return bars(
+            self.of_settings(100, build),
+            "head",
+            "score",
+            low="lowest",
+            high="highest",
+            series="network",
+            panel="layer",
+            switches=[*self.option, "shown"],
+            titles=_TITLES,
+        )
+
+    def alignment(self) -> alt.TopLevelMixin:
+        """Overlap of the kernel's first components with the labels."""
+        count = max(10, 3 * self.dataset.sizes["component"] // 10)
+
+        def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
+            first = {"seed": seeds, "component": slice(count)}
+            finite = selection.point("alignment").isel(first).isel(width=_few_widths(part))
+            limit = selection.reference("alignment_gp").isel(first)
+            frame = frame_of(finite.rename("overlap"))
+            frame["network"] = "N = " + frame["width"].map(number)
+            frames = [frame, frame_of(limit.rename("overlap")).assign(network="GP limit")]
+            return pd.concat(frames)[["seed", "network", "component", "overlap"]]
+
+        return lines(
+            self.of_settings(6 * count, build),
+            "component",
+            "overlap",
+            series="network",
+            switches=[*self.option, "shown", "seed"],
+            titles=_TITLES,
+        )
+
+    def kernels(self) -> alt.TopLevelMixin:
+        """Kernels of a few paths, and of all together."""
+
+        def build(part: xr.Dataset) -> pd.DataFrame:
+            seed, paths = self.seeds(part)[0], few(part.sizes["path"], KERNELS)
+            of_paths = part["same_path_kernel"].isel(seed=seed, path=paths).transpose("path", ...)
+            kernels = {f"path {kernel['path'].item()}": kernel for kernel in of_paths}
+            if "total_kernel" in part:
+                selection = Selection(part, self.temperature)
+                finite = selection.point("total_kernel").isel(seed=seed, width=_few_widths(part)[0])
+                kernels["total, GP limit"] = selection.reference("total_kernel_gp").isel(seed=seed)
+                kernels[f"total, N = {number(finite['width'].item())}"] = finite
+            frames = []
+            for name, kernel in kernels.items():
+                unit = float(kernel.quantile(0.99))
+                if not unit > 0:  # not computed yet
+                    continue
+                rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
+                frame = pd.DataFrame({"example": rows, "example_dual": columns})
+                frame["kernel"] = kernel.values.ravel() / unit
+                frames.append(frame.assign(panel=f"{name}: {unit:.3g}", seed=kernel["seed"].item()))
+            if not frames:
+                raise NothingToPlot("no kernel is computed yet")
+            return pd.concat(frames)
+
+        edges: list[int] = []
+        if not self.option:  # whose values may have classes of different sizes
+            labels = self.dataset["train_label"].isel(seed=self.seeds(self.dataset)[0]).values
+            edges = [int(n) + 2 for n in np.flatnonzero(np.diff(labels))]
+        return heatmaps(
+            of_every_value(self.dataset, build),
+            "example_dual",
+            "example",
+            "kernel",
+            panel="panel",
+            switches=[*self.option, "seed"],
+            titles=_TITLES,
+            centred=False,
+            domain=(0.0, 1.0),
+            edges=edges if len(edges) < 10 else [],  # of classes, not of targets
+        )
+
+    def temperature_choice(self) -> alt.TopLevelMixin:
+        """Scores and temperatures by every choice."""
+        frame, measure = of_every_value(self.dataset, choice_frame), measures_of(self.dataset)[0]
+        if frame.empty:
+            raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
+        score, low, high = (f"{measure.name}_{key}" for key in ("median", "lowest", "highest"))
+        settings = {
+            "series": "choice",
+            "panel": "test_set",
+            "switches": self.option,
+            "titles": _TITLES | {score: measure.axis, low: "lowest", high: "highest"},
+            "log": True,
+        }
+        frame = frame[frame["width"].notna()]
+        scores = lines(frame, "width", score, low=low, high=high, bands=False, **settings)
+        return beside(scores, lines(frame, "width", "temperature", log_y=True, **settings))
+
+
+def _grid(part: xr.Dataset) -> dict[str, float | str | None]:
+    """All temperatures of a store by their labels."""
+    return {f"T = {value:g}": float(value) for value in part["temperature"].values}
+
+
+def _few_widths(dataset: xr.Dataset, most: int = 5) -> list[int]:
+    order = np.argsort(dataset["width"].values)
+    return [int(order[index]) for index in few(len(order), most)]
