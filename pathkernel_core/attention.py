@@ -194,6 +194,18 @@ class Attention:
     ----------
     omega : array, shape (P, H, M, M)
         Attention with the key token before the query token; each query's column sums to 1.
+
+    Examples
+    --------
+    Attention that a model returns has the query first, here that of four heads on six tokens:
+
+    >>> import numpy as np
+    >>> import pathkernel_core as pk
+    >>> rng = np.random.default_rng(0)
+    >>> inputs, returned = rng.normal(size=(3, 6, 2)), rng.dirichlet(np.ones(6), size=(3, 4, 6))
+    >>> layer = pk.Attention(returned.swapaxes(-1, -2))
+    >>> pk.attentioned_inputs(inputs, [layer], readout="mean").shape
+    (3, 4, 2)
     """
 
     omega: Array

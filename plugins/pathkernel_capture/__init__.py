@@ -9,10 +9,12 @@ from pathkernel_capture.captured import Captured  # noqa: E402
 from pathkernel_capture.comparison import compare_heads  # noqa: E402
 from pathkernel_capture.errors import CaptureError  # noqa: E402
 from pathkernel_capture.head_scores import gradient_scores, magnitude_scores  # noqa: E402
+from pathkernel_capture.layout import AttentionHeads  # noqa: E402
 from pathkernel_capture.removal import heads_off, remove_heads  # noqa: E402
 from pathkernel_capture.theory_rises import theory_rises  # noqa: E402
 
 __all__ = [
+    "AttentionHeads",
     "CaptureError",
     "Captured",
     "capture",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -12,6 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_capture.batches import (
+    called,
+    check_device,
+    joined,
+    joined_labels,
+    split,
+    unpadded,
+)
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import (
     Moments,
@@ -22,20 +30,15 @@ from pathkernel_capture.contraction import (
     side_by_side,
 )
 from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.families import (
-    AttentionModule,
-    attention_modules,
-    block_of,
-    first_argument,
-)
+from pathkernel_capture.families import AttentionModule, attention_modules, block_name
 from pathkernel_capture.state import open_to_capture
+from pathkernel_capture.watching import first_argument
 from pathkernel_core.attention import Readout
 
 Picture = Literal["heads", "product"]
 Attended = Literal["tokens", "states"]
 
 _MOST_PATHS = 10_000
-_MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask")
 
 
 def capture(
@@ -56,8 +59,8 @@ def capture(
     Parameters
     ----------
     model : torch.nn.Module
-        With attention of torch.nn, transformers, timm or TransformerLens, in single or double
-        precision.
+        With attention of torch.nn, transformers, timm or TransformerLens, or of your own described
+        by :class:`pathkernel_capture.AttentionHeads`, in single or double precision.
     batches : iterable
         On the model's device. A batch is a tensor; a mapping of the model's arguments, of which
         ``labels`` are set apart; or a pair of either, or of a tuple of arguments, and labels.
@@ -71,7 +74,8 @@ def capture(
         What is averaged: the embedded tokens, as they enter the first block; or the hidden states
         that the heads see, in a product those of its first layer.
     layers : sequence of int, optional
-        Of the model, numbered from 1; all by default.
+        Of the model, numbered from 1; all by default. Of an encoder and a decoder, or of two
+        towers, take the layers of one.
     skips : bool
         Of a product: also the paths past the heads of its layers, for a network with skip
         connections, ``Network(captured.heads, widths, skips=s)``.
@@ -79,8 +83,8 @@ def capture(
     Raises
     ------
     CaptureError
-        If the model's attention is of no known form, runs a fused kernel that cannot be switched
-        off, is of half precision or of several sequences; or a batch lies on another device.
+        If the model's attention is of no known form, computes its weights by other functions than
+        PyTorch's, is of half precision or of several sequences; or a batch lies on another device.
     ValueError
         If an option does not fit, or there are too many paths.
     """
@@ -106,17 +110,17 @@ def capture(
         check_precision(found.where(number), layer.output.dtype)
     with open_to_capture(model), found.hooks():
         for batch in batches:
-            inputs, own = _split(batch)
+            inputs, own = split(batch)
             if isinstance(inputs, np.ndarray):
                 raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
-            _check_device(model, inputs)
+            check_device(model, inputs)
             parts.append(found.of_batch(inputs))
             labels.append(own)
     if not parts:
         raise ValueError("batches must hold at least one batch")
     means, deviations = found.moments()
-    xi = _joined(parts)
-    labels = _labels(labels, xi)
+    xi = joined(parts)
+    labels = joined_labels(labels, xi)
     return Captured(xi, labels, found.members, means, deviations, found.notes(), skips)
 
 
@@ -144,7 +148,10 @@ class _Contraction:
         self.model, self.numbers, self.readout = model, numbers, readout
         self.picture, self.attend, self.skips = picture, attend, skips
         self.layers = {number: known[number - 1] for number in numbers}
-        self.first = known[0]
+        chosen = self.layers[
+            numbers[0]
+        ]  # of whose encoder, decoder or tower the first block is taken
+        self.first = next(layer for layer in known if layer.pattern == chosen.pattern)
         self.members = self._members()
         averaged = self.numbers if (picture, attend) == ("heads", "states") else ()
         self._moments = {number: Moments() for number in (0, *averaged)}
@@ -173,23 +180,17 @@ class _Contraction:
     def hooks(self) -> ExitStack:
         """Hooks on the model, while the context lasts."""
         watched = ExitStack()
-        block = block_of(self.model, self.first)
-        handles = [block.register_forward_pre_hook(self._enter, with_kwargs=True)]
+        block = self.model.get_submodule(block_name(self.first))
+        entering = block.register_forward_pre_hook(self._enter, with_kwargs=True)
+        watched.callback(entering.remove)
         for number, layer in self.layers.items():
-            handles += layer.watch(partial(self._report, number))
-        for handle in handles:
-            watched.callback(handle.remove)
+            watched.enter_context(layer.watch(partial(self._report, number)))
         return watched
 
     def of_batch(self, inputs: Any) -> np.ndarray:
         """Attentioned inputs of a batch, (batch, n, N_0)."""
-        self._begin(_own_tokens(inputs))
-        if isinstance(inputs, Mapping):
-            self.model(**inputs)
-        elif isinstance(inputs, tuple | list):
-            self.model(*inputs)
-        else:
-            self.model(inputs)
+        self._begin(unpadded(inputs))
+        called(self.model, inputs)
         missing = [number for number in self.numbers if number not in self._found]
         if missing or self._read is None:
             raise CaptureError(
@@ -212,7 +213,12 @@ class _Contraction:
             self._entered = tokens.transpose(0, 1) if self.first.swapped else tokens
 
     def _report(
-        self, number: int, attention: Tensor | None, states: Tensor | None, own: Tensor | None
+        self,
+        number: int,
+        attention: Tensor | None,
+        states: Tensor | None,
+        own: Tensor | None,
+        mismatch: float,
     ) -> None:
         where = self.where(number)
         attention, states = checked(where, attention, states)
@@ -236,6 +242,12 @@ class _Contraction:
             raise CaptureError(
                 f"{where} pays attention whose sum over tokens is off 1 by {excess:.2g}, as with "
                 "an attention sink, which the theory lacks; choose other layers with layers="
+            )
+        if mismatch > 1e-3:
+            raise CaptureError(
+                f"{where} passes on other than its attention times its values, by {mismatch:.2g} "
+                "of the largest: it changes the weights behind their softmax, or its heads lie "
+                "otherwise than its AttentionHeads say"
             )
         if self.picture == "product":
             self._found[number] = attention
@@ -304,76 +316,3 @@ def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
             f"layers must name some of the model's layers 1 to {count}, each once, not {layers!r}"
         )
     return numbers
-
-
-def _split(batch: Any) -> tuple[Any, Any]:
-    """What the model is called with, and labels or None."""
-    labels = None
-    if isinstance(batch, tuple | list):
-        if len(batch) != 2:
-            raise ValueError(
-                "a batch that is a tuple must be a pair of inputs and labels, but has "
-                f"{len(batch)} parts; pair several inputs up, ((inputs, more), labels)"
-            )
-        batch, labels = batch
-    if isinstance(batch, Mapping):
-        batch = dict(batch)
-        labels = batch.pop("labels", labels)
-    return batch, labels
-
-
-def _own_tokens(inputs: Any) -> Tensor | None:
-    """Which tokens are no padding, (batch, M), where the model's arguments say so."""
-    for name in _MASKS if isinstance(inputs, Mapping) else ():
-        mask = inputs.get(name)
-        if isinstance(mask, Tensor):
-            if mask.ndim != 2 or (name == "attention_mask" and (mask < 0).any()):
-                raise CaptureError(
-                    f"{name} of shape {tuple(mask.shape)} does not tell which tokens are padding; "
-                    "give one of shape (batch, M), with 0 for padding and 1 for tokens"
-                )
-            return mask != 0 if name == "attention_mask" else mask == 0
-    return None
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | tuple | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(part)
-
-
-def _check_device(model: nn.Module, inputs: Any) -> None:
-    devices = {parameter.device for parameter in model.parameters()}
-    for tensor in _tensors(inputs):
-        if len(devices) == 1 and tensor.device not in devices:
-            (own,) = devices
-            raise CaptureError(
-                f"a batch lies on {tensor.device}, but the model on {own}; move the batch, "
-                f'batch.to("{own}")'
-            )
-
-
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """All batches as one array; each is let go once it is copied."""
-    joined = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
-    done = 0
-    parts.reverse()
-    while parts:
-        part = parts.pop()
-        joined[done : done + len(part)] = part
-        done += len(part)
-    return joined
-
-
-def _labels(labels: list[Any], xi: np.ndarray) -> np.ndarray | None:
-    given = [own for own in labels if own is not None]
-    if not given:
-        return None
-    found = np.concatenate(
-        [own.cpu().numpy() if isinstance(own, Tensor) else np.asarray(own) for own in given]
-    )
-    if len(found) != len(xi):
-        raise ValueError(f"batches bring {len(found)} labels for {len(xi)} examples")
-    return found

@@ -119,15 +119,15 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
     """
     if attention is None:
         raise CaptureError(
-            f"{where} gives no attention weights: it runs a fused kernel (flash or scaled dot "
-            "product attention) that cannot be switched off. Load the model with "
-            'attn_implementation="eager", or choose other layers with layers='
+            f"{where} gives no attention weights that can be seen: it computes them by no softmax "
+            "or scaled_dot_product_attention of PyTorch, or by several. Choose other layers with "
+            "layers="
         )
     check_precision(where, attention.dtype)
     if states is None or attention.shape[-1] != attention.shape[-2]:
         raise CaptureError(
             f"{where} attends to another sequence than its own, or to keys beside it (bias_k, "
-            "add_zero_attn); choose the layers of one sequence with layers="
+            "add_zero_attn, an attention sink); choose the layers of one sequence with layers="
         )
     if attention.ndim != 4 or states.ndim != 3 or attention.shape[0] != states.shape[0]:
         raise CaptureError(

@@ -1,31 +1,28 @@
-"""Where models keep their attention: the modules, what goes in, and the weights that come out.
+"""Where models have their attention: the modules, and the heads of each.
 
-A family is a function that looks at a module and gives an :class:`AttentionModule`, or None if the
-module is of another. Modules are told by their parts and not by their class, so that what follows
-the same conventions is found too.
+A family is a function that looks at a module and gives its heads, or None if the module is of
+another. Modules are told by their parts and not by their class, so that what follows the same
+conventions is known too.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
-
-Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None"], None]
-"""Takes attention (batch, H, query, key) or None where a module gives none; the states (batch, key,
-N_0) that heads attend to or None where these are of another sequence; and which tokens are no
-padding (batch, key), or None where the module is not told."""
+from pathkernel_capture.layout import AttentionHeads
+from pathkernel_capture.watching import Report, watched
 
 Change = Callable[[Tensor], Tensor]
-"""Takes what the heads of a layer give out, side by side, and gives what is to go on instead."""
+"""Takes what the heads of a layer pass on, side by side, and gives what replaces it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +40,15 @@ class AttentionModule:
     output_axis : int
         Axis of ``output`` on which heads lie one after the other.
     watch : callable
-        Has every forward pass reported, until the hooks that it returns are removed.
+        Takes a :data:`Report`, and has every forward pass reported while the context lasts.
     joined : callable
         Takes a :data:`Change`, and makes it in every forward pass while the context lasts.
     values : callable, optional
         Gives the weights of the heads' values, (H, G, N_0).
     swapped : bool
         Whether the module takes (token, batch, N_0).
-    projection : Linear, optional
-        That ``output`` is the weight of, if the module takes as many heads as its weights have,
-    sources : tuple of Linear
-        and of which the rows lie head by head: those of queries, keys and values.
+    layout : AttentionHeads, optional
+        Where the heads lie in its other weights.
     """
 
     name: str
@@ -61,12 +56,16 @@ class AttentionModule:
     heads: int
     output: Tensor
     output_axis: int
-    watch: Callable[[Report], list[Any]]
+    watch: Callable[[Report], AbstractContextManager[None]]
     joined: Callable[[Change], AbstractContextManager[None]]
     values: Callable[[], Tensor] | None = None
     swapped: bool = False
-    projection: nn.Linear | None = None
-    sources: tuple[nn.Linear, ...] = ()
+    layout: AttentionHeads | None = None
+
+    @property
+    def pattern(self) -> str:
+        """Its name without numbers, which the layers of an encoder, decoder or tower share."""
+        return re.sub("[0-9]+", "", self.name)
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
@@ -78,68 +77,105 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         If there is none that is known.
     """
     modules = dict(model.named_modules())
-    found: list[AttentionModule] = []
+    layers: list[AttentionModule] = []
     for name, module in modules.items():
-        if found and name.startswith(f"{found[-1].name}."):  # a part of what is found
+        if layers and name.startswith(f"{layers[-1].name}."):  # a part of the last one
             continue
-        parent = modules[name.rpartition(".")[0]]
-        for family in _FAMILIES:
-            if attention := family(name, module, parent):
-                found.append(attention)
-                break
-    if not found:
+        if attention := _attention(name, module, modules[name.rpartition(".")[0]]):
+            layers.append(attention)
+    if not layers:
         raise CaptureError(
             f"{type(model).__name__} has no attention of a known form: nn.MultiheadAttention, or "
-            "modules as those of transformers, timm and TransformerLens. Take its attention "
-            "matrices yourself, as pathkernel_core.Attention"
+            "modules as those of transformers, timm and TransformerLens. Give your own attention "
+            "class a method pathkernel_heads that returns pathkernel_capture.AttentionHeads, or "
+            "take the attention matrices yourself, as pathkernel_core.Attention"
         )
-    return found
+    return layers
 
 
-def block_of(model: nn.Module, attention: AttentionModule) -> nn.Module:
-    """The numbered block that attention is part of, or else the attention itself."""
+def block_name(attention: AttentionModule) -> str:
+    """Name of the numbered block that attention is part of, or else of the attention itself."""
     parts = attention.name.split(".")
     while parts and not parts[-1].isdigit():
         parts.pop()
-    return model.get_submodule(".".join(parts)) if parts else attention.module
+    return ".".join(parts) or attention.name
 
 
-def first_argument(given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Hidden states that a block or its attention is called with."""
-    return given[0] if given else next(iter(named.values()))
-
-
-def _of_torch(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
-    """``torch.nn.MultiheadAttention``: weights are asked for, and kept from who did not."""
-    crossed = module is getattr(parent, "multihead_attn", None)  # of a decoder's layer
-    if not isinstance(module, nn.MultiheadAttention) or crossed:
+def _attention(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
+    """Self-attention of a module, if it is one."""
+    if hasattr(module, "pathkernel_heads"):
+        layout = module.pathkernel_heads()
+        if not isinstance(layout, AttentionHeads):
+            raise CaptureError(
+                f"pathkernel_heads of {name} must return pathkernel_capture.AttentionHeads, not "
+                f"{type(layout).__name__}"
+            )
+    elif getattr(module, "is_cross_attention", False) or _CROSSED.search(
+        f"{type(module).__name__}.{'.'.join(name.split('.')[-2:])}"
+    ):
         return None
-    signature = inspect.signature(module.forward)
-    swapped = not module.batch_first
+    elif isinstance(module, nn.MultiheadAttention):
+        return _of_torch(name, module)
+    elif hasattr(module, "hook_pattern") and hasattr(module, "W_O"):
+        return _of_transformer_lens(name, module)
+    else:
+        layout = _of_projections(module, parent)
+    if layout is None:
+        return None
+    return AttentionModule(
+        *(name, module, layout.count, layout.output.weight, layout.output_axis),
+        watch=partial(watched, module, layout.count, layout),
+        joined=_before(layout.output),
+        values=layout.value_weights if layout.projections else None,
+        swapped=not layout.batch_first,
+        layout=layout,
+    )
 
-    def watch(report: Report) -> list[Any]:
-        calls: list[dict[str, Any]] = []
 
-        def ask(_: nn.Module, given: tuple, named: dict) -> tuple[tuple, dict]:
-            bound = signature.bind(*given, **named)
-            bound.apply_defaults()
-            calls.append(dict(bound.arguments))
-            return (), calls[-1] | {"need_weights": True, "average_attn_weights": False}
+_CROSSED = re.compile("cross|encdec|encoder_attn|multihead_attn", re.IGNORECASE)
+_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+_SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
+_FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
+_QUERIES = ("q_proj", "query", "query_proj", "q_lin", "linear_q", "q")
+_KEYS = ("k_proj", "key", "key_proj", "k_lin", "linear_k", "k")
+_VALUES = ("v_proj", "value", "value_proj", "v_lin", "linear_v", "v")
+_GATES = ("gate_proj", "g_proj")
+_OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "linear_out", "o")
 
-        def answer(_: nn.Module, given: tuple, output: tuple) -> tuple:
-            call, (hidden, weights) = calls.pop(), output
-            states, padding = call["value"], call["key_padding_mask"]
-            # also of a mask that is added to the scores
-            own = None if padding is None else padding == 0
-            report(weights, states.transpose(0, 1) if swapped else states, own)
-            if not call["need_weights"]:
-                return hidden, None
-            return hidden, weights.mean(dim=1) if call["average_attn_weights"] else weights
 
-        return [
-            module.register_forward_pre_hook(ask, with_kwargs=True),
-            module.register_forward_hook(answer),
-        ]
+def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | None:
+    """Attention as transformers and timm write it, told by the names of its projections."""
+    fused, queries = _projection(module, _FUSED), _projection(module, _QUERIES)
+    output = _projection(module, _OUTPUTS)
+    if output is None:  # it lies beside: BERT's
+        output = _projection(getattr(parent, "output", None), ("dense",))
+    size, count = _number(module, _SIZES), _number(module, _COUNTS)
+    if output is None or (fused is None and queries is None) or not (size or count):
+        return None
+    width = output.weight.shape[1 - (type(output).__name__ == "Conv1D")]
+    if size and width % size == 0:
+        count = width // size
+    projections = (queries, _projection(module, _KEYS), _projection(module, _VALUES))
+    if fused is not None:
+        projections = (fused,)
+    elif gates := _projection(module, _GATES):
+        projections += (gates,)
+    by_head = hasattr(module, "query_key_value")
+    bias = getattr(module, "relative_attention_bias", None)  # T5's
+    bias = bias if isinstance(bias, nn.Embedding) else None
+    try:
+        if None not in projections and not type(module).__name__.startswith("CodeGen"):
+            return AttentionHeads(count or 0, output, projections, by_head, bias)
+    except CaptureError:
+        pass  # of another order
+    try:
+        return AttentionHeads(count or 0, output)
+    except CaptureError:
+        return None
+
+
+def _of_torch(name: str, module: nn.MultiheadAttention) -> AttentionModule:
+    """``torch.nn.MultiheadAttention``, whose projections are no modules of their own."""
 
     @contextmanager
     def joined(change: Change) -> Iterator[None]:
@@ -163,105 +199,24 @@ def _of_torch(name: str, module: nn.Module, parent: nn.Module) -> AttentionModul
         own = module.v_proj_weight if module.in_proj_weight is None else module.in_proj_weight
         return own[-module.embed_dim :].unflatten(0, (module.num_heads, -1))
 
-    weight, heads = module.out_proj.weight, module.num_heads
-    return AttentionModule(name, module, heads, weight, 1, watch, joined, values, swapped)
-
-
-def _of_transformers(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
-    """Attention of transformers, which gives its weights beside its output."""
-    size = _part(module, "head_dim", "attention_head_size", "head_size")
-    queries = _part(module, "q_proj", "query", "q_lin", "c_attn", "query_key_value", "qkv_proj")
-    crossed = "Cross" in type(module).__name__ or getattr(module, "is_cross_attention", False)
-    if size is None or not isinstance(queries, nn.Module) or crossed:
-        return None
-    projection = _part(module, "o_proj", "out_proj", "out_lin", "c_proj", "dense")
-    if projection is None:  # it lies beside: BERT's
-        projection = getattr(getattr(parent, "output", None), "dense", None)
-    if projection is None:
-        return None
-
-    def watch(report: Report) -> list[Any]:
-        def answer(_: nn.Module, given: tuple, named: dict, output: Any) -> None:
-            other = any(
-                named.get(key) is not None for key in ("encoder_hidden_states", "key_value_states")
-            )
-            weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-            report(weights, None if other else first_argument(given, named), None)
-
-        return [module.register_forward_hook(answer, with_kwargs=True)]
-
-    axis = 0 if type(projection).__name__ == "Conv1D" else 1  # GPT-2's is transposed
-    heads = projection.weight.shape[axis] // size
-    keys, values = (
-        _part(module, "k_proj", "key", "k_lin"),
-        _part(module, "v_proj", "value", "v_lin"),
+    heads, swapped = module.num_heads, not module.batch_first
+    watch = partial(watched, module, heads, None)
+    return AttentionModule(
+        name, module, heads, module.out_proj.weight, 1, watch, joined, values, swapped
     )
 
-    def weights() -> Tensor:
-        if values is None:  # with queries and keys: a head's three together, or all heads' values
-            rows = queries.weight if axis else queries.weight.T
-            together = axis and hasattr(module, "query_key_value")
-            three = rows.unflatten(0, (heads, 3, size) if together else (3, heads, size))
-            return three[:, 2] if together else three[2]
-        rows = values.weight.unflatten(0, (-1, size))
-        return rows.repeat_interleave(heads // len(rows), dim=0)  # heads may share them
 
-    width = projection.weight.shape[1 - axis]
-    known = isinstance(values, nn.Linear) or queries.weight.numel() == 3 * heads * size * width
-    found = AttentionModule(
-        *(name, module, heads, projection.weight, axis, watch, _before(projection)),
-        weights if known else None,
-    )
-    rows = [part.out_features for part in (queries, keys, values) if isinstance(part, nn.Linear)]
-    if rows == [heads * size] * 3:
-        return replace(found, projection=projection, sources=(queries, keys, values))
-    if rows == [3 * heads * size]:  # GPT-NeoX's, where a head's three lie together
-        return replace(found, projection=projection, sources=(queries,))
-    return found
-
-
-def _of_timm(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
-    """Attention of timm, which drops some of its weights out as a module of its own."""
-    if not all(hasattr(module, part) for part in ("qkv", "attn_drop", "num_heads", "proj")):
-        return None
-    watch = functools.partial(_watch_inside, module, module.attn_drop)
-    heads = module.num_heads
-
-    def values() -> Tensor:
-        return module.qkv.weight.unflatten(0, (3, heads, -1))[2]
-
-    joined = _before(module.proj)
-    return AttentionModule(name, module, heads, module.proj.weight, 1, watch, joined, values)
-
-
-def _of_transformer_lens(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
-    """Attention of TransformerLens, which has a point to hook for its weights."""
-    if not (hasattr(module, "hook_pattern") and hasattr(module, "W_O")):
-        return None
-    watch = functools.partial(_watch_inside, module, module.hook_pattern)
+def _of_transformer_lens(name: str, module: nn.Module) -> AttentionModule:
+    """Attention of TransformerLens, which has a point to hook before its output projection."""
     heads = module.W_O.shape[0]
 
     def values() -> Tensor:
         return module.W_V.mT.repeat_interleave(heads // len(module.W_V), dim=0)
 
-    joined = _before(module.hook_z)
-    return AttentionModule(name, module, heads, module.W_O, 0, watch, joined, values)
-
-
-def _watch_inside(module: nn.Module, weights: nn.Module, report: Report) -> list[Any]:
-    """Report what goes through a module for the weights, within one of attention."""
-    passed: list[Tensor] = []
-
-    def pass_on(_: nn.Module, given: tuple) -> None:
-        passed.append(given[0])
-
-    def answer(_: nn.Module, given: tuple, named: dict, output: Any) -> None:
-        report(passed.pop() if passed else None, first_argument(given, named), None)
-
-    return [
-        weights.register_forward_pre_hook(pass_on),
-        module.register_forward_hook(answer, with_kwargs=True),
-    ]
+    watch = partial(watched, module, heads, None)
+    return AttentionModule(
+        name, module, heads, module.W_O, 0, watch, _before(module.hook_z), values
+    )
 
 
 def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None]]:
@@ -278,9 +233,17 @@ def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None
     return joined
 
 
-def _part(module: nn.Module, *names: str) -> Any:
-    """The first of these that a module has."""
-    return next((getattr(module, name) for name in names if hasattr(module, name)), None)
+def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
+    """The first of these that a module has as a linear map."""
+    parts = (getattr(module, name, None) for name in names)
+    return next((part for part in parts if getattr(_weight(part), "ndim", 0) == 2), None)
 
 
-_FAMILIES = (_of_torch, _of_timm, _of_transformer_lens, _of_transformers)
+def _weight(part: Any) -> Any:
+    return getattr(part, "weight", None) if isinstance(part, nn.Module) else None
+
+
+def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:
+    """The first of these that a module has as a positive number."""
+    numbers = (getattr(module, name, None) for name in names)
+    return next((number for number in numbers if isinstance(number, int) and number > 0), None)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import attention_modules
+from pathkernel_capture.smaller import take_out
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn
 
 
 def remove_heads(
-    model: nn.Module, heads: Iterable[tuple[int, int]], *, smaller: bool = False
+    model: nn.Module, heads: Iterable[tuple[int, int]], *, smaller: bool = False, batch: Any = None
 ) -> None:
     """Remove heads of a model for good.
 
@@ -63,42 +65,35 @@ def remove_heads(
     heads : iterable of (layer, head)
         Both numbered from 1.
     smaller : bool
-        Take the heads' rows and columns out of the weights, which makes the model faster and
-        renumbers its heads. Models of transformers whose queries, keys and values have as many
-        heads allow it, but for GPT-2; their configuration, which has one number for all layers,
-        then no longer tells their shapes.
+        Take the heads out of the weights, which makes the model faster and renumbers its heads. A
+        layer that loses all keeps one, which passes nothing on. The model's configuration then no
+        longer tells its shapes.
+    batch : tensor, mapping or tuple
+        With ``smaller``, a batch as for :func:`pathkernel_capture.capture`, on which the model runs
+        before and after. Its outputs must be the same to rounding.
 
     Raises
     ------
     CaptureError, ValueError
-        As :func:`heads_off`; or with ``smaller`` if a layer keeps its shape, or no head.
+        As :func:`heads_off`; or with ``smaller``, if there is no batch, or the smaller model does
+        not run or gives other outputs. The model is then as it was.
     """
     heads = list(heads)
-    parts = _output_weights(model, heads)
+    weights = _output_weights(model, heads)
     if not smaller:
-        for part in parts:
-            part.zero_()
+        for weight in weights:
+            weight.zero_()
         return
-    known, cut = attention_modules(model), []
+    if batch is None:
+        raise ValueError(
+            "smaller needs a batch of the model, batch=, on which its outputs are compared"
+        )
+    layers, remaining = attention_modules(model), []
     for layer in sorted({layer for layer, _ in heads}):
-        attention = known[layer - 1]
+        attention = layers[layer - 1]
         rest = [head for head in range(attention.heads) if (layer, head + 1) not in heads]
-        if attention.projection is None:
-            raise CaptureError(
-                f"layer {layer} ({attention.name}) keeps its shape; leave smaller out, and the "
-                "weights of the heads are set to zero"
-            )
-        if not rest:
-            raise ValueError(f"heads names all of layer {layer}; leave smaller out, or keep one")
-        cut.append((attention, attention.projection, rest))
-    for attention, output, rest in cut:
-        for linear in attention.sources:
-            linear.weight = _of_heads(linear.weight, attention.heads, rest)
-            if linear.bias is not None:
-                linear.bias = _of_heads(linear.bias, attention.heads, rest)
-            linear.out_features = len(linear.weight)
-        output.weight = _of_heads(output.weight, attention.heads, rest, axis=1)
-        output.in_features = output.weight.shape[1]
+        remaining.append((attention, rest or [0]))
+    take_out(model, remaining, batch, heads_off(model, heads))
 
 
 def refuse_shared_weights(model: nn.Module) -> None:
@@ -111,13 +106,6 @@ def refuse_shared_weights(model: nn.Module) -> None:
     weights = {attention.output.data_ptr() for attention in known}
     if len(weights) < len(known) or len(set(patterns)) < len(patterns):
         raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
-
-
-def _of_heads(weight: Tensor, count: int, kept: list[int], axis: int = 0) -> nn.Parameter:
-    """Those entries on an axis that belong to the heads kept, numbered from 0, of a number."""
-    parts = weight.detach().chunk(count, dim=axis)
-    rest = torch.cat([parts[head] for head in kept], dim=axis)
-    return nn.Parameter(rest, requires_grad=weight.requires_grad)
 
 
 def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[Tensor]:

@@ -22,20 +22,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def open_to_capture(model: nn.Module) -> Iterator[None]:
-    """As :func:`evaluating`, and attention that is no fused kernel; then all put back."""
-    modules = list(model.modules())
+    """As :func:`evaluating`, and attention in functions of PyTorch; then all put back."""
     # transformers': what contains others comes first, and setting it sets them too
-    switched = [module for module in modules if hasattr(module, "set_attn_implementation")]
+    switched = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
     with ExitStack() as put_back:
         put_back.enter_context(evaluating(model))
         put_back.callback(
             torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
         )
         torch.backends.mha.set_fastpath_enabled(False)
-        for module in modules:
-            if getattr(module, "fused_attn", False):  # timm's
-                put_back.callback(setattr, module, "fused_attn", module.fused_attn)
-                module.fused_attn = False
         for module in reversed(switched):
             put_back.callback(module.set_attn_implementation, module.config._attn_implementation)
         for module in switched:

@@ -1,5 +1,6 @@
 """Heads of a live model switched off, and back on."""
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn  # noqa: E402
 
-from pathkernel_capture import CaptureError, heads_off, remove_heads  # noqa: E402
+from pathkernel_capture import CaptureError, capture, heads_off, remove_heads  # noqa: E402
 
 WIDTH, HEADS = 8, 4
 
@@ -92,11 +93,89 @@ def test_refused(model):
         remove_heads(model, [(2, 5)])
     with pytest.raises(ValueError, match=r"heads names \(0, 0\)"), heads_off(model, [(0, 0)]):
         pass
-    with pytest.raises(CaptureError, match=r"layer 2 \(layers.1.self_attn\) keeps its shape"):
+    with pytest.raises(ValueError, match="smaller needs a batch of the model"):
         remove_heads(model, [(2, 1)], smaller=True)
+    attention = nn.MultiheadAttention(WIDTH, HEADS, dtype=torch.float64)
+    with pytest.raises(CaptureError, match="layer MultiheadAttention keeps its shape"):
+        remove_heads(attention, [(1, 1)], smaller=True, batch=((INPUTS,) * 3, None))
+    with pytest.raises(CaptureError, match=r"half precision \(torch.bfloat16\)"):
+        remove_heads(copy.deepcopy(model).bfloat16(), [(2, 1)], smaller=True, batch=INPUTS)
     model.layers[1].self_attn.out_proj.weight = model.layers[0].self_attn.out_proj.weight
     with pytest.raises(CaptureError, match="TransformerEncoder share their weights"):
         remove_heads(model, [(1, 1)])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_smaller_encoder(batch_first, bias):
+    """With and without masks, gradients and PyTorch's fused layers, whichever layer is smaller."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        *(WIDTH, HEADS, 16), batch_first=batch_first, bias=bias, dtype=torch.float64
+    )
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=batch_first and bias).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    inputs = INPUTS if batch_first else INPUTS.transpose(0, 1)
+    padding = torch.arange(5) >= torch.tensor([5, 3, 4])[:, None]
+    mask = torch.randn(5, 5, dtype=torch.float64)
+    every = [(1, head) for head in (1, 2, 3, 4)]
+    for off in ([(1, 2)], [(3, 1), (3, 4)], every, [(2, 1), (2, 2), (2, 3)]):
+        smaller = copy.deepcopy(model)
+        given = {"src": inputs, "src_key_padding_mask": padding}
+        remove_heads(smaller, off, smaller=True, batch=given)
+        assert smaller.layers[off[0][0] - 1].self_attn.num_heads == max(4 - len(off), 1)
+        by_head = mask.expand(3 * HEADS, -1, -1)
+        for given in ((inputs,), (inputs, mask), (inputs, None, padding), (inputs, by_head)):
+            for gradients in (False, True):
+                with torch.set_grad_enabled(gradients):
+                    found = smaller(*given)
+                    with heads_off(model, off):
+                        expected = model(*given)
+                if len(given) == 3:  # PyTorch's fused layers give zeros for padding
+                    own = ~padding if batch_first else ~padding.T
+                    found, expected = found[own], expected[own]
+                np.testing.assert_allclose(found.detach(), expected.detach(), atol=1e-12)
+    whole = capture(model, [inputs], readout="mean")
+    left = [place for place, head in enumerate(whole.members[0]) if head not in off[:1]]
+    remove_heads(smaller := copy.deepcopy(model), off[:1], smaller=True, batch=inputs)
+    found = capture(smaller, [inputs], readout="mean")
+    np.testing.assert_allclose(found.xi[:, :8], whole.xi[:, left][:, :8], atol=1e-12)
+    remove_heads(smaller, [(2, 1)], smaller=True, batch=inputs)  # a second time
+    assert capture(smaller, [inputs], readout="mean").heads == (1 + 4 + 2 + 4,)
+
+
+def test_smaller_attention_gives_weights_as_the_whole():
+    """The mean over heads that are left, or all of them, as asked for."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"attention": nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)})
+    model.forward = lambda x: model["attention"](x, x, x, need_weights=False)[0]
+    model, inputs = model.double(), INPUTS
+    _, weights = model["attention"](inputs, inputs, inputs, average_attn_weights=False)
+    remove_heads(model, [(1, 2)], smaller=True, batch=inputs)
+    smaller = model["attention"]
+    _, found = smaller(inputs, inputs, inputs, average_attn_weights=False)
+    np.testing.assert_allclose(found.detach(), weights[:, [0, 2, 3]].detach(), atol=1e-12)
+    _, found = smaller(inputs, inputs, inputs)
+    np.testing.assert_allclose(found.detach(), weights[:, [0, 2, 3]].mean(1).detach(), atol=1e-12)
+    with pytest.raises(ValueError, match="query must be of sequences in a batch"):
+        smaller(*[inputs[0]] * 3)
+
+
+def test_smaller_decoder():
+    """Its own attention, causal; that to the other sequence is no layer."""
+    torch.manual_seed(0)
+    layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 16, batch_first=True, dtype=torch.float64)
+    model = nn.TransformerDecoder(layer, 2).eval()
+    mask = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    batch = {"tgt": INPUTS, "memory": INPUTS[:, :2] + 1, "tgt_mask": mask}
+    whole, off = capture(model, [batch], readout="last"), [(1, 1), (2, 4)]
+    with heads_off(model, off):
+        expected = model(**batch)
+    remove_heads(model, off, smaller=True, batch=batch)
+    np.testing.assert_allclose(model(**batch).detach(), expected.detach(), atol=1e-12)
+    assert (whole.heads, capture(model, [batch], readout="last").heads) == ((9,), (7,))
 
 
 def test_a_layer_that_runs_twice_is_refused():

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 timm = pytest.importorskip("timm", reason="timm is not installed")
 
-from pathkernel_capture import capture, heads_off  # noqa: E402
+from pathkernel_capture import capture, heads_off, remove_heads  # noqa: E402
 
 LAYERS, HEADS, WIDTH = 2, 3, 12
 
@@ -88,6 +88,15 @@ def test_heads_off(model):
     with torch.no_grad():
         whole = model.forward_features(IMAGES).numpy()
     np.testing.assert_allclose(whole, by_definition(model)[-1], atol=1e-12)
+
+
+def test_smaller(model):
+    off = [(1, 1), (2, 3)]
+    *_, expected = by_definition(model, off)
+    remove_heads(model.eval(), off, smaller=True, batch=IMAGES)
+    with torch.no_grad():
+        np.testing.assert_allclose(model.forward_features(IMAGES), expected, atol=1e-12)
+    assert capture(model, [IMAGES], readout="first").heads == (1 + 2 + 2,)
 
 
 def test_gradients_and_values(model, check_scores):

@@ -1,0 +1,96 @@
+"""Batches of a model: its arguments, their labels, and which tokens are padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from pathkernel_capture.errors import CaptureError
+
+_MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask")
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """Output of a model for the arguments of a batch."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def split(batch: Any) -> tuple[Any, Any]:
+    """What the model is called with, and labels or None."""
+    labels = None
+    if isinstance(batch, tuple | list):
+        if len(batch) != 2:
+            raise ValueError(
+                "a batch that is a tuple must be a pair of inputs and labels, but has "
+                f"{len(batch)} parts; pair several inputs up, ((inputs, more), labels)"
+            )
+        batch, labels = batch
+    if isinstance(batch, Mapping):
+        batch = dict(batch)
+        labels = batch.pop("labels", labels)
+    return batch, labels
+
+
+def unpadded(inputs: Any) -> Tensor | None:
+    """Which tokens are no padding, (batch, M), where the model's arguments say so."""
+    for name in _MASKS if isinstance(inputs, Mapping) else ():
+        mask = inputs.get(name)
+        if isinstance(mask, Tensor):
+            if mask.ndim != 2 or (name == "attention_mask" and (mask < 0).any()):
+                raise CaptureError(
+                    f"{name} of shape {tuple(mask.shape)} does not tell which tokens are padding; "
+                    "give one of shape (batch, M), with 0 for padding and 1 for tokens"
+                )
+            return mask != 0 if name == "attention_mask" else mask == 0
+    return None
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """All tensors in what a model takes or gives."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_of(part)
+
+
+def check_device(model: nn.Module, inputs: Any) -> None:
+    """Raise a CaptureError if a batch does not lie on the model's device."""
+    devices = {parameter.device for parameter in model.parameters()}
+    for tensor in tensors_of(inputs):
+        if len(devices) == 1 and tensor.device not in devices:
+            (own,) = devices
+            raise CaptureError(
+                f"a batch lies on {tensor.device}, but the model on {own}; move the batch, "
+                f'batch.to("{own}")'
+            )
+
+
+def joined(parts: list[np.ndarray]) -> np.ndarray:
+    """All batches as one array; each is let go once it is copied."""
+    joined = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    done = 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        joined[done : done + len(part)] = part
+        done += len(part)
+    return joined
+
+
+def joined_labels(labels: list[Any], xi: np.ndarray) -> np.ndarray | None:
+    """Labels of all batches, if they have any; raises a ValueError if they do not fit."""
+    given = [own for own in labels if own is not None]
+    if not given:
+        return None
+    found = np.concatenate(
+        [own.cpu().numpy() if isinstance(own, Tensor) else np.asarray(own) for own in given]
+    )
+    if len(found) != len(xi):
+        raise ValueError(f"batches bring {len(found)} labels for {len(xi)} examples")
+    return found

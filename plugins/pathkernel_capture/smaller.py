@@ -1,0 +1,267 @@
+"""Heads taken out of the weights of a model, if it then computes the same."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pathkernel_capture.batches import called, split, tensors_of
+from pathkernel_capture.contraction import check_precision
+from pathkernel_capture.errors import CaptureError
+from pathkernel_capture.families import AttentionModule, block_name
+from pathkernel_capture.layout import AttentionHeads
+from pathkernel_capture.state import evaluating
+
+Remaining = Sequence[tuple[AttentionModule, list[int]]]
+"""Layers, and which of their heads remain, numbered from 0."""
+
+_ROUNDING = 1e-4  # of outputs, relative to the largest; parts of many models compute in float32
+_LENGTHS = (("out_features", "nx", "num_embeddings"), ("in_features", "nf", "embedding_dim"))
+
+
+def take_out(
+    model: nn.Module, remaining: Remaining, batch: Any, off: AbstractContextManager[Any]
+) -> None:
+    """Take all but the remaining heads out of the weights.
+
+    Raises
+    ------
+    CaptureError
+        If the smaller model does not run on the batch, or its outputs are not, to rounding, those
+        of the model with heads ``off``. The model is then as it was.
+    """
+    for attention, _ in remaining:
+        check_precision(attention.name, attention.output.dtype)
+        if not _divisible(attention):
+            raise CaptureError(
+                f"layer {attention.name or type(model).__name__} keeps its shape; leave smaller "
+                "out, and the weights of the heads are set to zero"
+            )
+    blocks = sorted({block_name(attention) for attention, _ in remaining})
+    reasons = []
+    with off:  # so that the head which stays of a layer that loses all of them has weights of zero
+        expected = _outputs(model, batch, blocks)
+        for kinds in (("count",), ("count", "width")):  # of the module's own numbers, that change
+            with _Changes() as changes:
+                try:
+                    for attention, heads in remaining:
+                        _shrink(model, attention, heads, kinds, changes)
+                    _check_equal(_outputs(model, batch, blocks), expected)
+                except Exception as error:  # whatever a model raises whose shapes do not fit
+                    reasons.append(error)
+                    continue
+                changes.pop_all()
+                return
+    reason = "; ".join(dict.fromkeys(f"{type(error).__name__}: {error}" for error in reasons))
+    reason = " ".join(reason.split())
+    raise CaptureError(
+        f"{type(model).__name__} with heads taken out does not compute what it does with them off "
+        f"({reason}); it is left as it was. Of heads that share keys and values take whole groups, "
+        "or as many of each; or leave smaller out, and their weights are set to zero"
+    ) from reasons[0]
+
+
+class _Changes(ExitStack):
+    """Changes of attributes, taken back at the end."""
+
+    def set(self, module: nn.Module, name: str, value: Any) -> None:
+        self.callback(setattr, module, name, getattr(module, name))
+        setattr(module, name, value)
+
+
+def _divisible(attention: AttentionModule) -> bool:
+    module = attention.module
+    if isinstance(module, nn.MultiheadAttention):
+        extra = module.bias_k is not None or module.add_zero_attn
+        return bool(attention.name) and module._qkv_same_embed_dim and not extra
+    return attention.layout is not None and bool(attention.layout.projections)
+
+
+def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
+    """Outputs of some blocks of a model and of itself, without PyTorch's fused encoder layers."""
+    states: dict[str, Tensor] = {}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with evaluating(model), ExitStack() as put_back:
+        put_back.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        torch.backends.mha.set_fastpath_enabled(False)
+        for name in blocks:
+            block = model.get_submodule(name)
+            handle = block.register_forward_hook(
+                lambda _, given, output, name=name: states.update({name: next(tensors_of(output))})
+            )
+            put_back.callback(handle.remove)
+        outputs = list(tensors_of(called(model, split(batch)[0])))
+    missing = [name for name in blocks if name not in states]
+    if missing:
+        raise CaptureError(f"{missing[0]} does not run on the batch; give one that it runs on")
+    return [*states.values(), *outputs]
+
+
+def _check_equal(outputs: list[Tensor], expected: list[Tensor]) -> None:
+    if [one.shape for one in outputs] != [one.shape for one in expected]:
+        raise ValueError("outputs have other shapes")
+    for one, other in zip(outputs, expected):
+        if not one.is_floating_point():
+            continue
+        largest = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0
+        if not torch.allclose(one, other, rtol=0, atol=_ROUNDING * largest, equal_nan=True):
+            off = float((one - other).nan_to_num(0.0).abs().max())
+            raise ValueError(f"outputs differ by {off:.2g}, the largest of which is {largest:.2g}")
+
+
+def _shrink(
+    model: nn.Module,
+    attention: AttentionModule,
+    heads: list[int],
+    kinds: Sequence[str],
+    changes: _Changes,
+) -> None:
+    module, layout = attention.module, attention.layout
+    if isinstance(module, nn.MultiheadAttention):
+        parent, _, name = attention.name.rpartition(".")
+        changes.set(model.get_submodule(parent), name, FewerHeads(module, heads))
+        for part in model.modules():
+            if isinstance(part, nn.TransformerEncoder):  # nested tensors are of fused layers only
+                changes.set(part, "use_nested_tensor", False)
+        return
+    assert layout is not None
+    numbers = {
+        name: _renumbered(layout, heads, kinds, name, number)
+        for name, number in vars(module).items()
+        if isinstance(number, int) and not isinstance(number, bool)
+    }
+    for part, axis, users in list(layout.slices()):
+        entries = users[:, heads].any(dim=1).nonzero()[:, 0]
+        if part.weight.shape[axis] == len(users):  # else layers share it, and it is done
+            changes.set(part, "weight", _taken(part.weight, entries, axis))
+            if part is not layout.output and getattr(part, "bias", None) is not None:
+                changes.set(part, "bias", _taken(part.bias, entries))
+        for name in _LENGTHS[axis]:
+            if hasattr(part, name):
+                changes.set(part, name, len(entries))
+    for name, number in numbers.items():
+        changes.set(module, name, number)
+
+
+def _renumbered(
+    layout: AttentionHeads, heads: list[int], kinds: Sequence[str], name: str, number: int
+) -> int:
+    """A number that a module keeps, told by its name and value, with fewer heads."""
+    counts = layout.count, len(heads)
+    groups = layout.groups, len({head * layout.groups // layout.count for head in heads})
+    shared, kind = groups if re.search("kv|key_value", name) else counts, "count"
+    if "group" in name:
+        shared = counts[0] // groups[0], counts[1] // groups[1]
+    elif re.search("dim|size|width|embed", name):
+        shared, kind = (layout.size * shared[0], layout.size * shared[1]), "width"
+    elif not re.search("head|attn|^h$", name):
+        return number
+    return shared[1] if kind in kinds and number == shared[0] else number
+
+
+def _taken(weight: Tensor, entries: Tensor, axis: int = 0) -> nn.Parameter:
+    """Some entries of a weight on an axis."""
+    rest = weight.detach().index_select(axis, entries.to(weight.device))
+    return nn.Parameter(rest, requires_grad=weight.requires_grad)
+
+
+class FewerHeads(nn.Module):
+    """Some heads of an ``nn.MultiheadAttention``; takes and gives the same.
+
+    Parameters
+    ----------
+    whole : nn.MultiheadAttention
+    heads : list of int
+        Numbered from 0.
+    """
+
+    _qkv_same_embed_dim = False  # so that PyTorch's encoder layers do without their fused kernel
+
+    def __init__(self, whole: nn.MultiheadAttention, heads: list[int]):
+        super().__init__()
+        self.num_heads, self.heads_before, self.heads = len(heads), whole.num_heads, heads
+        self.batch_first, self.dropout = whole.batch_first, whole.dropout
+        entries = torch.arange(whole.embed_dim).unflatten(0, (whole.num_heads, -1))[heads].flatten()
+        weights = whole.in_proj_weight.chunk(3)
+        biases = [None] * 3 if whole.in_proj_bias is None else whole.in_proj_bias.chunk(3)
+        self.queries, self.keys, self.values = (
+            _linear(_taken(weight, entries), None if bias is None else _taken(bias, entries))
+            for weight, bias in zip(weights, biases)
+        )
+        self.out_proj = _linear(_taken(whole.out_proj.weight, entries, 1), whole.out_proj.bias)
+        self.train(whole.training)
+
+    @property
+    def in_proj_bias(self) -> nn.Parameter | None:
+        """Read by PyTorch's encoder layers."""
+        return self.queries.bias
+
+    def pathkernel_heads(self) -> AttentionHeads:
+        """Where the heads lie."""
+        projections = (self.queries, self.keys, self.values)
+        return AttentionHeads(
+            self.num_heads, self.out_proj, projections, batch_first=self.batch_first
+        )
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As ``nn.MultiheadAttention.forward``, for sequences in batches; else a ValueError."""
+        if query.ndim != 3:
+            raise ValueError(
+                f"query must be of sequences in a batch, three axes, but has {query.ndim}; give a "
+                "single sequence one more axis"
+            )
+        parts = (self.queries(query), self.keys(key), self.values(value))
+        if not self.batch_first:
+            parts = tuple(part.transpose(0, 1) for part in parts)
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+        mask = None
+        if attn_mask is not None:
+            mask = _added(attn_mask, q.dtype)
+            if mask.ndim == 3:  # one of every sequence and head
+                mask = mask.unflatten(0, (-1, self.heads_before))[:, self.heads]
+        if key_padding_mask is not None:
+            padding = _added(key_padding_mask, q.dtype)[:, None, None, :]
+            mask = padding if mask is None else mask + padding
+        dropped = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            scores = q @ k.mT / math.sqrt(q.shape[-1])
+            weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropped)
+            heads = weights @ v
+            weights = weights.mean(dim=1) if average_attn_weights else weights
+        else:
+            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropped)
+        joined = heads.transpose(1, 2).flatten(2)
+        return self.out_proj(joined if self.batch_first else joined.transpose(0, 1)), weights
+
+
+def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as PyTorch adds it to scores: −∞ where one of booleans is True."""
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -math.inf)
+
+
+def _linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
+    linear = nn.Linear(*weight.T.shape, bias=bias is not None, device="meta")
+    linear.weight = weight
+    if bias is not None:
+        linear.bias = bias
+    return linear
