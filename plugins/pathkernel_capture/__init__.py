@@ -6,6 +6,7 @@ import_extra("torch", "Capture of a live model", "torch", ["torch"])
 
 from pathkernel_capture.capture import capture  # noqa: E402
 from pathkernel_capture.captured import Captured  # noqa: E402
+from pathkernel_capture.choice import NetworkChoice, choose_network  # noqa: E402
 from pathkernel_capture.comparison import compare_heads  # noqa: E402
 from pathkernel_capture.errors import CaptureError  # noqa: E402
 from pathkernel_capture.head_scores import gradient_scores, magnitude_scores  # noqa: E402
@@ -17,7 +18,9 @@ __all__ = [
     "AttentionHeads",
     "CaptureError",
     "Captured",
+    "NetworkChoice",
     "capture",
+    "choose_network",
     "compare_heads",
     "gradient_scores",
     "heads_off",

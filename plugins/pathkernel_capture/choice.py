@@ -1,0 +1,156 @@
+"""Width, temperature and scale for a captured model, chosen from the training examples alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from pathkernel_capture.captured import Captured
+from pathkernel_core.cross_validation import leave_one_out
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minimise import gp_limit
+from pathkernel_core.network import Network, Skips, positive
+from pathkernel_core.progress import Progress, Report
+from pathkernel_core.solution import Solution
+from pathkernel_datasets.computing import minimise_from
+from pathkernel_datasets.watching import supervised
+
+WIDTHS = (10.0, 30.0, 100.0, 300.0, 1000.0)
+TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0)
+SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkChoice:
+    """The network of the theory that suits a captured model best, and all that were tried.
+
+    Attributes
+    ----------
+    width, temperature, scale : float
+        Width N, temperature T, and scale of the tokens.
+    train : Captured
+        Training examples at that scale; test sets take ``test.scaled(choice.scale, like=train)``.
+    solution : Solution
+        Minimum of the action there.
+    table : pandas.DataFrame
+        A row for every scale and temperature in the Gaussian process limit, where ``width`` is
+        infinite, and for every width and temperature at the chosen scale: ``squared_error`` of
+        every training label predicted from all others, and ``log_evidence`` in nats, NaN at widths
+        below the number of paths. Minimisations that failed are left out.
+    edges : tuple of str
+        Names among ``width``, ``temperature`` and ``scale`` whose smallest or largest value was
+        chosen: a wider grid may hold better ones.
+    """
+
+    width: float
+    temperature: float
+    scale: float
+    train: Captured
+    solution: Solution
+    table: pd.DataFrame
+    edges: tuple[str, ...]
+
+
+def choose_network(
+    train: Captured,
+    *,
+    widths: Sequence[float] = WIDTHS,
+    temperatures: Sequence[float] = TEMPERATURES,
+    scales: Sequence[float] = SCALES,
+    skips: Skips = None,
+    report: Report | None = None,
+) -> NetworkChoice:
+    """Choose width, temperature and scale of tokens by the training examples of a captured model.
+
+    The log evidence decides. The scale is the best in the Gaussian process limit, which takes no
+    minimisation, at the best temperature there; at that scale the action is minimised at every
+    width and temperature. The leave-one-out error, which the table has too, is no guide to the
+    width: it holds U fixed, which the label that is left out has helped to choose.
+
+    Parameters
+    ----------
+    train : Captured
+        Training examples with labels, (P,) or (P, C).
+    widths, temperatures, scales : sequence of float
+        Values to try. The evidence is defined at widths of at least the number of paths.
+    skips : float or sequence of them, optional
+        Strengths of skip connections, where the examples were captured with skips.
+    report : callable, optional
+        Called with a Progress before every minimisation; by default a bar shows them.
+
+    Raises
+    ------
+    ValueError
+        If there are no labels, a number is not positive, or no width is as large as the number of
+        paths.
+    """
+    if train.labels is None:
+        raise ValueError("train needs labels; give batches of pairs (inputs, labels) to capture")
+    grid = {
+        name: sorted(positive(f"each of {name}s", value) for value in values)
+        for name, values in (("scale", scales), ("width", widths), ("temperature", temperatures))
+    }
+    if not all(grid.values()):
+        raise ValueError("widths, temperatures and scales must each hold at least one value")
+    outputs = 1 if train.labels.ndim == 1 else train.labels.shape[1]
+    rows: list[dict[str, float]] = []
+    total = len(grid["temperature"]) * (len(grid["scale"]) + len(grid["width"]))
+    evidence: dict[float, float] = {}
+    best: tuple[float, Solution | None] = (-math.inf, None)
+    with supervised(report, threads=1) as tell:
+        for scale in grid["scale"]:
+            scaled = train.scaled(scale)
+            problem = PathKernels(scaled.xi, scaled.labels)
+            network = Network(train.heads, max(grid["width"]), outputs=outputs, skips=skips)
+            for temperature in grid["temperature"]:
+                tell(Progress(len(rows), total, f"scale {scale:g}, GP limit, T = {temperature:g}"))
+                limit = gp_limit(problem, network, temperature)
+                rows.append({"scale": scale, "width": math.inf, **_scores(limit, scaled)})
+                evidence[scale] = max(evidence.get(scale, -math.inf), limit.log_evidence)
+        scale = max(evidence, key=evidence.__getitem__)
+        scaled = train.scaled(scale)
+        problem = PathKernels(scaled.xi, scaled.labels)
+        for width in grid["width"]:
+            network = Network(train.heads, width, outputs=outputs, skips=skips)
+            start = None
+            for temperature in reversed(grid["temperature"]):
+                tell(Progress(len(rows), total, f"N = {width:g}, T = {temperature:g}"))
+                start = minimise_from(problem, network, temperature, start)
+                if start is None or not start.status.ok:
+                    start = None
+                    continue
+                rows.append({"scale": scale, "width": width, **_scores(start, scaled)})
+                if start.log_evidence > best[0]:  # not where it is NaN
+                    best = start.log_evidence, start
+        tell(Progress(total, total, "complete"))
+    _, solution = best
+    if solution is None:
+        paths, listed = train.xi.shape[1], ", ".join(map(str, widths))
+        raise ValueError(
+            f"the log evidence is defined at none of the widths {listed}: with {paths} paths give "
+            f"widths of at least {paths}"
+        )
+    chosen = {
+        "scale": scale,
+        "width": solution.network.width,
+        "temperature": solution.temperature,
+    }
+    edges = tuple(
+        name
+        for name, value in chosen.items()
+        if len(grid[name]) > 1 and value in (grid[name][0], grid[name][-1])
+    )
+    return NetworkChoice(
+        train=scaled, solution=solution, table=pd.DataFrame(rows), edges=edges, **chosen
+    )
+
+
+def _scores(solution: Solution, train: Captured) -> dict[str, float]:
+    return {
+        "temperature": solution.temperature,
+        "squared_error": leave_one_out(solution, train.xi, train.labels).squared_error,
+        "log_evidence": solution.log_evidence,
+    }

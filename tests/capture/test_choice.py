@@ -1,0 +1,89 @@
+"""Width, temperature and scale chosen from captured training examples."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import pathkernel_core as pk
+from pathkernel_capture import Captured, choose_network
+
+MEMBERS = (((1, 1), (1, 2), (1, 3)),)
+GRID = {"widths": (2, 10, 100), "temperatures": (0.1, 0.01, 1.0), "scales": (0.5, 5.0)}
+
+
+@pytest.fixture(scope="module")
+def train():
+    """Forty examples along three paths, of which the first tells the label."""
+    generator = np.random.default_rng(5)
+    xi = generator.normal(2.0, 3.0, size=(40, 3, 6))
+    labels = np.sign(xi[:, 0, 0] - 2.0 + generator.normal(size=40))
+    return Captured(xi, labels, MEMBERS, means=np.full((1, 6), 2.0), deviations=np.array([3.0]))
+
+
+@pytest.fixture(scope="module")
+def choice(train):
+    return choose_network(train, **GRID)
+
+
+def test_evidence_decides(train, choice):
+    limits = choice.table[np.isinf(choice.table["width"])]
+    finite = choice.table[np.isfinite(choice.table["width"])]
+    assert (len(limits), len(finite)) == (6, 9)
+    assert choice.scale == limits.loc[limits["log_evidence"].idxmax(), "scale"]
+    assert set(finite["scale"]) == {choice.scale}
+    best = finite.loc[finite["log_evidence"].idxmax()]
+    assert (choice.width, choice.temperature) == tuple(best[["width", "temperature"]])
+    scaled = train.scaled(choice.scale)
+    np.testing.assert_array_equal(choice.train.xi, scaled.xi)
+    solution = pk.minimise_action(
+        pk.PathKernels(scaled.xi, scaled.labels), pk.Network((3,), choice.width), choice.temperature
+    )
+    assert choice.solution.action == pytest.approx(solution.action, abs=1e-8)
+    assert best["log_evidence"] == pytest.approx(solution.log_evidence, rel=1e-6)
+    left_out = pk.leave_one_out(solution, scaled.xi, scaled.labels)
+    assert best["squared_error"] == pytest.approx(left_out.squared_error, rel=1e-4)
+
+
+def test_evidence_is_defined_from_the_number_of_paths_on(train, choice):
+    defined = choice.table["log_evidence"].notna()
+    assert (defined == (choice.table["width"] >= 3)).all()
+    with pytest.raises(ValueError, match="none of the widths 1, 2: with 3 paths give widths"):
+        choose_network(train, **GRID | {"widths": (1, 2)})
+
+
+def test_edges_of_the_grid_are_named(train, choice):
+    wider = {
+        "widths": (choice.width,),
+        "temperatures": (choice.temperature / 1e4, choice.temperature, choice.temperature * 1e4),
+        "scales": (choice.scale,),
+    }
+    assert choose_network(train, **wider).edges == ()
+    assert choose_network(train, **wider | {"temperatures": (1e3, 1e4)}).edges == ("temperature",)
+
+
+def test_several_outputs(train):
+    labels = np.stack([train.labels, -train.labels], axis=1)
+    few = {"widths": (10,), "temperatures": (0.1,), "scales": (1.0,)}
+    choice = choose_network(dataclasses.replace(train, labels=labels), **few)
+    assert choice.solution.network.outputs == 2
+
+
+def test_progress_counts_combinations(train):
+    seen = []
+    choose_network(train, **GRID | {"widths": (10,)}, report=seen.append)
+    assert [step.done for step in seen] == list(range(10))
+    assert {step.total for step in seen} == {9}
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "message"),
+    [
+        ({"labels": None}, {}, "train needs labels"),
+        ({}, {"widths": ()}, "must each hold at least one value"),
+        ({}, {"scales": (1, -1)}, "each of scales must be"),
+    ],
+)
+def test_wrong_arguments_are_named(train, changed, options, message):
+    with pytest.raises(ValueError, match=message):
+        choose_network(dataclasses.replace(train, **changed), **GRID | options)
