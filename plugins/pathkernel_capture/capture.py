@@ -45,7 +45,7 @@ def capture(
     model: nn.Module,
     batches: Iterable[Any],
     *,
-    readout: Readout | slice,
+    readout: Readout | slice = "last",
     picture: Picture = "heads",
     attend: Attended = "tokens",
     layers: Sequence[int] | None = None,
