@@ -45,9 +45,13 @@ def block_of(document, words):
 
 
 @pytest.mark.version
-def test_readme_examples_run(capsys, tmp_path, monkeypatch):
+def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    example, sub_network, gradients, study, dataset, drawing = code_blocks("README.md", "python")
+    (readme,) = code_blocks("README.md", "python")
+    example, sub_network, gradients, study, dataset, drawing = code_blocks(
+        "docs/python.md", "python"
+    )
+    assert example == readme
     namespace = {}
     exec(example + sub_network, namespace)
     assert "CONVERGED" in capsys.readouterr().out
