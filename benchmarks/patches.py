@@ -17,7 +17,7 @@ import pathkernel_core as pk
 from pathkernel_core.task import Examples
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.tokens import WIDTH, patches
-from pathkernel_trained.outputs import path_outputs
+from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.path_network import read_paths
 from pathkernel_trained.shipped import heads_path
 

@@ -249,15 +249,16 @@ def pruning(network: str) -> xr.Dataset:
     if network == MAIN:
         _draw(store)
     pathkernel("prune", store, "--temperature", "0.5", "--widths", "10,100")
-    return xr.open_zarr(store, group="pruning", chunks=None, consolidated=False).load()
+    found = xr.open_zarr(store, group="pruning", chunks=None, consolidated=False).load()
+    return found.squeeze(("quantity", "draw"))
 
 
 def pruned(network: str) -> str:
     """Per cent of unseen characters classified correctly as heads are removed in every order."""
     found = pruning(network).isel(test_set=0)
     rows = [["heads removed", *map(str, found["removed"].values)]]
-    curves = [(str(at["order"].item()), at.values) for at in found["accuracy"]]
-    for name, values in (*curves, ("best", found["best_accuracy"].values)):
+    curves = [(str(at["order"].item()), at.values) for at in found["measured"]]
+    for name, values in (*curves, ("best", found["best_measured"].values)):
         rows.append([name, *("" if np.isnan(v) else f"{100 * v:.1f}" for v in values)])
     return table(rows)
 
@@ -276,8 +277,8 @@ def orders_compared() -> str:
 def _points_lost(network: str) -> dict[str, float]:
     """The same of one network, as it is removed by every order."""
     found = pruning(network).isel(test_set=0)
-    curves = [(str(at["order"].item()), at.values) for at in found["accuracy"]]
-    curves.append(("best", found["best_accuracy"].values))
+    curves = [(str(at["order"].item()), at.values) for at in found["measured"]]
+    curves.append(("best", found["best_measured"].values))
     return {name: float(100 * np.mean(values[0] - values[1:])) for name, values in curves}
 
 
@@ -315,8 +316,8 @@ def single_heads(network: str) -> str:
     """Per cent left without each head, in ascending order of the theory's score at N = 10."""
     found = pruning(network).isel(test_set=0)
     scores = found["score"].isel(order=0).values.ravel()
-    drops = found["ablation_drop"].values.ravel()
-    whole = float(found["accuracy"].isel(order=0).sel(removed=0))
+    drops = found["lost"].values.ravel()
+    whole = float(found["measured"].isel(order=0).sel(removed=0))
     left = [f"{100 * (whole - drop):.1f}" for drop in drops[np.argsort(scores)]]
     return f"{', '.join(left[:-1])} and {left[-1]} % of {100 * whole:.1f} %"
 
@@ -359,7 +360,7 @@ def networks() -> str:
             [
                 name,
                 str(at.sizes["path"]),
-                fraction(float(removed["accuracy"].isel(order=0).sel(removed=0))),
+                fraction(float(removed["measured"].isel(order=0).sel(removed=0))),
                 *cells,
                 *(_agreement(at, statistic) for statistic in AGREEMENTS),
                 fraction(_rank_correlation(removed), 2),
@@ -391,7 +392,7 @@ def _figures(network: str) -> dict[str, float]:
         "by raw gradients": "raw-gradient",
         "the best of 200 sets": "best-of 200",
     }
-    found = {"test accuracy, %": 100 * removed["accuracy"].isel(order=0).sel(removed=0)}
+    found = {"test accuracy, %": 100 * removed["measured"].isel(order=0).sel(removed=0)}
     found |= {f"gain, {name}, points": 100 * gain["gain"].sel(test_set=name) for name in tests}
     found |= {
         f"correlation with the trained network: {words}": value
@@ -412,7 +413,7 @@ def _of_network(name: str) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset]:
 
 def _rank_correlation(removed: xr.Dataset) -> float:
     """Of the theory's scores with the accuracy that single heads cost."""
-    return float(removed["rank_correlation"].isel(order=0).sel(coefficient="spearman"))
+    return float(removed["rank_correlation"].isel(order=0))
 
 
 def drawn(store: str, figure: str, *options: str) -> Path:
@@ -477,9 +478,9 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "one-shot-alignment": lambda: drawn(images(MAIN), "alignment", "--temperature", "0.5"),
     "one-shot-order-parameters": lambda: of_weights("order_parameters"),
     "one-shot-order-parameters-3-layers": lambda: of_deeper("order_parameters"),
-    "pruning-accuracy": lambda: of_pruning(MAIN, "accuracy"),
-    "pruning-accuracy-16-heads": lambda: of_pruning(WIDER, "accuracy"),
-    "pruning-heads": lambda: of_pruning(MAIN, "heads"),
+    "pruning-accuracy": lambda: of_pruning(MAIN, "removed"),
+    "pruning-accuracy-16-heads": lambda: of_pruning(WIDER, "removed"),
+    "pruning-heads": lambda: of_pruning(MAIN, "single_heads"),
     "pruning-scores": lambda: of_pruning(MAIN, "scores"),
 }
 TEXTS: dict[str, Callable[[], str]] = {

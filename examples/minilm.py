@@ -33,11 +33,10 @@ from pathkernel_capture import (
     magnitude_scores,
     theory_rises,
 )
-from pathkernel_capture.head_views import head_views
 from pathkernel_datasets.labelling import storable
+from pathkernel_trained.order_views import order_views
 from pathkernel_views.chart import Chart, save
 from pathkernel_views.console import stdout_console
-from pathkernel_views.table import Table
 
 DRAWS, TRAIN, TEST, VALIDATION = 3, 300, 240, 120  # sentences; three draws of those to train on
 BATCH = 60  # sentences
@@ -50,7 +49,7 @@ REMOVAL_WIDTH = 1000  # at which the theory's own losses score heads
 SHAPLEY, GREEDY, BEST_OF = 6, 9, 50
 DRAWN = (
     *("heads of states, N=1000", "heads of tokens, N=100", "product, N=100"),
-    *("gradient", "magnitude", "Shapley", "greedy", "ablation"),
+    *("gradient", "magnitude", "shapley", "greedy", "ablation"),
 )
 
 Scores = dict[tuple[int, int], Any]
@@ -177,7 +176,7 @@ def all_scores(encoder: Encoder, file: Path) -> dict[str, Scores]:
         draws = [kept[f"{name}/draw {draw}"] for draw in range(1, DRAWS + 1)]
         found[name] = dict(zip(heads, np.stack(draws, axis=1)))
     batches = encoder.batches["validation"]
-    for name, normalised in (("gradient", True), ("raw gradient", False)):
+    for name, normalised in (("gradient", True), ("raw-gradient", False)):
         found[name] = gradient_scores(encoder.model, batches, encoder.losses, normalised=normalised)
     return found | {"magnitude": magnitudes}
 
@@ -202,12 +201,11 @@ def main() -> None:
             best_of=min(BEST_OF, given.random_orders),
             seed=given.seed,
             kept=f"{given.out}-off.npz",
-            label=f"{given.layers} layers of MiniLM",
         )
     storable(result).to_zarr(f"{given.out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console, views = stdout_console(), list(head_views(result, DRAWN))
+    console, views = stdout_console(), list(order_views(result, DRAWN))
     for view in views:
-        if isinstance(view, Table):
+        if not isinstance(view, Chart):
             console.print(view, crop=False)
     save([view for view in views if isinstance(view, Chart)], f"{given.out}-figures", print)
 

@@ -31,13 +31,12 @@ from pathkernel_capture import (
     magnitude_scores,
     theory_rises,
 )
-from pathkernel_capture.head_views import head_views
 from pathkernel_datasets.labelling import storable
 from pathkernel_one_shot.idx import FASHION_MNIST, IdxSet, read_idx
 from pathkernel_one_shot.image_sources import RemoteFile, locate
+from pathkernel_trained.order_views import order_views
 from pathkernel_views.chart import Chart, save
 from pathkernel_views.console import stdout_console
-from pathkernel_views.table import Table
 
 LAYERS, HEADS, WIDTH, PATCH = 4, 6, 72, 7  # 16 patches of 7 × 7 pixels, and a class token
 CLASSES = 10
@@ -54,7 +53,7 @@ PAIRS = ((1, 2), (3, 4))  # of layers, whose paths make a product
 SHAPLEY, GREEDY, BEST_OF = 8, 2, 50
 FIGURE = (  # the first of them is compared with all others; of its theory is most log evidence
     *("heads of states, N=100", "product, N=100", "magnitude"),
-    *("raw gradient", "Shapley", "greedy"),
+    *("raw-gradient", "shapley", "greedy"),
 )
 
 Scores = Mapping[tuple[int, int], float]
@@ -200,7 +199,7 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
         for name in draws[0]
     }
     batches = list(zip(*(part.split(100) for part in sets["validation"])))
-    for name, normalised in (("gradient", True), ("raw gradient", False)):
+    for name, normalised in (("gradient", True), ("raw-gradient", False)):
         scores[name] = gradient_scores(model, batches, losses, normalised=normalised)
     result = compare_heads(
         *(model, measure, {FIGURE[0]: scores[FIGURE[0]], **scores, "magnitude": magnitudes}),
@@ -210,12 +209,11 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
         best_of=min(BEST_OF, random),
         seed=seed,
         kept=f"{out}-off.npz",
-        label="vision transformer",
     )
     storable(result).to_zarr(f"{out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console, views = stdout_console(), list(head_views(result, FIGURE))
+    console, views = stdout_console(), list(order_views(result, FIGURE))
     for view in views:
-        if isinstance(view, Table):
+        if not isinstance(view, Chart):
             console.print(view, crop=False)
     save([view for view in views if isinstance(view, Chart)], f"{out}-figures", print)
 

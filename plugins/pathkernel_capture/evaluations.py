@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import tokenize
 import warnings
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,10 @@ from torch import Tensor, nn
 from pathkernel_capture.families import attention_modules
 from pathkernel_capture.removal import heads_off
 from pathkernel_capture.state import evaluating
+from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.atomic import replacing
+from pathkernel_tasks.array_files import read_arrays
+from pathkernel_tasks.array_guards import real_numbers
 from pathkernel_trained.heads import Head, every_head
 
 Measure = Callable[[str], Any]
@@ -29,34 +29,23 @@ Measure = Callable[[str], Any]
 _WRITE_EVERY = 5.0  # seconds, and so much more that writing takes little of them
 _ROUNDING = 1e-3  # change by another number of threads or device, at most; of the mean
 _FLIPPED = 0.01  # of the examples may be right instead of wrong by rounding, or the reverse
-_DAMAGED = (
-    *(ValueError, KeyError, TypeError, EOFError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
-)
-"""What NumPy raises of files that are none of its own, or damaged."""
 
 
 class Evaluations:
-    """Values of a measure for every example, with heads of a model off.
+    """Values of a measure for every example, with heads of a model off: an evaluator of orders.
 
     Parameters
     ----------
-    model : torch.nn.Module
-        As for :func:`pathkernel_capture.heads_off`. It is measured in evaluation mode and without
-        gradients.
-    measure : callable
-        See :data:`Measure`.
-    kept : path, optional
-        File (.npz) that holds the values, so that an interrupted run goes on where it stopped.
+    model, measure, kept
+        As for :func:`pathkernel_capture.compare_heads`. The model is measured in evaluation mode
+        and without gradients.
 
     Attributes
     ----------
-    heads : tuple of (layer, head)
-        All heads of the model.
-    quantities : tuple of str
-        What is measured, once it was.
-    passes : int
-        How often the measure was called.
+    heads : tuple of int
+        Heads of each layer, all of which may be off.
+    report : callable
+        Called with a Progress before every evaluation.
 
     Raises
     ------
@@ -66,11 +55,14 @@ class Evaluations:
         If the file is of another model or of another kind, or its folder does not exist.
     """
 
+    keeps_layers = False
+
     def __init__(self, model: nn.Module, measure: Measure, kept: str | os.PathLike | None = None):
         self._model, self._measure = model, measure
-        self.heads = every_head([attention.heads for attention in attention_modules(model)])
-        self.quantities: tuple[str, ...] = ()
-        self.passes = 0
+        self.heads = tuple(attention.heads for attention in attention_modules(model))
+        self.report: Report = silent
+        self._passes = 0
+        self._names: tuple[str, ...] = ()  # of quantities, once they are measured
         self._known: dict[str, dict[str, np.ndarray]] = {}  # of examples, then of heads off
         self._unchecked = set[str]()
         self._file = None if kept is None else Path(kept)
@@ -79,17 +71,24 @@ class Evaluations:
             self._read(self._file)
         self._due = time.monotonic() + _WRITE_EVERY
 
-    def __call__(self, examples: str, off: Iterable[Head] = ()) -> np.ndarray:
-        """Values without some heads, (Q, P, C): quantities, examples, and draws.
+    @property
+    def quantities(self) -> dict[str, int]:
+        """Name of each quantity → −1 for the loss, 1 for the others, which are better if larger."""
+        return {name: 1 if number else -1 for number, name in enumerate(self._names)}
 
-        Raises
-        ------
-        ValueError
-            If the measure gives other shapes than it should, values that are not finite, or
-            values that the file contradicts.
+    def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
+        """Values with some of the heads, (k, Q, P, C), see ``Evaluator.evaluate``.
+
+        Raises a ValueError if the measure gives other shapes than it should, values that are not
+        finite, or values that the file contradicts.
         """
-        off = sorted(set(off))
+        heads = every_head(self.heads)
+        sets = [[heads[number] for number in np.flatnonzero(~row)] for row in present]
+        return np.stack([self._values(examples, off) for off in sets])
+
+    def _values(self, examples: str, off: list[Head]) -> np.ndarray:
         name = " ".join(f"{layer}-{head}" for layer, head in off)
+        self.report(Progress(self._passes, None, f"{examples} examples, {len(off)} heads off"))
         if examples in self._unchecked:
             self._check(examples)
         known = self._known.setdefault(examples, {})
@@ -104,7 +103,7 @@ class Evaluations:
         if self._file is None or not any(self._known.values()):
             return
         started = time.monotonic()
-        arrays = {"model": np.array(self._digest), "quantities": np.array(self.quantities)}
+        arrays = {"model": np.array(self._digest), "quantities": np.array(self._names)}
         for examples, known in self._known.items():
             if not known:  # stopped in the first measure of these examples
                 continue
@@ -126,8 +125,8 @@ class Evaluations:
         if not file.exists():
             return
         try:
-            digest, self.quantities, self._known = _held(file)
-        except _DAMAGED as error:
+            digest, self._names, self._known = _stored(file)
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{file} is no file in which compare_heads keeps its evaluations; name another file"
             ) from error
@@ -139,31 +138,25 @@ class Evaluations:
 
     def _check(self, examples: str) -> None:
         """Compare the measure with the one of which the file holds values."""
-        name, held = next(iter(self._known[examples].items()))
-        off = [
-            (int(layer), int(head))
-            for layer, _, head in (each.partition("-") for each in name.split())
-        ]
-        quantities, found = self._measure_once(examples, off)
-        if (
-            quantities != self.quantities
-            or found.shape != held.shape
-            or not self._close(found, held)
-        ):
+        name, stored = next(iter(self._known[examples].items()))
+        pairs = (head.split("-") for head in name.split())
+        off = [(int(layer), int(head)) for layer, head in pairs]
+        names, values = self._measure_once(examples, off)
+        if names != self._names or values.shape != stored.shape or not self._close(values, stored):
             raise ValueError(
                 f"{self._file} holds values of another measure or set {examples!r} of examples; "
                 "name another file"
             )
-        self._known[examples][name] = found
+        self._known[examples][name] = values
         self._unchecked.remove(examples)
 
-    def _close(self, found: np.ndarray, held: np.ndarray) -> bool:
+    def _close(self, values: np.ndarray, stored: np.ndarray) -> bool:
         """Whether values (Q, P, C) are the same but for rounding, of every quantity and draw."""
-        kinds = {each.dtype for each in self._model.parameters() if each.is_floating_point()}
+        kinds = {part.dtype for part in self._model.parameters() if part.is_floating_point()}
         rounding = max([_ROUNDING, *(8 * torch.finfo(kind).eps for kind in kinds)])
-        change, size = abs(found - held), abs(held).mean(axis=1, keepdims=True)
-        rounded = (change <= rounding * (abs(held) + size)).all(axis=1)
-        truths = np.isin(held, (0, 1)).all(axis=1)  # right or wrong
+        change, size = abs(values - stored), abs(stored).mean(axis=1, keepdims=True)
+        rounded = (change <= rounding * (abs(stored) + size)).all(axis=1)
+        truths = np.isin(stored, (0, 1)).all(axis=1)  # right or wrong
         return bool((rounded | (truths & (change.mean(axis=1) <= _FLIPPED))).all())
 
     def _measured(self, examples: str, off: list[Head]) -> np.ndarray:
@@ -172,20 +165,20 @@ class Evaluations:
             others = next(iter(known.values()), values)
             # all sets of examples have the same draws, and a set the same examples each time
             alike = slice(1, None) if name == examples else slice(2, None)
-            if quantities != (self.quantities or quantities) or (
+            if quantities != (self._names or quantities) or (
                 values.shape[alike] != others.shape[alike]
             ):
                 raise ValueError(
                     f"measure gives {', '.join(quantities)} of shape {values.shape[1:]} for "
                     f"{examples!r} with {len(off)} heads off, but gave "
-                    f"{', '.join(self.quantities)} of shape {others.shape[1:]} for {name!r}; it "
+                    f"{', '.join(self._names)} of shape {others.shape[1:]} for {name!r}; it "
                     "must give the same quantities and draws each time"
                 )
-        self.quantities = quantities
+        self._names = quantities
         return values
 
     def _measure_once(self, examples: str, off: list[Head]) -> tuple[tuple[str, ...], np.ndarray]:
-        self.passes += 1
+        self._passes += 1
         with evaluating(self._model), heads_off(self._model, off):
             found = self._measure(examples)
         named = found if isinstance(found, Mapping) else {"loss": found}
@@ -240,21 +233,15 @@ def _digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _held(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
-    """Digest of the model, quantities and values of a file; whatever np.load raises of another."""
-    with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        quantities = tuple(map(str, arrays["quantities"]))
-        known = {}
-        for key in arrays.files:
-            if key.startswith("off "):
-                examples = key.removeprefix("off ")
-                values = np.asarray(arrays[f"values {examples}"], dtype=float)
-                if (
-                    values.ndim != 4
-                    or not len(values)
-                    or values.shape[1] != len(quantities)
-                    or not np.isfinite(values).all()
-                ):
-                    raise ValueError(f"values of {examples} have shape {values.shape}")
-                known[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
-        return str(arrays["model"]), quantities, known
+def _stored(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
+    """Digest of the model, quantities and values of a file; raises if it is another or damaged."""
+    arrays, _ = read_arrays(file, "file of evaluations")
+    quantities, known = tuple(map(str, arrays["quantities"])), {}
+    for key in arrays:
+        if key.startswith("off "):
+            examples = key.removeprefix("off ")
+            values = real_numbers(key, arrays[f"values {examples}"], whole=False)
+            if values.ndim != 4 or not len(values) or values.shape[1] != len(quantities):
+                raise ValueError(f"values of {examples} have shape {values.shape}")
+            known[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
+    return str(arrays["model"]), quantities, known

@@ -15,8 +15,7 @@ from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import open_to_capture
-from pathkernel_trained.heads import Head, every_head
-from pathkernel_trained.scores import per_layer
+from pathkernel_trained.heads import Head, every_head, per_layer
 
 HeadScores = Mapping[Head, Any]
 """A number for every (layer, head) of a model, or an array (C,) of one for each of C draws."""
@@ -93,15 +92,7 @@ def gradient_scores(
 def magnitude_scores(model: nn.Module) -> dict[Head, float]:
     """Frobenius norm of each head's map from a token to the output, W_O W_V.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        As for :func:`pathkernel_capture.capture`.
-
-    Raises
-    ------
-    CaptureError
-        If the model's attention is not known, or how it keeps its values.
+    Raises a CaptureError if the model's attention is not known, or how it keeps its values.
     """
     scores = {}
     for layer, attention in enumerate(attention_modules(model), start=1):

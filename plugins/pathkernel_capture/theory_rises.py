@@ -7,8 +7,7 @@ import numpy as np
 from pathkernel_capture.captured import Captured
 from pathkernel_core.order_parameter import scaled_order_parameter
 from pathkernel_core.solution import Solution
-from pathkernel_datasets.computing import minimise_from
-from pathkernel_trained.heads import Head, every_head, kept_heads
+from pathkernel_trained.heads import Head, every_head
 from pathkernel_trained.theory_drops import PREDICTIONS, FixedKernels
 
 
@@ -18,8 +17,8 @@ def theory_rises(
     """Rise of the theory's mean squared error on validation examples without single heads.
 
     Without a head the predictor is *restricted* (the mean predictor loses the paths through the
-    head), *silenced* (the rows and columns of U, and the predictor is fitted anew), or
-    *re-equilibrated* (the action is minimised anew without the head).
+    head), *silenced* (the rows and columns of U, and the predictor is fitted again), or
+    *re-equilibrated* (the action is minimised again without the head).
 
     Parameters
     ----------
@@ -33,8 +32,8 @@ def theory_rises(
     Returns
     -------
     dict of str to dict of (layer, head) to float
-        By the model's heads. Without the only head of a layer there is no path left, and the
-        predictor is 0. NaN where there are skips beside that head, and where a minimisation fails.
+        Without the only head of a layer there is no path left, and the predictor is 0. NaN where
+        there are skips beside that head, and where a minimisation fails.
 
     Raises
     ------
@@ -62,15 +61,8 @@ def theory_rises(
             for own in rises.values() if not train.skips else ():
                 own[layer - 1][head - 1] = np.mean(validation.labels**2) - whole
             continue
-        kept = kept_heads(network.heads, [(layer, head)])
-        paths = network.paths_through(kept)
-        means = [fixed.silenced(validation.xi, paths), fixed.restricted(validation.xi, paths)]
-        if equilibrate:
-            part = minimise_from(
-                problem.keep_paths(paths), network.keep_heads(kept), solution.temperature, None
-            )
-            found = None if part is None else part.predict_mean(validation.xi[:, paths])
-            means.append(np.full_like(means[0], np.nan) if found is None else found)
-        for way, mean in zip(ways, means):
-            rises[way][layer - 1][head - 1] = np.mean((mean - validation.labels) ** 2) - whole
+        predictors = fixed.without((layer, head), network, problem if equilibrate else None)
+        for way, predict in predictors.items():
+            error = np.mean((predict(validation.xi) - validation.labels) ** 2)
+            rises[way][layer - 1][head - 1] = error - whole
     return {way: train.by_head(own) for way, own in rises.items()}

@@ -1,22 +1,26 @@
-"""Checkpoints: safetensors files of a network, and of a training to go on with.
+"""Checkpoints: safetensors files of a trained network, with all its weights or along its paths.
 
-Arrays of a network, layers numbered from 1; queries, keys, scale and labels are those of a heads
-file (:mod:`pathkernel_tasks.heads_file`), so that a checkpoint is one:
+Every file is a file of heads (:mod:`pathkernel_tasks.heads_file`) that also holds either the other
+weights, or all that the theory, comparison and pruning ask of them, which is a hundredth of the
+weights of a wide network. Layers are numbered from 1, and may differ in their numbers of heads H:
 
-==================  ==================  ============================================================
-``projection``      (N, N_0)            V⁰
-``values.1`` …      (H, N, N)           values of each layer
-``queries.1`` …     (H, G, N_0)         queries of each layer
-``keys.1`` …        (H, G, N_0)         keys of each layer
-``readout``         (N,)                a
-``scale``           ()                  factor of the scores, 1/√G unless trained otherwise
-``labels``          (3, N_0)            label vectors of −, + and ?, if the task has them
-==================  ==================  ============================================================
+====================  ==============  ==============================================================
+``queries.1`` …       (H, G, N_0)     queries of each layer
+``keys.1`` …          (H, G, N_0)     keys of each layer
+``scale``             () or (L,)      factor of the scores, 1/√G unless trained otherwise
+``labels``            (3, N_0)        label vectors of −, + and ?, if the task has them
+``projection``        (N, N_0)        V⁰
+``values.1`` …        (H, N, N)       values of each layer
+``readout``           (N,)            a
+or
+``width``             ()              width N of the hidden layers
+``path_weights``      (n, N_0)        products w_π of the weights along the paths
+``order_parameter``   (n, n)          U of the weights (Eq. 13)
+``value_norms.1`` …   (H,)            Frobenius norms of the values of each layer
+====================  ==============  ==============================================================
 
-Layers may have different numbers of heads H. A training's file further holds the state of the
-optimiser and the learning curves. What is known about the network is JSON in the header of the
-file. Files are written beside their place and moved into it, so that there is a whole one at any
-moment.
+A training's file further holds the state of the optimiser and the learning curves. The header has
+facts about the network as JSON.
 """
 
 from __future__ import annotations
@@ -33,11 +37,10 @@ import numpy as np
 from pathkernel_core.backend import to_host
 from pathkernel_datasets.atomic import replacing
 from pathkernel_tasks.array_files import read_arrays
+from pathkernel_tasks.array_guards import real_numbers
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
 
-FORMAT = "pathkernel network 1"
-PATHS = "pathkernel paths 1"
-"""Format of a file of :mod:`pathkernel_trained.path_network`."""
+FORMAT = "pathkernel paths 1"
 
 _PLAIN = ("projection", "readout")
 _HEADS_ONLY = (
@@ -50,7 +53,7 @@ _HEADS_ONLY = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A network and what is known about it.
+    """A network with all its weights, and facts about it.
 
     Attributes
     ----------
@@ -60,9 +63,9 @@ class Checkpoint:
     label_vectors : array, shape (3, N_0), or None
         Label vectors of −, + and ? that the network was trained with, if its task has them.
     about : mapping
-        ``settings`` of the training, ``step``, ``validation_accuracy`` and so on, as JSON holds it.
+        ``settings`` of the training, ``step`` and so on, as JSON holds it.
     further : mapping of str to array
-        Other arrays of the file, of a training to go on with.
+        Other arrays of the file, of a training to resume.
     scale : float, optional
         Factor of the scores; 1/√G if left out.
     """
@@ -84,96 +87,47 @@ class Checkpoint:
 
 
 def save_checkpoint(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; replaces an older one in one stroke.
+    """Write a checkpoint with all its weights; replaces an older one in one stroke.
 
-    Raises
-    ------
-    ValueError
-        If the path does not end in ``.safetensors``.
-    OSError
-        If the file cannot be written; an older one is then still there.
+    Raises a ValueError if the path does not end in ``.safetensors``, and an OSError if the file
+    cannot be written; an older one is then still there.
     """
     arrays = dict(checkpoint.further)
     for name in _PLAIN:
-        arrays[name] = np.ascontiguousarray(to_host(checkpoint.weights[name]))
+        arrays[name] = to_host(checkpoint.weights[name])
     for name in LAYERED:
         for number, array in enumerate(checkpoint.weights[name], start=1):
-            arrays[f"{name}.{number}"] = np.ascontiguousarray(to_host(array))
-    arrays["scale"] = np.array(checkpoint.scale)
-    if checkpoint.label_vectors is not None:
-        arrays["labels"] = np.ascontiguousarray(checkpoint.label_vectors)
-    write_network(path, arrays, FORMAT, checkpoint.about)
+            arrays[f"{name}.{number}"] = to_host(array)
+    write_network(path, arrays, checkpoint.scale, checkpoint.label_vectors, checkpoint.about)
 
 
 def write_network(
     path: str | os.PathLike,
     arrays: Mapping[str, np.ndarray],
-    file_format: str,
+    scale: float | list[float] | None,
+    label_vectors: np.ndarray | None,
     about: Mapping[str, Any],
 ) -> None:
-    """Write arrays of a network, and what is known about it; errors as for ``save_checkpoint``."""
+    """Write arrays of a network, and facts about it; errors as for :func:`save_checkpoint`."""
     from safetensors.numpy import save
 
     path = Path(path)
     if path.suffix.lower() != ".safetensors":
         raise ValueError(f"checkpoint {str(path)!r} must end in .safetensors")
-    known = json.dumps(dict(about), sort_keys=True, allow_nan=False)
-    content = save(dict(arrays), metadata={"format": file_format, "about": known})
+    arrays = {**arrays, "scale": np.array(scale)}
+    if label_vectors is not None:
+        arrays["labels"] = label_vectors
+    header = {
+        "format": FORMAT,
+        "about": json.dumps(dict(about), sort_keys=True, allow_nan=False),
+    }
+    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, header)
     with replacing(path) as partial:
         partial.write_bytes(content)
 
 
-def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Read and check a checkpoint.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is damaged or no checkpoint, or an array is missing, of a wrong shape or type, or not
-        finite. The message names the file and the array.
-    """
-    found, about = read_header(path)
-    if found != FORMAT:
-        raise ValueError(
-            f"{str(path)!r} holds a network along its paths, without its weights. Train it again "
-            "to have them: pathkernel train one-shot-images"
-        )
-    arrays, _ = read_arrays(path, "checkpoint")
-    try:
-        weights = {name: arrays.pop(name) for name in _PLAIN}
-        for name in LAYERED:
-            layers = []
-            while f"{name}.{len(layers) + 1}" in arrays:
-                layers.append(arrays.pop(f"{name}.{len(layers) + 1}"))
-            if not layers:
-                raise KeyError(f"{name}.1")
-            weights[name] = join_layers(layers)
-        shape = shape_of(weights)
-        scale, labels = arrays.pop("scale"), arrays.pop("labels", None)
-        if scale.shape or not 0 < scale < np.inf:
-            raise ValueError(
-                f"scale must be one positive number, such as 1/√G = {shape.scale:g}, but is {scale}"
-            )
-        if labels is not None and labels.shape != (3, weights["projection"].shape[1]):
-            raise ValueError(f"labels must have one row for each of −, + and ?, not {labels.shape}")
-    except KeyError as error:
-        raise ValueError(f"checkpoint {str(path)!r} lacks {error}") from error
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
-    held_labels = () if labels is None else labels
-    for name, held in (*weights.items(), ("labels", held_labels)):
-        for array in held if isinstance(held, tuple) else (held,):
-            if array.dtype.kind != "f" or not np.isfinite(array).all():
-                raise ValueError(
-                    f"checkpoint {str(path)!r}: {name} must hold finite floating-point numbers"
-                )
-    return Checkpoint(weights, labels, about, arrays, float(scale))
-
-
-def read_header(path: str | os.PathLike) -> tuple[str, dict[str, Any]]:
-    """Format of a network's file, ``FORMAT`` or ``PATHS``, and what is known about the network.
+def read_network(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays of a network's file, and facts about it.
 
     Raises
     ------
@@ -192,14 +146,72 @@ def read_header(path: str | os.PathLike) -> tuple[str, dict[str, Any]]:
     try:
         with safe_open(path, framework="np") as file:
             header = file.metadata() or {}
-        if header.get("format") in (FORMAT, PATHS):
+        if is_network := header.get("format") == FORMAT:
             about = json.loads(header["about"])
             if not isinstance(about, dict):
-                raise ValueError(f"what is known about it must be a mapping, not {about!r:.50}")
-            return header["format"], about
+                raise ValueError(f"facts about the network must be a mapping, not {about!r:.50}")
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
-    raise ValueError(
-        f"{str(path)!r} is no checkpoint of a training: its header must say {FORMAT!r}, but says "
-        f"{header.get('format')!r}. {_HEADS_ONLY}"
-    )
+    if not is_network:
+        raise ValueError(
+            f"{str(path)!r} is no checkpoint of a training: its header must say {FORMAT!r}, but "
+            f"says {header.get('format')!r}. {_HEADS_ONLY}"
+        )
+    return read_arrays(path, "checkpoint")[0], about
+
+
+def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
+    """Read and check a checkpoint with all its weights.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is damaged, no checkpoint or one along its paths, or an array is missing, of a wrong
+        shape or type, or not finite. The message names the file and the array.
+    """
+    arrays, about = read_network(path)
+    if "path_weights" in arrays:
+        raise ValueError(
+            f"{str(path)!r} holds a network along its paths, without its weights. Train it again "
+            "to have them: pathkernel train one-shot-images"
+        )
+    return checked_checkpoint(path, arrays, about)
+
+
+def checked_checkpoint(
+    path: str | os.PathLike, arrays: dict[str, np.ndarray], about: Mapping[str, Any]
+) -> Checkpoint:
+    """Checkpoint from the arrays of a file with all weights; raises as ``read_checkpoint``."""
+    title = f"checkpoint {str(path)!r}"
+    try:
+        weights: dict[str, Any] = {name: arrays.pop(name) for name in _PLAIN}
+        weights |= {name: join_layers(numbered(arrays, name)) for name in LAYERED}
+        shape = shape_of(weights)
+        scale, labels = arrays.pop("scale"), arrays.pop("labels", None)
+    except KeyError as error:
+        raise ValueError(f"{title} lacks {error}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{title} is damaged: {error}") from error
+    if scale.shape or not 0 < scale < np.inf:
+        raise ValueError(
+            f"{title}: scale must be one positive number, such as 1/√G = {shape.scale:g}, but is "
+            f"{scale}"
+        )
+    if labels is not None and labels.shape != (3, weights["projection"].shape[1]):
+        raise ValueError(
+            f"{title}: labels must have one row for each of −, + and ?, not {labels.shape}"
+        )
+    for name, layers in (*weights.items(), ("labels", () if labels is None else labels)):
+        for array in layers if isinstance(layers, tuple) else (layers,):
+            real_numbers(f"{title}: {name}", array, whole=False)
+    return Checkpoint(weights, labels, about, arrays, float(scale))
+
+
+def numbered(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+    """Take the arrays ``name.1``, ``name.2``, … out of those of a file; KeyError without any."""
+    layers = [arrays.pop(f"{name}.1")]
+    while f"{name}.{len(layers) + 1}" in arrays:
+        layers.append(arrays.pop(f"{name}.{len(layers) + 1}"))
+    return layers

@@ -17,6 +17,8 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -28,18 +30,11 @@ _ROUNDING = 1e-10  # numbers that differ by less may be the same, summed in anot
 _BATCH_ENTRIES = 2**22  # of relabelled order parameters that are held at a time
 
 
-@dataclass(frozen=True)
-class Statistic:
+class Statistic(NamedTuple):
     """A number that says how well two order parameters agree; larger is better.
 
-    Attributes
-    ----------
-    name : str
-    long_name : str
-    features : callable
-        Order parameters, (k, n, n) → the numbers that are compared, (k, m).
-    compare : callable
-        Such numbers of k and of r order parameters, (k, m) and (r, m) → the statistic, (k, r).
+    ``features`` takes (k, n, n) order parameters to the numbers that are compared, (k, m), and
+    ``compare`` such numbers of k and of r order parameters to the statistic, (k, r).
     """
 
     name: str
@@ -55,14 +50,11 @@ class Agreement:
     Attributes
     ----------
     statistics : tuple of Statistic
-        What the last axis of the arrays counts.
-    values : array, shape (..., s)
-        Correlations between -1 and 1, fractions between 0 and 1.
-    p_values : array, shape (..., s)
-        Fraction of the relabellings of heads that agree at least as well; the one given is among
-        them.
+        Along the last axis of the arrays.
+    values, p_values : array, shape (..., s)
+        The statistics, and fractions of the relabellings of heads that agree at least as well.
     relabellings : int
-        Number of relabellings of heads that were tried.
+        Number of relabellings that were tried, the one given among them.
     exact : bool
         Whether these are all that there are; otherwise they were drawn at random.
     """
@@ -93,14 +85,8 @@ def compare_order_parameters(
     trained : array, shape (n, n)
         Order parameter of the trained network, at any scale: every statistic leaves it out.
     relabellings : int
-        How many relabellings of heads to try at most. All of them if there are no more than that,
-        otherwise the one given and others at random.
-    seed : int
-        Seed of those.
-
-    Returns
-    -------
-    Agreement
+        Largest number of relabellings of heads; all of them if there are no more than that,
+        otherwise the one given and others at random with the ``seed``.
 
     Raises
     ------
@@ -151,16 +137,13 @@ def statistics(network: Network) -> tuple[Statistic, ...]:
     def scores(matrices: np.ndarray) -> np.ndarray:
         return np.stack([np.concatenate(head_scores(network, matrix)) for matrix in matrices])
 
-    blocks = tuple(
-        Statistic(
-            f"blocks_layer_{layer}",
-            f"correlation of the mean of |U| over pairs of paths through heads h and h' of layer "
-            f"{layer}, each pair of heads once",
-            _Blocks(network, layer),
-            _correlation,
-        )
-        for layer in range(1, network.n_layers + 1)
-    )
+    def blocks(matrices: np.ndarray, layer: int) -> np.ndarray:
+        """Mean of |U| over pairs of paths, (k, H(H+1)/2), by their heads in one layer."""
+        heads = np.arange(1, network.heads[layer - 1] + 1)
+        through = np.array(network.paths)[:, layer - 1] == heads[:, None]
+        average = through / through.sum(axis=1, keepdims=True)  # (H, n)
+        return (average @ np.abs(matrices) @ average.T)[:, *np.triu_indices(len(heads))]
+
     all_, off = (f"{name} entries, each pair of paths once" for name in ("all", "off-diagonal"))
     ranks, signs = "Spearman's rank correlation of", "fraction of equal signs among"
     weighted = "weighted by the product of their magnitudes"
@@ -178,28 +161,25 @@ def statistics(network: Network) -> tuple[Statistic, ...]:
             off_diagonal,
             _equal_signs_weighted,
         ),
-        *blocks,
+        *(
+            Statistic(
+                f"blocks_layer_{layer}",
+                "correlation of the mean of |U| over pairs of paths through heads h and h' of "
+                f"layer {layer}, each pair of heads once",
+                partial(blocks, layer=layer),
+                _correlation,
+            )
+            for layer in range(1, network.n_layers + 1)
+        ),
         Statistic("head_scores", f"{ranks} the scores of all heads", scores, _rank_correlation),
     )
 
 
 def relabelled_paths(network: Network, most: int, seed: int) -> tuple[np.ndarray, bool]:
-    """Orders of the paths that come from relabelling heads within each layer.
+    """Orders (r, n) of the paths that come from relabelling heads within each layer.
 
-    Parameters
-    ----------
-    network : Network
-    most : int
-        How many to return at most.
-    seed : int
-        Of the random ones, where there are more.
-
-    Returns
-    -------
-    array, shape (r, n)
-        Indices of paths; the first row is the order as it is.
-    bool
-        Whether these are all that there are.
+    Indices of paths; the first row is the order as it is. At most so many, at random with the seed
+    where there are more; and whether these are all.
     """
     exact = math.prod(math.factorial(count) for count in network.heads) <= most
     if exact:
@@ -210,19 +190,6 @@ def relabelled_paths(network: Network, most: int, seed: int) -> tuple[np.ndarray
         labels = itertools.chain([[range(h) for h in network.heads]], drawn)
     paths = np.arange(network.n_paths).reshape(network.heads)
     return np.array([paths[np.ix_(*layers)].ravel() for layers in labels]), exact
-
-
-class _Blocks:
-    """Mean of |U| over pairs of paths, (k, n, n) → (k, H(H+1)/2), by their heads in one layer."""
-
-    def __init__(self, network: Network, layer: int):
-        heads = np.array(network.paths)[:, layer - 1]
-        through = heads == np.arange(1, network.heads[layer - 1] + 1)[:, None]
-        self._average = through / through.sum(axis=1, keepdims=True)  # (H, n)
-
-    def __call__(self, matrices: np.ndarray) -> np.ndarray:
-        means = self._average @ np.abs(matrices) @ self._average.T
-        return means[:, *np.triu_indices(len(self._average))]
 
 
 def _correlation(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

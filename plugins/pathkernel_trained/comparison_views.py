@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,8 @@ import xarray as xr
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores as scores_of
+from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import NOT_COMPUTED, Selection, few, index_of, number
-from pathkernel_trained.study_checkpoint import study_heads
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.paths import matrix_frame, of_paths, strongest
 from pathkernel_views.table import Table, frame_of
@@ -25,68 +24,34 @@ if TYPE_CHECKING:
 _CHARTED_WIDTHS = 3
 
 
-@dataclass(frozen=True)
-class ShownPoints:
-    """Seed, widths and the temperature of each width, and in words how they are chosen."""
-
-    seed: int
-    widths: tuple[float, ...]
-    temperatures: tuple[float, ...]
-    choice: str
-
-    @classmethod
-    def select(
-        cls,
-        study: xr.Dataset,
-        widths: Sequence[float] | None = None,
-        temperature: float | str | None = None,
-        seed: int | None = None,
-    ) -> ShownPoints:
-        """Choose points, by default all widths at the first seed; raises StoreError, ValueError."""
-        selection = Selection(study, temperature)
-        available = study["width"].values
-        wanted = np.sort(available) if widths is None else widths
-        index = [index_of(study, "width", width) for width in wanted]
-        seed = int(study["seed"].values[0 if seed is None else index_of(study, "seed", seed)])
-        return cls(
-            seed,
-            tuple(available[index].tolist()),
-            tuple(selection.temperatures[index].tolist()),
-            f"seed {seed}, {selection.describe(values=False)}",
-        )
-
-    def values(self, grid: xr.Dataset | xr.DataArray) -> list:
-        """Values over the grid at each of the points."""
-        return [
-            grid.sel(seed=self.seed, width=width, temperature=temperature)
-            for width, temperature in zip(self.widths, self.temperatures)
-        ]
-
-    @property
-    def titles(self) -> list[str]:
-        """Width and temperature of each point."""
-        points = zip(self.widths, self.temperatures)
-        return [f"N = {number(width)}, T = {temperature:g}" for width, temperature in points]
-
-    def few(self) -> ShownPoints:
-        """At most three of the points: smallest, middle and largest width."""
-        points = sorted(zip(self.widths, self.temperatures))
-        widths, temperatures = zip(*(points[n] for n in few(len(points), _CHARTED_WIDTHS)))
-        return replace(self, widths=widths, temperatures=temperatures)
+def shown_points(
+    study: xr.Dataset,
+    widths: Sequence[float] | None = None,
+    temperature: float | str | None = None,
+    seed: int | None = None,
+) -> tuple[list[Point], str]:
+    """Points to show, by default all widths at the first seed, and in words how they are chosen."""
+    selection = Selection(study, temperature)
+    points = []
+    for width in np.sort(study["width"].values) if widths is None else widths:
+        chosen = float(selection.temperatures[index_of(study, "width", width)])
+        points.append(Point.find(study, width, chosen, seed))
+    return points, f"seed {points[0].seed}, {selection.describe(values=False)}."
 
 
 def comparison_views(
-    study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints
+    study: xr.Dataset, comparison: xr.Dataset, points: Sequence[Point], choice: str
 ) -> Iterator[Table | Chart]:
     """Agreement with the trained network, then U, its entries, and scores of heads.
 
     Of more than three widths, charts show the smallest, a middle one and the largest.
     """
-    yield from agreement_tables(comparison, points)
-    some = points.few()
-    setting = f"{some.choice[0].upper()}{some.choice[1:]}."
-    if len(some.widths) < len(points.widths):
-        setting += f" {len(some.widths)} of {len(points.widths)} widths, the others by --widths."
+    setting = choice[0].upper() + choice[1:]
+    yield from _agreement_tables(comparison, points, setting)
+    some = sorted(points, key=lambda at: at.width)
+    some = [some[place] for place in few(len(some), _CHARTED_WIDTHS)]
+    if len(some) < len(points):
+        setting += f" {len(some)} of {len(points)} widths, the others by --widths."
     size = study.sizes["path"]
     paths = of_paths(len(strongest(np.zeros(size))), size)
     drawn = (study, comparison, some)
@@ -112,13 +77,15 @@ def comparison_views(
     )
 
 
-def agreement_tables(comparison: xr.Dataset, points: ShownPoints) -> Iterator[Table]:
+def _agreement_tables(
+    comparison: xr.Dataset, points: Sequence[Point], setting: str
+) -> Iterator[Table]:
     """Agreement with the trained network by every statistic, of the theory and of the samples."""
     count, which = (comparison.attrs[name] for name in ("relabellings", "relabellings_are"))
     every = f"all {count}" if which == "all" else f"{count} random"
     for source in ("theory", "sampled"):
         entries = comparison[["agreement", "p_value"]].sel(source=source).load()
-        values = [at for at in points.values(entries) if at["agreement"].notnull().any()]
+        values = [at for at in _values(entries, points) if at["agreement"].notnull().any()]
         if values:
             yield Table(
                 "agreement",
@@ -127,13 +94,17 @@ def agreement_tables(comparison: xr.Dataset, points: ShownPoints) -> Iterator[Ta
                 frame_of(xr.concat(values, "point", combine_attrs="override")),
                 {"agreement with the trained U": "{meaning}"},
                 f"In brackets the p-value: the fraction of {every} relabellings of heads that "
-                f"agree at least as well. {points.choice[0].upper()}{points.choice[1:]}.",
+                f"agree at least as well. {setting}",
                 across=("N = {width}\nT = {temperature}", "{agreement:.2f} ({p_value:.3f})"),
             )
 
 
+def _values(grid: xr.Dataset | xr.DataArray, points: Sequence[Point]) -> list:
+    return [grid.sel(seed=at.seed, width=at.width, temperature=at.temperature) for at in points]
+
+
 def _matrices(
-    study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints
+    study: xr.Dataset, comparison: xr.Dataset, points: Sequence[Point]
 ) -> dict[str, np.ndarray]:
     """U of the theory and of the samples where they are known, and of the trained network."""
     theory = study["order_parameter"].where(study["status"] != NOT_COMPUTED)
@@ -142,9 +113,9 @@ def _matrices(
         "sampled": comparison["order_parameter_sampled"],
     }
     matrices = {
-        f"{source}, {title}": matrix.values
+        f"{source}, N = {number(at.width)}, T = {at.temperature:g}": matrix.values
         for source, grid in sources.items()
-        for title, matrix in zip(points.titles, points.values(grid))
+        for at, matrix in zip(points, _values(grid, points))
         if matrix.notnull().all()
     }
     if not any(name.startswith("theory") for name in matrices):
@@ -153,7 +124,7 @@ def _matrices(
     return matrices | {f"trained, N = {comparison.attrs['trained_width']}": trained}
 
 
-def _frame(study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints) -> pd.DataFrame:
+def _frame(study: xr.Dataset, comparison: xr.Dataset, points: Sequence[Point]) -> pd.DataFrame:
     """Entries of every U in parts of its largest, between the strongest paths."""
     matrices = _matrices(study, comparison, points)
     shown = strongest(np.stack([np.diag(u) / np.diag(u).max() for u in matrices.values()]))
@@ -198,11 +169,11 @@ def _entries(*drawn: Any) -> alt.TopLevelMixin:
 
 
 def _head_scores(
-    study: xr.Dataset, comparison: xr.Dataset, points: ShownPoints
+    study: xr.Dataset, comparison: xr.Dataset, points: Sequence[Point]
 ) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import bars
 
-    network = Network(study_heads(study), widths=1)
+    network = Network(study.attrs["heads_per_layer"], widths=1)
     rows = [
         {"network": name, "layer": f"layer {layer}", "head": str(head), "score": score}
         for name, matrix in _matrices(study, comparison, points).items()

@@ -1,112 +1,64 @@
-"""Rank correlations, and how sure they are, by the bootstrap."""
+"""Rank correlations, and the bootstrap that tells how sure they are."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.stats import rankdata
 
-COEFFICIENTS = ("spearman", "kendall")
-RESAMPLED = ("episodes", "heads")
 _LEVEL = 0.95  # share of the resamples that intervals hold
-
-
-def rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Spearman's ρ and Kendall's τ_b along the last axis.
-
-    Both are cosines: of the ranks less their mean, and of the signs of all differences.
-
-    Parameters
-    ----------
-    one, other : array, shape (…, H)
-        Broadcast against each other.
-
-    Returns
-    -------
-    array, shape (2, …)
-        NaN where all values of one side are equal.
-    """
-    sides = np.asarray(one, float), np.asarray(other, float)
-    pairs = np.triu_indices(sides[0].shape[-1], 1)
-    signs = [np.sign(values[..., pairs[0]] - values[..., pairs[1]]) for values in sides]
-    return np.stack([spearman(*sides), _cosine(*signs)])
+_AT_ONCE = 2**22  # weights of examples in resamples that are held at once
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Spearman's ρ along the last axis; parameters as for :func:`rank_correlations`, shape (…)."""
-    ranks = [rankdata(values, axis=-1) - (np.shape(values)[-1] + 1) / 2 for values in (one, other)]
-    return _cosine(*ranks)
+    """Spearman's ρ of arrays (…, H) along the last axis, the cosine of the ranks less their mean.
 
-
-def resampled_episodes(
-    score: np.ndarray, lost: np.ndarray, resamples: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Rank correlations of scores with mean losses, as episodes are drawn anew.
-
-    Parameters
-    ----------
-    score : array, shape (…, H)
-        Fixed scores of the heads.
-    lost : array, shape (P, H)
-        What every episode loses with each head.
-    resamples : int
-    generator : numpy.random.Generator
-
-    Returns
-    -------
-    array, shape (2, …, resamples)
-        Coefficients; all scores see the same resamples.
+    NaN where all values of one side are equal.
     """
-    # episodes come in few kinds; drawing how many there are of each is the same as drawing them
-    kinds, counts = np.unique(lost, axis=0, return_counts=True)
-    drawn = generator.multinomial(len(lost), counts / len(lost), size=resamples)
-    return rank_correlations(score[..., None, :], drawn @ kinds)
-
-
-def resampled_heads(
-    score: np.ndarray, loss: np.ndarray, resamples: int, generator: np.random.Generator
-) -> np.ndarray:
-    """Rank correlations of scores with losses, as heads are drawn anew.
-
-    Parameters
-    ----------
-    score : array, shape (…, H)
-    loss : array, shape (H,)
-    resamples : int
-    generator : numpy.random.Generator
-
-    Returns
-    -------
-    array, shape (2, …, resamples)
-        Coefficients; all scores see the same resamples. NaN for draws without two heads that
-        differ.
-    """
-    drawn = generator.integers(len(loss), size=(resamples, len(loss)))
-    return rank_correlations(score[..., drawn], loss[drawn])
-
-
-def interval(resampled: np.ndarray) -> np.ndarray:
-    """Ends of the central 95 % of the resamples, those of NaN left out.
-
-    Resampled episodes carry the noise of the losses twice, which lowers the correlations: their
-    interval holds the true value less often than in 95 cases of 100.
-
-    Parameters
-    ----------
-    resampled : array, shape (…, resamples)
-
-    Returns
-    -------
-    array, shape (…, 2)
-        NaN where all resamples are.
-    """
-    tail = (1 - _LEVEL) / 2
-    known = ~np.isnan(resampled).all(axis=-1, keepdims=True)
-    filled = np.where(known, resampled, 0.0)  # no warning where nothing is known
-    ends = np.nanquantile(filled, [tail, 1 - tail], axis=-1)
-    return np.moveaxis(np.where(known[..., 0], ends, np.nan), 0, -1)
-
-
-def _cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    one, other = (
+        rankdata(values, axis=-1) - (np.shape(values)[-1] + 1) / 2 for values in (one, other)
+    )
     lengths = np.sqrt(np.sum(one**2, axis=-1) * np.sum(other**2, axis=-1))
     with np.errstate(invalid="ignore"):
         return np.sum(one * other, axis=-1) / lengths
+
+
+class Bootstrap:
+    """Resamples of examples and of heads, the same for all that is compared."""
+
+    def __init__(self, resamples: int, seed: int):
+        self._resamples, self._seed = resamples, seed
+        self._counts: dict[int, list[np.ndarray]] = {}  # by the number of examples
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """Means (…, resamples) over examples drawn again of values (…, P)."""
+        examples = values.shape[-1]
+        if examples not in self._counts:
+            generator = np.random.default_rng(self._seed)
+            even = np.full(examples, 1 / examples)
+            parts = np.array_split(
+                range(self._resamples), -(-self._resamples * examples // _AT_ONCE)
+            )
+            self._counts[examples] = [
+                generator.multinomial(examples, even, size=len(part)).astype(np.int16)
+                for part in parts
+            ]
+        counts = self._counts[examples]
+        return np.concatenate([values @ (part.T / examples) for part in counts], axis=-1)
+
+    def places(self, heads: int) -> np.ndarray:
+        """Heads drawn again, array of int (resamples, H)."""
+        generator = np.random.default_rng(self._seed)
+        return generator.integers(heads, size=(self._resamples, heads))
+
+
+def interval(resampled: np.ndarray) -> np.ndarray:
+    """Ends (…, 2) of the central 95 % of resamples (…, resamples), those of NaN left out.
+
+    Resampled examples carry the noise of the losses twice, which lowers the correlations: their
+    interval holds the true value less often than in 95 cases of 100.
+    """
+    tail = (1 - _LEVEL) / 2
+    is_known = ~np.isnan(resampled).all(axis=-1, keepdims=True)
+    filled = np.where(is_known, resampled, 0.0)  # no warning where nothing is known
+    ends = np.nanquantile(filled, [tail, 1 - tail], axis=-1)
+    return np.moveaxis(np.where(is_known[..., 0], ends, np.nan), 0, -1)

@@ -1,19 +1,17 @@
-"""Heads by layer and number, sets of them that may be removed, and orders to remove them in."""
+"""Heads by layer and number, sets of them that may be removed, and orders to remove them in.
+
+Functions of arrays number the heads of all layers from 0, the first layer first, as
+:func:`every_head` lists them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.network import Network
-
 Head = tuple[int, int]
 """Layer and head within the layer, both from 1."""
-
-Scores = Sequence[np.ndarray]
-"""A score of every head: one array (H_ℓ,) per layer, the first layer first."""
 
 
 def every_head(heads: Sequence[int]) -> tuple[Head, ...]:
@@ -21,6 +19,11 @@ def every_head(heads: Sequence[int]) -> tuple[Head, ...]:
     return tuple(
         (layer, head) for layer, count in enumerate(heads, start=1) for head in range(1, count + 1)
     )
+
+
+def head_label(head: Head) -> str:
+    """Layer and number of a head, such as ``2-1``."""
+    return "{}-{}".format(*head)
 
 
 def removable_heads(heads: Sequence[int]) -> tuple[Head, ...]:
@@ -33,25 +36,34 @@ def are_removable(heads: Sequence[int]) -> np.ndarray:
     return np.repeat(np.array(heads) > 1, heads)
 
 
+def keep_every_layer(present: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Which sets of heads, bool (k, ΣH_ℓ), have one in every layer, (k,)."""
+    starts = np.cumsum([0, *heads[:-1]])
+    return np.logical_or.reduceat(present, starts, axis=1).all(axis=1)
+
+
+def per_layer(values: np.ndarray, heads: Sequence[int]) -> list[np.ndarray]:
+    """Values of all heads (ΣH_ℓ, …) as one array per layer."""
+    return np.split(np.asarray(values), np.cumsum(heads)[:-1])
+
+
+def by_layer(values: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Values (…, ΣH_ℓ) as (…, layer, head), NaN behind the last head of a layer."""
+    table = np.full((*np.shape(values)[:-1], len(heads), max(heads)), np.nan)
+    layers, numbers = np.array(every_head(heads)).T - 1
+    table[..., layers, numbers] = values
+    return table
+
+
 def kept_heads(heads: Sequence[int], removed: Iterable[Head]) -> tuple[tuple[int, ...], ...]:
     """Heads that each layer keeps, as :meth:`pathkernel_core.network.Network.keep_heads` takes.
 
-    Parameters
-    ----------
-    heads : sequence of int
-        Heads H_1 … H_L of each layer.
-    removed : iterable of (layer, head)
-        Both numbered from 1.
-
-    Raises
-    ------
-    ValueError
-        If there is no such head, one is named twice, or a layer would be left without any.
+    Raises a ValueError if there is no such head, one is named twice, or a layer would be left
+    without any of its H_ℓ heads.
     """
     removed = [tuple(head) for head in removed]
-    known = every_head(heads)
     for head in removed:
-        if head not in known:
+        if head not in every_head(heads):
             layers = ", ".join(
                 f"layer {layer} has heads 1 to {count}" for layer, count in enumerate(heads, 1)
             )
@@ -70,96 +82,43 @@ def kept_heads(heads: Sequence[int], removed: Iterable[Head]) -> tuple[tuple[int
     return kept
 
 
-def pruned_network(network: Network, removed: Iterable[Head]) -> Network:
-    """The theory's network without some heads; its layers are normalised by the heads left.
-
-    Raises
-    ------
-    ValueError
-        As for :func:`kept_heads`.
-    """
-    return network.keep_heads(kept_heads(network.heads, removed))
-
-
-@dataclass(frozen=True)
-class RemovalOrder:
-    """In which order heads are removed, until every layer has one left.
-
-    Attributes
-    ----------
-    removed : tuple of (layer, head)
-        First the head that is removed first.
-    skipped : tuple of (layer, head)
-        Heads that stay although heads of a larger score go: the last ones of their layers. A head
-        that was its layer's only one from the start is not among them: it has no place in an order.
-    """
-
-    removed: tuple[Head, ...]
-    skipped: tuple[Head, ...]
-
-    def first(self, count: int) -> tuple[Head, ...]:
-        """The first heads of the order.
-
-        Raises
-        ------
-        ValueError
-            If that would empty a layer.
-        """
-        if not 0 <= count <= len(self.removed):
-            raise ValueError(
-                f"{count} heads cannot be removed: between 0 and {len(self.removed)} can, as every "
-                "layer keeps one"
-            )
-        return self.removed[:count]
-
-
-def removal_order(scores: Scores) -> RemovalOrder:
-    """Heads in increasing score, across layers; equal ones by layer and number.
-
-    A head whose removal would empty its layer is skipped, and the next one is taken.
+def removal_order(
+    scores: np.ndarray, heads: Sequence[int], *, keeps_layers: bool = True
+) -> np.ndarray:
+    """Numbers of heads in increasing score, across layers; equal ones by layer and number.
 
     Parameters
     ----------
-    scores : sequence of L arrays, shape (H_ℓ,)
-        The score of a layer's only head is not looked at, and may be NaN.
+    scores : array, shape (ΣH_ℓ,)
+    heads : sequence of int
+        Heads H_1 … H_L of each layer.
+    keeps_layers : bool
+        Whether every layer keeps a head: one whose removal would empty its layer is passed over,
+        and the score of a layer's only head has no effect, and may be NaN.
 
     Raises
     ------
     ValueError
         If the score of another head is NaN.
     """
-    heads = removable_heads([len(layer) for layer in scores])
-    flat = np.array([scores[layer - 1][head - 1] for layer, head in heads], dtype=float)
-    if np.isnan(flat).any():
+    scores = np.asarray(scores, dtype=float)
+    if np.isnan(scores[are_removable(heads) | (not keeps_layers)]).any():
         raise ValueError(
             "scores hold NaN, which has no place in an order; give every head one, but for those "
             "that are the only one of their layer"
         )
-    left = {layer: len(values) for layer, values in enumerate(scores, start=1)}
-    removed: list[Head] = []
-    passed: list[tuple[Head, int]] = []  # heads that stay, and how many were removed before
-    for place in np.argsort(flat, kind="stable"):
-        layer, head = heads[place]
-        if left[layer] > 1:
-            left[layer] -= 1
-            removed.append((layer, head))
-        else:
-            passed.append(((layer, head), len(removed)))
-    skipped = tuple(head for head, before in passed if before < len(removed))
-    return RemovalOrder(tuple(removed), skipped)
+    layers, left, order = np.repeat(range(len(heads)), heads), list(heads), []
+    for head in np.argsort(scores, kind="stable"):
+        if left[layers[head]] > keeps_layers:
+            left[layers[head]] -= 1
+            order.append(head)
+    return np.array(order, dtype=int)
 
 
-def random_orders(heads: Sequence[int], count: int, seed: int) -> list[RemovalOrder]:
-    """Orders drawn at random, each keeping one head of every layer.
-
-    Parameters
-    ----------
-    heads : sequence of int
-        Heads of each layer.
-    count : int
-        Number of orders.
-    seed : int
-    """
+def random_orders(
+    heads: Sequence[int], count: int, seed: int, *, keeps_layers: bool = True
+) -> np.ndarray:
+    """Orders drawn at random, (count, removals); parameters as for :func:`removal_order`."""
     generator = np.random.default_rng(seed)
-    edges = np.cumsum(heads)[:-1]
-    return [removal_order(np.split(generator.permutation(sum(heads)), edges)) for _ in range(count)]
+    drawn = (np.argsort(generator.permutation(sum(heads))) for _ in range(count))
+    return np.array([removal_order(rank, heads, keeps_layers=keeps_layers) for rank in drawn])

@@ -5,7 +5,7 @@
 where the attention of head h in layer ℓ is Ω^{ℓh}_{st} = softmax over s of
 (K^{ℓh} x_s)·(Q^{ℓh} x_t)/√G. The theory's network has 1/√N_0 in front of V⁰ and 1/√N in front of
 every other weight; a trained weight stands for the theory's divided by its root, see
-:mod:`pathkernel_trained.empirical`.
+:func:`pathkernel_trained.path_network.empirical_order_parameter`.
 """
 
 from __future__ import annotations
@@ -79,19 +79,11 @@ class NetworkShape:
         return 1 / math.sqrt(self.qk_width)
 
     def weight_shapes(self, token_width: int) -> dict[str, tuple]:
-        """Shape of every weight, by name.
+        """Shape of every weight, by name, for tokens of width N_0.
 
-        Parameters
-        ----------
-        token_width : int
-            Width N_0 of the tokens.
-
-        Returns
-        -------
-        dict
-            ``projection`` V⁰ (N, N_0), ``values`` V (L, H, N, N), ``readout`` a (N,),
-            ``queries`` and ``keys`` (L, H, G, N_0). Where layers have different numbers of heads
-            the last three have a tuple of a shape for each layer, such as (H_ℓ, N, N).
+        ``projection`` V⁰ (N, N_0), ``values`` V (L, H, N, N), ``readout`` a (N,), ``queries`` and
+        ``keys`` (L, H, G, N_0). Where layers have different numbers of heads the layered ones have
+        a tuple of a shape for each layer, such as (H_ℓ, N, N).
         """
 
         def layered(*sizes: int) -> tuple:
@@ -111,20 +103,9 @@ class NetworkShape:
 def initial_weights(shape: NetworkShape, token_width: int, seed: int) -> dict[str, np.ndarray]:
     """Weights to start training from: uniform between ±1/√fan_in, float32.
 
-    Parameters
-    ----------
-    shape : NetworkShape
-    token_width : int
-        Width N_0 of the tokens, the fan-in of projection, queries and keys; that of the other
-        weights is N.
-    seed : int
-        Every weight has a random stream of its own, so that a change of one size leaves the others'
-        weights as they are.
-
-    Raises
-    ------
-    ValueError
-        If layers have different numbers of heads.
+    ``token_width`` N_0 is the fan-in of projection, queries and keys; that of the other weights is
+    N. Every weight has a random stream of its own, so that a change of one size leaves the others'
+    weights as they are. Raises a ValueError if layers have different numbers of heads.
     """
     if isinstance(shape.heads, tuple):
         raise ValueError(f"training starts with as many heads in every layer, not {shape.heads}")
@@ -139,13 +120,7 @@ def initial_weights(shape: NetworkShape, token_width: int, seed: int) -> dict[st
 
 
 def shape_of(weights: Weights) -> NetworkShape:
-    """Sizes of a network from its weights.
-
-    Raises
-    ------
-    ValueError
-        If the arrays do not fit together, naming the first that does not.
-    """
+    """Sizes of a network from its weights; a ValueError names the first that does not fit."""
     sizes = [layer.shape for layer in weights["queries"]]
     heads = tuple(count for count, _, _ in sizes)
     _, qk_width, token_width = sizes[0]
@@ -157,6 +132,37 @@ def shape_of(weights: Weights) -> NetworkShape:
                 f"{_shape(weights[name])}"
             )
     return shape
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Size of a network and cost of an evaluation.
+
+    Attributes
+    ----------
+    parameters : int
+        Numbers that were trained.
+    flops : int
+        Floating-point operations of one sequence, computed layer by layer: multiplications and
+        additions of matrix products. Softmax and means are not counted.
+    """
+
+    parameters: int
+    flops: int
+
+
+def network_cost(shape: NetworkShape, token_width: int, tokens: int) -> Cost:
+    """Parameters and operations of a network on sequences of M tokens of width N_0."""
+    heads = sum(shape.heads_per_layer)
+    width, inner = shape.width, shape.qk_width
+    parameters = width * token_width + width + heads * (width**2 + 2 * inner * token_width)
+    projection = tokens * width * token_width
+    queries_and_keys = 2 * tokens * inner * token_width
+    scores = tokens**2 * inner
+    values = tokens * width**2
+    attended = tokens**2 * width
+    per_head = queries_and_keys + scores + values + attended
+    return Cost(parameters, 2 * (projection + heads * per_head + width))
 
 
 def join_layers(layers: Sequence[Array]) -> Array | tuple[Array, ...]:

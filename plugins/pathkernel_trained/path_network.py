@@ -2,47 +2,32 @@
 
 The network is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product of its weights along path π
 and ξ_π the attentioned input (Eq. 7), which its queries and keys give. Values and readout enter
-in nothing else but the order parameter and the norms that heads are scored by. This is a hundredth
-of the weights of a wide network. Arrays of a file, which is a file of heads
-(:mod:`pathkernel_tasks.heads_file`), too:
-
-====================  ==============  ==============================================================
-``width``             ()              width N of the hidden layers
-``queries.1`` …       (H, G, N_0)     queries of each layer
-``keys.1`` …          (H, G, N_0)     keys of each layer
-``scale``             (L,)            factor of the scores of each layer
-``labels``            (3, N_0)        label vectors of −, + and ?, if the task has them
-``path_weights``      (n, N_0)        w_π, in path order
-``order_parameter``   (n, n)          U of the weights (Eq. 13)
-``value_norms.1`` …   (H,)            Frobenius norms of the values of each layer
-====================  ==============  ==============================================================
+in nothing else but the order parameter and the norms that heads are scored by.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
-from pathkernel_core.order_parameter import path_weights
-from pathkernel_tasks.array_files import read_arrays
+from pathkernel_core.network import Network
+from pathkernel_core.order_parameter import order_parameter_from_weights, path_weights
 from pathkernel_tasks.array_guards import real_numbers
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import (
-    PATHS,
     Checkpoint,
-    read_checkpoint,
-    read_header,
+    checked_checkpoint,
+    numbered,
+    read_network,
     write_network,
 )
-from pathkernel_trained.empirical import empirical_order_parameter
-from pathkernel_trained.network import NetworkShape, Weights, shape_of
-
-_KIND = "network"
+from pathkernel_trained.heads import Head, kept_heads
+from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,18 +43,11 @@ class PathNetwork:
     path_weights : array, shape (n, N_0)
         Products w_π of the weights along the paths; the first layer's head is slowest.
     order_parameter : array, shape (n, n)
-        U of the weights, see :func:`pathkernel_trained.empirical.empirical_order_parameter`.
+        U of the weights, see :func:`empirical_order_parameter`.
     value_norms : tuple of L arrays, shape (H_ℓ,)
         Frobenius norms of the values of every head.
-    label_vectors : array, shape (3, N_0), or None
-        Label vectors of −, + and ? that the network was trained with, if its task has them.
-    about : mapping
-        What is known about the training, as JSON holds it.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit together, naming the array.
+    label_vectors, about
+        As of a :class:`~pathkernel_trained.checkpoint.Checkpoint`.
     """
 
     width: int
@@ -82,17 +60,14 @@ class PathNetwork:
 
     def __post_init__(self):
         heads = self.shape.heads_per_layer
-        paths = int(np.prod(heads))
-        found = {name: getattr(self, name).shape for name in ("path_weights", "order_parameter")}
-        found["value_norms"] = tuple(norms.shape for norms in self.value_norms)
-        expected = {
-            "path_weights": (paths, self.token_width),
-            "order_parameter": (paths, paths),
-            "value_norms": tuple((count,) for count in heads),
-        }
-        for name, shape in expected.items():
-            if found[name] != shape:
-                raise ValueError(f"{name} must have shape {shape}, but has {found[name]}")
+        paths, token_width = int(np.prod(heads)), self.layers[0].queries.shape[2]
+        for name, actual, expected in (
+            ("path_weights", self.path_weights.shape, (paths, token_width)),
+            ("order_parameter", self.order_parameter.shape, (paths, paths)),
+            ("value_norms", tuple(map(np.shape, self.value_norms)), tuple((h,) for h in heads)),
+        ):
+            if actual != expected:
+                raise ValueError(f"{name} must have shape {expected}, but has {actual}")
 
     @property
     def shape(self) -> NetworkShape:
@@ -100,42 +75,70 @@ class PathNetwork:
         heads = tuple(layer.n_heads for layer in self.layers)
         return NetworkShape(len(heads), heads, self.width, self.layers[0].queries.shape[1])
 
-    @property
-    def token_width(self) -> int:
-        """Width N_0 of its tokens."""
-        return self.layers[0].queries.shape[2]
-
 
 def along_paths(checkpoint: Checkpoint) -> PathNetwork:
-    """Network of a checkpoint along its paths.
-
-    Raises
-    ------
-    ValueError
-        If the arrays do not fit together.
-    """
+    """Network of a checkpoint along its paths."""
     weights = checkpoint.weights
-    pairs = zip(map(_double, weights["queries"]), map(_double, weights["keys"]))
+    queries, keys, values = (map(_double, weights[name]) for name in ("queries", "keys", "values"))
+    along = path_weights(_theory_values(weights), _double(weights["readout"]))
     return PathNetwork(
         shape_of(weights).width,
-        tuple(QueryKey(queries, keys, checkpoint.scale) for queries, keys in pairs),
-        products_along_paths(weights),
+        tuple(QueryKey(*pair, checkpoint.scale) for pair in zip(queries, keys)),
+        along @ _double(weights["projection"]),
         empirical_order_parameter(weights),
-        tuple(np.linalg.norm(_double(layer), axis=(1, 2)) for layer in weights["values"]),
+        tuple(np.linalg.norm(layer, axis=(1, 2)) for layer in values),
         checkpoint.label_vectors,
         checkpoint.about,
     )
 
 
-def products_along_paths(weights: Weights) -> np.ndarray:
-    """Products of weights along the paths, w_π = a V^{L h_L} … V^{1 h_1} V⁰, (n, N_0), float64.
+def empirical_order_parameter(weights: Weights) -> np.ndarray:
+    """Order parameter (n, n) of one trained set of weights, U = W Wᵀ / N (Eq. 13, 35).
 
-    Rows in path order: the first layer's head is slowest.
+    The trained network has no factors 1/√N, the theory's has one in front of the readout and of
+    every value weight (Eq. 2, 4). The two are the same function if the theory's weights are √N
+    times the trained ones, so that is how they enter here. The scale of U then still is not the
+    theory's, as descent with little weight decay does not draw from the posterior: compare
+    structure and signs (:mod:`pathkernel_trained.comparison`). Rotations of a hidden layer do not
+    change U. Other changes of its basis, which the output does not show either, do: U is of
+    these weights, not of the function that they compute.
     """
-    # the core divides by √N in every layer, as the theory's network does; the trained one does not
-    root = np.sqrt(shape_of(weights).width)
-    values = [root * _double(layer) for layer in weights["values"]]
-    return path_weights(values, _double(weights["readout"])) @ _double(weights["projection"])
+    readout = np.sqrt(shape_of(weights).width) * _double(weights["readout"])
+    return order_parameter_from_weights(_theory_values(weights), readout)
+
+
+def without_heads(
+    network: Checkpoint | PathNetwork, removed: Iterable[Head]
+) -> Checkpoint | PathNetwork:
+    """A trained network without some heads, (layer, head), not trained again.
+
+    Queries, keys and values of the heads are gone; all other weights are as they were. The network
+    has 1/√H_ℓ in front of each layer's sum, with the heads H_ℓ that the layer has, so that leaving
+    heads out also rescales the layer. ``about`` names the heads, and has that of the whole network
+    as ``whole_network``. Raises as :func:`pathkernel_trained.heads.kept_heads`.
+    """
+    removed, heads = tuple(removed), network.shape.heads_per_layer
+    kept = kept_heads(heads, removed)
+    about = {
+        "removed_heads": [list(head) for head in removed],
+        "heads_of_whole_network": list(heads),
+        "whole_network": dict(network.about),
+    }
+    left = [np.array(numbers) - 1 for numbers in kept]
+    if isinstance(network, Checkpoint):
+        weights = dict(network.weights)
+        for name in LAYERED:
+            weights[name] = join_layers([layer[few] for layer, few in zip(weights[name], left)])
+        return replace(network, weights=weights, about=about, further={})
+    paths = Network(heads, 1).paths_through(kept)
+    return replace(
+        network,
+        layers=tuple(layer.keep_heads(few) for layer, few in zip(network.layers, kept)),
+        path_weights=network.path_weights[paths],
+        order_parameter=network.order_parameter[np.ix_(paths, paths)],
+        value_norms=tuple(norms[few] for norms, few in zip(network.value_norms, left)),
+        about=about,
+    )
 
 
 def save_paths(path: str | os.PathLike, network: PathNetwork) -> None:
@@ -145,56 +148,51 @@ def save_paths(path: str | os.PathLike, network: PathNetwork) -> None:
     """
     arrays = {
         "width": np.array(network.width),
-        "scale": np.array([layer.scale for layer in network.layers]),
         "path_weights": network.path_weights,
         "order_parameter": network.order_parameter,
     }
-    if network.label_vectors is not None:
-        arrays["labels"] = network.label_vectors
     for number, (layer, norms) in enumerate(zip(network.layers, network.value_norms), start=1):
         arrays[f"queries.{number}"] = _narrow(layer.queries)
         arrays[f"keys.{number}"] = _narrow(layer.keys)
         arrays[f"value_norms.{number}"] = norms
-    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    write_network(path, arrays, PATHS, network.about)
+    scales = [layer.scale for layer in network.layers]
+    write_network(path, arrays, scales, network.label_vectors, network.about)
 
 
 def read_paths(path: str | os.PathLike) -> PathNetwork:
     """Network of a file along its paths, from its weights where the file has them.
 
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is damaged, holds queries and keys only, or an array is missing, of a wrong shape or
-        type, or not finite. The message names the file and the array.
+    Raises as :func:`pathkernel_trained.checkpoint.read_checkpoint`.
     """
-    found, about = read_header(path)
-    if found != PATHS:
-        return along_paths(read_checkpoint(path))
-    heads = read_heads(path)
-    norms = [f"value_norms.{number}" for number in range(1, len(heads.layers) + 1)]
-    names = ("width", "path_weights", "order_parameter", *norms)
-    arrays, _ = read_arrays(path, _KIND, lambda name: name in names)
-    title = f"{_KIND} {str(path)!r}"
-    if missing := [name for name in names if name not in arrays]:
-        raise ValueError(f"{title} lacks {', '.join(missing)}")
-    _, products, order_parameter, *value_norms = (
-        real_numbers(f"{title}: {name!r}", arrays[name], whole=name == "width") for name in names
-    )
+    arrays, about = read_network(path)
+    if "path_weights" not in arrays:
+        return along_paths(checked_checkpoint(path, arrays, about))
+    heads, title = read_heads(path), f"checkpoint {str(path)!r}"
+    try:
+        width, products, order_parameter = (
+            real_numbers(f"{title}: {name!r}", arrays[name], whole=name == "width")
+            for name in ("width", "path_weights", "order_parameter")
+        )
+        norms = [
+            real_numbers(f"{title}: 'value_norms'", layer, whole=False)
+            for layer in numbered(arrays, "value_norms")
+        ]
+    except KeyError as error:
+        raise ValueError(f"{title} lacks {error}") from error
     try:
         return PathNetwork(
-            int(arrays["width"]),
+            int(width),
             heads.layers,
-            products,
-            order_parameter,
-            tuple(value_norms),
-            heads.label_vectors,
-            about,
+            *(products, order_parameter, tuple(norms)),
+            *(heads.label_vectors, about),
         )
     except (ValueError, TypeError) as error:
         raise ValueError(f"{title} is damaged: {error}") from error
+
+
+def _theory_values(weights: Weights) -> list[np.ndarray]:
+    """Values √N times the trained ones, as the core divides by √N in every layer."""
+    return [np.sqrt(shape_of(weights).width) * _double(layer) for layer in weights["values"]]
 
 
 def _double(array: np.ndarray) -> np.ndarray:

@@ -118,7 +118,11 @@ def sampled_shapley(
 
 
 def greedy_order(
-    worth: Worth, players: int, allowed: Allowed | None = None, most: int | None = None
+    worth: Worth,
+    players: int,
+    allowed: Allowed | None = None,
+    most: int | None = None,
+    at_once: int = 1,
 ) -> tuple[int, ...]:
     """Players in the order in which they go when each time the best of what can be left is.
 
@@ -132,6 +136,8 @@ def greedy_order(
         Which coalitions may be left; by default all.
     most : int, optional
         Removals after which to stop; by default until no coalition may be left.
+    at_once : int
+        How many players go at every step: those without any one of whom the worth is largest.
 
     Returns
     -------
@@ -153,9 +159,11 @@ def greedy_order(
             coalitions, here = coalitions[may], here[may]
         if not len(here):
             break
-        best = int(np.argmax(_worths(worth, coalitions)))
-        order.append(int(here[best]))
-        left = coalitions[best]
+        for player in here[np.argsort(-_worths(worth, coalitions), kind="stable")][:at_once]:
+            rest = left & (np.arange(players) != player)
+            if allowed is None or np.all(allowed(rest[None])):
+                left = rest
+                order.append(int(player))
     return tuple(order)
 
 
@@ -184,7 +192,7 @@ def best_of(worth: Worth, coalitions: np.ndarray) -> np.ndarray:
     return np.asarray(coalitions, dtype=bool)[best]
 
 
-def left_after(orders: Sequence[Sequence[int]], players: int) -> np.ndarray:
+def left_after(orders: Sequence[Sequence[int]] | np.ndarray, players: int) -> np.ndarray:
     """Who is left after 0, 1, … removals in every order.
 
     Parameters

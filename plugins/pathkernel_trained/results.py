@@ -1,4 +1,4 @@
-"""What is found of a study's trained network: agreement with the theory, and heads to remove."""
+"""Results of a study's trained network: agreement with the theory, and heads to remove."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_datasets.measures import WORDS
+from pathkernel_trained.scores import NEEDS
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from pathkernel_datasets.point import Point
     from pathkernel_datasets.stored import StoredStudy
-    from pathkernel_trained.comparison_views import ShownPoints
     from pathkernel_views.chart import Chart
     from pathkernel_views.table import Table
-
-ORDERS = (
-    *("theory", "sampled", "silenced", "restricted", "re-equilibrated"),
-    *("trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley"),
-    *("greedy", "best-of"),
-)
-"""Kinds of orders in which heads are removed."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +71,14 @@ class Comparison(Result):
 
         comparison = study.result(self.name).to_dataset()
         compared = study.dataset.sel({dim: comparison[dim].values for dim in POINT})
-        yield from comparison_views(compared, comparison, self._points(compared))
+        yield from comparison_views(compared, comparison, *self._points(compared))
         if compared.sizes != study.dataset.sizes:
             yield f"The study has grown since: {study.path} has points to compare."
 
-    def _points(self, study: xr.Dataset) -> ShownPoints:
-        from pathkernel_trained.comparison_views import ShownPoints
+    def _points(self, study: xr.Dataset) -> tuple[list[Point], str]:
+        from pathkernel_trained.comparison_views import shown_points
 
-        return ShownPoints.select(study, self.widths, self.temperature, self.seed)
+        return shown_points(study, self.widths, self.temperature, self.seed)
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,9 @@ class Pruning(Result):
     checkpoint: Path | None = option(
         None, "The trained network.  [default: the one that the study was run with]", type=Path
     )
-    order: str = option("theory", "What --remove goes by; the tables show all.", choices=ORDERS)
+    order: str = option(
+        "theory", "What --remove goes by; the tables show all.", choices=tuple(NEEDS)
+    )
     remove: int | None = option(None, "Heads to remove for --out.", type=int, least=1)
     out: Path | None = option(
         None, "File of the pruned network to write (.safetensors).", type=Path
@@ -154,11 +150,14 @@ class Pruning(Result):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Accuracies, orders, single heads, scores, and the cost of what ``out`` lacks."""
+        from pathkernel_trained.orders import orders_of
         from pathkernel_trained.pruning import order_named
         from pathkernel_trained.pruning_views import pruning_views, removal_lines
 
         result = study.result(self.name).to_dataset()
         yield from pruning_views(result)
         if self.out is not None:
-            yield from removal_lines(result, order_named(result, self.order), self.remove)
+            yield from removal_lines(
+                result, order_named(orders_of(result), self.order), self.remove
+            )
             yield f"Pruned network: {self.out.resolve()}"

@@ -26,12 +26,8 @@ def shipped_digests() -> dict[str, str]:
 def heads_path(heads: str | os.PathLike) -> Path:
     """File of heads that a path names, or ``trained:NAME``.
 
-    Raises
-    ------
-    UnknownNameError
-        If no network of that name is shipped; the message lists those that are.
-    ValueError
-        If its file is not the one that was shipped.
+    Raises an UnknownNameError that lists the bundled networks if there is none of that name, and a
+    ValueError if its file is not the one that was bundled.
     """
     name = str(heads)
     digests = shipped_digests()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import xarray as xr
-
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_tasks.heads_file import heads_digest
@@ -19,27 +17,25 @@ def study_checkpoint(
 ) -> tuple[Path, PathNetwork]:
     """File of the trained network that a study's heads come from, and the network along its paths.
 
-    Parameters
-    ----------
-    study : StoredStudy
-    given : path, optional
-        The checkpoint, or ``trained:NAME``. By default what the study names; a relative path counts
-        from the working directory or else from the store's folder.
+    By default it is the file that the study names; a relative path counts from the working
+    directory or else from the store's folder. ``given`` may be ``trained:NAME``.
 
     Raises
     ------
     StoreError
         If its heads are not those of a file, or the checkpoint is another than that file.
-    FileNotFoundError
-        If there is no such checkpoint.
-    ValueError
-        If the file is damaged, or holds queries and keys only.
+    FileNotFoundError, ValueError
+        If there is no such checkpoint; or it is damaged, or holds queries and keys only.
     """
     store, stored = study.path, study.identity
     if "skips" in stored:
         raise StoreError(
             f"the study {store} has skip connections, and the trained networks have none; compare "
             "and prune a study without --skips"
+        )
+    if "output" in study.dataset.dims:
+        raise StoreError(
+            f"the study {store} has several outputs, and the trained networks have one"
         )
     if "heads" not in stored["provenance"]:
         kind = "random" if stored["options"].get("heads") == "random" else "made by its task"
@@ -54,14 +50,9 @@ def study_checkpoint(
             "trained:NAME, or pathkernel run custom --heads network.safetensors"
         )
     file = _find(study) if given is None else heads_path(given)
-    held = read_paths(file)
-    _check_same(study.dataset, stored["provenance"]["heads"], file, held)
-    return file, held
-
-
-def study_heads(study: xr.Dataset) -> list[int]:
-    """Number of heads of each layer of a study."""
-    return [int(study[f"path_layer_{layer}"].max()) for layer in study["layer"].values]
+    network = read_paths(file)
+    _check_same(stored["provenance"]["heads"], file)
+    return file, network
 
 
 def _find(study: StoredStudy) -> Path:
@@ -76,21 +67,11 @@ def _find(study: StoredStudy) -> Path:
     return next((file for file in found if heads_digest(file) == expected), found[0])
 
 
-def _check_same(study: xr.Dataset, expected: str, file: Path, held: PathNetwork) -> None:
-    again = f"run a study of this one: pathkernel run TASK --heads {file} --out NEW.zarr"
-    heads, shape = study_heads(study), held.shape
-    if list(shape.heads_per_layer) != heads or "output" in study.dims:
-        raise StoreError(
-            f"{file} has layers of {', '.join(map(str, shape.heads_per_layer))} heads and one "
-            "output, but the "
-            f"study has layers of {', '.join(map(str, heads))} heads and "
-            f"{study.sizes.get('output', 1)}; give the checkpoint that the study was run with, or "
-            f"{again}"
-        )
-    digest = heads_digest(file)
-    if digest != expected:
+def _check_same(expected: str, file: Path) -> None:
+    if (digest := heads_digest(file)) != expected:
         raise StoreError(
             f"{file} is not the file of heads that the study was run with (its SHA-256 is "
             f"{digest[:12]}…, not {expected[:12]}…), for example after more training; give that "
-            f"file with --checkpoint, or {again}"
+            "file with --checkpoint, or run a study of this one: pathkernel run TASK --heads "
+            f"{file} --out NEW.zarr"
         )

@@ -30,27 +30,10 @@ def theory_points(
 ) -> list[Point]:
     """Points of a study whose order parameters score heads; the first is the one to go by.
 
-    Temperatures are chosen over all seeds, as :class:`pathkernel_datasets.selection.Selection`
-    does, so that the points and the draws of ``pathkernel sample`` are at the same ones.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The study, from :func:`pathkernel_datasets.store.open_store`.
-    widths : sequence of float, optional
-        By default the width that the choice of temperature prefers, the paper's N = 10, and those
-        of ``drawn``.
-    temperature : float, optional
-        By default, at every width, the one that is chosen there.
-    seed : int, optional
-        By default the study's first.
-    drawn : iterable of Point
-        Points with draws; those of other seeds and temperatures are not looked at.
-
-    Raises
-    ------
-    StoreError
-        If the study lacks a point.
+    By default they are of the study's first seed and of the width that the choice of temperature
+    prefers, the paper's N = 10, and the widths of ``drawn``, points with draws; each at the
+    temperature that is chosen over all seeds, as ``pathkernel sample`` does. Raises a StoreError if
+    the study lacks a point.
     """
     chosen = dataset["width"].values if widths is None else widths
     points = [Point.find(dataset, width, temperature, seed) for width in chosen]
@@ -59,19 +42,18 @@ def theory_points(
     return points
 
 
-def theory_scores(dataset: xr.Dataset, at: Point) -> list[np.ndarray]:
-    """Scores of all heads from the theory's order parameter, the largest 1; one array per layer.
+def label(kind: str, at: Point) -> str:
+    """Name of the order by the scores at a point, such as ``theory N=10``."""
+    return f"{kind} N={number(at.width)}"
 
-    Raises
-    ------
-    StoreError
-        If the point is not computed, or its minimisation failed.
-    """
-    return head_scores(_network(dataset), theory_order_parameter(dataset, at))
+
+def theory_scores(dataset: xr.Dataset, at: Point) -> np.ndarray:
+    """Scores of all heads from the theory's order parameter, the largest 1, (ΣH_ℓ,)."""
+    return np.concatenate(head_scores(_network(dataset), theory_order_parameter(dataset, at)))
 
 
 def theory_order_parameter(dataset: xr.Dataset, at: Point) -> np.ndarray:
-    """The theory's order parameter (n, n) at a point, in path order; raises as the scores do."""
+    """The theory's order parameter (n, n) at a point, in path order; StoreError if it lacks it."""
     found = dataset.sel(seed=at.seed, temperature=at.temperature, width=at.width)
     matrix = _in_path_order(dataset, found["order_parameter"])
     if int(found["status"]) == NOT_COMPUTED or np.isnan(matrix).any():
@@ -83,12 +65,9 @@ def theory_order_parameter(dataset: xr.Dataset, at: Point) -> np.ndarray:
 
 
 def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
-    """Theory's scores at every point of a study's grid.
+    """Theory's scores at every point of a study's grid, (temperature, width, ΣH_ℓ).
 
-    Returns
-    -------
-    array, shape (temperature, width, ΣH_ℓ)
-        Heads layer by layer; NaN where a point is not computed.
+    NaN where a point is not computed.
     """
     study = dataset.sel(seed=seed)
     matrices = study["order_parameter"].where(study["status"] != NOT_COMPUTED)
@@ -99,25 +78,12 @@ def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
     )
 
 
-def sampled_scores(
-    dataset: xr.Dataset, draws: xr.DataArray
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Scores of all heads from the mean of draws of U, and their Monte-Carlo errors.
+def sampled_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of all heads from the mean of draws of U, and their Monte-Carlo errors, (ΣH_ℓ,) each.
 
-    Errors come from the jackknife: each chain is cut into ten stretches, and the scores are
-    computed without each of them in turn. Stretches must be long against the draws' correlation.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The study.
-    draws : xarray.DataArray, dims (chain, draw, path, path_dual)
-        From :func:`pathkernel_datasets.draws.order_parameter_draws`.
-
-    Returns
-    -------
-    scores, errors : list of L arrays, shape (H_ℓ,)
-        Errors are NaN for a single draw.
+    Draws have the dimensions chain, draw, path and path_dual. Errors come from the jackknife: each
+    chain is cut into ten stretches, which must be long against the draws' correlation, and the
+    scores are computed without each of them in turn. They are NaN for a single draw.
     """
     network = _network(dataset)
     chains = _in_path_order(dataset, draws.transpose("chain", "draw", ...))
@@ -126,12 +92,14 @@ def sampled_scores(
     sums = np.array([part.sum(axis=0) for part in stretches])
     counts = np.array([len(part) for part in stretches])
     total, size = sums.sum(axis=0), counts.sum()
-    scores = head_scores(network, total / size)
+    scores = np.concatenate(head_scores(network, total / size))
     if len(sums) == 1:
-        return scores, [np.full_like(layer, np.nan) for layer in scores]
-    without = [head_scores(network, (total - part) / (size - n)) for part, n in zip(sums, counts)]
-    errors = [np.sqrt(len(sums) - 1) * np.std(layer, axis=0) for layer in zip(*without)]
-    return scores, errors
+        return scores, np.full_like(scores, np.nan)
+    without = [
+        np.concatenate(head_scores(network, (total - part) / (size - n)))
+        for part, n in zip(sums, counts)
+    ]
+    return scores, np.sqrt(len(sums) - 1) * np.std(without, axis=0)
 
 
 def _network(dataset: xr.Dataset) -> Network:

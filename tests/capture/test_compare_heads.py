@@ -12,9 +12,10 @@ from rich.console import Console  # noqa: E402
 from torch import nn  # noqa: E402
 
 from pathkernel_capture import compare_heads, heads_off  # noqa: E402
-from pathkernel_capture.head_views import head_views  # noqa: E402
 from pathkernel_core.progress import silent  # noqa: E402
 from pathkernel_trained.correlation import spearman  # noqa: E402
+from pathkernel_trained.order_views import order_views  # noqa: E402
+from pathkernel_views.chart import Chart  # noqa: E402
 from pathkernel_views.table import Table  # noqa: E402
 
 WIDTH, HEADS, TEST = 12, 6, 40
@@ -87,30 +88,36 @@ def kept(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def result(model, kept):
+def whole(model, kept):
     model.train()
     found = compare_heads(model, measure_of(model), scores(), **OPTIONS, kept=kept, report=silent)
     assert model.training
     return found
 
 
+@pytest.fixture(scope="module")
+def result(whole):
+    """The comparison on its only test set, without the network that has all heads."""
+    return whole.squeeze("test_set").isel(removed=slice(1, None))
+
+
 def test_what_single_heads_are_worth_is_their_share(result, parts):
     rises = parts["test"].mean(axis=1).T[:, None]
-    np.testing.assert_allclose(result["rise"], rises, atol=1e-12)
+    np.testing.assert_allclose(result["lost"], rises, atol=1e-12)
     errors = (parts["test"].std(axis=1) / np.sqrt(TEST)).T[:, None]
-    np.testing.assert_allclose(result["rise_error"], errors)
+    np.testing.assert_allclose(result["lost_error"], errors)
     shares = parts["validation"].mean(axis=1).T[:, None]
-    for name in ("ablation", "Shapley"):
+    for name in ("ablation", "shapley"):
         np.testing.assert_allclose(result["score"].sel(order=name), shares, atol=1e-12)
-    assert float(abs(result["score_error"].sel(order="Shapley")).max()) < 1e-12
-    assert result["score"].sel(order="best of 10 random").isnull().all()
+    assert float(abs(result["score_error"].sel(order="shapley")).max()) < 1e-12
+    assert result["score"].sel(order="best-of 10").isnull().all()
 
 
 def off_of(result, parts):
     """Heads off for every order, number and draw, from the shares alone."""
     table = {name: np.array([own[head] for head in EVERY]) for name, own in scores().items()}
     table["other"] = np.tile(table["other"][:, None], 2)
-    table |= dict.fromkeys(("ablation", "Shapley"), parts["validation"].mean(axis=1))
+    table |= dict.fromkeys(("ablation", "shapley"), parts["validation"].mean(axis=1))
     table["greedy"] = np.tile(parts["validation"].mean(axis=(1, 2))[:, None], 2)
     return {
         name: [[np.argsort(own[:, c])[:k] for c in range(2)] for k in REMOVED]
@@ -118,9 +125,10 @@ def off_of(result, parts):
     }
 
 
-def test_values_with_heads_off_are_sums_over_the_others(result, parts):
-    whole = parts["test"].sum(axis=0)
-    np.testing.assert_allclose(result["whole"].sel(quantity="loss"), -whole.mean(axis=0))
+def test_values_with_heads_off_are_sums_over_the_others(result, whole, parts):
+    at = {"quantity": "loss", "removed": 0, "order": "one", "test_set": "test"}
+    measured, whole = whole["measured"].sel(at), parts["test"].sum(axis=0)
+    np.testing.assert_allclose(measured, -whole.mean(axis=0))
     right = {}
     for name, sets in off_of(result, parts).items():
         right[name] = np.array(
@@ -139,8 +147,8 @@ def test_values_with_heads_off_are_sums_over_the_others(result, parts):
         drawn = result["random_measured"].sel(quantity="loss").values
         share = result["random_as_good"].sel(order=name, quantity="loss")
         np.testing.assert_allclose(share, (drawn <= found.sel(quantity="loss").values).mean(axis=0))
-    gain = right["other"].mean(axis=1) - right["one"].mean(axis=1)  # losses are minus these
-    here = result.sel(order="other", quantity="loss")
+    gain = right["one"].mean(axis=1) - right["other"].mean(axis=1)  # losses are minus these
+    here = result.sel(order="other", quantity="loss", reference="first order")
     np.testing.assert_allclose(here["difference"], gain.mean(axis=-1), atol=1e-12)
     width = np.ptp(here["difference_interval"].values, axis=-1)
     np.testing.assert_allclose(width, 2 * 1.96 * gain.std(axis=-1) / np.sqrt(TEST), rtol=0.15)
@@ -155,7 +163,7 @@ def test_the_best_random_set_is_best_on_validation_examples(result, parts):
         found = result["random_measured"].sel(quantity="loss", removed=count)
         np.testing.assert_allclose(found, at_random)
         lost = [parts["validation"][off].sum(axis=0).mean() for off in sets[:10]]
-        best = result["measured"].sel(order="best of 10 random", removed=count, quantity="loss")
+        best = result["measured"].sel(order="best-of 10", removed=count, quantity="loss")
         np.testing.assert_allclose(best, at_random[int(np.argmin(lost))])
 
 
@@ -173,11 +181,11 @@ def test_rank_correlations(result, parts):
         ends = found["rank_correlation_interval"].sel(resampled="examples")
         np.testing.assert_allclose(ends, np.quantile(plain, [0.025, 0.975]), atol=0.1)
     difference = result["rank_correlation"].mean("draw")
-    difference = (difference.sel(order="one") - difference)[:-1]
-    np.testing.assert_allclose(result["correlation_difference"][:-1], difference, atol=1e-12)
+    difference = difference - difference.sel(order="one")
+    np.testing.assert_allclose(result["correlation_difference"], difference, atol=1e-12)
 
 
-def test_kept_values_are_not_measured_again(model, result, kept):
+def test_kept_values_are_not_measured_again(model, whole, kept):
     calls = []
 
     def counted(name):
@@ -186,7 +194,7 @@ def test_kept_values_are_not_measured_again(model, result, kept):
 
     again = compare_heads(model, counted, scores(), **OPTIONS, kept=kept, report=silent)
     assert sorted(calls) == ["test", "validation"]  # of the whole model, to compare
-    assert again.identical(result)
+    assert again.identical(whole)
     other = Attentive()
     with torch.no_grad():
         other.readouts[0, 0] += 1e-6
@@ -207,7 +215,7 @@ def test_kept_values_are_not_measured_again(model, result, kept):
 )
 def test_values_of_another_measure_are_refused(model, kept, result, changed):
     measure = measure_of(model)
-    with pytest.raises(ValueError, match=r"holds values of another measure or set 'test'"):
+    with pytest.raises(ValueError, match=r"holds values of another measure or set 'validation'"):
         compare_heads(
             model, lambda name: changed(measure(name)), scores(), kept=kept, report=silent
         )
@@ -246,10 +254,10 @@ def test_an_interrupted_comparison_says_what_it_keeps(model, tmp_path):
     with pytest.raises(KeyboardInterrupt) as ended:
         compare_heads(model, interrupted, {}, random=2, kept=file, report=silent)
     assert ended.value.__notes__ == [
-        f"What was measured is kept in {file}; the same call goes on with it."
+        f"The measured values are in {file}; the same call resumes from it."
     ]
     with np.load(file) as held:
-        assert len(held["off test"]) + len(held["off validation"]) == 5
+        assert sum(len(held[name]) for name in held if name.startswith("off ")) == 5
 
 
 def test_what_is_measured_outlives_a_file_that_cannot_be_written(model, tmp_path, monkeypatch):
@@ -261,57 +269,49 @@ def test_what_is_measured_outlives_a_file_that_cannot_be_written(model, tmp_path
         compare_heads(model, measure_of(model), {}, random=2, kept=tmp_path / "off.npz")
 
 
-def test_views(result):
-    views = list(head_views(result, ["one", "greedy"]))
+def test_views(whole, result):
+    views = list(order_views(whole, ["one", "greedy"]))
     tables = {}
     for view in views:
         if isinstance(view, Table):
             tables.setdefault(view.name, []).append(view)
-    names = ["correlations", "heads_off", "differences", "scores"]
-    assert list(tables) == names
-    shown, *more = tables["scores"]
-    assert shown.headings[:3] == ["head", "rise", "error"]
-    assert not more
-    row = [result["rise"], result["rise_error"], *result["score"].sel(order=["one", "other"])]
-    numbers = [float(values.sel(layer=1, head=3).mean()) for values in row]
-    forms = ("+.4f", ".4f", ".3g", ".3g")
-    cells = [f"{number:{form}}" for number, form in zip(numbers, forms)]
-    assert shown.rows[2][:5] == ["1-3", *cells]
-    off = tables["heads_off"][1]  # accuracy
-    at = result.sel(order="one", removed=2, quantity="accuracy").mean("draw")
-    assert off.rows[0][1] == f"{float(at['measured']):.3f} ({float(at['random_as_good']):.0%})"
     orders = [str(name) for name in result["order"].values]
-    random = ["random, 2.5 %", "random, median", "random, 97.5 %"]
-    assert [line[0] for line in off.rows] == [*orders, *random]
-    difference = tables["differences"][0].frame.set_index(["order", "removed"])
-    at = result.sel(quantity="loss", order="other", removed=4)
-    lower, upper = at["difference_interval"].values
-    row = difference.loc[("other", 4)]
-    np.testing.assert_allclose(
-        [row["difference"], row["difference_lower"], row["difference_upper"]],
-        [float(at["difference"]), lower, upper],
-        atol=1e-12,
-    )
-    charts = [view.altair().to_dict() for view in views if not isinstance(view, Table)]
-    scores, curves = (next(iter(chart["datasets"].values())).splitlines() for chart in charts)
-    assert len(scores) == 1 + 2 * HEADS
-    assert len(curves) == 1 + 2 * (3 * len(REMOVED) + 1)  # quantities, orders, all heads
+    shown, *more = tables["single_heads"]
+    assert shown.headings == ["head", "lost", *orders[:-2]]
+    assert not more
+    lost, error = (result[name].sel(layer=1, head=3).mean() for name in ("lost", "lost_error"))
+    assert shown.rows[2][:2] == ["1-3", f"{float(lost):.4f} ± {float(error):.4f}"]
+    off = tables["removed"][1]  # accuracy
+    at = result.sel(order="one", removed=2, quantity="accuracy").mean("draw")
+    assert off.rows[0][2] == f"{float(at['measured']):.3f} ({float(at['random_as_good']):.0%})"
+    assert [line[0] for line in off.rows] == [*orders, "random, 2.5 %", "random, 97.5 %"]
+    correlation = result["rank_correlation"].sel(order="other")
+    ends = f"{float(correlation.min()):+.2f} to {float(correlation.max()):+.2f}"
+    assert tables["rank_correlations"][0].rows[1][2] == ends
+    charts = {view.name: view for view in views if isinstance(view, Chart)}
+    frames = {name: frame_of_chart(charts[name]) for name in ("single_heads", "removed")}
+    assert len(frames["single_heads"]) == 2 * HEADS
+    assert len(frames["removed"]) == 2 * 3 * (len(REMOVED) + 1)  # quantities, orders and random
+
+
+def frame_of_chart(chart):
+    return next(iter(chart.altair().to_dict()["datasets"].values())).splitlines()[1:]
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_many_numbers_of_heads_fit_beside_their_names(result, width):
+def test_many_numbers_of_heads_fit_beside_their_names(whole, width):
     """Neither the names of orders nor the ends of intervals are cut."""
-    wide = result.isel(removed=[0, 1, 0, 1, 0]).assign_coords(removed=[1, 2, 3, 4, 5])
+    wide = whole.isel(removed=[0, 1, 2, 1, 2, 1]).assign_coords(removed=[0, 1, 2, 3, 4, 5])
     text = io.StringIO()
-    tables = [view for view in head_views(wide) if isinstance(view, Table)]
+    tables = [view for view in order_views(wide) if isinstance(view, Table)]
     for table in tables:
         Console(file=text, width=width).print(table, crop=False)
     assert "…" not in text.getvalue()
-    for name in ("one", "other", "ablation", "Shapley", "greedy"):
+    for name in ("one", "other", "ablation", "shapley", "greedy"):
         assert len(re.findall(rf"^ ?{name} ", text.getvalue(), re.M)) >= 3
     differences = next(table for table in tables if table.name == "differences")
     for row in differences.rows:
-        for cell in row[1:]:
+        for cell in row[2:]:
             assert all(part in text.getvalue() for part in cell.split("\n"))
 
 
@@ -320,7 +320,7 @@ def test_models_of_few_heads(heads):
     model = Attentive()
     model.attention = nn.MultiheadAttention(WIDTH, heads, bias=False, batch_first=True).double()
     found = compare_heads(model, measure_of(model), {}, random=2, report=silent)
-    assert list(found["removed"].values) == [1, 2][: heads - 1]
+    assert list(found["removed"].values) == [0, 1, 2][:heads]
 
 
 def test_scores_of_any_kind(model):
@@ -344,15 +344,15 @@ def test_refused(model):
         ({"mine": [np.ones(HEADS)]}, {}, r"but is a list; .* captured\.by_head\("),
         ({"mine": whole | {(1, 3): "high"}}, {}, "but has others than numbers"),
         ({"ablation": whole}, {}, "'ablation', which is computed here"),
-        ({"best of 5 random": whole}, {"best_of": 5}, "which is computed here"),
-        ({"mine": whole}, {"removed": (7,)}, "growing numbers of the model's 6 heads"),
-        ({"mine": whole}, {"removed": 3}, "growing numbers of the model's 6 heads, but is 3"),
-        ({"mine": whole}, {"removed": (1.5,)}, "growing numbers of the model's 6 heads"),
-        ({"mine": whole}, {"random": 2.5}, "must be whole numbers"),
-        ({"mine": whole}, {"seed": -1}, "seed not negative"),
-        ({"mine": whole}, {"random": 1}, "random must be at least 2"),
-        ({"mine": whole}, {"shapley": 5}, "shapley must be 0, or even and at least 4"),
-        ({"mine": whole}, {"greedy": -1}, "greedy not negative, but are 0 and -1"),
+        ({"best-of 5": whole}, {"best_of": 5}, "which is computed here"),
+        ({"mine": whole}, {"removed": (7,)}, "growing numbers of the 6 heads"),
+        ({"mine": whole}, {"removed": 3}, "growing numbers of the 6 heads .*, but is 3"),
+        ({"mine": whole}, {"removed": (1.5,)}, "growing numbers of the 6 heads"),
+        ({"mine": whole}, {"random": 2.5}, "random must be a whole number"),
+        ({"mine": whole}, {"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"mine": whole}, {"random": 1}, "random must be a whole number of at least 2, but is 1"),
+        ({"mine": whole}, {"shapley": 5}, "shapley must be 0, 'exact', or even and at least 4"),
+        ({"mine": whole}, {"greedy": -1}, "greedy must be .* but is -1"),
     ):
         with pytest.raises(ValueError, match=words):
             compare_heads(model, pytest.fail, wrong, **options, report=silent)
@@ -369,13 +369,13 @@ def test_refused(model):
         with pytest.raises(ValueError, match="but must give first a loss"):
             compare_heads(model, lambda name, wrong=wrong: wrong, {}, report=silent)
     columns = {"test": 2, "validation": 1}
-    with pytest.raises(ValueError, match=r"'validation' .* for 'test'; it must give the same"):
+    with pytest.raises(ValueError, match=r"'test' .* for 'validation'; it must give the same"):
         compare_heads(
             model, lambda name: measure(name)["loss"][:, : columns[name]], {}, report=silent
         )
     with pytest.raises(ValueError, match=r"measure gives .*\(\).* one value for every example"):
         compare_heads(model, lambda name: measure(name)["loss"].mean(), {}, report=silent)
     with pytest.raises(
-        ValueError, match=r"values for 'test' that are NaN or infinite, with 0 heads"
+        ValueError, match=r"values for 'validation' that are NaN or infinite, with 0 heads"
     ):
         compare_heads(model, lambda name: measure(name)["loss"] * np.nan, {}, report=silent)

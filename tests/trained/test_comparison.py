@@ -11,7 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from pathkernel_core import Network
 from pathkernel_trained.comparison import compare_order_parameters, relabelled_paths
-from pathkernel_trained.empirical import empirical_order_parameter
+from pathkernel_trained.path_network import empirical_order_parameter
 
 NETWORKS = [Network(heads, 10) for heads in ((2, 3), (3, 2), (4,), (2, 2, 2))]
 

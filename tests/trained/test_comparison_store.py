@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from computed import compare, opened
 from safetensors.numpy import load_file, save_file
 
 from pathkernel.main import main
@@ -34,10 +35,9 @@ from pathkernel_tasks.heads_file import read_heads, save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.comparison import compare_order_parameters
-from pathkernel_trained.comparison_store import compare_study, open_comparison
-from pathkernel_trained.comparison_views import ShownPoints, comparison_views
-from pathkernel_trained.empirical import empirical_order_parameter
+from pathkernel_trained.comparison_views import comparison_views, shown_points
 from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.path_network import empirical_order_parameter
 from pathkernel_trained.results import Comparison
 from pathkernel_trained.shipped import heads_path, shipped_digests
 from pathkernel_trained.study_checkpoint import study_checkpoint
@@ -128,7 +128,7 @@ def invoke(capsys, *arguments):
 
 
 def test_every_point_of_the_study_is_compared(study, folder):
-    found = compare_study(study)
+    found = compare(study)
     trained = empirical_order_parameter(read_checkpoint(folder / "network.safetensors").weights)
     np.testing.assert_array_equal(found["order_parameter_trained"], trained)
     assert found["order_parameter_trained"].dims == ("path", "path_dual")
@@ -153,7 +153,7 @@ def test_every_point_of_the_study_is_compared(study, folder):
 
 
 def test_it_opens_with_plain_xarray_and_explains_itself(study):
-    compare_study(study)
+    compare(study)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = xr.open_zarr(study, group="comparison", chunks=None).load()
@@ -169,7 +169,7 @@ def test_it_opens_with_plain_xarray_and_explains_itself(study):
 
 def test_the_study_is_left_as_it_is(study):
     before, identity = open_store(study).load(), check_store(study)
-    compare_study(study)
+    compare(study)
     assert check_store(study) == identity
     xr.testing.assert_identical(open_store(study).load(), before)
     visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
@@ -178,7 +178,7 @@ def test_the_study_is_left_as_it_is(study):
 
 def test_points_that_are_not_computed_stay_open(study):
     zarr.open_group(study)["status"][1, 0, 1] = 0
-    found = compare_study(study)["agreement"].sel(source="theory")
+    found = compare(study)["agreement"].sel(source="theory")
     open_points = found.isnull().all("statistic").values
     expected = np.zeros((2, 2, 2), dtype=bool)
     expected[1, 0, 1] = True
@@ -197,12 +197,12 @@ def write_draws(study, sampler, count, value):
 
 
 def test_draws_in_the_store_are_compared_too(study, folder):
-    compare_study(study)
+    compare(study)
     generator = np.random.default_rng(0)
     few, many = (np.cov(generator.standard_normal((9, 20))) for _ in range(2))
     write_draws(study, "order-parameter", 3, few)
     write_draws(study, "weights", 7, many)
-    found = compare_study(study)
+    found = compare(study)
     at = {"seed": 4, "temperature": 0.5, "width": 10}
     np.testing.assert_allclose(found["order_parameter_sampled"].sel(at), many)
     assert found["order_parameter_sampled"].count() == 81, "nowhere else"
@@ -217,23 +217,23 @@ def test_draws_in_the_store_are_compared_too(study, folder):
 
 
 def test_comparing_again_replaces_what_is_there(study):
-    before = compare_study(study).load()
+    before = compare(study).load()
     write_draws(study, "weights", 2, np.eye(9))
-    after = compare_study(study).load()
+    after = compare(study).load()
     assert before["order_parameter_sampled"].count() == 0
     assert after["order_parameter_sampled"].count() == 81
     xr.testing.assert_identical(xr.open_zarr(study, group="comparison", chunks=None).load(), after)
 
 
 def test_a_comparison_of_a_study_that_has_grown_is_shown_as_it_is(study, folder):
-    compare_study(study)
+    compare(study)
     before = [views.name for views in Comparison().views(StoredStudy(study))]
     make_study(study, str(folder / "network.safetensors"), GRID | {"widths": (100, 10, 30)})
     *views, sentence = Comparison().views(StoredStudy(study))
     assert [view.name for view in views] == before
     assert views[0].headings[1:] == ["N = 10\nT = 0.5", "N = 100\nT = 0.5"]
     assert "grown since" in sentence
-    compare_study(study)
+    compare(study)
     assert not any(isinstance(view, str) for view in Comparison().views(StoredStudy(study)))
 
 
@@ -270,7 +270,7 @@ def test_a_study_of_a_network_that_comes_along_finds_it(tmp_path, monkeypatch):
     for given in (None, name):
         file, network = study_checkpoint(StoredStudy(study), given)
         assert file == heads_path(name)
-    found = compare_study(study)
+    found = compare(study)
     np.testing.assert_array_equal(found["order_parameter_trained"], network.order_parameter)
     assert found.attrs["checkpoint"] == name
     assert found.attrs["checkpoint_sha256"] == shipped_digests()[name]
@@ -280,16 +280,16 @@ def test_a_study_of_a_network_that_comes_along_finds_it(tmp_path, monkeypatch):
 def test_another_network_is_refused(study, folder):
     other = save_network(folder / "other.safetensors", seed=1)
     with pytest.raises(StoreError, match=r"not the file of heads.*--checkpoint, or run a study"):
-        compare_study(study, other)
+        compare(study, other)
     # the same queries and keys, other values: another moment of the training
     held = read_checkpoint(folder / "network.safetensors")
     weights = held.weights | {"values": 2 * held.weights["values"]}
     save_checkpoint(other, replace(held, weights=weights))
     with pytest.raises(StoreError, match="not the file of heads"):
-        compare_study(study, other)
+        compare(study, other)
     save_network(other, shape=NetworkShape(1, 9, 8, 4))
-    with pytest.raises(StoreError, match=r"layers of 9 heads.* of 3, 3 heads.*--out NEW"):
-        compare_study(study, other)
+    with pytest.raises(StoreError, match=r"not the file of heads.*--out NEW"):
+        compare(study, other)
     assert not (study / "comparison").exists()
 
 
@@ -303,7 +303,7 @@ def test_a_file_of_heads_alone_is_refused(tmp_path, suffix):
     with pytest.raises(
         ValueError, match=r"queries and keys only.*as head_score.*pathkernel train one"
     ):
-        compare_study(study)
+        compare(study)
 
 
 @pytest.mark.parametrize("missing", ["readout", "values.1"])
@@ -312,25 +312,25 @@ def test_a_file_without_readout_or_values_is_refused(study, tmp_path, folder, mi
     del arrays[missing]
     save_file(arrays, tmp_path / "part.safetensors")
     with pytest.raises(ValueError, match="holds queries and keys only"):
-        compare_study(study, tmp_path / "part.safetensors")
+        compare(study, tmp_path / "part.safetensors")
 
 
 def test_a_damaged_checkpoint_is_refused(study, folder):
     file = folder / "network.safetensors"
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(ValueError, match="is damaged"):
-        compare_study(study)
+        compare(study)
 
 
 def test_studies_without_a_trained_network_are_refused(tmp_path):
     grid = {name: values[:1] for name, values in GRID.items()}
     study = make_study(tmp_path / "random.zarr", "random", grid)
     with pytest.raises(StoreError, match=r"heads of .* are random.*run one-shot-images --heads"):
-        compare_study(study)
+        compare(study)
     markov = tmp_path / "markov.zarr"
     run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov)
     with pytest.raises(StoreError, match="are made by its task"):
-        compare_study(markov, save_network(tmp_path / "network.safetensors"))
+        compare(markov, save_network(tmp_path / "network.safetensors"))
     inputs, labels = np.ones((4, 2, 3)), [0, 1, 0, 1]
     task = Custom.from_arrays(
         inputs,
@@ -344,11 +344,9 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
     run_study(Study(task, (10,), (1.0,)), tmp_path / "custom.zarr")
     message = "attention of .* was given as matrices.*in the store, as head_score.*custom --heads"
     with pytest.raises(StoreError, match=message):
-        compare_study(tmp_path / "custom.zarr")
+        compare(tmp_path / "custom.zarr")
     with pytest.raises(StoreError, match="there is no store"):
-        compare_study(tmp_path / "none.zarr")
-    with pytest.raises(StoreError, match=r"holds no comparison; make one with: pathkernel compare"):
-        open_comparison(study)
+        compare(tmp_path / "none.zarr")
 
 
 # -- the command
@@ -360,7 +358,7 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
     assert (status, err) == (0, "")
     assert out.splitlines()[-1] == f"Results: {study}, group comparison"
     assert not (folder / "study-figures").exists()
-    found = open_comparison(study).sel(source="theory", seed=4)
+    found = opened(study, "comparison").sel(source="theory", seed=4)
     error = open_store(study)["leave_one_out_squared_error"].sum("seed")
     table, *_ = Comparison(seed=4).views(StoredStudy(study))
     assert [row[0] for row in table.rows] == found["meaning"].values.tolist()
@@ -412,10 +410,10 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
 
 def test_charts_hold_the_strongest_paths(study, monkeypatch):
     monkeypatch.setattr("pathkernel_views.paths.strongest.__defaults__", (1, 2))
-    comparison = compare_study(study)
+    comparison = compare(study)
     dataset = open_store(study)
-    points = ShownPoints.select(dataset, (10,), 0.5, 4)
-    views = list(comparison_views(dataset, comparison, points))
+    points = shown_points(dataset, (10,), 0.5, 4)
+    views = list(comparison_views(dataset, comparison, *points))
     charts = {view.name: view for view in views if isinstance(view, Chart)}
     u = dataset["order_parameter"].sel(seed=4, temperature=0.5, width=10)
     assert "Of 9 paths the 2 strongest are shown." in charts["order_parameters"].caption
@@ -483,11 +481,10 @@ def test_points_shown():
             "width": [50.0, 10.0, 500.0, 20.0, 100.0],
         },
     )
-    assert ShownPoints.select(study).widths == (10, 20, 50, 100, 500)
-    assert ShownPoints.select(study).few().widths == (10, 50, 500)
-    assert ShownPoints.select(study, (500, 20)).widths == (500, 20)
-    assert ShownPoints.select(study, (500, 20)).few().widths == (20, 500)
-    assert ShownPoints.select(study, (20,)).few().widths == (20,)
+    for widths, expected in ((None, (10, 20, 50, 100, 500)), ((500, 20), (500, 20))):
+        points, choice = shown_points(study, widths)
+        assert tuple(at.width for at in points) == expected
+        assert choice.startswith("seed ")
 
 
 def test_comparing_needs_no_jax(study):
@@ -508,6 +505,6 @@ def test_a_study_of_real_images(capsys, monkeypatch, tmp_path):
     assert (status, err) == (0, "")
     assert "theory against trained (N = 8)" in out
     settings = json.loads(open_store("one-shot-images.zarr").attrs["study"])
-    found = open_comparison("one-shot-images.zarr")
+    found = opened("one-shot-images.zarr", "comparison")
     assert found.attrs["checkpoint_sha256"] == settings["provenance"]["heads"]
     assert found["agreement"].sel(source="theory").notnull().all()

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from pathkernel_core import Network, head_scores
 from pathkernel_trained.heads import (
     are_removable,
+    by_layer,
     every_head,
+    keep_every_layer,
     kept_heads,
-    pruned_network,
+    per_layer,
     random_orders,
     removable_heads,
     removal_order,
@@ -30,9 +32,16 @@ def test_every_head_and_those_kept():
     assert every_head((2, 1)) == ((1, 1), (1, 2), (2, 1))
     assert kept_heads((3, 2), [(1, 3), (2, 1)]) == ((1, 2), (2,))
     assert kept_heads((1,), []) == ((1,),)
-    network = Network((3, 2), 10, (1.0, 0.5, 0.5, 1.0))
-    pruned = pruned_network(network, [(1, 3)])
-    assert pruned == Network((2, 2), 10, (1.0, 0.5, 0.5, 1.0))
+    present = np.array([[1, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1]], dtype=bool)
+    assert keep_every_layer(present, (2, 1)).tolist() == [True, True, False, False]
+
+
+def test_values_by_layer():
+    first, second = per_layer(np.arange(5), (2, 3))
+    assert (first.tolist(), second.tolist()) == ([0, 1], [2, 3, 4])
+    table = by_layer(np.arange(10.0).reshape(2, 5), (2, 3))
+    assert table.shape == (2, 2, 3)
+    np.testing.assert_array_equal(table[1], [[5, 6, np.nan], [7, 8, 9]])
 
 
 @pytest.mark.parametrize(
@@ -50,45 +59,35 @@ def test_what_cannot_be_removed(removed, message):
         kept_heads((2, 1), removed)
 
 
-@given(scored())
-def test_an_order_never_empties_a_layer_and_goes_by_score(scores):
+@given(scored(), st.booleans())
+def test_an_order_goes_by_score_and_empties_no_layer(scores, keeps):
     heads = [len(layer) for layer in scores]
-    order = removal_order(scores)
-    value = {head: scores[head[0] - 1][head[1] - 1] for head in every_head(heads)}
-    for count in range(len(order.removed) + 1):
-        left = kept_heads(heads, order.first(count))  # raises if a layer is empty
-        if count < len(order.removed):
-            # the next one is the lowest of those that are not the last of their layers
-            free = [(la, h) for la, layer in enumerate(left, 1) for h in layer if len(layer) > 1]
-            assert order.removed[count] == min(free, key=lambda head: (value[head], head))
-    assert len(order.removed) == sum(heads) - len(heads)
-    gone = [value[head] for head in order.removed]
-    assert gone == sorted(gone)
-    # passed over: what stays although something that ranks higher goes
-    stays = set(removable_heads(heads)) - set(order.removed)
-    last = max(((value[head], head) for head in order.removed), default=(-1, ()))
-    assert set(order.skipped) == {head for head in stays if (value[head], head) < last}
+    flat, names = np.concatenate(scores), every_head(heads)
+    order = removal_order(flat, heads, keeps_layers=keeps).tolist()
+    assert len(order) == sum(heads) - len(heads) * keeps
+    for count, head in enumerate(order):
+        left = [other for other in range(sum(heads)) if other not in order[:count]]
+        if keeps:  # the next one is the lowest of those that are not the last of their layers
+            layers = [names[other][0] for other in left]
+            left = [other for other in left if layers.count(names[other][0]) > 1]
+        assert head == min(left, key=lambda other: (flat[other], other))
 
 
 def test_a_layers_last_head_is_skipped():
-    order = removal_order([np.array([0.1, 0.2]), np.array([0.3, 0.4])])
-    assert order.removed == ((1, 1), (2, 1))
-    assert order.skipped == ((1, 2),)
-    with pytest.raises(ValueError, match="3 heads cannot be removed: between 0 and 2 can"):
-        order.first(3)
+    assert removal_order([0.1, 0.2, 0.3, 0.4], (2, 2)).tolist() == [0, 2]
+    assert removal_order([0.1, 0.2, 0.3, 0.4], (2, 2), keeps_layers=False).tolist() == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="scores hold NaN"):
-        removal_order([np.array([0.1, np.nan])])
+        removal_order([0.1, np.nan], (2,))
 
 
 def test_the_only_head_of_a_layer_has_no_place_in_an_order():
     assert removable_heads((3, 1, 2)) == ((1, 1), (1, 2), (1, 3), (3, 1), (3, 2))
     assert are_removable((3, 1, 2)).tolist() == [True] * 3 + [False] + [True] * 2
-    assert removable_heads((1, 1)) == ()
     for lowest in (-1.0, np.nan, 9.0):  # its score, whatever it is, changes nothing
-        order = removal_order([np.array([0.2, 0.4]), np.array([lowest])])
-        assert order.removed == ((1, 1),)
-        assert order.skipped == ()
-    assert removal_order([np.array([np.nan])]).removed == ()
+        assert removal_order([0.2, 0.4, lowest], (2, 1)).tolist() == [0]
+    assert len(removal_order([np.nan], (1,))) == 0
+    with pytest.raises(ValueError, match="scores hold NaN"):
+        removal_order([0.1, np.nan], (1, 1), keeps_layers=False)
 
 
 @given(HEADS, st.integers(0, 2**32 - 1))
@@ -107,20 +106,18 @@ def test_scores_go_with_the_heads_when_heads_are_renamed(heads, seed):
     before, after = head_scores(network, order_parameter), head_scores(network, moved)
     for old, found, names in zip(before, after, new):
         np.testing.assert_allclose(found[names], old, rtol=1e-12)
-    expected = [
-        (layer, 1 + new[layer - 1][head - 1]) for layer, head in removal_order(before).removed
-    ]
-    if len(np.unique(np.concatenate(before).round(9))) == sum(heads):
-        assert removal_order(after).removed == tuple(expected)
+    flat, starts = np.concatenate(before), np.cumsum([0, *heads])
+    moved = np.concatenate([start + names for start, names in zip(starts, new)])
+    if len(np.unique(flat.round(9))) == sum(heads):
+        expected = moved[removal_order(flat, heads)]
+        np.testing.assert_array_equal(removal_order(np.concatenate(after), heads), expected)
 
 
 def test_random_orders():
     orders = random_orders((3, 2), 400, seed=1)
-    assert orders == random_orders((3, 2), 400, seed=1)
-    assert orders != random_orders((3, 2), 400, seed=2)
-    for order in orders:
-        assert kept_heads((3, 2), order.removed)
-        assert len(order.removed) == 3
-    first = [order.removed[0] for order in orders]
-    for head in every_head((3, 2)):  # each with probability 1/5; 400 draws: ± 0.02
-        assert abs(first.count(head) / 400 - 0.2) < 0.08
+    assert orders.shape == (400, 3)
+    np.testing.assert_array_equal(orders, random_orders((3, 2), 400, seed=1))
+    assert not np.array_equal(orders, random_orders((3, 2), 400, seed=2))
+    for head in range(5):  # each first with probability 1/5; 400 draws: ± 0.02
+        assert abs(np.mean(orders[:, 0] == head) - 0.2) < 0.08
+    assert random_orders((3, 2), 4, seed=1, keeps_layers=False).shape == (4, 5)

@@ -10,11 +10,9 @@ from safetensors.numpy import load_file, save_file
 from pathkernel_core import Network
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import FORMAT, Checkpoint, read_checkpoint, save_checkpoint
-from pathkernel_trained.empirical import empirical_order_parameter
-from pathkernel_trained.heads import kept_heads, pruned_network
-from pathkernel_trained.network import NetworkShape, initial_weights, shape_of
-from pathkernel_trained.networks import Cost, network_cost, pruned_checkpoint
-from pathkernel_trained.path_network import along_paths
+from pathkernel_trained.heads import kept_heads
+from pathkernel_trained.network import Cost, NetworkShape, initial_weights, network_cost, shape_of
+from pathkernel_trained.path_network import along_paths, empirical_order_parameter, without_heads
 from pathkernel_trained.scores import trained_scores
 
 ABOUT = {"step": 7, "validation_accuracy": 0.75}
@@ -27,7 +25,7 @@ def whole():
 
 @pytest.mark.parametrize("removed", [[(1, 2)], [(1, 1), (2, 3)], [(2, 1), (2, 2), (1, 3)]])
 def test_a_pruned_network_is_written_and_read(tmp_path, whole, removed):
-    pruned = pruned_checkpoint(whole, removed)
+    pruned = without_heads(whole, removed)
     path = tmp_path / "pruned.safetensors"
     save_checkpoint(path, pruned)
     found = read_checkpoint(path)
@@ -48,7 +46,7 @@ def test_a_pruned_network_is_written_and_read(tmp_path, whole, removed):
     layers = read_heads(path, WIDTHS[2]).layers
     assert tuple(layer.n_heads for layer in layers) == found.shape.heads_per_layer
     # which the theory's network without those heads takes
-    network = pruned_network(Network((3, 3), 10), removed)
+    network = Network((3, 3), 10).keep_heads(kept)
     assert network.heads == found.shape.heads_per_layer
     # its order parameter is that part of the whole one
     paths = Network((3, 3), 10).paths_through(kept)
@@ -57,20 +55,20 @@ def test_a_pruned_network_is_written_and_read(tmp_path, whole, removed):
         empirical_order_parameter(whole.weights)[np.ix_(paths, paths)],
         rtol=1e-12,
     )
-    assert [len(layer) for layer in trained_scores(along_paths(found))] == [len(k) for k in kept]
+    assert len(trained_scores(along_paths(found))) == sum(map(len, kept))
 
 
 def test_what_cannot_be_pruned(whole):
     with pytest.raises(ValueError, match="every head of layer 2, and the output would be 0"):
-        pruned_checkpoint(whole, [(2, 1), (2, 2), (2, 3)])
+        without_heads(whole, [(2, 1), (2, 2), (2, 3)])
     with pytest.raises(ValueError, match="layer 1 has heads 1 to 3"):
-        pruned_checkpoint(whole, [(1, 4)])
+        without_heads(whole, [(1, 4)])
 
 
 def test_a_pruned_network_can_be_pruned_again(whole):
-    once = pruned_checkpoint(whole, [(1, 2)])  # what was head 3 is now head 2
-    twice = pruned_checkpoint(once, [(1, 2), (2, 1)])
-    direct = pruned_checkpoint(whole, [(1, 2), (1, 3), (2, 1)])
+    once = without_heads(whole, [(1, 2)])  # what was head 3 is now head 2
+    twice = without_heads(once, [(1, 2), (2, 1)])
+    direct = without_heads(whole, [(1, 2), (1, 3), (2, 1)])
     for name in direct.weights:
         for one, other in zip(twice.weights[name], direct.weights[name]):
             np.testing.assert_array_equal(one, other)
@@ -80,7 +78,7 @@ def test_a_pruned_network_can_be_pruned_again(whole):
 @pytest.mark.parametrize("wrong", ["shape", "missing", "type", "nan"])
 def test_damaged_files_of_unequal_layers(tmp_path, whole, name, wrong):
     path = tmp_path / "pruned.safetensors"
-    save_checkpoint(path, pruned_checkpoint(whole, [(1, 2)]))
+    save_checkpoint(path, without_heads(whole, [(1, 2)]))
     arrays = load_file(path)
     array = arrays.pop(name)
     if wrong != "missing":

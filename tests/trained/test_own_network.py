@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from computed import opened, prune
 from made_up_networks import by_hand, made_up
 
 from pathkernel.main import main
@@ -12,11 +13,11 @@ from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.comparison_store import compared
+from pathkernel_trained.evaluator import PathOutputs, path_outputs
 from pathkernel_trained.heads import every_head
 from pathkernel_trained.orders import removed_heads
-from pathkernel_trained.outputs import PathOutputs, path_outputs
 from pathkernel_trained.path_network import read_paths, save_paths
-from pathkernel_trained.pruning import open_pruning, prune_study, pruned, write_pruned
+from pathkernel_trained.pruning import pruned, write_pruned
 from pathkernel_trained.results import Pruning
 
 HEADS = (3, 2)
@@ -75,24 +76,24 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     assert err == ""
     assert "Warning" not in out
     assert "Points of accuracy lost: " in out
-    found = open_pruning(store)
+    found = opened(store, "pruning")
     gone = read_paths(out_file).about["removed_heads"]
     assert gone == [list(head) for head in removed_heads(found, "best-of 6", 1)]
     training = PathOutputs(
         HEADS, *(found[name].sel(episode_set="training").values[:40] for name in OF_EPISODES)
     )
-    losses = [-training.correct([[head]]).mean() for head in every_head(HEADS)]
+    losses = -training.correct(~np.eye(5, dtype=bool)).mean(axis=1)
     assert removed_heads(found, "greedy")[0] == every_head(HEADS)[int(np.argmin(losses))]
     assert found["test_set"].values.tolist() == ["test", "shifted"]
     assert found["episode_set"].values.tolist() == ["training", "test", "shifted"]
     counts = found["episode_label"].notnull().sum("episode").values.tolist()
     assert counts == list(SETS.values())
-    assert (found["accuracy"].isel(removed=0) == 1).all(), "the labels are its own"
+    assert (found["measured"].isel(removed=0) == 1).all(), "the labels are its own"
     with np.load(store.parent / "data.npz") as data:
         tokens, labels = data["test_inputs.shifted"], data["test_labels.shifted"]
     removed = [(1, 2)]
     right = np.sign(by_hand(weights, tokens, removed)) == labels
-    lost = found["ablation_drop"].sel(test_set="shifted", layer=1, head=2)
+    lost = found["lost"].sel(test_set="shifted", layer=1, head=2)
     assert lost.item() == pytest.approx(1 - right.mean())
 
 
@@ -120,9 +121,9 @@ def test_its_paths_serve_as_its_weights_do(store, weights, tmp_path):
 
 
 def test_outputs_are_found_again(store, monkeypatch):
-    first = prune_study(store, random=5, resamples=20)
+    first = prune(store, random=5, resamples=20)
     monkeypatch.setattr("pathkernel_tasks.custom.read_data", None)  # would fail if called
-    again = prune_study(store, random=5, resamples=20)
+    again = prune(store, random=5, resamples=20)
     xr.testing.assert_identical(first, again)
 
 
@@ -140,4 +141,4 @@ def test_targets_are_refused(store, tmp_path, least):
     out = tmp_path / "targets.zarr"
     assert invoke("run", "custom", *files, "--widths", "10", "--no-figures", "--out", out) == 0
     with pytest.raises(StoreError, match=r"real targets, .* takes classes ±1; .* head_score"):
-        prune_study(out)
+        prune(out)

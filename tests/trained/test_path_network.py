@@ -8,10 +8,14 @@ from safetensors.numpy import load_file, save_file
 
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from pathkernel_trained.empirical import empirical_order_parameter
 from pathkernel_trained.network import NetworkShape, initial_weights
-from pathkernel_trained.networks import pruned_checkpoint, pruned_paths
-from pathkernel_trained.path_network import along_paths, read_paths, save_paths
+from pathkernel_trained.path_network import (
+    along_paths,
+    empirical_order_parameter,
+    read_paths,
+    save_paths,
+    without_heads,
+)
 
 ABOUT = {"step": 7}
 
@@ -85,8 +89,8 @@ def test_it_is_a_file_of_heads_but_no_checkpoint(path, trained):
 @pytest.mark.parametrize("removed", [[(1, 2)], [(1, 1), (2, 3)], [(2, 1), (2, 2), (1, 3)]])
 def test_heads_are_removed_as_from_the_weights(tmp_path, trained, removed):
     found, expected = (
-        pruned_paths(along_paths(trained), removed),
-        pruned_checkpoint(trained, removed),
+        without_heads(along_paths(trained), removed),
+        without_heads(trained, removed),
     )
     assert_same(found, along_paths(expected), rtol=1e-13)
     assert found.about == expected.about
@@ -105,7 +109,7 @@ def test_heads_are_removed_as_from_the_weights(tmp_path, trained, removed):
         ("order_parameter", np.ones((3, 3)), r"order_parameter must have shape \(9, 9\)"),
         ("order_parameter", np.full((9, 9), np.nan), "'order_parameter' holds NaN"),
         ("value_norms.2", np.ones(2), "value_norms must have shape"),
-        ("value_norms.1", None, r"lacks value_norms\.1"),
+        ("value_norms.1", None, r"lacks 'value_norms\.1'"),
         ("width", np.array([6.0, 6.0]), "is damaged"),
         ("width", np.array(0), "width must be a whole number of at least 1"),
     ],

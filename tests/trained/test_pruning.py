@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from computed import opened, prune
 from test_theory_scores import write_draws
 
 from pathkernel.main import main
@@ -26,17 +27,19 @@ from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.hidden_markov import HiddenMarkov
-from pathkernel_trained import pruning_views as views
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
+from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.heads import every_head, kept_heads, removal_order
 from pathkernel_trained.network import NetworkShape, initial_weights
-from pathkernel_trained.networks import pruned_checkpoint
-from pathkernel_trained.orders import removed_heads, scores_of
-from pathkernel_trained.outputs import path_outputs
-from pathkernel_trained.pruning import open_pruning, order_named, prune_study
+from pathkernel_trained.orders import removed_heads
+from pathkernel_trained.path_network import without_heads
+from pathkernel_trained.pruning import order_named
+from pathkernel_trained.pruning_views import pruning_views
+from pathkernel_trained.scores import NEEDS, kind_of
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from pathkernel_trained.theory_drops import PREDICTIONS
 from pathkernel_trained.theory_scores import theory_scores
+from pathkernel_views.chart import Chart
 
 HEADS = (2, 3)
 EPISODES = 40
@@ -65,7 +68,7 @@ def study(tmp_path_factory):
     weights = initial_weights(NetworkShape(2, 3, 8, 4), 192, 0)
     weights["queries"] = 3 * weights["queries"]  # attention that tells tokens apart
     whole = Checkpoint(weights, label_vectors(5), {"step": 1})
-    save_checkpoint(folder / "network.safetensors", pruned_checkpoint(whole, [(1, 2)]))
+    save_checkpoint(folder / "network.safetensors", without_heads(whole, [(1, 2)]))
     place = os.getcwd()
     os.chdir(folder)
     try:
@@ -78,7 +81,12 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def result(study):
-    return prune_study(study, episodes=EPISODES, sets=9, random=5, resamples=20)
+    return prune(study, episodes=EPISODES, sets=9, random=5, resamples=20)
+
+
+def scores_of(result, name):
+    table = result["score"].sel(order=name, draw=1).values.ravel()
+    return table[~np.isnan(table)]
 
 
 @needs_data
@@ -89,6 +97,7 @@ def test_orders_and_labels(study, result):
     own = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley"]
     joint = ["greedy", "best-of 9", "random"]
     assert names[-12:] == [*PREDICTIONS, *own, *joint]
+    assert {*map(kind_of, names)} == {*NEEDS, "random"} - {"sampled"}
     assert result["test_set"].values.tolist() == list(TEST_SETS)
     assert result.sizes["removed"] == 4
     assert result.sizes["episode"] == EPISODES
@@ -103,19 +112,16 @@ def test_orders_and_labels(study, result):
         at = dataset["leave_one_out_squared_error"].sel(width=width).sum("seed")
         assert temperature == float(at["temperature"][at.values.argmin()])
         expected = theory_scores(dataset, Point(width, temperature, 0))
-        for found, layer in zip(scores_of(result, name), expected):
-            np.testing.assert_allclose(found, layer)
-    for name in names[:-3]:
-        order = removal_order(scores_of(result, name))
-        assert removed_heads(result, name) == list(order.removed)
-    assert order_named(result, "theory") == names[0]
+        np.testing.assert_allclose(scores_of(result, name), expected)
+    for name in names[:-2]:
+        order = removal_order(scores_of(result, name), HEADS)
+        assert removed_heads(result, name) == [every_head(HEADS)[head] for head in order]
+    assert order_named(names, "theory") == names[0]
     with pytest.raises(ValueError, match=r"no order 'sampled', only .*draw samples with"):
-        order_named(result, "sampled")
+        order_named(names, "sampled")
     # scores at every point agree with themselves
-    same = result["theory_agreement"].sel(
-        width=10, width_dual=10, temperature=0.1, temperature_dual=0.1
-    )
-    assert float(same) == pytest.approx(1)
+    first = {name: float(result[f"order_{name}"][0]) for name in ("width", "temperature")}
+    assert float(result["theory_agreement"].sel(first)) == pytest.approx(1)
 
 
 @needs_data
@@ -136,13 +142,13 @@ def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_
         removed = removed_heads(result, name)
         for count in (0, 1, 3):
             path = tmp_path / f"{count}.safetensors"
-            save_checkpoint(path, pruned_checkpoint(whole, removed[:count]))
+            save_checkpoint(path, without_heads(whole, removed[:count]))
             weights = read_checkpoint(path).weights
             by_layers = np.asarray(layer_output(weights, tokens))
             by_paths = np.asarray(path_output(weights, space, tokens))
             np.testing.assert_allclose(by_paths, by_layers, rtol=1e-4, atol=1e-6)
             at = {"order": name, "removed": count, "test_set": test_set}
-            expected = float(result["accuracy"].sel(at))
+            expected = result["measured"].sel(at).item()
             assert np.mean(by_layers * labels > 0) == pytest.approx(expected)
             assert np.mean(by_paths * labels > 0) == pytest.approx(expected)
 
@@ -150,18 +156,18 @@ def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_
 @needs_data
 def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypatch):
     before, identity = open_store(study).load(), check_store(study)
-    kept = open_pruning(study)
+    kept = opened(study, "pruning")
     xr.testing.assert_identical(kept.load(), result)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         xr.open_zarr(study, group="pruning", chunks=None).load()
     # again, for other widths: the path outputs are found in the store
     monkeypatch.setattr("pathkernel_one_shot.task.episode_set", None)  # would fail if called
-    again = prune_study(study, widths=(40,), episodes=EPISODES, sets=9, random=5, resamples=20)
+    again = prune(study, widths=(40,), episodes=EPISODES, sets=9, random=5, resamples=20)
     assert str(again["order"].values[0]) == "theory N=40"
     xr.testing.assert_identical(again["path_output"], result["path_output"])
-    xr.testing.assert_identical(again["accuracy"][-2], result["accuracy"][-2])
-    xr.testing.assert_identical(open_pruning(study).load(), again)
+    xr.testing.assert_identical(again["measured"][:, -2], result["measured"][:, -2])
+    xr.testing.assert_identical(opened(study, "pruning").load(), again)
     assert check_store(study) == identity
     xr.testing.assert_identical(open_store(study).load(), before)
     visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
@@ -179,20 +185,21 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
     factors = generator.normal(size=(4, 20, 6, 8))
     draws = factors @ factors.swapaxes(-1, -2)
     write_draws(store, "order-parameter", at, draws, network)
-    found = prune_study(store, needs="sampled", episodes=EPISODES, random=2, resamples=5)
+    found = prune(store, order="sampled", episodes=EPISODES, random=2, resamples=5)
     names = [str(name) for name in found["order"].values]
     assert {"theory N=10", "theory N=40", "sampled N=40"} <= set(names)
-    assert order_named(found, "sampled") == "sampled N=40"
-    here = found.sel(order="sampled N=40")
+    assert order_named(names, "sampled") == "sampled N=40"
+    here = found.sel(order="sampled N=40", draw=1)
     assert (float(here["order_width"]), float(here["order_temperature"])) == (40, at.temperature)
     expected = head_scores(network, draws.mean(axis=(0, 1)))
-    for found_layer, layer in zip(scores_of(found, "sampled N=40"), expected):
-        np.testing.assert_allclose(found_layer, layer)
+    np.testing.assert_allclose(scores_of(found, "sampled N=40"), np.concatenate(expected))
     assert (here["score_error"].notnull() == here["score"].notnull()).all()
     assert (here["score_error"] > 0).any()
-    assert found["score_error"].drop_sel(order="sampled N=40").isnull().all()
+    others = found["score_error"].drop_sel(order=["sampled N=40", "ablation"])
+    assert others.isnull().all()
 
-    drawn = views.score_chart(found).draw()
+    charts = {view.name: view for view in pruning_views(found) if isinstance(view, Chart)}
+    drawn = charts["scores"].draw()
     bars = pd.read_csv(io.StringIO(drawn.data.values)).set_index("order")
     temperature = f", T={at.temperature:g}"
     assert {f"theory N=40{temperature}", f"sampled N=40{temperature}", "trained"} <= {*bars.index}
@@ -209,16 +216,14 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
 def test_an_order_that_is_missing_is_missed_before_the_work(study, kind):
     seen = []
     with pytest.raises(ValueError, match=f"there is no order '{kind}', only theory N="):
-        prune_study(study, needs=kind, episodes=EPISODES + 2, report=seen.append)
+        prune(study, order=kind, episodes=EPISODES + 2, report=seen.append)
     assert seen == []
 
 
 @needs_data
 def test_other_episodes_are_computed_anew(study, result):
     seen = []
-    other = prune_study(
-        study, seed=1, episodes=EPISODES + 4, random=2, resamples=5, report=seen.append
-    )
+    other = prune(study, seed=1, episodes=EPISODES + 4, random=2, resamples=5, report=seen.append)
     assert other.sizes["episode"] == EPISODES + 4
     assert not np.array_equal(other["path_output"][:, :EPISODES], result["path_output"])
     assert seen[-1].done == seen[-1].total == 4 * (EPISODES + 4)
@@ -233,12 +238,12 @@ def test_validation_characters_score_and_test_characters_do_not(study, result):
     drawn = episode_set(VALIDATION, EPISODES, whole.label_vectors, 0)
     outputs = path_outputs(whole, drawn.batches())
     for place, (layer, head) in enumerate(every_head(HEADS)):
-        right = outputs.correct([(), [(layer, head)]]).mean(axis=0)
-        found = result["score"].sel(order="ablation", layer=layer, head=head)
+        right = outputs.correct(np.stack([np.ones(5, bool), np.arange(5) != place])).mean(axis=1)
+        found = result["score"].sel(order="ablation", layer=layer, head=head, draw=1)
         assert float(found) == pytest.approx(right[0] - right[1])
         parts = outputs.values[:, outputs.through[:, place]].sum(axis=1) / np.sqrt(6)
         expected = np.mean(abs(2 * (outputs.output() - outputs.labels) * parts))
-        found = result["score"].sel(order="raw-gradient", layer=layer, head=head)
+        found = result["score"].sel(order="raw-gradient", layer=layer, head=head, draw=1)
         assert float(found) == pytest.approx(expected)
 
 
@@ -264,18 +269,18 @@ def test_episodes_are_balanced_and_each_set_has_its_own():
 def test_wrong_networks_and_studies(study, tmp_path, monkeypatch):
     other = Checkpoint(initial_weights(NetworkShape(2, 3, 8, 4), 192, 1), label_vectors(0), {})
     save_checkpoint(tmp_path / "other.safetensors", other)
-    with pytest.raises(StoreError, match="give the checkpoint that the study was run with"):
-        prune_study(study, checkpoint=tmp_path / "other.safetensors")
+    with pytest.raises(StoreError, match="not the file of heads that the study was run with"):
+        prune(study, checkpoint=tmp_path / "other.safetensors")
     with pytest.raises(FileNotFoundError, match="there is no"):
-        prune_study(study, checkpoint=tmp_path / "none.safetensors")
+        prune(study, checkpoint=tmp_path / "none.safetensors")
     with pytest.raises(StoreError, match="no width 3; it has 10, 40"):
-        prune_study(study, widths=(3,))
+        prune(study, widths=(3,))
     with pytest.raises(ValueError, match="episodes must be even"):
-        prune_study(study, episodes=41)
+        prune(study, episodes=41)
     markov = tmp_path / "markov.zarr"
     run_study(Study(HiddenMarkov(examples=10, test_examples=4), (10,)), markov)
     with pytest.raises(StoreError, match="are made by its task"):
-        prune_study(markov)
+        prune(markov)
 
 
 @pytest.fixture
@@ -296,37 +301,32 @@ def test_the_command(study, invoke, tmp_path):
         study, "--episodes", EPISODES, "--widths", "40", "--remove", "2", "--out", out
     )
     assert status == 0, err
-    result = open_pruning(study)
-    whole = result.isel(order=0, removed=0)
-    poor = [
-        str(name)
-        for name in result["test_set"].values
-        if whole["accuracy"].sel(test_set=name)
-        < 0.5 + 3 * whole["accuracy_error"].sel(test_set=name)
-    ]
+    result = opened(study, "pruning")
+    whole = result.squeeze().isel(order=0, removed=0)
+    poor = result["test_set"].values[whole["measured"] < 0.5 + 3 * whole["measured_error"]].tolist()
     assert poor, "the network is not trained"
     # stderr is no terminal: no progress belongs there
     assert err == ""
     warned = [line for line in text.splitlines() if line.startswith("Warning")]
     assert [line.split()[2] for line in warned] == poor
     assert all("no better than chance" in line for line in warned)
-    assert result.attrs["random_orders"] == 200
+    assert result.sizes["random_order"] == 200
     folder = study.with_name("study-figures") / "pruning"
     names = {
         f"{name}.{kind}"
-        for name in ("scores", "accuracy", "heads", "theory_grid")
+        for name in ("scores", "removed", "single_heads", "theory_grid")
         for kind in ("png", "svg")
     }
     assert {file.name for file in folder.iterdir()} == names
-    for title in ("Orders of removal", "Accuracy (%) on omniglot", "Accuracy lost on omniglot"):
+    for title in ("Orders of removal", "accuracy on omniglot as", "accuracy lost on omniglot"):
         assert title in text
-    for detail in ("Rank correlation τ (Kendall)", "depends on width and temperature"):
+    for detail in ("of every layer", "accuracy less that of random orders"):
         assert detail in text.partition("More tables with --all")[2]
-    accuracy = 100 * float(result["accuracy"].sel(order="trained", removed=1, test_set="omniglot"))
+    accuracy = result["measured"].sel(order="trained", removed=1, test_set="omniglot").item()
     assert any(
-        row.split()[2:3] == [f"{accuracy:.1f}"] for row in text.splitlines() if "trained " in row
+        row.split()[3:4] == [f"{accuracy:.3f}"] for row in text.splitlines() if "trained " in row
     )
-    assert len(text.splitlines()) < 100
+    assert len(text.splitlines()) < 110
     removed = removed_heads(result, "theory N=40")[:2]
     pruned = read_checkpoint(out)
     assert pruned.about["removed_heads"] == [list(head) for head in removed]

@@ -1,18 +1,19 @@
 """What the theory loses with single heads, against its definitions pair by pair."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import PreparedData
-from pathkernel_trained.heads import every_head, kept_heads, removable_heads
-from pathkernel_trained.theory_drops import equilibrated, error_scores, theory_drops
+from pathkernel_trained.heads import every_head, kept_heads, per_layer, removable_heads
+from pathkernel_trained.scores import SCORES, Material
+from pathkernel_trained.theory_drops import PREDICTIONS, theory_drops
 
 HEADS, TEMPERATURE = (2, 3, 1), 0.2
 NETWORK = pk.Network(HEADS, 8, variances=1.2)
-TEMPERATURES = (0.1, TEMPERATURE, 1.0)
 
 
 def problem(validation):
@@ -29,7 +30,7 @@ def problem(validation):
     return PreparedData(None, NETWORK, *draw(30), tests, held_out)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["validation", "leave-one-out"])
+@pytest.fixture(scope="module", params=[True, False], ids=["validation", "training"])
 def data(request):
     return problem(request.param)
 
@@ -42,7 +43,7 @@ def whole(data):
 @pytest.fixture(scope="module")
 def drops(data, whole):
     here = PointData(Point(8, TEMPERATURE, 0), NETWORK, data)
-    return theory_drops(here, whole.order_parameter, TEMPERATURES, ("near", "absent", "far"))
+    return theory_drops(here, whole.order_parameter, ("near", "absent", "far"))
 
 
 def through(head):
@@ -71,9 +72,8 @@ def test_losses_are_those_of_the_three_predictors(data, whole, drops):
             anew = np.linalg.solve(total(xi, xi, weights) + noise, y)
             kept = kept_heads(HEADS, [head])
             paths = np.flatnonzero(silent)
-            taken = drops["theory_drop_temperature"].sel(layer=head[0], head=head[1]).item()
             part = pk.minimise_action(
-                pk.PathKernels(xi[:, paths], y), NETWORK.keep_heads(kept), taken
+                pk.PathKernels(xi[:, paths], y), NETWORK.keep_heads(kept), TEMPERATURE
             )
             means = {
                 "silenced": total(new, xi, weights) @ anew,
@@ -89,6 +89,13 @@ def test_losses_are_those_of_the_three_predictors(data, whole, drops):
     assert len(np.unique(drops["theory_drop"].sel(test_set="near").values)) > 6
 
 
+def error_scores(drops):
+    network = SimpleNamespace(shape=SimpleNamespace(heads_per_layer=HEADS))
+    of = Material(None, (), {}, drops, network, None)
+    scores = [score.compute(of) for score in SCORES if score.name in PREDICTIONS]
+    return {name: own for each in scores for name, own in each.items()}
+
+
 def test_the_error_rises_on_validation_or_training_examples(data, whole, drops):
     """And the scores of heads are how much it does."""
     xi, y = data.xi, data.labels
@@ -100,26 +107,26 @@ def test_the_error_rises_on_validation_or_training_examples(data, whole, drops):
     weights = whole.order_parameter * np.outer(silent, silent)
     anew = np.linalg.solve(total(xi, xi, weights) + noise, y)
     paths = np.flatnonzero(silent)
-    taken = drops["theory_drop_temperature"].sel(layer=2, head=3).item()
     kept = NETWORK.keep_heads(kept_heads(HEADS, [head]))
-    part = pk.minimise_action(pk.PathKernels(xi[:, paths], y), kept, taken)
+    part = pk.minimise_action(pk.PathKernels(xi[:, paths], y), kept, TEMPERATURE)
     means = {
         "silenced": total(new, xi, weights) @ anew,
         "restricted": total(new, xi, weights) @ alpha,
         "re-equilibrated": part.predict_mean(new[:, paths]),
     }
     before = np.mean((whole.predict_mean(new) - labels) ** 2)
-    scores = error_scores(drops, HEADS)
+    scores = error_scores(drops)
     assert list(scores) == list(means)
     for way, mean in means.items():
         rise = np.mean((mean - labels) ** 2) - before
-        assert scores[way][1][2] == pytest.approx(rise, rel=1e-5)
-        assert np.isnan(scores[way][2]).all(), "the only head of its layer"
+        found = per_layer(scores[way].values, HEADS)
+        assert found[1][2] == pytest.approx(rise, rel=1e-5)
+        assert np.isnan(found[2]).all(), "the only head of its layer"
     failed = drops.copy(deep=True)
     failed["theory_error_rise"].loc[{"prediction": "re-equilibrated", "layer": 1, "head": 1}] = (
         np.nan
     )
-    assert list(error_scores(failed, HEADS)) == ["silenced", "restricted"]
+    assert list(error_scores(failed)) == ["silenced", "restricted"]
 
 
 def test_what_there_is_not_is_not_known(drops):
@@ -129,25 +136,3 @@ def test_what_there_is_not_is_not_known(drops):
     for layer, head in every_head(HEADS):
         expected = (layer, head) in removable_heads(HEADS)
         assert known.sel(layer=layer, head=head).item() == expected
-
-
-def test_the_temperature_is_chosen_as_that_of_studies(data, whole):
-    """Largest validation accuracy if there are validation examples, else smallest error."""
-    kept = kept_heads(HEADS, [(2, 3)])
-    paths = NETWORK.paths_through(kept)
-    scores = []
-    for temperature in TEMPERATURES:
-        part = pk.minimise_action(
-            pk.PathKernels(data.xi[:, paths], data.labels), NETWORK.keep_heads(kept), temperature
-        )
-        left_out = leave_one_out(part, data.xi[:, paths], data.labels)
-        score = -left_out.squared_error
-        if data.validation is not None:
-            xi, labels = data.validation
-            score = pk.accuracy(part.predict_mean(xi[:, paths]), labels)
-        scores.append((score, left_out.log_density))
-    found = equilibrated(whole.problem, NETWORK, data, [(2, 3)], TEMPERATURES)
-    assert found.temperature == TEMPERATURES[scores.index(max(scores))]
-    assert found.status.ok
-    alone = equilibrated(whole.problem, NETWORK, data, [(2, 3)], (1.0,))
-    assert alone.temperature == 1.0

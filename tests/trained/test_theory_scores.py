@@ -17,6 +17,7 @@ from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
+from pathkernel_trained.heads import per_layer
 from pathkernel_trained.theory_scores import (
     sampled_scores,
     score_grid,
@@ -135,7 +136,7 @@ def test_scores_over_the_grid(study):
             at = study.sel(seed=7, width=width, temperature=temperature)
             expected = np.concatenate(head_scores(NETWORK, at["order_parameter"].values))
             np.testing.assert_allclose(grid[t, w], expected)
-            found = np.concatenate(theory_scores(study, Point(width, temperature, 7)))
+            found = theory_scores(study, Point(width, temperature, 7))
             np.testing.assert_allclose(found, expected)
 
 
@@ -185,11 +186,11 @@ def test_sampled_scores_are_those_of_the_mean(study):
     factors = generator.normal(size=(2, 30, 4, 6))
     draws = factors @ factors.swapaxes(-1, -2)
     found, errors = sampled_scores(study, posterior(draws))
-    for layer, expected in zip(found, head_scores(NETWORK, draws.mean(axis=(0, 1)))):
-        np.testing.assert_allclose(layer, expected)
-    assert (np.concatenate(errors) >= 0).all()
-    for layer in sampled_scores(study, posterior(draws[:1, :1]))[1]:
-        assert np.isnan(layer).all(), "one draw says nothing of its error"
+    expected = np.concatenate(head_scores(NETWORK, draws.mean(axis=(0, 1))))
+    np.testing.assert_allclose(found, expected)
+    assert (errors >= 0).all()
+    _, unknown = sampled_scores(study, posterior(draws[:1, :1]))
+    assert np.isnan(unknown).all(), "one draw says nothing of its error"
 
 
 def test_the_errors_of_sampled_scores_are_their_spread_between_runs(study):
@@ -201,7 +202,7 @@ def test_the_errors_of_sampled_scores_are_their_spread_between_runs(study):
         sampled_scores(study, posterior(mean + generator.normal(size=(4, 50, 4, 4))))
         for _ in range(200)
     ]
-    scores, errors = (np.array([np.concatenate(run[part]) for run in runs]) for part in (0, 1))
+    scores, errors = (np.array([run[part] for run in runs]) for part in (0, 1))
     spread = scores.std(axis=0)
     largest = np.argmax(scores.mean(axis=0))
     assert spread[largest] < 1e-12
@@ -253,5 +254,5 @@ def test_renaming_heads_renames_the_theorys_and_the_sampled_scores(heads, seed):
         *zip(sampled_scores(study, draws), sampled_scores(renamed, renamed_draws)),
     ]
     for before, after in pairs:
-        for one, other, names in zip(before, after, new):
+        for one, other, names in zip(per_layer(before, heads), per_layer(after, heads), new):
             np.testing.assert_allclose(other, one[names], rtol=1e-9, atol=1e-12)

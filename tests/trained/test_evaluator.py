@@ -6,10 +6,9 @@ from made_up_networks import by_hand, made_up
 
 from pathkernel_core import Examples
 from pathkernel_trained.checkpoint import Checkpoint
+from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
 from pathkernel_trained.heads import every_head
-from pathkernel_trained.networks import pruned_checkpoint
-from pathkernel_trained.outputs import PathOutputs, path_outputs
-from pathkernel_trained.path_network import along_paths
+from pathkernel_trained.path_network import along_paths, without_heads
 
 CASES = [
     ((4,), ((1, 2), (1, 4))),
@@ -35,9 +34,11 @@ def test_sums_of_path_outputs_are_the_network_and_its_prunings(heads, removed, e
     for gone in ((), removed):
         expected = by_hand(weights, episodes[0], gone)
         np.testing.assert_allclose(outputs.output(gone), expected, rtol=1e-11, atol=1e-11)
-        right = outputs.correct([gone, ()])
-        assert right.shape == (12, 2)
-        assert np.array_equal(right[:, 0], expected * episodes[1] > 0)
+        present = np.array([[head not in gone for head in every_head(heads)]])
+        evaluate = PathEvaluator({"made up": outputs}).evaluate
+        right = evaluate("made up", np.repeat(present, 2, axis=0))
+        assert right.shape == (2, 1, 12, 1)
+        assert np.array_equal(right[0, 0, :, 0], expected * episodes[1] > 0)
 
 
 @pytest.mark.parametrize(("heads", "removed"), CASES)
@@ -48,7 +49,7 @@ def test_the_trainings_forms_of_the_pruned_network_agree(heads, removed, form, e
     from pathkernel_one_shot import layer_form, path_form
 
     weights, (tokens, _) = made_up(heads), episodes
-    pruned = pruned_checkpoint(Checkpoint(weights, np.ones((3, 5)), {}), removed).weights
+    pruned = without_heads(Checkpoint(weights, np.ones((3, 5)), {}), removed).weights
     if form == "layers":
         found = jax.jit(layer_form.network_output)(pruned, tokens)
     else:
@@ -72,19 +73,16 @@ def test_paths_through_heads():
     assert np.flatnonzero(outputs.through[:, place]).tolist() == [2, 5]
 
 
-def test_an_output_of_zero_is_wrong():
+def test_an_output_of_zero_is_half_right():
+    """Also that of a layer without heads."""
     outputs = PathOutputs((2,), np.array([[1.0, -1.0], [2.0, -1.0]]), np.ones(2))
-    assert outputs.correct([(), [(1, 1)], [(1, 2)]]).tolist() == [
-        [False, False, True],
-        [True, False, True],
-    ]
+    present = np.array([[1, 1], [0, 1], [1, 0], [0, 0]], dtype=bool)
+    assert outputs.correct(present).tolist() == [[0.5, 1], [0, 0], [1, 1], [0.5, 0.5]]
 
 
 def test_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"must have shape \(3, 4\), episodes × paths"):
+    with pytest.raises(ValueError, match=r"must have shape \(3, 4\), examples × paths"):
         PathOutputs((2, 2), np.ones((3, 5)), np.ones(3))
     outputs = PathOutputs((2,), np.ones((1, 2)), np.ones(1))
     with pytest.raises(ValueError, match="every head of layer 1"):
         outputs.output([(1, 1), (1, 2)])
-    with pytest.raises(ValueError, match="every head of layer 1"):
-        outputs.correct([[(1, 1), (1, 2)]])

@@ -1,0 +1,130 @@
+"""What a network does without some of its heads: the evaluator that orders of heads are tried on.
+
+A trained network of the theory's form is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product
+of its weights along path π and ξ_π the attentioned input (Eq. 7). Neither changes when heads are
+removed: the sum loses the paths through them, and its factor is that of the paths left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from pathkernel_core.attention import Readout, attentioned_inputs
+from pathkernel_core.network import Network
+from pathkernel_core.task import Examples
+from pathkernel_trained.heads import Head, every_head, kept_heads
+from pathkernel_trained.path_network import PathNetwork
+
+
+class Evaluator(Protocol):
+    """A network on sets of examples, with any of its heads removed.
+
+    Attributes
+    ----------
+    heads : tuple of int
+        Heads H_1 … H_L of each layer.
+    keeps_layers : bool
+        Whether every layer must keep a head.
+    """
+
+    heads: tuple[int, ...]
+    keeps_layers: bool
+
+    @property
+    def quantities(self) -> Mapping[str, int]:
+        """Name of each quantity → 1 if larger is better, −1 if smaller; heads go by the first."""
+
+    def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
+        """Values (k, Q, P, C) of Q quantities with the heads ``present``, bool (k, ΣH_ℓ).
+
+        Of every one of P examples of the set of that name; C draws or outputs are evaluated at
+        once. Heads are in the order of ``every_head``.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class PathOutputs:
+    """Contribution of every path of a network to its output, on some examples.
+
+    Attributes
+    ----------
+    heads : tuple of int
+        Heads H_1 … H_L of each layer.
+    values : array, shape (P, n)
+        w_π · ξ_π of every example and path, without the factor n^{-1/2}.
+    labels : array, shape (P,)
+        Targets ±1.
+    """
+
+    heads: tuple[int, ...]
+    values: np.ndarray
+    labels: np.ndarray
+
+    def __post_init__(self):
+        expected = (len(self.labels), int(np.prod(self.heads)))
+        if self.values.shape != expected:
+            raise ValueError(
+                f"values must have shape {expected}, examples × paths, but has {self.values.shape}"
+            )
+
+    @property
+    def through(self) -> np.ndarray:
+        """Which paths pass through which head, bool (n, ΣH_ℓ), heads as in ``every_head``."""
+        paths = np.array(Network(self.heads, 1).paths)
+        return np.stack(
+            [paths[:, layer - 1] == head for layer, head in every_head(self.heads)], axis=1
+        )
+
+    def output(self, removed: Iterable[Head] = ()) -> np.ndarray:
+        """Output (P,) of the network without some heads, its layers rescaled."""
+        paths = Network(self.heads, 1).paths_through(kept_heads(self.heads, removed))
+        return self.values[:, paths].sum(axis=1) / np.sqrt(len(paths))
+
+    def correct(self, present: np.ndarray) -> np.ndarray:
+        """Whether networks with heads ``present``, bool (k, ΣH_ℓ), classify examples right, (k, P).
+
+        The sign of the output decides, which the factor of a layer leaves as it is. 1 if it is
+        right, 0 if it is wrong, ½ for an output of zero, such as that of a layer without heads.
+        """
+        is_path_left = (~np.asarray(present) @ self.through.T == 0).astype(float)  # (k, n)
+        return (1 + np.sign(is_path_left @ self.values.T * self.labels)) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class PathEvaluator:
+    """Accuracy of a trained network on sets of examples; see :class:`Evaluator`."""
+
+    sets: Mapping[str, PathOutputs]
+    quantities: ClassVar[Mapping[str, int]] = {"accuracy": 1}
+    keeps_layers: ClassVar[bool] = True
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Heads H_1 … H_L of each layer."""
+        return next(iter(self.sets.values())).heads
+
+    def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
+        """1 where the network is right, 0 where it is wrong, (k, 1, P, 1)."""
+        return self.sets[examples].correct(present)[:, None, :, None]
+
+
+def path_outputs(
+    network: PathNetwork,
+    batches: Iterable[Examples],
+    readout: Readout = "mean",
+) -> PathOutputs:
+    """Path outputs of a trained network in float64, on batches of sequences (P, M, N_0).
+
+    The network is read out at the ``"first"`` or ``"last"`` token, another, or their mean.
+    """
+    values, labels = [], []
+    for batch in batches:
+        xi = attentioned_inputs(batch.inputs, network.layers, readout=readout)
+        values.append(np.einsum("pni,ni->pn", xi, network.path_weights))
+        labels.append(batch.labels)
+    heads = network.shape.heads_per_layer
+    return PathOutputs(heads, np.concatenate(values), np.concatenate(labels))

@@ -1,0 +1,339 @@
+"""Tables and charts of a comparison of orders of heads, of a trained network or of a live model.
+
+>>> from pathkernel_views.chart import Chart, save
+>>> from pathkernel_views.console import stdout_console
+>>> views = list(order_views(result))                                      # doctest: +SKIP
+>>> for view in views:                                                     # doctest: +SKIP
+...     if not isinstance(view, Chart):
+...         stdout_console().print(view, crop=False)
+>>> save([view for view in views if isinstance(view, Chart)], "figures")   # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pathkernel_trained.heads import every_head, head_label
+from pathkernel_trained.orders import RANDOM, orders_of, removed_heads
+from pathkernel_trained.scores import kind_of
+from pathkernel_views.chart import Chart
+from pathkernel_views.table import Table, frame_of
+
+if TYPE_CHECKING:
+    import altair as alt
+
+_CHARTED = ("theory", "raw-gradient", "greedy", "best-of")  # kinds of orders in the first chart
+_CHARTED_SCORES = ("theory", "silenced", "trained", "raw-gradient", "ablation", "shapley")
+_NEEDS = {
+    "": "by a score given",
+    "theory": "without trained values",
+    "weights": "with the weights alone",
+    "examples": "with the network and labelled examples",
+}
+_IN_A_TABLE = 6  # scores beside each other
+_WITH_ERRORS = 24  # heads that have error bars
+_BEST, _RANDOM_SERIES = "best set of all", "random, 95 %"
+
+
+def order_views(
+    result: xr.Dataset, orders: Sequence[str] | None = None
+) -> Iterator[Table | Chart | str]:
+    """Values as heads are removed, orders, single heads and correlations; then details.
+
+    Parameters
+    ----------
+    result : xarray.Dataset
+        From :func:`pathkernel_trained.orders.compare_orders`.
+    orders : sequence of str, optional
+        Orders that the first charts show. Tables hold all.
+    """
+    mean, names = result.mean("draw", keep_attrs=True), orders_of(result)
+    scored = [name for name in names if mean["score"].sel(order=name).notnull().any()]
+    yield from _warnings(mean)
+    for number, name in enumerate(result["test_set"].values):
+        part, detail = mean.sel(test_set=name), number > 0
+        for quantity in result["quantity"].values:
+            yield _removal_table(part.sel(quantity=quantity), detail)
+        if not detail:
+            main = orders or _few(names, _CHARTED, 4)
+            yield _removal_chart(mean, "removed", main)
+            yield _removal_chart(mean, "removed_all", names)
+            yield _advice(part)
+            if result.sizes["draw"] == 1:
+                yield _order_table(result)
+        for start in range(0, len(scored), _IN_A_TABLE):
+            yield _head_table(part, scored[start : start + _IN_A_TABLE], detail or start > 0)
+        if not detail:
+            main = [
+                order for order in orders or _few(scored, _CHARTED_SCORES, 6) if order in scored
+            ]
+            yield _head_chart(part, "single_heads", main)
+            yield _head_chart(part, "single_heads_all", scored)
+        yield from _correlation_tables(result.sel(test_set=[name], order=scored), detail)
+    for quantity in result["quantity"].values:
+        yield from _difference_tables(mean.sel(quantity=quantity))
+
+
+def _few(names: Sequence[str], kinds: Sequence[str], most: int) -> list[str]:
+    """The first order, the first of each kind, and others as far as there is room."""
+    of_kinds = (next((name for name in names if kind_of(name) == kind), "") for kind in kinds)
+    return list(dict.fromkeys([names[0], *filter(None, of_kinds), *names]))[:most]
+
+
+def _setting(part: xr.Dataset) -> str:
+    return f"{part['examples'].item()} examples of {part['test_set'].item()}"
+
+
+def _warnings(mean: xr.Dataset) -> Iterator[str]:
+    """A warning for every test set on which no order can be told from another."""
+    whole = mean[["measured", "measured_error"]].isel(order=0, removed=0, quantity=0)
+    for name in mean["test_set"].values if "chance" in mean.attrs else ():
+        accuracy, error = (float(values) for values in whole.sel(test_set=name).values())
+        if accuracy < mean.attrs["chance"] + 3 * error:
+            yield (
+                f"Warning: on {name} the whole network is no better than chance ({accuracy:.1%} ± "
+                f"{error:.1%}), so that no order can be told from another."
+            )
+
+
+def _removal_table(part: xr.Dataset, detail: bool) -> Table:
+    """Values of one quantity on one test set in every order."""
+    ends = part["random_measured"].quantile([0.025, 0.975], "random_order")
+    ends = ends.rename(quantile="order").assign_coords(order=["random, 2.5 %", "random, 97.5 %"])
+    of_orders = frame_of(part[["measured", "random_as_good"]])
+    frames = [of_orders, frame_of(ends.rename("measured"))]
+    if "best_measured" in part:
+        best = frame_of(part["best_measured"].rename("measured")).assign(order=_BEST)
+        frames.append(best.dropna(subset=["measured"]))
+    frame = pd.concat(frames)
+    frame["is_random"] = ~frame["order"].isin(orders_of(part))
+    frame.attrs = of_orders.attrs
+    return Table(
+        "removed",
+        f"{part['quantity'].item()} on {part['test_set'].item()} as heads are removed",
+        frame,
+        {"heads removed:\norder": "{order}"},
+        f"On {_setting(part)}; heads of lowest score go first, standard errors are at most "
+        f"{float(part['measured_error'].max()):.3f}. random: mean of {part.sizes['random_order']} "
+        "orders, and ends of their central 95 %; in brackets the share of them that are at least "
+        f"as good. The {_BEST}, where it is known, is chosen on the same examples.",
+        across=("removed", "{measured:.3f} ({random_as_good:.0%})"),
+        lines="is_random",
+        detail=detail,
+    )
+
+
+def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
+    """Values as heads are removed in some orders, with a band at random."""
+    return Chart(
+        name,
+        f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed",
+        "Means over the test examples as heads are removed, those of lowest score first. The band "
+        f"holds 95 % of {mean.sizes['random_order']} random orders; the {_BEST}, where it is "
+        f"known, is chosen on the same examples. {len(orders)} of {len(orders_of(mean))} orders.",
+        partial(_draw_removal, mean, orders),
+        detail=name != "removed",
+    )
+
+
+def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
+    from pathkernel_views.primitives import lines
+
+    ends = mean["random_measured"].quantile([0.025, 0.975], "random_order")
+    random = {"lower": ends.isel(quantile=0, drop=True), "upper": ends.isel(quantile=1, drop=True)}
+    random["measured"] = mean["measured"].sel(order=RANDOM, drop=True)
+    frames = [
+        frame_of(mean["measured"].sel(order=list(orders))),
+        frame_of(xr.Dataset(random)).assign(order=_RANDOM_SERIES),
+    ]
+    if "best_measured" in mean:
+        best = frame_of(mean["best_measured"].rename("measured")).assign(order=_BEST)
+        frames.append(best.dropna(subset=["measured"]))
+    frame = pd.concat(frames)
+    several = [name for name in ("quantity", "test_set") if mean.sizes[name] > 1]
+    frame["panel"] = frame[several or ["quantity"]].agg(", ".join, axis=1)
+    return lines(
+        frame[["order", "removed", "panel", "measured", "lower", "upper"]],
+        "removed",
+        "measured",
+        low="lower",
+        high="upper",
+        series="order",
+        panel="panel",
+        titles={"removed": "heads removed", "measured": str(mean["quantity"].values[0])}
+        | ({"measured": "mean"} if "quantity" in several else {}),
+        same_y="quantity" not in several,
+    )
+
+
+def _advice(part: xr.Dataset) -> str:
+    """Orders that lost least in the mean, of those that need equally much."""
+    part = part.isel(quantity=0)
+    change = part["measured"].isel(removed=0) - part["measured"].isel(removed=slice(1, None))
+    lost = int(part["better"]) * change.mean("removed")
+    least = []
+    for need, group in lost.sel(order=orders_of(part)).groupby("needs"):
+        names = group["order"].values[np.isclose(group, group.min(), atol=1e-9)]
+        least.append(
+            f"{' = '.join(map(str, names))} ({float(group.min()):.3f}) {_NEEDS[str(need)]}"
+        )
+    return (
+        f"Least {part['quantity'].item()} lost on {part['test_set'].item()}, mean over the numbers "
+        f"of heads removed: {', '.join(least)}; {float(lost.sel(order=RANDOM)):.3f} at random."
+    )
+
+
+def _order_table(result: xr.Dataset) -> Table:
+    """Heads in the order in which they go, and those that stay."""
+    rows = []
+    for name in orders_of(result):
+        steps = [removed_heads(result, name, count) for count in result["removed"].values[1:]]
+        nested = all({*one} <= {*other} for one, other in itertools.pairwise(steps))
+        sets = [" ".join(map(head_label, step)) for step in (steps[-1:] if nested else steps)]
+        stay = {*every_head(result.attrs["heads_per_layer"])} - {*steps[-1]}
+        stay = " ".join(map(head_label, sorted(stay)))
+        rows.append({"order": name, "removed": "; ".join(sets), "stay": stay})
+    return Table(
+        "orders",
+        "Orders of removal",
+        pd.DataFrame(rows),
+        {"order": "{order}", "heads removed": "{removed}", "heads that stay": "{stay}"},
+        "Heads as layer-head, those of equal scores by layer and number. Semicolons divide sets "
+        "that do not contain one another.",
+    )
+
+
+def _heads(part: xr.Dataset, orders: Sequence[str]) -> pd.DataFrame:
+    """Losses by all heads that can be removed alone, and their scores."""
+    names = ["lost", "lost_error", "score", "rank_correlation"]
+    return frame_of(part[names].sel(order=list(orders))).dropna(subset=["lost"])
+
+
+def _head_table(part: xr.Dataset, orders: Sequence[str], detail: bool) -> Table:
+    """Losses by single heads on a test set beside some scores."""
+    return Table(
+        "single_heads",
+        f"{part['quantity'].values[0]} lost on {part['test_set'].item()} without a single head, "
+        "and scores",
+        _heads(part, orders),
+        {"head": "{layer}-{head}", "lost": "{lost:.4f} ± {lost_error:.4f}"},
+        f"Heads as layer-head. ±: standard error over {_setting(part)}.",
+        across=("order", "{score:.3g}"),
+        detail=detail,
+    )
+
+
+def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
+    """Loss by every single head against its score."""
+    return Chart(
+        name,
+        f"{part['quantity'].values[0]} lost without single heads",
+        f"Loss by a single head (layer-head) on {_setting(part)} against its score, a panel for "
+        "each order, with their rank correlation ρ (Spearman). Bars, of few heads, are one "
+        "standard error.",
+        partial(_draw_heads, part, orders),
+        detail=name != "single_heads",
+    )
+
+
+def _draw_heads(part: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
+    from pathkernel_views.primitives import points
+
+    frame = _heads(part, orders)
+    rank = frame["rank_correlation"].map("{:.2f}".format).str.replace("-", "−")
+    frame = frame.assign(
+        order=frame["order"] + ", ρ = " + rank,
+        name=frame["layer"].astype(str) + "-" + frame["head"].astype(str),
+        lower=frame["lost"] - frame["lost_error"],
+        upper=frame["lost"] + frame["lost_error"],
+    )
+    ends = {"low": "lower", "high": "upper"} if frame["name"].nunique() <= _WITH_ERRORS else {}
+    return points(
+        frame[["order", "layer", "name", "score", "lost", "lower", "upper"]],
+        "score",
+        "lost",
+        **ends,
+        series="layer" if frame["layer"].nunique() > 1 else "",
+        panel="order",
+        name="name",
+        titles={"score": "score", "lost": f"{part['quantity'].values[0]} lost"},
+        reference="zero" if frame["lower"].min() < 0 < frame["upper"].max() else "",
+        same_x=False,
+        columns=2,
+    )
+
+
+def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
+    """Rank correlations with the loss by single heads, less the first order's, and by layer."""
+    heads = int(result["lost"].isel(draw=0).notnull().sum())
+    correlation = result["rank_correlation"]
+    data = result.mean("draw", keep_attrs=True).assign(
+        lowest=correlation.min("draw"), highest=correlation.max("draw")
+    )
+    title = "Rank correlation ρ of scores with the loss by single heads"
+    chance = 1.96 / np.sqrt(heads - 1)
+    for name, text, others in (
+        ("rank_correlation", title, ["lowest", "highest"]),
+        ("correlation_difference", f"{title}, less that of {result['order'].values[0]}", []),
+    ):
+        several = others and result.sizes["draw"] > 1
+        draws = {"draws": "{lowest:+.2f} to {highest:+.2f}"} if several else {}
+        yield Table(
+            f"{name}s",
+            text,
+            frame_of(with_bounds(data[[name, f"{name}_interval", *others]])),
+            {"score": "{order}", "ρ": f"{{{name}:+.2f}}"} | draws,
+            f"Spearman's, over {heads} heads, of which chance gives ±{chance:.2f} in 95 of 100 "
+            f"cases; on {_setting(result)}. Brackets: central 95 % of "
+            f"{result.attrs['resamples']} bootstrap resamples of the examples, or of the heads.",
+            across=("resampled", f"[{{{name}_lower:+.2f}}, {{{name}_upper:+.2f}}]"),
+            detail=detail or not others,
+        )
+    yield Table(
+        "layer_correlations",
+        f"{title} of every layer",
+        frame_of(data["layer_correlation"]),
+        {"score": "{order}"},
+        f"Spearman's, on {_setting(result)}.",
+        across=("layer", "{layer_correlation:+.2f}"),
+        detail=True,
+    )
+
+
+def _difference_tables(part: xr.Dataset) -> Iterator[Table]:
+    """One quantity of every order less the first's, and less the random ones', with intervals."""
+    first, *others = (str(name) for name in part["order"].values)
+    data = with_bounds(part[["difference", "difference_interval"]].round(12))
+    for reference, name in zip(part["reference"].values, (first, "random orders")):
+        yield Table(
+            "differences",
+            f"{part['quantity'].item()} less that of {name} as heads are removed",
+            frame_of(data.sel(order=others, reference=[reference]).isel(removed=slice(1, None))),
+            {"heads removed:\norder": "{order}", "test set": "{test_set}"},
+            f"Brackets: central 95 % of {part.attrs['resamples']} bootstrap resamples, the same "
+            "examples for both.",
+            across=(
+                "removed",
+                "{difference:+.3f}\n[{difference_lower:+.3f}, {difference_upper:+.3f}]",
+            ),
+            lines="order",
+            detail=True,
+        )
+
+
+def with_bounds(data: xr.Dataset) -> xr.Dataset:
+    """The variables, with the lower and the upper end in place of every interval."""
+    ends = {
+        name.replace("interval", end): values.sel(bound=end, drop=True)
+        for name, values in data.items()
+        if "bound" in values.dims
+        for end in ("lower", "upper")
+    }
+    return data.drop_dims("bound").assign(ends)
