@@ -262,7 +262,7 @@ def test_compared(model):
 
     result = compare_heads(model, measure, {"magnitude": magnitude_scores(model)}, random=2)
     assert result.sizes["layer"] == 2
-    assert result.rise.notnull().all()
+    assert result.lost.notnull().all()
 
 
 def test_smaller(model):
