@@ -12,7 +12,6 @@ pathkernel is registered in the same way.
 from __future__ import annotations
 
 import difflib
-import functools
 import importlib.metadata
 import math
 import os
@@ -241,7 +240,6 @@ def _seniority(entry: importlib.metadata.EntryPoint) -> tuple[bool, float]:
     return True, min(times, default=math.inf)
 
 
-@functools.cache
 def _distribution(entry: importlib.metadata.EntryPoint) -> str:
     if entry.dist is None:
         return "unknown"

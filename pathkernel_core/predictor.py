@@ -129,6 +129,8 @@ def kernel_task_alignment(kernel: Array, labels: Array, components: int | None =
     components : int, optional
         How many components, from the largest eigenvalue down. All by default.
     """
+    if components is not None and components < 1:
+        raise ValueError(f"components must be at least 1, or None for all, but is {components}")
     xp = array_namespace(kernel=kernel, labels=labels)
     kernel, labels = real_floating("kernel", kernel), real_floating("labels", labels)
     if labels.ndim != 1 or kernel.shape != (labels.shape[0], labels.shape[0]):
@@ -140,7 +142,7 @@ def kernel_task_alignment(kernel: Array, labels: Array, components: int | None =
         raise ValueError("labels are all zero, so nothing can be aligned with them")
     labels = xp.astype(labels, kernel.dtype, copy=False)
     if isinstance(kernel, np.ndarray):
-        from scipy.linalg import eigh  # half the time of all components, and a start that is slow
+        from scipy.linalg import eigh  # of the components asked for alone; slow to import
 
         first = 0 if components is None else max(0, len(kernel) - components)
         values, vectors = eigh(kernel, subset_by_index=(first, len(kernel) - 1))

@@ -202,9 +202,20 @@ class Solution:
         ----------
         xi : array, shape (P, n, N_0)
             Their attentioned inputs, which a problem in feature space does not hold.
+
+        Raises
+        ------
+        ValueError
+            If the shape does not fit, or a problem in feature space has several outputs.
         """
+        xi = real_floating("xi", xi, ("P", self.problem.n_paths, self.problem.input_width))
         root = self.posterior[0].root
         if root is None:
+            if self.network.outputs > 1:
+                raise ValueError(
+                    f"the kernel of {self.network.outputs} outputs is not formed in feature space; "
+                    'build PathKernels with space="examples"'
+                )
             weights = scaled_order_parameter(self.network, self.order_parameter)
             return total_kernel(xi, weights, variance=self.network.variances[0])
         xp = array_namespace(root=root)

@@ -198,14 +198,19 @@ def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
                 "pathkernel_core.differentiable_solution, or detach the array for numbers alone"
             )
     xi = real_floating("xi", xi, ("P", "n", "N_0"))
-    integers = xp.isdtype(labels.dtype, ("integral", "bool"))
+    integers, shape = xp.isdtype(labels.dtype, ("integral", "bool")), tuple(labels.shape)
     labels = real_floating("labels", labels)
     if labels.ndim == 1:
         labels = labels[:, None]
-    if integers and labels.shape[1:] == (1,) and holds(xp.all(labels * (labels - 1) == 0)):
+    if (
+        integers
+        and labels.shape[1:] == (1,)
+        and holds(xp.all(labels * (labels - 1) == 0))
+        and holds(xp.any(labels == 0))
+    ):
         raise ValueError(
-            f"labels of shape {tuple(labels.shape[:1])} are integers 0 and 1; give −1 and 1 for "
-            "two classes (2 * labels - 1), or floating-point numbers for targets"
+            f"labels of shape {shape} are integers 0 and 1; give −1 and 1 for two classes "
+            "(2 * labels - 1), or floating-point numbers for targets"
         )
     if labels.ndim != 2:
         raise ValueError(f"labels must have shape (P,) or (P, C), but has {tuple(labels.shape)}")

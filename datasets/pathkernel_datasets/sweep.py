@@ -210,7 +210,7 @@ def _begin(
     if more:
         _warn(
             f"{path} holds more values of {' and '.join(map(described, more))} than are asked for; "
-            "all of its grid is computed"
+            "all of its grid is computed. For a smaller study choose another file (--out)"
         )
     if extended or template is None:
         _log.info("%s is %s", path, "begun" if begun is None else "extended or mended")

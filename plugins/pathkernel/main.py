@@ -17,6 +17,7 @@ from pathkernel.groups import SuggestingGroup
 from pathkernel.interrupts import ending_at_once
 from pathkernel.output import INTERRUPTED, say
 from pathkernel.result_command import result_command
+from pathkernel.run_command import check_task_names
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_datasets.errors import StoreWarning
@@ -146,6 +147,13 @@ def _with_commands(plugins: Plugins) -> click.Group:
     )
     for command in plugins.commands.values():
         group.add_command(command)
+    for name, task in list(plugins.tasks.items()):
+        try:
+            check_task_names(task)
+        except PluginError as error:
+            del plugins.tasks[name]
+            owner = plugins.providers[f"task {name}"]
+            say(f"Warning: the task {name} of {owner} is skipped: {error}", err=True)
     for result in plugins.results.values():
         try:
             group.add_command(result_command(result))

@@ -149,18 +149,23 @@ def options_of(
     ]
 
 
-def check_names(configured: type, parameters: Iterable[click.Parameter]) -> None:
-    """Check that no option of a task or a result has the name of one that its command has.
+def check_names(configured: type, others: Iterable[click.Parameter]) -> None:
+    """Check that no option of a task or a result is called as another one of its command.
 
     Raises
     ------
     PluginError
-        If one has; the message names it.
+        If one is; the message names it.
     """
-    names = {entry.name for entry in dataclasses.fields(configured)}
-    taken = sorted(names & {"json", "csv", "help", *(option.name for option in parameters)})
-    if taken:
-        raise PluginError(f"{configured.__name__} has options whose names are taken: {taken}")
+    taken = {"json", "csv", "help", "--json", "--csv", "--help", "-h"}
+    for other in others:
+        taken |= {str(other.name), *other.opts, *other.secondary_opts}
+    names = {name for option in options_of(configured) for name in (option.name, *option.opts)}
+    if clashes := sorted(names & taken):
+        raise PluginError(
+            f"{configured.__name__} has options whose names are taken: {', '.join(clashes)}; "
+            "rename them"
+        )
 
 
 def help_of(configured: Any, *, summarised: bool = False) -> str:

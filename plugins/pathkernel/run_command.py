@@ -118,10 +118,14 @@ _RUNNING = (
 )
 
 
+def check_task_names(task: type[Task]) -> None:
+    """Check that no option of a task is called as one of ``run``; raises a PluginError."""
+    check_names(task, [*options_of(Study), *_RUNNING])
+
+
 def _task_command(task: type[Task]) -> click.Command:
     defaults = {name: getattr(task, name) for name in ("widths", "temperatures", "variances")}
     grid, options = options_of(Study, defaults=defaults), options_of(task, several=True)
-    check_names(task, [*grid, *_RUNNING])
     several = [entry.name for entry in dataclasses.fields(task) if takes_several(entry)]
 
     def callback(**values: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pathkernel.options import Numbers, Several
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import unknown_name
 from pathkernel_datasets.study import Study
@@ -86,6 +87,8 @@ def defaults_of(
         for key, value in values.items():
             if key not in by_name:
                 raise StudyFileError(f"{path}: {unknown_name(kind, key, by_name)}")
+            if isinstance(value, list) and not isinstance(by_name[key].type, Numbers | Several):
+                raise StudyFileError(f"{path}: {key} takes one value, not {value!r}")
             text = _typed(value)
             if kind == "option" or key == "out":
                 text = _from(path.parent, text, key == "out")

@@ -55,7 +55,8 @@ class TablesCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List options under the headings of their sections, the others last."""
         listed = {id(option) for options in self.sections.values() for option in options}
-        others = [option for option in self.get_params(ctx) if id(option) not in listed]
+        options = [entry for entry in self.get_params(ctx) if isinstance(entry, click.Option)]
+        others = [option for option in options if id(option) not in listed]
         for heading, options in (*self.sections.items(), ("Options", others)):
             if records := [option.get_help_record(ctx) for option in options]:
                 with formatter.section(heading):

@@ -42,7 +42,8 @@ class NetworkChoice:
         below the number of paths. Minimisations that failed are left out.
     edges : tuple of str
         Names among ``width``, ``temperature`` and ``scale`` whose smallest or largest value was
-        chosen: a wider grid may hold better ones.
+        chosen: a wider grid may hold better ones. Below a width of less than twice the number
+        of paths there is none to try.
     """
 
     width: float
@@ -95,6 +96,15 @@ def choose_network(
     }
     if not all(grid.values()):
         raise ValueError("widths, temperatures and scales must each hold at least one value")
+    if train.skips and skips is None:
+        raise ValueError("train was captured with skips; give skips=, their strengths")
+    paths = train.xi.shape[1]
+    if max(grid["width"]) < paths:
+        listed = ", ".join(map(str, widths))
+        raise ValueError(
+            f"the log evidence is defined at none of the widths {listed}: with {paths} paths give "
+            f"widths of at least {paths}"
+        )
     outputs = 1 if train.labels.ndim == 1 else train.labels.shape[1]
     rows: list[dict[str, float]] = []
     total = len(grid["temperature"]) * (len(grid["scale"]) + len(grid["width"]))
@@ -128,21 +138,17 @@ def choose_network(
         tell(Progress(total, total, "complete"))
     _, solution = best
     if solution is None:
-        paths, listed = train.xi.shape[1], ", ".join(map(str, widths))
-        raise ValueError(
-            f"the log evidence is defined at none of the widths {listed}: with {paths} paths give "
-            f"widths of at least {paths}"
-        )
+        raise ValueError("no minimisation converged; raise the temperatures")
     chosen = {
         "scale": scale,
         "width": solution.network.width,
         "temperature": solution.temperature,
     }
-    edges = tuple(
-        name
-        for name, value in chosen.items()
-        if len(grid[name]) > 1 and value in (grid[name][0], grid[name][-1])
-    )
+    grid["width"] = [width for width in grid["width"] if width >= paths]
+    ends = {name: {values[0], values[-1]} for name, values in grid.items() if len(values) > 1}
+    if "width" in ends and grid["width"][0] < 2 * paths:  # there is next to none below
+        ends["width"] = {grid["width"][-1]}
+    edges = tuple(name for name, values in ends.items() if chosen[name] in values)
     return NetworkChoice(
         train=scaled, solution=solution, table=pd.DataFrame(rows), edges=edges, **chosen
     )

@@ -80,6 +80,7 @@ def remove_heads(
     """
     heads = list(heads)
     weights = _output_weights(model, heads)
+    heads = [(layer, head) for layer, head in heads]  # tuples, also of lists
     if not smaller:
         for weight in weights:
             weight.zero_()
@@ -113,6 +114,7 @@ def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[
     heads = list(heads)
     if not all(isinstance(each, Sequence) and len(each) == 2 for each in heads):
         raise TypeError(f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}")
+    heads = [(layer, head) for layer, head in heads]  # tuples, also of lists
     refuse_shared_weights(model)
     known, parts = attention_modules(model), []
     for layer, head in sorted(set(heads)):

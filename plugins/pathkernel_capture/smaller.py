@@ -45,6 +45,7 @@ def take_out(
                 "out, and the weights of the heads are set to zero"
             )
     blocks = sorted({block_name(attention) for attention, _ in remaining})
+    blocks += sorted({attention.name for attention, _ in remaining} - {*blocks})
     reasons = []
     with off:  # so that the head which stays of a layer that loses all of them has weights of zero
         expected = _outputs(model, batch, blocks)
@@ -98,6 +99,8 @@ def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
             )
             put_back.callback(handle.remove)
         outputs = list(tensors_of(called(model, split(batch)[0])))
+    # large entries of the blocks' outputs would hide differences of the attention's, which count
+    # by their own size
     missing = [name for name in blocks if name not in states]
     if missing:
         raise CaptureError(f"{missing[0]} does not run on the batch; give one that it runs on")
@@ -135,8 +138,10 @@ def _shrink(
     numbers = {
         name: _renumbered(layout, heads, kinds, name, number)
         for name, number in vars(module).items()
-        if isinstance(number, int) and not isinstance(number, bool)
+        if isinstance(number, int) and not isinstance(number, bool) and name != "heads_before"
     }
+    if isinstance(module, FewerHeads):
+        changes.set(module, "heads", [module.heads[head] for head in heads])
     for part, axis, users in list(layout.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
         if part.weight.shape[axis] == len(users):  # else layers share it, and it is done
@@ -222,6 +227,8 @@ class FewerHeads(nn.Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As ``nn.MultiheadAttention.forward``, for sequences in batches; else a ValueError."""
+        if is_causal and attn_mask is None:
+            raise ValueError("is_causal is a hint about attn_mask; give attn_mask, too")
         if query.ndim != 3:
             raise ValueError(
                 f"query must be of sequences in a batch, three axes, but has {query.ndim}; give a "

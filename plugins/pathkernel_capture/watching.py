@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -108,7 +109,7 @@ def watched(
         if compared and value and attention is not None and layout is not None:
             joined = passed[-1] if passed else output[0] if isinstance(output, tuple) else output
             mismatch = _mismatch(layout, attention, value[-1][1], joined)
-        padding = weights.padding if weights.states is not None else named.get("key_padding_mask")
+        padding = weights.padding if weights.states is not None else _padding(forward, given, named)
         crossed = any(
             named.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
         )
@@ -124,6 +125,12 @@ def watched(
         del module.forward
         if replaced is not None:
             module.forward = replaced
+
+
+def _padding(forward: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
+    """Argument ``key_padding_mask`` of a call, by place or by name."""
+    arguments = inspect.signature(forward).bind_partial(*given, **named).arguments
+    return arguments.get("key_padding_mask", arguments.get("kwargs", {}).get("key_padding_mask"))
 
 
 def first_argument(given: tuple[Any, ...], named: dict[str, Any]) -> Any:

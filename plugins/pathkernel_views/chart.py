@@ -279,7 +279,8 @@ def _title_lines(spec: dict[str, Any], letters: int) -> list[str]:
     """Lines of a title, with the values that switches show first, of so many letters at most."""
     text = spec["title"]["text"]["expr"].replace("', '", '", "')
     for parameter in spec.get("params", ()):
-        text = text.replace(parameter["name"], json.dumps(parameter["value"]))
+        value = json.dumps(parameter["value"]).replace("\\", r"\\")
+        text = re.sub(rf"\b{re.escape(parameter['name'])}\b", value, text)
     lines = json.loads(text.replace('" + "', "").replace(" = ", "\xa0=\xa0"))
     parts = [part for line in lines for part in textwrap.wrap(line, letters)]
     return [part.replace("\xa0", " ") for part in parts]

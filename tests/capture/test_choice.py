@@ -81,6 +81,7 @@ def test_progress_counts_combinations(train):
     [
         ({"labels": None}, {}, "train needs labels"),
         ({}, {"widths": ()}, "must each hold at least one value"),
+        ({"skips": True}, {}, "captured with skips; give skips=, their strengths"),
         ({}, {"scales": (1, -1)}, "each of scales must be"),
     ],
 )

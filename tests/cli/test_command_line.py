@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import multiprocessing
 import os
@@ -20,6 +21,8 @@ import xarray as xr
 from pathkernel.main import main, pathkernel
 from pathkernel.output import print_views, say
 from pathkernel_core import Network
+from pathkernel_core.hooks import Plugins
+from pathkernel_core.options import option
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
@@ -480,3 +483,22 @@ def test_progress_is_shown_on_a_terminal_only(undisturbed):
     _, out, shown = undisturbed
     assert b"/28" in shown
     assert b"/28" not in out
+
+
+@pytest.mark.parametrize("name", ["widths", "width", "jobs"])
+def test_a_task_whose_option_is_called_as_one_of_run_is_skipped(name, capsys):
+    from pathkernel.main import _with_commands
+
+    task = dataclasses.make_dataclass(
+        "Clashing",
+        [(name, int, option(3, "a number"))],
+        bases=(HiddenMarkov,),
+        namespace={"name": "clashing"},
+        frozen=True,
+    )
+    plugins = Plugins(tasks={"clashing": task}, providers={"task clashing": "mine 1.0"})
+    _with_commands(plugins)
+    assert plugins.tasks == {}
+    err = capsys.readouterr().err
+    assert "the task clashing of mine 1.0 is skipped" in err
+    assert "rename them" in err

@@ -83,3 +83,12 @@ def test_characters_that_an_encoding_lacks(monkeypatch):
     done = run(PRINTING, stdout=subprocess.PIPE)
     assert done.returncode == 0
     assert "??" in done.stdout
+
+
+def test_errors_do_not_go_to_stdout_where_stderr_is_closed(tmp_path):
+    program = (
+        "from pathkernel.start import main; import sys; sys.argv[1:] = ['show', 'no.zarr']; main()"
+    )
+    command = f'"{sys.executable}" -c "{program}" 2>&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")

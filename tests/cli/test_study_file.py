@@ -117,6 +117,7 @@ def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
         ('task = "hidden-markov"\nfigures = 2', "figures = 2: '2' is not a valid boolean"),
         ('task = "hidden-markov"\njobs = 1.5', "jobs = 1.5: '1.5' is not a valid integer"),
         ('task = "hidden-markov"\nthreads = 0', "threads = 0: 0 is not in the range x>=1"),
+        ('task = "hidden-markov"\nout = ["a", "b"]', "out takes one value, not ['a', 'b']"),
         ('task = "hidden-markov"\noptions = 3', "options must be a table"),
         ('task = "hidden-markov"\n[options]\nexample = 3', "Did you mean 'examples'?"),
         (
