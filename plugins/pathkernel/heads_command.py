@@ -9,18 +9,7 @@ import click
 from pathkernel.options import Numbers
 from pathkernel.output import say
 
-_LAYOUTS = (
-    "auto",
-    "multihead",
-    "fused",
-    "bert",
-    "distilbert",
-    "vit",
-    "clip",
-    "gpt2",
-    "neox",
-    "llama",
-)
+_LAYOUTS = ("auto", "multihead", "separate", "gpt2", "fused")
 
 
 @click.command()
@@ -59,18 +48,18 @@ def heads(
 ) -> None:
     """Read queries and keys out of a model's state dict.
 
-    Knows the layouts of torch.nn.MultiheadAttention, timm, BERT, DistilBERT, ViT, CLIP, GPT-2,
-    GPT-NeoX and Llama, saved as safetensors in one file or several with an index, and writes a file
-    of heads for pathkernel run custom --heads FILE.
+    Knows four layouts: torch.nn.MultiheadAttention, separate queries and keys (BERT, ViT, CLIP,
+    Llama), GPT-2, and fused ones (timm, GPT-NeoX), saved as safetensors in one file or several with
+    an index. Writes a file of heads for pathkernel run custom --heads FILE.
     """
     from pathkernel_tasks.heads_file import save_heads
     from pathkernel_tasks.layouts import find_modules
-    from pathkernel_tasks.state_dict_files import state_dict_shapes
-    from pathkernel_tasks.state_dicts import extract_heads
+    from pathkernel_tasks.state_dicts import extract_heads, state_dict_shapes
 
     if out is None:
-        found, modules = find_modules(list(state_dict_shapes(state_dict)), layout)
-        say(f"Layout: {found.name} ({found.origin})")
+        modules = find_modules(state_dict_shapes(state_dict), layout)
+        for name, origin in dict.fromkeys((row.name, row.origin) for row in modules.values()):
+            say(f"Layout: {name} ({origin})")
         for number, prefix in enumerate(modules, start=1):
             say(f"{number:>4}  {prefix or '(the whole file)'}")
         say("Write them with --heads-per-layer H --out heads.safetensors")

@@ -127,7 +127,7 @@ def _message(error: Exception) -> str:
         return f"not enough memory ({error}); take fewer examples, heads or layers"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
-    if "checksum do not match" in str(error):  # by Zarr
+    if str(error).startswith("Stored and computed checksum do not match"):  # by Zarr
         return "the store is damaged; `pathkernel check` names the damage, and the remedy"
     if isinstance(error, (PathkernelError, OSError, ValueError)):
         return str(error)

@@ -20,9 +20,9 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.study_file import SUFFIX, defaults_of, read_toml, task_named
+from pathkernel.study_file import SUFFIX, StudyFileError, defaults_of, read_toml, task_named
 from pathkernel.tables_command import OPTIONS, TablesCommand
-from pathkernel_core.hooks import Plugins
+from pathkernel_core.hooks import Plugins, UnknownNameError
 from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
 from pathkernel_datasets.study import Study
@@ -72,7 +72,10 @@ def run() -> None:
 def _file_command(path: Path, plugins: Plugins) -> click.Command:
     """Command of a task whose options have the values of a study file as defaults."""
     content = read_toml(path)
-    task = plugins.task(task_named(path, content))
+    try:
+        task = plugins.task(task_named(path, content))
+    except UnknownNameError as error:
+        raise StudyFileError(f"{path}: {error}") from None
     command = _task_command(task)
     names = {entry.name for entry in dataclasses.fields(task)}
     options = [option for option in command.params if option.name in names]

@@ -41,7 +41,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as stream:
             return tomllib.load(stream)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StudyFileError(f"{path} is no TOML file: {error}") from None
 
 

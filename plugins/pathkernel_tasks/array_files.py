@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -18,33 +19,27 @@ import numpy as np
 
 from pathkernel_core.text import printable
 from pathkernel_datasets.memory import check_memory
-from pathkernel_tasks.array_guards import (
-    check_names,
-    check_size,
-    real_numbers,
-    regular_files,
-    too_large,
-)
+from pathkernel_tasks.array_guards import check_size, real_numbers, regular_files
 
-_HEADER = 2**16  # bytes within which NumPy's header of an array must end
-_TYPES = re.compile("BOOL|[IU](8|16|32|64)|B?F16|F(32|64)|C64")  # NumPy's, and bfloat16
-_REASON = 300  # characters of a decoder's message
+_HEADERS = {  # readers of the header of an array in an archive, by version
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 _METADATA = 2**26  # bytes of a file of metadata
-_CHUNK, _NUMBER = 2**16, 40  # bytes that a chunk may take, and each number of it, with an index
-_SPARSE, _RATIO = (
-    2**28,
-    1000,
-)  # bytes from which an array must be stored in a thousandth of its size
 _PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # they change the values
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
+_CHUNK = re.compile(r"c|(c\.)?\d+(\.\d+)*")  # names of files of chunks
+_PLAIN = ("transpose", "bytes", "vlen-utf8", "crc32c")  # codecs that do not compress
+_TASK = 2**13  # bytes that zarr takes to read a chunk, stored or not
+_SLACK, _RATIO = 2**24, 1000  # bytes beyond what a chunk holds; of text, and times its file
+
 Wanted = Callable[[str], bool]
-_Read = tuple[dict[str, Any], list[str]]  # arrays and notes
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """Array of a Zarr folder of which rows are read when they are asked for.
+    """Array of a Zarr folder, whose rows are read on demand.
 
     Attributes
     ----------
@@ -62,27 +57,15 @@ class StoredArray:
         return self.array.shape
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        check_memory(
-            f"{len(rows)} rows of {self.title}",
-            8 * len(rows) * math.prod(self.shape[1:]),
-            "take fewer at once",
-        )
-        try:
-            read = np.asarray(self.array.oindex[rows])
-        except Exception as error:  # decoders raise anything
-            raise ValueError(f"{self.title} is damaged: {printable(str(error))}") from error
-        return real_numbers(self.title, read, whole=True)
+        size = 8 * len(rows) * math.prod(self.shape[1:])
+        check_memory(f"{len(rows)} rows of {self.title}", size, "take fewer at once")
+        with _reported(self.title):
+            values = np.asarray(self.array.oindex[rows])
+        return real_numbers(self.title, values, whole=True)
 
 
 def content_digest(path: str | Path, kind: str) -> str:
     """SHA-256 of a file's content, or of the names and contents of all files in a folder.
-
-    Parameters
-    ----------
-    path : str or Path
-        A link, to it or in it, stands for what it leads to.
-    kind : str
-        What the file is, for messages.
 
     Raises
     ------
@@ -125,74 +108,89 @@ def read_arrays(
     -------
     arrays : dict of str to array
     note : str
-        Which arrays were not read, and of which Zarr does not store all chunks; empty if neither.
+        The arrays that were not read, and those of which Zarr does not store all chunks.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is damaged, holds pickled objects, a name in it points out of it, the arrays to read
-        do not fit into memory (see :func:`~pathkernel_tasks.array_guards.check_size`), or a Zarr
-        array is packed, masked or lacks chunks that would read as NaN.
+        If it is damaged, holds pickled objects, or claims too much memory (see
+        :func:`~pathkernel_tasks.array_guards.check_size`); if a Zarr array is packed, masked, in
+        shards, or lacks chunks that would read as NaN.
     """
+    files, path = regular_files(path, kind), Path(path)
+    title, stored = f"{kind} {str(path)!r}", sum(file.stat().st_size for file in files)
+    with _reported(title):
+        if path.suffix.lower() == ".zarr":
+            arrays, notes = _zarr(path, title, stored, wanted, stays)
+        elif path.suffix.lower() == ".safetensors":
+            arrays, notes = _safetensors(path, title, stored, wanted)
+        else:
+            arrays, notes = _npz(path, title, stored, wanted)
+    return arrays, "; ".join(f"{path.name}: {note}" for note in notes)
+
+
+def safetensors_shapes(path: str | Path, kind: str) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays in a safetensors file, without reading them.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If there is no such file, or it is damaged.
+    """
+    from safetensors import safe_open
+
     regular_files(path, kind)
-    if Path(path).suffix.lower() == ".zarr":
-        arrays, notes = _zarr(Path(path), kind, wanted, stays)
-    else:
-        reader = _safetensors if Path(path).suffix.lower() == ".safetensors" else _npz
-        arrays, notes = reader(Path(path), kind, wanted)
-    return arrays, "; ".join(f"{Path(path).name}: {note}" for note in notes)
+    with _reported(f"{kind} {str(path)!r}"), safe_open(path, framework="numpy") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
 
 
 @contextmanager
-def _reported(path: Path, kind: str) -> Iterator[None]:
-    """Turn what decoders raise, which is anything, into a ValueError that names the file."""
+def _reported(title: str) -> Iterator[None]:
+    """Turn an error of a decoder, of any type, into a ValueError that names the file."""
     try:
         yield
     except MemoryError as error:
-        raise ValueError(too_large(path, kind)) from error
+        raise ValueError(
+            f"{title} does not fit into the memory that is free; take fewer examples, tokens, "
+            "heads or layers"
+        ) from error
     except Exception as error:
-        raise ValueError(_damaged(path, kind, error)) from error
+        if str(error).startswith(title):
+            raise
+        reason = printable(str(error) or type(error).__name__)[:300]
+        raise ValueError(f"{title} is damaged or of another format: {reason}") from error
 
 
-def _select(
-    path: Path, kind: str, names: Iterable[str], wanted: Wanted
-) -> tuple[list[str], list[str]]:
-    """Names to read, sorted, and notes, of which there is one if others are not read."""
-    check_names(path, kind, names)
+def _select(names: Iterable[str], wanted: Wanted) -> tuple[list[str], list[str]]:
+    """Names to read, sorted, and a note if others are not read."""
     chosen = [name for name in sorted(names) if wanted(name)]
-    others = ", ".join(sorted(set(names) - set(chosen)))
-    but = f" (read: {', '.join(chosen)})" if chosen else ""
-    return chosen, [f"{others} not read{but}"] if others else []
+    others = printable(", ".join(name or "''" for name in sorted(set(names) - set(chosen))))
+    read = printable(f" (read: {', '.join(chosen)})") if chosen else ""
+    return chosen, [f"{others} not read{read}"] if others else []
 
 
-def _safetensors(path: Path, kind: str, wanted: Wanted) -> _Read:
+def _safetensors(
+    path: Path, title: str, stored: int, wanted: Wanted
+) -> tuple[dict[str, np.ndarray], list[str]]:
     from safetensors import safe_open
 
-    # opening it compares the shapes with the size of the file
-    with _reported(path, kind):
-        file = safe_open(path, framework="numpy")
-    with file:
-        chosen, notes = _select(path, kind, file.keys(), wanted)
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in chosen}
-        check_size(path, kind, {name: (shape, 8) for name, shape in shapes.items()})
+    with safe_open(path, framework="numpy") as file:  # compares the shapes with the file's size
+        chosen, notes = _select(file.keys(), wanted)
+        slices = {name: file.get_slice(name) for name in chosen}
+        check_size(title, {name: (part.get_shape(), 8) for name, part in slices.items()}, stored)
         arrays = {}
-        for name in chosen:
-            if not _TYPES.fullmatch(held := file.get_slice(name).get_dtype()):
-                raise ValueError(
-                    f"{kind} {str(path)!r}: {name!r} holds {held}, a type that NumPy lacks; write "
-                    "bfloat16, float32 or float64"
-                )
-            with _reported(path, kind):
-                read = brain_float(path, name) if held == "BF16" else file.get_tensor(name)
-                arrays[name] = read
+        for name, part in slices.items():
+            with _reported(f"{title}: {name!r} of type {part.get_dtype()}"):
+                half = part.get_dtype() == "BF16"
+                arrays[name] = _brain_float(path, name) if half else file.get_tensor(name)
     return arrays, notes
 
 
-def brain_float(path: str | Path, name: str) -> np.ndarray:
+def _brain_float(path: Path, name: str) -> np.ndarray:
     """Array of bfloat16 in a safetensors file, in float32, of which it is the upper halves."""
-    with Path(path).open("rb") as stream:
+    with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         entry = json.loads(stream.read(length))[name]
         first, last = entry["data_offsets"]
@@ -201,136 +199,110 @@ def brain_float(path: str | Path, name: str) -> np.ndarray:
     return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
-def _npz(path: Path, kind: str, wanted: Wanted) -> _Read:
-    with _reported(path, kind):
-        stream = path.open("rb")
-    with stream:
-        if stream.read(2) != b"PK":
-            raise ValueError(_damaged(path, kind, "it is no archive of arrays"))
-        with _reported(path, kind):
-            archive = zipfile.ZipFile(stream)
-            members = _members(archive)
-            headers = {name: _header(archive, member) for name, member in members.items()}
-        objects = [name for name, (_, dtype) in headers.items() if dtype.hasobject]
-        if objects:  # even where they are not asked for: such a file is not to be trusted
-            raise ValueError(_pickled(path, kind, objects))
-        chosen, notes = _select(path, kind, members, wanted)
-        stored = {name: headers[name] for name in chosen}
-        check_size(path, kind, {name: (shape, d.itemsize) for name, (shape, d) in stored.items()})
-        arrays = {}
-        with _reported(path, kind):
-            for name in chosen:
-                with archive.open(members[name]) as member:
-                    arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
+def _npz(
+    path: Path, title: str, stored: int, wanted: Wanted
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        names = [member.filename.removesuffix(".npy") for member in members]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"it holds {sorted(repeated)} more than once")
+        chosen, notes = _select(names, wanted)
+        entries = {name: members[names.index(name)] for name in chosen}
+        numbers = {name: ((member.file_size // 8,), 8) for name, member in entries.items()}
+        check_size(title, numbers, stored)  # before their headers are unpacked
+        shapes = {name: _header(archive, entry, title) for name, entry in entries.items()}
+        check_size(title, shapes, stored)
+        for name in chosen:
+            with archive.open(entries[name]) as stream:
+                arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays, notes
 
 
-def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Members that are arrays, by the array's name."""
-    found: dict[str, zipfile.ZipInfo] = {}
-    for member in archive.infolist():
-        if not member.filename.endswith(".npy"):
-            continue
-        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            # others unpack a block of any size at once
-            raise ValueError(f"{member.filename!r} is compressed in a way that NumPy never does")
-        name = member.filename.removesuffix(".npy")
-        if name in found:
-            raise ValueError(f"it holds {member.filename!r} twice")
-        found[name] = member
-    return found
-
-
-def _header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of an array in an archive; they must agree with its size there."""
+def _header(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, title: str
+) -> tuple[tuple[int, ...], int]:
+    """Shape and bytes of an element of an array in an archive, which must agree with its size."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # others unpack a block of any size at once
+        raise ValueError(f"{member.filename!r} is compressed in a way that NumPy never does")
     with archive.open(member) as stream:
-        start = io.BytesIO(stream.read(_HEADER))
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    version = np.lib.format.read_magic(start)
-    if version not in readers:
-        raise ValueError(f"{member.filename!r} is of version {version}, which plain arrays lack")
-    shape, _, dtype = readers[version](start)
-    claimed, held = math.prod(shape) * dtype.itemsize, member.file_size - start.tell()
-    if min(shape, default=0) < 0 or not (claimed == held or dtype.hasobject):
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
+        size = member.file_size - stream.tell()
+    if dtype.hasobject:
         raise ValueError(
-            f"{member.filename!r} claims the shape {shape} of {dtype}, {claimed} bytes, but "
-            f"unpacks to {held} bytes"
+            f"{title} holds Python objects, which are never loaded because they can run code, in "
+            f"{member.filename!r}; write plain arrays of numbers or text"
         )
-    return shape, dtype
+    if math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(
+            f"{member.filename!r} claims the shape {shape} of {dtype}, but unpacks to {size} bytes"
+        )
+    return shape, dtype.itemsize
 
 
 def _zarr(
-    path: Path, kind: str, wanted: Wanted, stays: Callable[[str, tuple[int, ...]], bool]
-) -> _Read:
+    path: Path,
+    title: str,
+    stored: int,
+    wanted: Wanted,
+    stays: Callable[[str, tuple[int, ...]], bool],
+) -> tuple[dict[str, Any], list[str]]:
     import zarr
 
-    for file in regular_files(path, kind):
-        if file.name == "zarr.json" and file.stat().st_size > _METADATA:
-            raise ValueError(_damaged(path, kind, f"{file} takes {file.stat().st_size} bytes"))
+    for file in path.rglob("zarr.json"):
+        if file.stat().st_size > _METADATA:
+            raise ValueError(f"{str(file)!r} takes {file.stat().st_size} bytes")
     try:  # format 2 may hold pickled objects, and does not tell masked values from filled ones
         group = zarr.open_group(path, mode="r", zarr_format=3, use_consolidated=False)
         members = dict(group.members(max_depth=None))
     except Exception as error:
         raise ValueError(
-            f"{kind} {str(path)!r} is damaged, or no Zarr group of format 3 "
-            f"({printable(str(error))[:_REASON]}); write named "
-            "arrays with dataset.drop_encoding().to_zarr(path, zarr_format=3), or as "
+            f"{title} is damaged, or no Zarr group of format 3 ({printable(str(error))[:300]}); "
+            "write named arrays with dataset.drop_encoding().to_zarr(path, zarr_format=3), or as "
             "zarr.create_group(path)['labels'] = array"
         ) from error
     found = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-    chosen, notes = _select(path, kind, found, wanted)
-    left = {name for name in chosen if stays(name, found[name].shape)}
-    check_size(path, kind, {name: _unpacked(found[name]) for name in chosen if name not in left})
+    chosen, notes = _select(found, wanted)
+    whole = [name for name in chosen if not stays(name, found[name].shape)]
+    claims, tasks = {}, {}
+    for name in chosen:
+        array = found[name]
+        shape = tuple(map(max, array.shape, array.chunks))  # chunks are unpacked whole
+        claims[name] = shape, array.dtype.itemsize
+        tasks[name] = (
+            shape,
+            max(array.dtype.itemsize, _TASK * array.nchunks // max(1, math.prod(shape))),
+        )
+    check_size(title, {name: claims[name] for name in whole}, stored)
+    check_size(title, tasks, stored, bound=math.inf)
     arrays: dict[str, Any] = {}
     for name in chosen:
-        stored = found[name]
-        title = f"{kind} {str(path)!r}: {name!r} of shape {stored.shape}"
-        _check_plain(title, stored.attrs)
-        with _reported(path, f"{name!r} of {kind}"):
-            _check_stored(path / name, stored)
-            missing = _missing_chunks(stored)
-            array = StoredArray(title, stored) if name in left else np.asarray(stored[...])
-            if (
-                name not in left and array.dtype.kind == "T"
-            ):  # text of any length, instead of NumPy's own type
-                array = np.array(array.tolist(), dtype=str).reshape(array.shape)
-        if missing:  # meant or lost: Zarr leaves chunks of the fill value alone out
-            fill = np.asarray(stored.fill_value).item()
+        array, about = found[name], f"{title}: {name!r} of shape {found[name].shape}"
+        with _reported(about):
+            _check_plain(about, array.attrs)
+            _check_chunks(about, path / name, array)
+            missing = array.nchunks - array.nchunks_initialized
+            arrays[name] = StoredArray(about, array) if name not in whole else _whole(about, array)
+        if missing > 0:  # meant or lost: Zarr leaves chunks of the fill value alone out
+            fill = np.asarray(array.fill_value).item()
+            lacking = f"lacks {missing} of its {array.nchunks} chunks"
             if fill != fill:  # NaN
-                raise ValueError(f"{title} lacks {missing}, which would read as NaN; write it anew")
-            notes.append(f"{name} lacks {missing}, read as {fill!r}")
-        arrays[name] = array
+                raise ValueError(f"{about} {lacking}, which would read as NaN; write it again")
+            notes.append(f"{name} {lacking}, read as {fill!r}")
     return arrays, notes
 
 
-def _unpacked(array) -> tuple[tuple[int, ...], int]:  # noqa: ANN001 - a zarr.Array
-    """Shape and bytes of an element of what is unpacked, of whole chunks, to read an array."""
-    chunk = array.shards or array.chunks
-    return tuple(map(max, array.shape, chunk)), array.dtype.itemsize
-
-
-def _check_stored(folder: Path, array) -> None:  # noqa: ANN001 - a zarr.Array
-    """Compare the size of an array's files with that of what they are to hold."""
-    sizes = [file.stat().st_size for file in regular_files(folder, "array")]
-    numbers = math.prod(array.shards or array.chunks)
-    if array.dtype.kind in "biufc" and max(sizes) > _CHUNK + _NUMBER * numbers:
-        raise ValueError(f"a chunk of {numbers} numbers takes {max(sizes)} bytes")
-    total = math.prod(array.shape) * array.dtype.itemsize
-    if total > max(_SPARSE, _RATIO * sum(sizes)):
-        raise ValueError(
-            f"it would take {total} bytes, but {sum(sizes)} are stored; leave out what is empty"
-        )
-
-
-def _missing_chunks(array) -> str:  # noqa: ANN001 - a zarr.Array
-    """How many chunks are not stored, of how many; empty if all are. A shard counts as one."""
-    shape = array.shards or array.chunks
-    total = math.prod(-(-length // step) for length, step in zip(array.shape, shape))
-    stored = array.nchunks_initialized * math.prod(array.chunks) // math.prod(shape)
-    return f"{total - stored} of its {total} chunks" if stored < total else ""
+def _whole(title: str, array: Any) -> np.ndarray:
+    """All of a Zarr array; text as NumPy's fixed-length type, which pads all to the longest."""
+    values = np.asarray(array[...])
+    if values.dtype.kind != "T":
+        return values
+    words = values.ravel().tolist()
+    longest = max(map(len, words), default=0)
+    check_size(title, {"text": (values.shape, 4 * longest)}, sum(map(len, words)))
+    return np.array(words, dtype=str).reshape(values.shape)
 
 
 def _check_plain(title: str, attributes: Mapping[str, object]) -> None:
@@ -345,13 +317,49 @@ def _check_plain(title: str, attributes: Mapping[str, object]) -> None:
         )
 
 
-def _damaged(path: Path, kind: str, reason: object) -> str:
-    reason = printable(str(reason))[:_REASON]
-    return f"{kind} {str(path)!r} is damaged or of another format: {reason}"
+def _check_chunks(title: str, folder: Path, array: Any) -> None:
+    """Check that no chunk of a Zarr array takes or unpacks to more bytes than it is to hold."""
+    codecs = [codec.to_dict()["name"] for codec in array.metadata.codecs]
+    packing = [name for name in codecs if name not in _PLAIN]
+    if len(packing) > 1 or not set(packing) <= _UNPACKED.keys():
+        raise ValueError(
+            f"{title} is stored by {', '.join(codecs)}; write it without shards, and uncompressed "
+            f"or by one of {', '.join(_UNPACKED)}"
+        )
+    text = array.dtype.kind == "T"
+    for file in regular_files(folder, "array"):
+        if not _CHUNK.fullmatch(file.name):
+            continue
+        size = file.stat().st_size
+        bound = _SLACK + (_RATIO * size if text else math.prod(array.chunks) * array.dtype.itemsize)
+        unpacked = size // 2  # hardly a compressor makes more of it
+        if size <= 2 * bound and packing:
+            content = file.read_bytes()
+            content = content[:-4] if codecs[-1] == "crc32c" else content
+            unpacked = _UNPACKED[packing[0]](content, bound)
+        if unpacked > bound:
+            raise ValueError(f"{title}: {file.name!r} takes or unpacks to more bytes than a chunk")
 
 
-def _pickled(path: Path, kind: str, names: Iterable[str]) -> str:
-    return (
-        f"{kind} {str(path)!r} holds Python objects, which are never loaded because they can run "
-        f"code, in {', '.join(names)}; write plain arrays of numbers or text"
-    )
+def _zstd_size(content: bytes, bound: int) -> int:
+    """Bytes that the header of a frame declares (RFC 8878, section 3.1.1)."""
+    flags = content[4]
+    single = flags >> 5 & 1
+    start = 6 - single + (0, 1, 2, 4)[flags & 3]
+    length = (single, 2, 4, 8)[flags >> 6]
+    size = int.from_bytes(content[start : start + length], "little")
+    return size + 256 * (length == 2) if length else bound + 1
+
+
+def _blosc_size(content: bytes, bound: int) -> int:
+    """Bytes that the header declares, if it also declares the length: else more would be read."""
+    size, length = (int.from_bytes(content[start : start + 4], "little") for start in (4, 12))
+    return size if length == len(content) else bound + 1
+
+
+_UNPACKED: dict[str, Callable[[bytes, int], int]] = {
+    "zstd": _zstd_size,
+    "blosc": _blosc_size,
+    "gzip": lambda content, bound: len(gzip.GzipFile(fileobj=io.BytesIO(content)).read(bound + 1)),
+}
+"""Bytes that a compressed chunk unpacks to, as far as the bound."""

@@ -1,12 +1,12 @@
-"""What is asked of a user's file of arrays before it is read, and of the numbers in it."""
+"""Checks of a user's file: its kind, its claims on memory, and the shapes and numbers in it."""
 
 from __future__ import annotations
 
 import math
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +19,14 @@ _CONVERSION = (
     "safetensors.torch.save_file({name: array.clone() for name, array in state.items()}, "
     "'model.safetensors')"
 )
+_SMALL, _RATIO = 2**28, 1000  # bytes that any file may take, and times its size that others may
+
+Shape = Sequence[int | str]
+"""Lengths of an array's axes: a number, or a symbol such as ``"N_0"``; last may be ``"..."``."""
 
 
 def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
-    """Raise a ValueError unless the path ends in one of the suffixes.
-
-    Parameters
-    ----------
-    path : str or Path
-    kind : str
-        What the file is, for the message, such as ``"heads file"``.
-    suffixes : sequence of str
-        Such as ``".npz"``, in lower case.
+    """Check that a path ends in one of the suffixes, such as ``".npz"``.
 
     Raises
     ------
@@ -50,109 +46,128 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
 
 
 def regular_files(path: str | Path, kind: str) -> list[Path]:
-    """The file, or all files of a folder, sorted; a link stands for what it leads to.
-
-    Parameters
-    ----------
-    path : str or Path
-    kind : str
-        What it is, for messages.
+    """The file, or all files of a folder, sorted. A link to a file stands for that file.
 
     Raises
     ------
     FileNotFoundError
         If there is neither.
     ValueError
-        If one is no plain file but a pipe, a device or a broken link, which may block or never end,
-        or a folder links to one that it lies in.
+        If a pipe, a device, a broken link or a link to another folder is among them.
     """
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no {kind} {str(path)!r}")
-    files, places = [path], {}
+    files = [path]
     if path.is_dir():
         files = []
-        for folder, _, names in os.walk(path, followlinks=True):
-            place = places[Path(folder)] = os.path.realpath(folder)
-            if place in (places.get(above) for above in Path(folder).parents):
-                raise ValueError(f"{kind} {str(path)!r}: the link {folder!r} leads in a circle")
-            files += [Path(folder, name) for name in names]
+        for folder, folders, names in os.walk(path):
+            entries = [Path(folder, name) for name in (*names, *folders)]
+            files += [entry for entry in entries if entry.is_symlink() or not entry.is_dir()]
     for file in files:
         if not file.is_file():
             raise ValueError(
                 f"{kind} {str(path)!r} cannot be read: {str(file)!r} is no plain file but a pipe, "
-                "a device or a broken link; copy what it gives into a file"
+                "a device, a broken link or a link to a folder; copy its content there"
             )
     return sorted(files)
 
 
-def check_names(path: str | Path, kind: str, names: Iterable[str]) -> None:
-    """Check that names can be printed and, taken as paths, do not lead out of their file.
-
-    Raises
-    ------
-    ValueError
-        If one cannot, or does.
-    """
-    for name in names:
-        if not name.isprintable():
-            raise ValueError(
-                f"{kind} {str(path)!r} holds the name {name!r}, with characters that cannot be "
-                "printed; rename that array"
-            )
-        if re.match(r"[/\\]|[A-Za-z]:", name) or ".." in re.split(r"[/\\]", name):
-            raise ValueError(
-                f"{kind} {str(path)!r} holds the name {name!r}, a path that leads out of the file; "
-                "do not use files of this origin"
-            )
-
-
 def check_size(
-    path: str | Path, kind: str, stored: Mapping[str, tuple[tuple[int, ...], int]]
+    title: str,
+    arrays: Mapping[str, tuple[Sequence[int], int]],
+    stored: int,
+    bound: float | None = None,
 ) -> None:
-    """Check that arrays fit into memory, by what their headers say.
+    """Check the memory that a file claims, before any of it is taken.
 
     Parameters
     ----------
-    path : str or Path
-    kind : str
-        What the file is, for the message.
-    stored : mapping of str to (shape, bytes of an element)
-        By the array's name. An element counts at least 8 bytes, as numbers are computed with in
+    title : str
+        Of the file, for the message.
+    arrays : mapping of str to (shape, bytes of an element)
+        As the file's headers have them. An element counts at least 8 bytes, those of a number in
         double precision.
+    stored : int
+        Bytes of the file.
+    bound : float, optional
+        Bytes that fit into memory, by default half of it.
 
     Raises
     ------
     ValueError
-        If together they would take more than half of the memory.
+        If the arrays would take more together; or more than 256 MiB and than a thousand times the
+        file.
     """
-    sizes = {name: math.prod(shape) * max(8, size) for name, (shape, size) in stored.items()}
-    total, bound = sum(sizes.values()), memory_bound()
-    if total > bound:
+    sizes = {name: math.prod(shape) * max(8, size) for name, (shape, size) in arrays.items()}
+    total, bound = sum(sizes.values()), memory_bound() if bound is None else bound
+    if total > min(bound, max(_SMALL, _RATIO * stored)):
         largest = max(sizes, key=sizes.__getitem__)
+        limit = "half of the memory" if total > bound else f"{_RATIO} times the file"
         raise ValueError(
-            f"{kind} {str(path)!r} holds arrays that would take {bytes_in_words(total)} in double "
-            f"precision, {bytes_in_words(sizes[largest])} of it {largest!r} of shape "
-            f"{stored[largest][0]}; no more than half of the memory, "
-            f"{bytes_in_words(bound)}, is read. Take fewer examples, tokens, heads or layers"
+            f"{title} of {bytes_in_words(stored)} holds arrays that would take "
+            f"{bytes_in_words(total)} in double precision, {bytes_in_words(sizes[largest])} of it "
+            f"{largest!r} of shape {tuple(arrays[largest][0])}; no more than {limit} is read. "
+            "Take fewer examples, tokens, heads or layers"
         )
 
 
-def too_large(path: str | Path, kind: str) -> str:
-    """Message for a file that is within the bound, but for which too little memory is free."""
-    return (
-        f"{kind} {str(path)!r} does not fit into the memory that is free; take fewer examples, "
-        "tokens, heads or layers"
-    )
+def check_shapes(
+    title: str,
+    arrays: Mapping[str, Any],
+    expected: Mapping[str, Shape],
+    known: Mapping[str, tuple[int, str]] | None = None,
+) -> None:
+    """Compare arrays with a table of shapes; axes of the same symbol must have the same length.
+
+    Parameters
+    ----------
+    title : str
+        Of the file, for the message.
+    arrays : mapping of str to array
+        Anything with a shape.
+    expected : mapping of str to shape
+        Such as ``{"inputs": ("P", "M", "N_0"), "labels": ("P", "...")}``.
+    known : mapping of str to (int, str), optional
+        Lengths of symbols that are known beforehand, and where from.
+
+    Raises
+    ------
+    ValueError
+        If an array is missing, has another shape, or has an axis of length 0. The message names
+        the array, the shape wanted and the shape that it has.
+    """
+    if missing := [repr(name) for name in expected if name not in arrays]:
+        names = sorted(arrays) or ["no array of a name that is read"]
+        lists = [", ".join([*some[:10], *["…"] * (len(some) > 10)]) for some in (missing, names)]
+        raise ValueError(f"{title} lacks {lists[0]}; it holds {lists[1]}")
+    sizes = dict(known or {})
+    for name, wanted in expected.items():
+        shape = tuple(arrays[name].shape)
+        axes = tuple(axis for axis in wanted if axis != "...")
+        fits = len(shape) == len(axes) or (len(axes) < len(wanted) and len(shape) > len(axes))
+        agreed = [
+            f"{axis} = {sizes[axis][0]} of {sizes[axis][1]}" for axis in axes if axis in sizes
+        ]
+        for axis, length in zip(axes, shape):
+            if isinstance(axis, str):
+                axis, _ = sizes.setdefault(axis, (length, repr(name)))
+            fits &= 0 < length == axis
+        if not fits:
+            listed = f" with {', '.join(dict.fromkeys(agreed))}" if agreed else ""
+            raise ValueError(
+                f"{title}: {name!r} must have shape ({', '.join(map(str, wanted))}){listed}, but "
+                f"has {shape}"
+            )
 
 
-def real_numbers(name: str, array: np.ndarray, *, whole: bool) -> np.ndarray:
+def real_numbers(title: str, array: np.ndarray, *, whole: bool) -> np.ndarray:
     """Array in float64.
 
     Parameters
     ----------
-    name : str
-        Of the array, for the message, with the file where that is not told elsewhere.
+    title : str
+        Of the array, for the message.
     array : array
     whole : bool
         Whether the type may be one of whole numbers.
@@ -164,8 +179,8 @@ def real_numbers(name: str, array: np.ndarray, *, whole: bool) -> np.ndarray:
     """
     if array.dtype.kind not in ("fiu" if whole else "f"):
         wanted = "real numbers" if whole else "real floating-point numbers"
-        raise ValueError(f"{name} must hold {wanted}, but holds {array.dtype}")
+        raise ValueError(f"{title} must hold {wanted}, but holds {array.dtype}")
     array = array.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds NaN or infinity")
+        raise ValueError(f"{title} holds NaN or infinity")
     return array

@@ -127,8 +127,7 @@ class Custom(Task):
     ) -> Custom:
         """Task on arrays in memory, of any array library.
 
-        They are kept in files named for their content, where a study finds them again: to go on
-        with it, to sample it, to compare it.
+        They are kept in files named for their content, so that a study finds them again.
 
         Parameters
         ----------
@@ -156,19 +155,19 @@ class Custom(Task):
         ValueError, TypeError
             If an array does not fit or holds objects, or heads are no queries and keys.
         """
+        named = kept_arrays.named
         arrays = {
-            **kept_arrays.named("inputs", inputs),
-            **kept_arrays.named("labels", labels),
-            **kept_arrays.named("attention", attention, layers=True),
-            **kept_arrays.named("paths", None if paths is None else np.array(paths)),
-            **kept_arrays.named("test_inputs", test_inputs),
-            **kept_arrays.named("test_labels", test_labels),
-            **kept_arrays.named("test_attention", test_attention, layers=True),
+            **named("inputs", inputs),
+            **named("labels", labels),
+            **named("attention", attention, layers=True),
+            **named("paths", None if paths is None else np.array(paths)),
+            **named("test_inputs", test_inputs),
+            **named("test_labels", test_labels),
+            **named("test_attention", test_attention, layers=True),
         }
         in_file = isinstance(heads, (str, os.PathLike))
-        data, held = kept_arrays.keep(arrays, None if in_file else heads, folder)
-        held = heads if in_file else held
-        task = cls(inputs=str(data), heads=None if held is None else str(held), **options)
+        data, heads_path = kept_arrays.keep(arrays, None if in_file else heads, folder)
+        task = cls(inputs=data, heads=heads if in_file else heads_path, **options)
         task.realise(0)  # refuses arrays that do not fit here rather than later
         return task
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,7 @@ import numpy as np
 from pathkernel_core.attention import Attention, Layer
 from pathkernel_core.task import Examples
 from pathkernel_tasks.array_files import StoredArray, read_arrays
-from pathkernel_tasks.array_guards import real_numbers, too_large
+from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_tasks.labels import Labels, read_labels
 
 SUFFIXES = (".npz", ".safetensors", ".zarr")
@@ -40,16 +40,33 @@ _LAYER = re.compile(r"[1-9][0-9]{0,3}")
 _SLIP = re.compile(r"(train\w*?|test|val\w*?)?[\W_]*(input|label|attention)", re.IGNORECASE)
 
 
+_SHAPES: dict[str, Shape] = {
+    "inputs": ("P", "M", "N_0"),
+    "labels": ("P", "..."),
+    "attention": ("P", "H", "M", "M"),
+    "paths": ("L",),
+}
+"""P and M are those of each set of examples, and H that of each layer."""
+
+
 class _Array(NamedTuple):
-    """What an array of a data file is."""
+    """Meaning of an array's name in a data file."""
 
     examples: str  # name of the test set, "" for the training examples
     kind: str
     layer: int = 0
 
+    def __str__(self) -> str:
+        parts = [f"test_{self.kind}" if self.examples else self.kind]
+        parts += [self.examples] if self.examples not in ("", "test") else []
+        return ".".join([*parts, *([str(self.layer)] if self.layer else [])])
 
-_Held = Mapping[_Array, tuple[str, np.ndarray]]
-"""Arrays with the names that they have in the file."""
+    @property
+    def shape(self) -> Shape:
+        """Expected shape, as :func:`~pathkernel_tasks.array_guards.check_shapes` takes it."""
+        of_set = f"_{self.examples}" if self.examples else ""
+        symbols = {"P": f"P{of_set}", "M": f"M{of_set}", "H": f"H_{self.layer}"}
+        return tuple(symbols.get(str(axis), axis) for axis in _SHAPES[self.kind])
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,26 +142,23 @@ def read_data(
         or an array is missing, of a wrong shape or type, or holds NaN or infinity. The message
         names the file and the array.
     """
-    where = f"data file {str(path)!r}"
-    arrays, note = read_arrays(path, "data file", lambda name: _is_wanted(name, where), _stays)
+    title = f"data file {str(path)!r}"
+    arrays, note = read_arrays(path, "data file", lambda name: _is_wanted(name, title), _stays)
     if labels is not None:
-        own = f"labels file {str(labels)!r}"
-        found, more = read_arrays(
+        of_labels = f"labels file {str(labels)!r}"
+        more, more_notes = read_arrays(
             labels,
             "labels file",
-            lambda name: _is_wanted(name, own) and _parse(name).kind == "labels",
+            lambda name: _is_wanted(name, of_labels) and _parse(name).kind == "labels",
         )
-        note = "; ".join(filter(None, (note, more)))
-        twice = sorted(found.keys() & arrays.keys())
-        if twice:
-            raise ValueError(f"{where} and {own} both hold {twice[0]!r}")
-        arrays |= found
+        note = "; ".join(filter(None, (note, more_notes)))
+        if twice := sorted(more.keys() & arrays.keys()):
+            raise ValueError(f"{title} and {of_labels} both hold {twice[0]!r}")
+        arrays |= more
     try:
-        data = _assemble(arrays, key_axis, kind)
-    except MemoryError as error:
-        raise ValueError(too_large(path, "data file")) from error
+        data = _assemble(title, arrays, key_axis, kind)
     except ValueError as error:  # a misspelt name or lost chunks may be the reason
-        raise ValueError(f"{where}: {error}{note and f' ({note})'}") from error
+        raise ValueError(f"{error}{note and f' ({note})'}") from error
     return replace(data, files=note)
 
 
@@ -176,30 +190,29 @@ def split(data: CustomData, fraction: float, seed: int) -> CustomData:
     return replace(data, train=train, test_sets={"test": test})
 
 
-def take(examples: Examples | StoredExamples, kept: np.ndarray) -> Examples:
+def take(examples: Examples | StoredExamples, indices: np.ndarray) -> Examples:
     """Some of the examples, by their indices."""
     if isinstance(examples, Examples):
         layers = examples.layers
         if layers is not None:
-            layers = [layer.convert(lambda omega: omega[kept]) for layer in layers]
-        return Examples(examples.inputs[kept], examples.labels[kept], layers)
-    rows = examples.rows[kept]
-    inputs = examples.inputs[rows]
+            layers = [layer.convert(lambda omega: omega[indices]) for layer in layers]
+        return Examples(examples.inputs[indices], examples.labels[indices], layers)
+    rows = examples.rows[indices]
     matrices = [
         _attention(name, omega[rows], examples.key_axis) for name, omega in examples.attention
     ]
-    return Examples(inputs, examples.labels[kept], matrices or None)
+    return Examples(examples.inputs[rows], examples.labels[indices], matrices or None)
 
 
 def _stays(name: str, shape: tuple[int, ...]) -> bool:
     """Whether an array is left in its Zarr folder: of the training examples, if they are many."""
-    what = _parse(name)
-    one_each = what is not None and not what.examples and what.kind in ("inputs", "attention")
-    return one_each and len(shape) > 0 and shape[0] > HELD
+    array = _parse(name)
+    training = array is not None and not array.examples and array.kind in ("inputs", "attention")
+    return training and len(shape) > 0 and shape[0] > HELD
 
 
 def _parse(name: str) -> _Array | None:
-    """What the array of a name is; None if the name is another."""
+    """Meaning of a name; None if it is no name of a data file."""
     if name == "paths":
         return _Array("", "paths")
     if not (match := _NAME.fullmatch(name)):
@@ -215,141 +228,93 @@ def _parse(name: str) -> _Array | None:
     return _Array((parts or ["test"])[0] if test else "", kind, layer)
 
 
-def _is_wanted(name: str, where: str) -> bool:
+def _is_wanted(name: str, title: str) -> bool:
     if _parse(name):
         return True
     if _SLIP.match(name):  # a slip must not pass unseen
         raise ValueError(
-            f"{where} holds {name!r}; names must be inputs, labels, attention.1, attention.2 …, "
+            f"{title} holds {name!r}; names must be inputs, labels, attention.1, attention.2 …, "
             "test_inputs, test_labels, test_attention.1, or test_inputs.NAME, test_labels.NAME, "
             "test_attention.NAME.1 and so on. Rename it, or leave it out"
         )
     return False
 
 
-def _spelt(array: _Array) -> str:
-    """Name under which an array is looked for."""
-    parts = [f"test_{array.kind}" if array.examples else array.kind]
-    parts += [array.examples] if array.examples not in ("", "test") else []
-    parts += [str(array.layer)] if array.layer else []
-    return ".".join(parts)
+def _assemble(
+    title: str, arrays: Mapping[str, np.ndarray], key_axis: str, kind: str | None
+) -> CustomData:
+    parsed = {name: _parse(name) for name in arrays}
+    for name, array in parsed.items():
+        if str(array) != name and str(array) in arrays:
+            raise ValueError(
+                f"{title}: {str(array)!r} and {name!r} are the same; leave one of them out"
+            )
+    arrays = {str(parsed[name]): values for name, values in arrays.items()}
+    tested = {array.examples for array in parsed.values() if array.kind == "inputs"} - {""}
+    sets = ["", *sorted(tested, key=lambda name: (name != "test", name))]
+    for name, array in parsed.items():
+        if array.examples not in sets:
+            raise ValueError(f"{title}: {name!r} belongs to no test_inputs of that name")
+    layers = {array.layer for array in parsed.values()} - {0}
+    numbers = range(1, min(max(layers, default=0), len(layers) + 1) + 1)  # one gap is enough
+    paths = _paths(title, arrays["paths"], layers) if "paths" in arrays else ()
 
+    expected: dict[str, Shape] = {}
+    for examples in sets:
+        wanted = [_Array(examples, "inputs"), _Array(examples, "labels")]
+        wanted += [_Array(examples, "attention", number) for number in numbers]
+        expected |= {str(array): array.shape for array in wanted}
+    tokens = {str(_Array(examples, "inputs").shape[1]) for examples in sets} if paths else ()
+    known = {symbol: (math.prod(paths), f"'paths' {paths}") for symbol in tokens}
+    check_shapes(title, arrays, expected, known)
 
-def _assemble(arrays: Mapping[str, np.ndarray], key_axis: str, kind: str | None) -> CustomData:
-    held: dict[_Array, tuple[str, np.ndarray]] = {}
-    for name, array in arrays.items():
-        what = _parse(name)
-        if what in held:
-            raise ValueError(f"{held[what][0]!r} and {name!r} are the same; leave one of them out")
-        held[what] = name, array
-    tested = {what.examples for what in held if what.kind == "inputs"} - {""}
-    names = ["", *sorted(tested, key=lambda name: (name != "test", name))]
-    _check_present(held, [_Array(name, kind) for name in names for kind in ("inputs", "labels")])
-    for what, (name, _) in held.items():
-        if what.examples not in names:
-            raise ValueError(f"{name!r} belongs to no test_inputs of that name")
-    labels = read_labels(dict(held[_Array(name, "labels")] for name in names), kind)
-    layers = _layer_numbers(held)
-    paths = _paths(*held[_Array("", "paths")], layers) if _Array("", "paths") in held else ()
-    stored: StoredExamples | None = None
-    sets: dict[str, Examples] = {}
-    heads: dict[str, list[int]] = {}
-    width = 0
-    for name in names:
-        title, inputs = held[_Array(name, "inputs")]
-        if not isinstance(inputs, StoredArray):
-            inputs = real_numbers(repr(title), inputs, whole=True)
-        if len(inputs.shape) != 3 or 0 in inputs.shape:
-            raise ValueError(
-                f"{title!r} must have shape (P, M, N_0), examples × tokens × width, but has "
-                f"{inputs.shape}"
-            )
-        if inputs.shape[2] != (width or inputs.shape[2]):
-            raise ValueError(
-                f"{title!r} has tokens of width {inputs.shape[2]}, but 'inputs' of {width}"
-            )
-        if paths and inputs.shape[1] != math.prod(paths):
-            raise ValueError(
-                f"{title!r} has {inputs.shape[1]} tokens, but 'paths' of {paths} heads asks for "
-                f"{math.prod(paths)}, one for every path"
-            )
-        own = held[_Array(name, "labels")][0]
-        if inputs.shape[0] != len(labels.values[own]):
-            raise ValueError(
-                f"{own!r} holds {len(labels.values[own])} labels for the {inputs.shape[0]} "
-                f"examples of {title!r}"
-            )
-        given = [_Array(name, "attention", number) for number in layers]
-        _check_present(held, given)
-        omegas = [held[what] for what in given]
-        for layer, omega in omegas:
-            _check_shape(layer, omega.shape, inputs.shape)
+    names = [str(_Array(examples, "labels")) for examples in sets]
+    try:
+        labels = read_labels({name: arrays[name] for name in names}, kind)
+    except ValueError as error:
+        raise ValueError(f"{title}: {error}") from error
+    parts: dict[str, Examples | StoredExamples] = {}
+    for examples, values in zip(sets, labels.values.values(), strict=True):
+        name, inputs = str(_Array(examples, "inputs")), arrays[str(_Array(examples, "inputs"))]
+        attention = [str(_Array(examples, "attention", number)) for number in numbers]
+        omegas = [(f"{title}: {name!r}", arrays[name]) for name in attention]
         if isinstance(inputs, StoredArray):
-            rows = np.arange(inputs.shape[0])
-            stored = StoredExamples(inputs, labels.values[own], omegas, key_axis, rows)
+            rows = np.arange(len(values))
+            parts[examples] = StoredExamples(inputs, values, omegas, key_axis, rows)
         else:
+            inputs = real_numbers(f"{title}: {name!r}", inputs, whole=True)
             matrices = [_attention(*omega, key_axis) for omega in omegas]
-            sets[name] = Examples(inputs, labels.values[own], matrices or None)
-        heads[name], width = [omega.shape[1] for _, omega in omegas], inputs.shape[2]
-        if heads[name] != heads[""]:
-            raise ValueError(
-                f"test set {name!r} has attention of {heads[name]} heads in its layers, but "
-                f"training has {heads['']}"
-            )
-    train = sets.pop("") if stored is None else stored
-    return CustomData(train, sets, labels, paths=paths)
+            parts[examples] = Examples(inputs, values, matrices or None)
+    return CustomData(parts.pop(""), parts, labels, paths=paths)
 
 
-def _paths(name: str, array: np.ndarray, layers: Sequence[int]) -> tuple[int, ...]:
+def _paths(title: str, array: np.ndarray, layers: Collection[int]) -> tuple[int, ...]:
     """Numbers of heads, where sequences are attentioned inputs."""
-    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 1:
-        raise ValueError(f"{name!r} must hold the number of heads of each layer, not {array!r}")
+    check_shapes(title, {"paths": array}, {"paths": _SHAPES["paths"]})
+    if array.dtype.kind not in "iu" or array.min() < 1:
+        raise ValueError(
+            f"{title}: 'paths' must hold the number of heads of each layer, not {array!r}"
+        )
     if layers:
         raise ValueError(
-            f"{name!r} says that inputs are attentioned already, so that 'attention.1' has no "
-            "place; leave one of the two out"
+            f"{title}: 'paths' says that inputs are attentioned already, so that 'attention.1' has "
+            "no place; leave one of the two out"
         )
     return tuple(array.tolist())
 
 
-def _check_shape(name: str, shape: tuple[int, ...], inputs: tuple[int, ...]) -> None:
-    """Check the shape of attention matrices on some inputs."""
-    examples, tokens, _ = inputs
-    if len(shape) != 4 or shape != (examples, shape[1] or 1, tokens, tokens):
-        raise ValueError(
-            f"{name!r} must have shape ({examples}, H, {tokens}, {tokens}), but has {shape}"
-        )
-
-
-def _attention(name: str, omega: np.ndarray, key_axis: str) -> Layer:
+def _attention(title: str, omega: np.ndarray, key_axis: str) -> Layer:
     """Attention matrices of one layer."""
-    omega = real_numbers(repr(name), omega, whole=True)
+    omega = real_numbers(title, omega, whole=True)
     if omega.min() < -1e-6:
-        raise ValueError(f"{name!r} holds negative numbers; give attention after the softmax")
+        raise ValueError(f"{title} holds negative numbers; give attention after the softmax")
     if key_axis == "last":
         omega = omega.swapaxes(-1, -2)
     excess = abs(omega.sum(axis=-2) - 1).max()
     if excess > 1e-3:
         other = {"first": "last", "last": "first"}[key_axis]
         raise ValueError(
-            f"{name!r} must sum to 1 over key tokens, but is off by {excess:.3g}; key_axis is "
+            f"{title} must sum to 1 over key tokens, but is off by {excess:.3g}; key_axis is "
             f"{key_axis!r}, so if its last two axes are the other way round, use {other!r}"
         )
     return Attention(omega)
-
-
-def _layer_numbers(held: _Held) -> range:
-    """Layers of which there is attention of any examples; none may be left out."""
-    numbers = sorted({what.layer for what in held if what.layer})
-    for number, found in enumerate(numbers, start=1):
-        if number != found:
-            _check_present(held, [_Array("", "attention", number)])
-    return range(1, len(numbers) + 1)
-
-
-def _check_present(held: _Held, wanted: Iterable[_Array]) -> None:
-    missing = [repr(_spelt(what)) for what in wanted if what not in held]
-    if missing:
-        names = sorted(name for name, _ in held.values())
-        known = f"it holds {', '.join(names)}" if names else "no array has a name that is read"
-        raise ValueError(f"lacks {', '.join(missing)}; {known}")

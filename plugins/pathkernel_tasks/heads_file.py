@@ -100,51 +100,34 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
         infinity. The message names the file and the array.
     """
     check_suffix(path)
-    arrays, ignored = array_files.read_arrays(path, _KIND, lambda name: _is_wanted(path, name))
+    title = f"{_KIND} {str(path)!r}"
+    arrays, ignored = array_files.read_arrays(path, _KIND, lambda name: _is_wanted(title, name))
     about = _header(path)
     if ignored and about.get("format", "").startswith("pathkernel "):  # of a whole network
         ignored = f"{Path(path).name} is a checkpoint: compare and prune take its values, too"
-    numbers = _layer_numbers(path, arrays)
-    if width is None:
-        width = (arrays["queries.1"].shape or (0,))[-1]
-    vectors = None
-    if "labels" in arrays:
-        vectors = _real(path, "labels", arrays["labels"])
-        if vectors.shape != (3, width):
-            raise ValueError(
-                f"heads file {str(path)!r}: 'labels' must have shape (3, {width}), one vector for "
-                f"each of −, + and ?, but has {vectors.shape}"
-            )
-    pairs = []
-    for number in numbers:
-        queries, keys = (
-            _real(path, f"{kind}.{number}", arrays[f"{kind}.{number}"])
-            for kind in ("queries", "keys")
-        )
-        if queries.ndim != 3 or 0 in queries.shape or queries.shape[2] != width:
-            raise ValueError(
-                f"heads file {str(path)!r}: 'queries.{number}' must have shape (H, G, {width}), "
-                f"heads × query width × token width, but has {queries.shape}"
-            )
-        if keys.shape != queries.shape:
-            raise ValueError(
-                f"heads file {str(path)!r}: 'keys.{number}' must have the shape {queries.shape} of "
-                f"'queries.{number}', but has {keys.shape}"
-            )
-        pairs.append((queries, keys))
-    scales = [1 / math.sqrt(queries.shape[1]) for queries, _ in pairs]
-    if "scale" in arrays:
-        scale = _real(path, "scale", arrays["scale"])
-        if scale.size != 1 and scale.shape != (len(pairs),):
-            raise ValueError(
-                f"heads file {str(path)!r}: 'scale' must hold one number, or one for each of the "
-                f"{len(pairs)} layers, but has shape {scale.shape}"
-            )
-        if not (scale > 0).all():
-            raise ValueError(f"heads file {str(path)!r}: 'scale' must be positive, but is {scale}")
-        scales = np.broadcast_to(scale.ravel(), (len(pairs),)).tolist()
-    layers = tuple(QueryKey(*pair, scale) for pair, scale in zip(pairs, scales))
-    return Heads(layers, vectors, _approximation(about, arrays), ignored)
+    count = max((int(match[2]) for name in arrays if (match := _LAYER.fullmatch(name))), default=1)
+    shapes: dict[str, array_guards.Shape] = {}
+    for number in range(1, count + 1):
+        shape = (f"H_{number}", f"G_{number}", "N_0")
+        shapes |= {f"queries.{number}": shape, f"keys.{number}": shape}
+    shapes |= {"labels": (3, "N_0")} if "labels" in arrays else {}
+    if "scale" in arrays:  # one number, in an array of any shape, or one of each layer
+        scale = arrays["scale"]
+        shapes["scale"] = scale.shape if scale.size == 1 else (count,)
+    known = {} if width is None else {"N_0": (width, "the tokens")}
+    array_guards.check_shapes(title, arrays, shapes, known)
+    numbers = {
+        name: array_guards.real_numbers(f"{title}: {name!r}", arrays[name], whole=False)
+        for name in shapes
+    }
+    if "scale" in numbers and not (numbers["scale"] > 0).all():
+        raise ValueError(f"{title}: 'scale' must be positive, but is {numbers['scale']}")
+    layers = []
+    for number in range(1, count + 1):
+        queries, keys = numbers[f"queries.{number}"], numbers[f"keys.{number}"]
+        scale = np.resize(numbers.get("scale", queries.shape[1] ** -0.5), count)[number - 1]
+        layers.append(QueryKey(queries, keys, float(scale)))
+    return Heads(tuple(layers), numbers.get("labels"), _approximation(about, arrays), ignored)
 
 
 def save_heads(
@@ -228,32 +211,12 @@ def _approximation(about: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
     return printable(str(sentence)) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
 
 
-def _is_wanted(path: str | Path, name: str) -> bool:
+def _is_wanted(title: str, name: str) -> bool:
     if _LAYER.fullmatch(name) or name in _OTHERS:
         return True
     if re.match(r"quer|key|scal|label|approx", name, re.IGNORECASE):  # a slip must not pass unseen
         raise ValueError(
-            f"heads file {str(path)!r} holds {name!r}; queries and keys must be named 'queries.1', "
-            f"'keys.1', 'queries.2' and so on, and the rest {', '.join(_OTHERS)}"
+            f"{title} holds {name!r}; queries and keys must be named 'queries.1', 'keys.1', "
+            f"'queries.2' and so on, without gaps, and the rest {', '.join(_OTHERS)}"
         )
     return False
-
-
-def _layer_numbers(path: str | Path, arrays: dict[str, np.ndarray]) -> range:
-    found = {(match[1], int(match[2])) for name in arrays if (match := _LAYER.fullmatch(name))}
-    numbers = range(1, max((number for _, number in found), default=1) + 1)
-    wanted = [(kind, number) for number in numbers for kind in ("queries", "keys")]
-    missing = [f"'{kind}.{number}'" for kind, number in wanted if (kind, number) not in found]
-    if missing:
-        listed = ", ".join(missing[:6]) + (", …" if len(missing) > 6 else "")
-        raise ValueError(
-            f"heads file {str(path)!r} lacks {listed}; it must hold the queries and the keys of "
-            "every layer, numbered from 1 without gaps. Out of a model's state dict they are read "
-            "by: pathkernel heads"
-        )
-    return numbers
-
-
-def _real(path: str | Path, name: str, array: np.ndarray) -> np.ndarray:
-    title = f"{_KIND} {str(path)!r}: {name!r}"
-    return array_guards.real_numbers(title, array, whole=False)

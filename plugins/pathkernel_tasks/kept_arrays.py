@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from pathkernel_core.attention import QueryKey
 from pathkernel_core.backend import to_host
-from pathkernel_datasets.atomic import replacing
+from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.heads_file import save_heads
 
 
@@ -35,21 +35,20 @@ def named(name: str, value: Any, *, layers: bool = False) -> dict[str, np.ndarra
     """
     if value is None:
         return {}
-    if isinstance(value, Mapping):
-        parts = [named(f"{name}.{key}", part, layers=layers) for key, part in value.items()]
-    elif layers:
-        parts = [named(f"{name}.{number}", part) for number, part in enumerate(value, start=1)]
-    else:
-        array = np.asarray(to_host(value))
-        if array.dtype.hasobject or array.dtype.kind == "T":
-            array = array.astype(str) if all(isinstance(e, str) for e in array.flat) else array
-        if array.dtype.hasobject:
-            raise ValueError(
-                f"{name} of shape {array.shape} holds Python objects; make it an array of numbers "
-                "or text"
-            )
-        return {name: array}
-    return {key: array for part in parts for key, array in part.items()}
+    if isinstance(value, Mapping) or layers:
+        nested = isinstance(value, Mapping)
+        parts = value.items() if nested else enumerate(value, start=1)
+        arrays = [named(f"{name}.{key}", part, layers=nested and layers) for key, part in parts]
+        return {key: array for part in arrays for key, array in part.items()}
+    array = np.asarray(to_host(value))
+    if array.dtype.kind in "OT" and all(isinstance(entry, str) for entry in array.flat):
+        array = array.astype(str)
+    if array.dtype.hasobject:
+        raise ValueError(
+            f"{name} of shape {array.shape} holds Python objects; make it an array of numbers or "
+            "text"
+        )
+    return {name: array}
 
 
 def keep(
@@ -70,16 +69,13 @@ def keep(
     Returns
     -------
     (path, path or None)
-        Of the data and of the heads. What is there already is left as it is.
+        Of the data and of the heads.
     """
     import pooch
 
     folder = Path(pooch.os_cache("pathkernel")) / "arrays" if folder is None else Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    data = folder / f"data-{_digest(arrays)}.npz"
-    if not data.exists():
-        with replacing(data) as partial, open(partial, "wb") as stream:
-            np.savez(stream, **arrays)
+    data = _written(folder, "data", lambda path: np.savez(path, **arrays))
     if heads is None:
         return data, None
     for number, layer in enumerate(heads, start=1):
@@ -89,24 +85,12 @@ def keep(
                 f"{type(layer).__name__}; of other attention give its matrices as attention"
             )
     layers = [layer.convert(to_host) for layer in heads]
-    parts = {f"{i}.{j}": part for i, layer in enumerate(layers) for j, part in _parts(layer)}
-    path = folder / f"heads-{_digest(parts)}.npz"
-    if not path.exists():
-        save_heads(path, layers)
-    return data, path
+    return data, _written(folder, "heads", lambda path: save_heads(path, layers))
 
 
-def _parts(layer: QueryKey) -> list[tuple[str, np.ndarray]]:
-    return [
-        ("queries", layer.queries),
-        ("keys", layer.keys),
-        ("scale", np.array(str(layer.scale))),
-    ]
-
-
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
+def _written(folder: Path, stem: str, write: Callable[[Path], None]) -> Path:
+    """Write a file, and name it for its content."""
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        new = Path(temporary, "new.npz")
+        write(new)
+        return new.replace(folder / f"{stem}-{content_digest(new, stem)[:16]}.npz")

@@ -7,34 +7,44 @@ Only NumPy and safetensors are needed, not the library that the model is of. Wit
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
-from pathkernel_tasks.layouts import Layout, Pair, find_modules
-from pathkernel_tasks.state_dict_files import KIND, read_state_dict, state_dict_shapes
+from pathkernel_core.text import printable
+from pathkernel_tasks.array_files import read_arrays, safetensors_shapes
+from pathkernel_tasks.array_guards import (
+    Shape,
+    check_shapes,
+    check_size,
+    check_suffix,
+    real_numbers,
+    regular_files,
+)
+from pathkernel_tasks.layouts import Layout, find_modules
 
+_KIND = "state dict"
+_FILE = "model.safetensors"
+_INDEX_SIZE = 2**26  # bytes of an index
 _DEPTH = (
     "its attention sees hidden states and not the bare tokens, and its nonlinear blocks and "
     "normalisation are left out, and its skip connections but for those of --skips"
 )
-_OWN = frozenset(  # what a module of attention alone consists of
-    (
-        *("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
-        *("q_proj", "k_proj", "v_proj", "out_proj", "o_proj", "qkv", "proj"),
-        *("query", "key", "value", "c_attn", "c_proj", "q_bias", "k_bias", "v_bias"),
-        *("q_lin", "k_lin", "v_lin", "out_lin", "query_key_value", "dense"),
-    )
+_ATTENTION = re.compile(  # arrays of a module of attention alone
+    r"(in_proj|out_proj|proj|dense|c_attn|c_proj|[qkvo]_proj|[qkv]_lin|out_lin|query|key|value|qkv"
+    r"|query_key_value|[qkv])[._](weight|bias)"
 )
+_NORM = re.compile(r"\b(q|k|query|key)_?(norm|ln|layernorm)\b")
 
 
 @dataclass(frozen=True)
 class ExtractedHeads:
-    """What was read out of a state dict.
+    """Heads that were read out of a state dict.
 
     Attributes
     ----------
@@ -72,9 +82,10 @@ def extract_heads(
     heads_per_layer : int
         Heads H of each layer, which a state dict does not tell.
     layout : str
-        A key of :data:`LAYOUTS`, or ``"auto"``.
+        The name of one of :data:`~pathkernel_tasks.layouts.LAYOUTS`, or ``"auto"``.
     layers : sequence of int, optional
-        Modules to take, numbered from 1 in the order of :func:`find_modules`; all by default.
+        Modules to take, numbered from 1 in the order of
+        :func:`~pathkernel_tasks.layouts.find_modules`; all by default.
     biases : bool
         Widen the heads by their biases, if they have any that are not zero.
     scale : float, optional
@@ -88,121 +99,181 @@ def extract_heads(
         If the file, the layout, a shape or the scale does not fit, an array holds NaN or infinity,
         or the arrays do not fit into memory. The message names the array.
     """
-    shapes = state_dict_shapes(path)
-    kind, modules = find_modules(list(shapes), layout)
-    chosen = range(1, len(modules) + 1) if layers is None else layers
-    if not chosen or min(chosen) < 1 or max(chosen) > len(modules):
+    title, shapes = f"{_KIND} {str(path)!r}", state_dict_shapes(path)
+    modules = find_modules(shapes, layout)
+    numbers = range(1, len(modules) + 1) if layers is None else layers
+    if not numbers or min(numbers) < 1 or max(numbers) > len(modules):
         raise ValueError(
-            f"layers names {list(chosen)}, but {KIND} {str(path)!r} has attention modules 1 to "
-            f"{len(modules)}"
+            f"layers names {list(numbers)}, but {title} has attention modules 1 to {len(modules)}"
         )
     if heads_per_layer < 1:
         raise ValueError(f"heads_per_layer must be at least 1, but is {heads_per_layer}")
-    kept = tuple(modules[number - 1] for number in chosen)
-    pairs = [kind.read(_module(path, shapes, prefix), prefix, heads_per_layer) for prefix in kept]
-    biased = any(bias is not None and bias.any() for pair in pairs for _, bias in pair)
-    extracted = []
-    for prefix, pair in zip(kept, pairs):
-        queries, keys = _split(prefix, pair, heads_per_layer, biased and biases)
-        extracted.append(
-            QueryKey(queries, keys, queries.shape[1] ** -0.5 if scale is None else scale)
-        )
-    widths = sorted({layer.queries.shape[2] for layer in extracted})
+    prefixes = tuple(list(modules)[number - 1] for number in numbers)
+    names = [name for prefix in prefixes for name in _names(modules[prefix], prefix)]
+    arrays = _read(path, {name: shapes[name] for name in names if name in shapes})
+    pairs = [
+        _queries_and_keys(title, modules[prefix], prefix, arrays, heads_per_layer)
+        for prefix in prefixes
+    ]
+    biased = any(part[..., -1].any() for pair in pairs for part in pair)
+    if not (biased and biases):
+        pairs = [(queries[..., :-1], keys[..., :-1]) for queries, keys in pairs]
+    widths = sorted({queries.shape[2] for queries, _ in pairs})
     if len(widths) > 1:
         raise ValueError(
-            f"the modules {', '.join(kept)} see tokens of different widths {widths}; choose some "
-            "of one width with layers (--layers on the command line)"
+            f"the modules {', '.join(prefixes)} see tokens of different widths {widths}; choose "
+            "some of one width with layers (--layers on the command line)"
         )
-    departures = _departures(kind, shapes, kept, biased and not biases)
-    return ExtractedHeads(tuple(extracted), kept, biased and biases, departures)
+    heads = tuple(
+        QueryKey(queries, keys, queries.shape[1] ** -0.5 if scale is None else scale)
+        for queries, keys in pairs
+    )
+    departures = _departures(modules, prefixes, shapes)
+    if biased and not biases:
+        departures.append("biases of its queries and keys are left out")
+    origins = "; ".join(dict.fromkeys(modules[prefix].origin for prefix in prefixes))
+    sentence = f"heads of a trained model ({origins}): {'; '.join(departures)}"
+    return ExtractedHeads(heads, prefixes, biased and biases, sentence if departures else "")
 
 
-def _split(
-    prefix: str, pair: tuple[Pair, Pair], heads: int, widen: bool
+def state_dict_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a state dict's arrays, without reading them.
+
+    Parameters
+    ----------
+    path : str or Path
+        As for :func:`extract_heads`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is no safetensors file.
+    """
+    return {
+        name: shape
+        for part in _parts(path)
+        for name, shape in safetensors_shapes(part, _KIND).items()
+    }
+
+
+def _read(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Some arrays of a state dict, in float64."""
+    parts, arrays = _parts(path), {}
+    stored = sum(part.stat().st_size for part in parts)
+    sizes = {name: (shape, 8) for name, shape in shapes.items()}
+    check_size(f"{_KIND} {str(path)!r}", sizes, stored)
+    for part in parts:
+        for name, array in read_arrays(part, _KIND, shapes.__contains__)[0].items():
+            title = f"{_KIND} {str(part)!r}: {name!r}"
+            arrays[name] = real_numbers(title, array, whole=False)
+    return arrays
+
+
+def _parts(path: str | Path) -> list[Path]:
+    """Safetensors files that a state dict consists of."""
+    path = Path(path)
+    if path.is_dir():
+        files = [path / name for name in (_FILE, f"{_FILE}.index.json") if (path / name).exists()]
+        if not files:
+            raise FileNotFoundError(
+                f"the folder {str(path)!r} holds no {_FILE} and no {_FILE}.index.json"
+            )
+        path = files[0]
+    if not path.name.endswith(".safetensors.index.json"):
+        check_suffix(path, _KIND, (".safetensors",))
+        return [path]
+    regular_files(path, _KIND)
+    try:
+        if path.stat().st_size > _INDEX_SIZE:
+            raise ValueError(f"it takes {path.stat().st_size} bytes")
+        files = {*json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()}
+        parts = [path.with_name(file) for file in sorted(files)]  # refuses other folders
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        reason = printable(str(error))[:300]
+        raise ValueError(f"index {str(path)!r} of a {_KIND} is damaged: {reason}") from error
+    for part in parts:
+        check_suffix(part, _KIND, (".safetensors",))
+    return parts
+
+
+def _names(layout: Layout, prefix: str) -> tuple[str, ...]:
+    """Arrays of a module's weights, of queries first, then of biases, which it may lack."""
+    weights = [layout.weights, *filter(None, [layout.keys])]
+    biases = [name.removesuffix("weight") + "bias" for name in weights]
+    if not layout.keys:
+        biases += ["q_bias", "k_bias", "bias_k"]
+    return tuple(prefix + name for name in (*weights, *biases))
+
+
+def _queries_and_keys(
+    title: str, layout: Layout, prefix: str, arrays: Mapping[str, np.ndarray], heads: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Queries and keys (H, G, N_0 or N_0 + 1) from stacked rows; grouped keys are repeated."""
-    rows = pair[0][0].shape[0]
+    """Queries and keys (H, G, N_0 + 1), with their biases last; grouped keys are repeated."""
+
+    def with_bias(name: str, rows: np.ndarray, fallback: np.ndarray | float = 0.0) -> np.ndarray:
+        bias = arrays.get(name, fallback)
+        return np.column_stack([rows, np.broadcast_to(bias, len(rows))])
+
+    if not layout.keys:  # queries, keys and values of equal size
+        weights, bias, q_bias, k_bias, extra = _names(layout, prefix)
+        if extra in arrays:
+            raise ValueError(f"{extra} adds a key that no token holds; the theory has none")
+        width = min(arrays[weights].shape, default=0)
+        transposed = layout.name == "gpt2" and arrays[weights].shape == (width, 3 * width)
+        shapes: dict[str, Shape] = {bias: (3 * width,), q_bias: (width,), k_bias: (width,)}
+        shapes = {name: shape for name, shape in shapes.items() if name in arrays}
+        shapes[weights] = (width, 3 * width) if transposed else (3 * width, width)
+        check_shapes(title, arrays, shapes)
+        _check_heads(prefix, width, heads)
+        parts = [arrays.get(name, np.zeros(width)) for name in (q_bias, k_bias)]
+        stacked = with_bias(
+            bias,
+            arrays[weights].T if transposed else arrays[weights],
+            np.concatenate([*parts, np.zeros(width)]),
+        )
+        if layout.by_head:
+            queries, keys, _ = stacked.reshape(heads, 3, -1, width + 1).swapaxes(0, 1)
+        else:
+            queries, keys, _ = stacked.reshape(3, heads, -1, width + 1)
+        return queries, keys
+    weights, key_weights, bias, key_bias = _names(layout, prefix)
+    shapes = {weights: ("H G", "N_0"), key_weights: ("rows", "N_0")}
+    shapes |= {bias: ("H G",)} if bias in arrays else {}
+    shapes |= {key_bias: ("rows",)} if key_bias in arrays else {}
+    check_shapes(title, arrays, shapes)
+    _check_heads(prefix, len(arrays[weights]), heads)
+    queries = with_bias(bias, arrays[weights])
+    queries = queries.reshape(heads, -1, queries.shape[1])
+    _, qk_width, columns = queries.shape
+    rows = len(arrays[key_weights])
+    if rows % qk_width or heads % (rows // qk_width):
+        raise ValueError(
+            f"{prefix}: {rows} rows of keys do not divide into groups for {heads} heads of width "
+            f"{qk_width}; is heads_per_layer right?"
+        )
+    groups = with_bias(key_bias, arrays[key_weights]).reshape(-1, qk_width, columns)
+    return queries, np.repeat(groups, heads // len(groups), axis=0)
+
+
+def _check_heads(prefix: str, rows: int, heads: int) -> None:
     if rows % heads:
         raise ValueError(f"{prefix}: {rows} rows of queries do not divide into {heads} heads")
-    qk_width = rows // heads
-    split = []
-    for weights, bias in pair:
-        if weights.shape[0] % qk_width or heads % (weights.shape[0] // qk_width or heads + 1):
-            raise ValueError(
-                f"{prefix}: {weights.shape[0]} rows of keys do not divide into groups for {heads} "
-                f"heads of width {qk_width}; is heads_per_layer right?"
-            )
-        if widen:
-            column = np.zeros(weights.shape[0]) if bias is None else bias
-            weights = np.column_stack([weights, column])
-        groups = weights.reshape(-1, qk_width, weights.shape[1])
-        split.append(np.repeat(groups, heads // len(groups), axis=0))
-    queries, keys = split
-    if queries.shape != keys.shape:
-        raise ValueError(
-            f"{prefix}: queries see tokens of width {queries.shape[2]}, keys of {keys.shape[2]}; "
-            "attention to another sequence has no place in the theory"
-        )
-    return queries, keys
 
 
 def _departures(
-    kind: Layout,
-    shapes: Mapping[str, tuple[int, ...]],
-    kept: Sequence[str],
-    biases_left: bool,
-) -> str:
-    inside = [
-        name.removeprefix(prefix) for prefix in kept for name in shapes if name.startswith(prefix)
-    ]
-    lone = len(kept) == 1 and len(inside) == len(shapes)
-    lone = lone and all(name.partition(".")[0] in _OWN for name in inside)
+    modules: Mapping[str, Layout], prefixes: Sequence[str], names: Iterable[str]
+) -> list[str]:
+    """Parts of a model that its heads leave out."""
+    names = list(names)
+    inside = [n.removeprefix(prefix) for prefix in prefixes for n in names if n.startswith(prefix)]
+    lone = len(prefixes) == 1 and len(inside) == len(names)
+    lone = lone and all(map(_ATTENTION.fullmatch, inside))
     parts = [] if lone else [_DEPTH]
-    parts += filter(None, [kind.departs(shapes, kept)])
-    if any(re.search(r"(q|k|query|key)_?(norm|ln|layernorm)\b", name) for name in inside):
-        parts.append("the normalisation of its queries and keys is left out")
-    if biases_left:
-        parts.append("biases of its queries and keys are left out")
-    if not parts:
-        return ""
-    return f"heads of a trained model ({kind.origin}): {'; '.join(parts)}"
-
-
-def _module(path: str | Path, shapes: Mapping[str, tuple], prefix: str) -> dict[str, np.ndarray]:
-    """Arrays of a module that have to do with queries and keys."""
-    wanted = re.compile(
-        r"(?:in_proj|q_proj|k_proj)_weight|in_proj_bias|bias_k|[qk]_bias"
-        r"|(?:qkv|query|key|c_attn|q_proj|k_proj|q_lin|k_lin|query_key_value)\.(?:weight|bias)"
+    parts += dict.fromkeys(
+        modules[prefix].departures for prefix in prefixes if modules[prefix].departures
     )
-    names = [
-        name
-        for name in shapes
-        if name.startswith(prefix) and wanted.fullmatch(name.removeprefix(prefix))
-    ]
-    arrays = read_state_dict(path, names)
-    for name, array in arrays.items():
-        expected = 1 if name.endswith("bias") else 3 if name.endswith("bias_k") else 2
-        if array.ndim != expected or 0 in array.shape:
-            raise ValueError(
-                f"{KIND} {str(path)!r}: {name!r} must have {expected} axes, but has shape "
-                f"{array.shape}"
-            )
-        fused = re.search(r"(in_proj|qkv\.|c_attn\.|query_key_value\.)_?weight$", name)
-        if fused and 3 * min(array.shape) != max(array.shape):
-            raise ValueError(
-                f"{KIND} {str(path)!r}: {name!r} of shape {array.shape} does not hold queries, "
-                "keys and values of equal size, 3 N × N; of another layout, such as with grouped "
-                "keys, write the arrays with pathkernel_tasks.heads_file.save_heads"
-            )
-    return _Module(path, arrays)
-
-
-class _Module(dict):
-    """Arrays of a module; one that is missing is reported with its file."""
-
-    def __init__(self, path: str | Path, arrays: Mapping[str, np.ndarray]):
-        super().__init__(arrays)
-        self.path = path
-
-    def __missing__(self, name: str) -> np.ndarray:
-        raise ValueError(f"{KIND} {str(self.path)!r} lacks {name!r}")
+    if any(map(_NORM.search, inside)):
+        parts.append("the normalisation of its queries and keys is left out")
+    return parts

@@ -220,20 +220,23 @@ def test_heads_file_without_scale_and_labels(tmp_path, layers):
     ("change", "message"),
     [
         ({"keys.2": None}, r"lacks 'keys\.2'"),
-        ({"queries.1": None, "keys.1": None}, r"lacks 'queries\.1', 'keys\.1'.*without gaps"),
+        ({"queries.1": None, "keys.1": None}, r"lacks 'queries\.1', 'keys\.1'"),
         ({"queries.4": np.ones((1, 2, WIDTH))}, r"lacks 'queries\.3', 'keys\.3', 'keys\.4'"),
         (dict.fromkeys(("queries.1", "keys.1", "queries.2", "keys.2")), r"lacks 'queries\.1'"),
         ({"query.3": np.ones(2)}, r"holds 'query\.3'; queries and keys must be named"),
         ({"keys.01": np.ones(2)}, r"holds 'keys\.01'"),
-        ({"queries.1": np.ones((2, WIDTH))}, r"'queries\.1' must have shape \(H, G, 192\)"),
+        ({"queries.1": np.ones((2, WIDTH))}, r"'queries\.1' must have shape \(H_1, G_1, N_0\)"),
         ({"queries.1": np.ones((2, 3, 191))}, r"'queries\.1' must have shape .* \(2, 3, 191\)"),
         ({"queries.1": np.ones((0, 3, WIDTH))}, r"'queries\.1' must have shape"),
-        ({"keys.1": np.ones((2, 4, WIDTH))}, r"'keys\.1' must have the shape \(2, 3, 192\)"),
+        (
+            {"keys.1": np.ones((2, 4, WIDTH))},
+            r"'keys\.1' must have shape .* G_1 = 3 of 'queries\.1'",
+        ),
         ({"keys.2": np.full((1, 4, WIDTH), np.nan)}, r"'keys\.2' holds NaN"),
         ({"keys.2": np.ones((1, 4, WIDTH), np.int64)}, r"'keys\.2' must hold real .* int64"),
-        ({"scale": np.ones(3)}, r"'scale' must hold one number, or one for each of the 2"),
+        ({"scale": np.ones(3)}, r"'scale' must have shape \(2\), but has \(3,\)"),
         ({"scale": np.array(np.inf)}, r"'scale' holds NaN or infinity"),
-        ({"labels": np.ones((2, WIDTH))}, r"'labels' must have shape \(3, 192\)"),
+        ({"labels": np.ones((2, WIDTH))}, r"'labels' must have shape \(3, N_0\) with N_0 = 192"),
     ],
 )
 def test_wrong_heads_files(tmp_path, layers, suffix, change, message):
@@ -273,11 +276,11 @@ class Bomb:
 
 def test_pickled_objects_are_never_loaded(tmp_path, layers):
     path = tmp_path / "heads.npz"
-    np.savez(path, **arrays_of(layers), other=np.array([Bomb()], dtype=object))
+    np.savez(path, **arrays_of(layers), labels=np.array([Bomb()], dtype=object))
     with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
         read_heads(path, WIDTH)
     path.write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(ValueError, match="no archive of arrays"):
+    with pytest.raises(ValueError, match="is damaged or of another format"):
         read_heads(path, WIDTH)
 
 
@@ -303,12 +306,12 @@ def test_other_damage_to_heads_files(tmp_path, layers):
     stream = io.BytesIO()
     np.save(stream, np.ones(3))
     path.write_bytes(stream.getvalue())
-    with pytest.raises(ValueError, match="no archive of arrays"):
+    with pytest.raises(ValueError, match="is damaged or of another format"):
         read_heads(path, WIDTH)
 
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("queries.1", b"text")
-    with pytest.raises(ValueError, match=r"lacks 'queries\.1'"):
+    with pytest.raises(ValueError, match="damaged"):
         read_heads(path, WIDTH)
 
 
@@ -316,7 +319,7 @@ def test_type_that_numpy_lacks(tmp_path):
     path = tmp_path / "heads.safetensors"
     header = b'{"queries.1":{"dtype":"F8_E4M3","shape":[1,1,2],"data_offsets":[0,2]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
-    with pytest.raises(ValueError, match="type that NumPy lacks"):
+    with pytest.raises(ValueError, match=r"'queries\.1' of type F8_E4M3"):
         read_heads(path, WIDTH)
 
 

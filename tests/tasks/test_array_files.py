@@ -1,5 +1,6 @@
 """Files of arrays: what is read, and what is refused."""
 
+import gzip
 import io
 import json
 import os
@@ -17,7 +18,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, TransposeCodec, Zstd
 
 from pathkernel_tasks import array_guards
 from pathkernel_tasks.array_files import content_digest, read_arrays
-from pathkernel_tasks.array_guards import check_names, real_numbers
+from pathkernel_tasks.array_guards import check_shapes, real_numbers
 
 pytestmark = pytest.mark.version
 
@@ -103,13 +104,6 @@ def test_objects_in_an_archive(tmp_path, arrays):
         read_arrays(path, "data file")
 
 
-def test_objects_that_are_not_asked_for_are_refused_too(tmp_path, arrays):
-    path = tmp_path / "data.npz"
-    np.savez(path, **arrays, other=np.array([Bomb()], dtype=object))
-    with pytest.raises(ValueError, match="can run code, in other; write plain"):
-        read_arrays(path, "data file", lambda name: name == "inputs")
-
-
 def test_objects_in_zarr_of_format_2(tmp_path):
     numcodecs = pytest.importorskip("numcodecs")
     path = tmp_path / "data.zarr"
@@ -143,23 +137,9 @@ def test_one_long_text_among_many(tmp_path):
     assert list(read) == list(words)
 
 
-@pytest.mark.parametrize(
-    "name", ["../inputs", "/inputs", "a/../../inputs", r"..\inputs", r"C:\inputs", "a/.."]
-)
-def test_names_that_lead_out_of_the_file(tmp_path, name):
-    stream = io.BytesIO()
-    np.save(stream, np.ones(3))
-    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
-        archive.writestr(f"{name}.npy", stream.getvalue())
-    save_file({name: np.ones(3)}, tmp_path / "data.safetensors")
-    for suffix in ("npz", "safetensors"):
-        with pytest.raises(ValueError, match="a path that leads out of the file"):
-            read_arrays(tmp_path / f"data.{suffix}", "data file")
-
-
-@pytest.mark.parametrize("linked", ["labels.a", "labels.a/zarr.json", "labels.a/c/0"])
+@pytest.mark.parametrize("linked", ["labels.a/zarr.json", "labels.a/c/0"])
 def test_links_in_a_folder(tmp_path, arrays, linked):
-    """They stand for what they lead to, in the digest too."""
+    """Those to files stand for what they lead to, in the digest too."""
     path, away = tmp_path / "data.zarr", tmp_path / "away"
     write(path, arrays)
     digest = content_digest(path, "data file")
@@ -167,8 +147,12 @@ def test_links_in_a_folder(tmp_path, arrays, linked):
     (path / linked).symlink_to(away)
     assert content_digest(path, "data file") == digest
     assert np.array_equal(read_arrays(path, "data file")[0]["labels.a"], arrays["labels.a"])
-    (away / "more" if away.is_dir() else away).write_bytes(b"changed")
+    away.write_bytes(b"changed")
     assert content_digest(path, "data file") != digest
+    (path / "more").symlink_to(tmp_path)
+    for use in (read_arrays, content_digest):
+        with pytest.raises(ValueError, match=r"/more' is no plain file .* a link to a folder"):
+            use(path, "data file")
 
 
 def test_digest_through_a_link_to_the_whole(tmp_path, arrays):
@@ -209,7 +193,7 @@ def test_arrays_larger_than_half_the_memory(tmp_path, arrays, suffix, monkeypatc
     monkeypatch.setattr(array_guards, "memory_bound", lambda: 8 * 4010)
     assert len(read_arrays(path, "data file")[0]) == 2
     monkeypatch.setattr(array_guards, "memory_bound", lambda: 8 * 4010 - 1)
-    message = rf"data\.{suffix}' holds arrays that would take .*'inputs' of shape \(4, 1000\)"
+    message = rf"data\.{suffix}' of .* holds arrays that would take .*'inputs' of shape \(4, 1000\)"
     with pytest.raises(ValueError, match=message):
         read_arrays(path, "data file")
     assert set(read_arrays(path, "data file", lambda name: name == "other")[0]) == {"other"}
@@ -242,7 +226,7 @@ def terabytes(path):
 @pytest.mark.parametrize(
     ("suffix", "message"),
     [
-        ("npz", "claims the shape .* 8796093022208 bytes, but unpacks to"),
+        ("npz", "would take 4.3 GB in double precision, .* 1000 times the file"),
         ("zarr", "would take 8.8 TB"),
     ],
 )
@@ -260,7 +244,7 @@ def test_a_small_archive_that_unpacks_to_more_than_the_memory(tmp_path, monkeypa
     assert path.stat().st_size < 10_000
     monkeypatch.setattr(array_guards, "memory_bound", lambda: 1_000_000)
     monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("was read"))
-    with pytest.raises(ValueError, match=r"8 MB .* 'inputs' of shape \(1000, 1000\)"):
+    with pytest.raises(ValueError, match=r"8 MB .* 'inputs' of shape"):
         read_arrays(path, "data file")
 
 
@@ -307,7 +291,7 @@ def test_an_array_that_is_held_twice(tmp_path):
             stream = io.BytesIO()
             np.save(stream, np.array(value))
             archive.writestr("inputs.npy", stream.getvalue())
-    with pytest.raises(ValueError, match=r"holds 'inputs\.npy' twice"):
+    with pytest.raises(ValueError, match=r"holds \['inputs'\] more than once"):
         read_arrays(path, "data file")
 
 
@@ -327,19 +311,6 @@ def test_too_little_memory_that_is_free(tmp_path, arrays, suffix, monkeypatch):
         monkeypatch.setattr(sys.modules["safetensors"], "safe_open", lambda *_, **__: fail())
     with pytest.raises(ValueError, match="does not fit into the memory that is free"):
         read_arrays(path, "data file")
-
-
-def test_types_that_numpy_lacks(tmp_path):
-    header = json.dumps(
-        {"inputs": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}
-    ).encode()
-    path = tmp_path / "data.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    with pytest.raises(ValueError, match="'inputs' holds F8_E4M3, a type that NumPy lacks"):
-        read_arrays(path, "data file")
-    assert read_arrays(path, "data file", lambda name: False)[1] == (
-        "data.safetensors: inputs not read"
-    )
 
 
 def test_zarr_without_names_of_dimensions(tmp_path, arrays):
@@ -366,16 +337,15 @@ def test_a_single_zarr_array_has_no_name(tmp_path):
 
 @pytest.mark.parametrize("name", COMPRESSORS)
 @pytest.mark.parametrize(
-    ("how", "missing"),
+    "how",
     [
-        ({}, "1 of its 6"),
-        ({"filters": [TransposeCodec(order=(1, 0))]}, "1 of its 6"),
-        ({"chunk_key_encoding": {"name": "v2", "separator": "."}}, "1 of its 6"),
-        ({"chunk_key_encoding": {"name": "default", "separator": "."}}, "1 of its 6"),
-        ({"shards": (4, 4)}, "1 of its 2"),
+        {},
+        {"filters": [TransposeCodec(order=(1, 0))]},
+        {"chunk_key_encoding": {"name": "v2", "separator": "."}},
+        {"chunk_key_encoding": {"name": "default", "separator": "."}},
     ],
 )
-def test_codecs_and_names_of_chunks(tmp_path, name, how, missing):
+def test_codecs_and_names_of_chunks(tmp_path, name, how):
     path, compressors = tmp_path / "data.zarr", COMPRESSORS[name]
     zarr.create_group(path).create_array(
         "inputs", data=ROWS, chunks=(2, 2), compressors=compressors, **how
@@ -386,11 +356,11 @@ def test_codecs_and_names_of_chunks(tmp_path, name, how, missing):
     assert note == ""
     chunk_files(path)[0].unlink()
     read, note = read_arrays(path, "data file")
-    assert note == f"data.zarr: inputs lacks {missing} chunks, read as 0.0"
+    assert note == "data.zarr: inputs lacks 1 of its 6 chunks, read as 0.0"
     assert (read["inputs"][:2, :2] == 0).all()
 
 
-@pytest.mark.parametrize("compressors", [[GzipCodec(), GzipCodec()], [Crc32cCodec()]])
+@pytest.mark.parametrize("compressors", [[GzipCodec(), Crc32cCodec()], [Crc32cCodec()]])
 def test_codecs_in_a_row(tmp_path, compressors):
     path = tmp_path / "data.zarr"
     zarr.create_group(path).create_array("inputs", data=ROWS, compressors=compressors)
@@ -398,16 +368,26 @@ def test_codecs_in_a_row(tmp_path, compressors):
 
 
 @pytest.mark.parametrize("name", COMPRESSORS)
-@pytest.mark.parametrize(
-    ("how", "damage"), [({}, b""), ({}, b"no chunk"), ({"shards": (6, 4)}, b"no chunk")]
-)
-def test_damaged_chunks(tmp_path, name, how, damage):
+@pytest.mark.parametrize("damage", [b"", b"no chunk"])
+def test_damaged_chunks(tmp_path, name, damage):
     path, compressors = tmp_path / "data.zarr", COMPRESSORS[name]
     zarr.create_group(path).create_array(
-        "inputs", data=ROWS, chunks=(2, 2), compressors=compressors, **how
+        "inputs", data=ROWS, chunks=(2, 2), compressors=compressors
     )
     chunk_files(path)[0].write_bytes(damage)
-    with pytest.raises(ValueError, match=r"'inputs' of data file .*data\.zarr' is damaged"):
+    with pytest.raises(ValueError, match=r"data\.zarr': 'inputs' .* (is damaged|more bytes than)"):
+        read_arrays(path, "data file")
+
+
+@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize("kept", [1, 8, -40, -5, -1])
+def test_chunks_that_are_cut_off(tmp_path, name, kept):
+    """Blosc would read on in memory, beyond the end of such a chunk."""
+    path = tmp_path / "data.zarr"
+    zarr.create_group(path).create_array("inputs", data=ROWS, compressors=COMPRESSORS[name])
+    (chunk,) = chunk_files(path)
+    chunk.write_bytes(chunk.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"'inputs' .* (is damaged|more bytes than)"):
         read_arrays(path, "data file")
 
 
@@ -426,35 +406,23 @@ def test_shapes_and_sizes_at_the_edge(tmp_path, name, data):
     assert note == ""
 
 
-@pytest.mark.parametrize(("shards", "missing"), [(None, "2 of its 6"), ((4,), "1 of its 3")])
-def test_missing_chunks(tmp_path, shards, missing):
+def test_missing_chunks(tmp_path):
     """Those that would read as numbers are told, and those that would read as NaN refused."""
     path = tmp_path / "data.zarr"
     group = zarr.create_group(path)
     for name, fill in (("labels", 0), ("inputs", np.nan)):
-        group.create_array(
-            name, shape=(12,), chunks=(2,), shards=shards, dtype="float64", fill_value=fill
-        )
+        group.create_array(name, shape=(12,), chunks=(2,), dtype="float64", fill_value=fill)
         group[name][:8] = np.arange(1, 9)
     read, note = read_arrays(path, "data file", lambda name: name == "labels")
     assert np.array_equal(read["labels"], [*range(1, 9), *[0] * 4])
     assert note == (
         "data.zarr: inputs not read (read: labels); "
-        f"data.zarr: labels lacks {missing} chunks, read as 0.0"
+        "data.zarr: labels lacks 2 of its 6 chunks, read as 0.0"
     )
-    with pytest.raises(ValueError, match=rf"'inputs' of shape \(12,\) lacks {missing} .* as NaN"):
+    with pytest.raises(ValueError, match=r"'inputs' of shape \(12,\) lacks 2 of its 6 .* as NaN"):
         read_arrays(path, "data file")
     group["inputs"][8:] = 1
     assert np.array_equal(read_arrays(path, "data file")[0]["inputs"], [*range(1, 9), *[1] * 4])
-
-
-def test_missing_shards_beyond_the_edge(tmp_path):
-    """A shard may hold more chunks than there are in the array."""
-    group = zarr.create_group(tmp_path / "data.zarr")
-    labels = group.create_array("labels", shape=(5, 5), chunks=(1, 1), shards=(4, 4), dtype="int8")
-    labels[:4], labels[4:, :4] = 1, 1
-    note = read_arrays(tmp_path / "data.zarr", "data file")[1]
-    assert note == "data.zarr: labels lacks 1 of its 4 chunks, read as 0"
 
 
 VARIABLES = {
@@ -548,19 +516,6 @@ def test_real_numbers(whole):
             real_numbers("'x'", np.array([1, value], np.float32), whole=whole)
 
 
-def test_harmless_names():
-    check_names("x", "data file", ["inputs", "test_inputs.a..b", "encoder/layer/0", "a.b"])
-
-
-@pytest.mark.parametrize("name", ["in\x1b[31mputs", "inputs\nlabels", "a\u202eb"])
-@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-def test_names_that_a_terminal_would_obey(tmp_path, suffix, name):
-    write(tmp_path / f"data.{suffix}", {name: np.ones(3)})
-    with pytest.raises(ValueError, match="characters that cannot be printed") as raised:
-        read_arrays(tmp_path / f"data.{suffix}", "data file")
-    assert str(raised.value).isprintable()
-
-
 @pytest.mark.parametrize("name", ["data.npz", "data.safetensors", "data.zarr/labels.a/c/0"])
 @pytest.mark.parametrize("what", ["pipe", "device", "broken link"])
 def test_what_is_no_plain_file_is_not_opened(tmp_path, arrays, name, what):
@@ -576,16 +531,6 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path, arrays, name, what):
     for use in (read_arrays, content_digest):
         with pytest.raises((ValueError, FileNotFoundError), match=r"is no plain file|there is no"):
             use(top, "data file")
-
-
-def test_links_that_lead_in_a_circle(tmp_path, arrays):
-    path = tmp_path / "data.zarr"
-    write(path, arrays)
-    for name in ("one", "two"):  # two of them would be followed in 2^40 ways
-        (path / "inputs" / name).symlink_to(path)
-    for use in (read_arrays, content_digest):
-        with pytest.raises(ValueError, match=r"the link '.*/inputs/\w+' leads in a circle"):
-            use(path, "data file")
 
 
 @pytest.mark.parametrize(
@@ -609,7 +554,7 @@ def test_a_zarr_array_that_is_hardly_stored(tmp_path):
         "inputs", shape=(2**17, 1024), chunks=(1, 1024), dtype="f8", fill_value=0
     )
     array[0] = 1.0
-    with pytest.raises(ValueError, match=r"'inputs' of data file .* would take 1073741824 bytes"):
+    with pytest.raises(ValueError, match=r"would take 1\.1 GB .* than 1000 times the file"):
         read_arrays(path, "data file")
 
 
@@ -618,10 +563,10 @@ def test_a_chunk_that_is_larger_than_what_it_holds(tmp_path):
     path = tmp_path / "data.zarr"
     write(path, {"inputs": ROWS})
     os.truncate(chunk_files(path)[0], 2**40)
-    with pytest.raises(ValueError, match=r"a chunk of 24 numbers takes 1099511627776 bytes"):
+    with pytest.raises(ValueError, match="unpacks to more bytes than a chunk"):
         read_arrays(path, "data file")
     os.truncate(path / "inputs" / "zarr.json", 2**40)
-    with pytest.raises(ValueError, match=r"zarr\.json takes 1099511627776 bytes"):
+    with pytest.raises(ValueError, match=r"zarr\.json' takes 1099511627776 bytes"):
         read_arrays(path, "data file")
 
 
@@ -645,3 +590,116 @@ def test_bfloat16(tmp_path):
     assert read.dtype == np.float32
     np.testing.assert_allclose(read, values, rtol=2**-8)
     assert read[0].tolist() == [1.0, -2.5]
+
+
+def zstd_of_zeros(blocks, declared):
+    """2 GiB and more in 4 bytes for every 128 KiB (RFC 8878)."""
+    header = b"\xe0" + (blocks * 2**17).to_bytes(8, "little") if declared else b"\x00\x58"
+    body = b"".join(
+        (2**20 + 2 + (k == blocks - 1)).to_bytes(3, "little") + b"\0" for k in range(blocks)
+    )
+    return b"\x28\xb5\x2f\xfd" + header + body
+
+
+@pytest.mark.parametrize(
+    ("codec", "chunk"),
+    [
+        (ZstdCodec(), zstd_of_zeros(2**14, declared=True)),
+        (ZstdCodec(), zstd_of_zeros(2**14, declared=False)),
+        (GzipCodec(), gzip.compress(bytes(2**25))),
+        (BloscCodec(), b"\2\1!\x08" + (2**31 - 1).to_bytes(4, "little") + bytes(24)),
+    ],
+)
+def test_small_chunks_that_unpack_to_much(tmp_path, codec, chunk):
+    path = tmp_path / "data.zarr"
+    zarr.create_group(path).create_array("inputs", data=ROWS, compressors=codec)
+    chunk_files(path)[0].write_bytes(chunk)
+    with pytest.raises(ValueError, match=r"'inputs' .* or unpacks to more bytes than a chunk"):
+        read_arrays(path, "data file")
+
+
+def test_chunks_without_number(tmp_path):
+    """Of which hardly any is stored; reading one takes memory even so."""
+    path = tmp_path / "data.zarr"
+    zarr.create_group(path).create_array("labels", shape=(2**20,), chunks=(1,), dtype="int64")
+    with pytest.raises(ValueError, match=r"holds arrays that would take 8\.6 GB"):
+        read_arrays(path, "labels file")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"shards": (6, 4)}, "sharding_indexed; write it without shards"),
+        ({"compressors": [GzipCodec(), GzipCodec()]}, "bytes, gzip, gzip; write it"),
+    ],
+)
+def test_codecs_whose_size_cannot_be_told(tmp_path, how, message):
+    path = tmp_path / "data.zarr"
+    zarr.create_group(path).create_array("inputs", data=ROWS, chunks=(2, 2), **how)
+    with pytest.raises(ValueError, match=rf"'inputs' of shape \(6, 4\) is stored by .*{message}"):
+        read_arrays(path, "data file")
+
+
+def test_one_long_text_that_would_pad_all_others(tmp_path):
+    words = np.array([*["y"] * 30_000, "a" * 30_000], dtype=np.dtypes.StringDType())
+    write(tmp_path / "data.zarr", {"labels": words})
+    with pytest.raises(ValueError, match=r"'labels' .* would take 3\.6 GB"):
+        read_arrays(tmp_path / "data.zarr", "labels file")
+
+
+def test_an_archive_that_unpacks_to_more_than_a_thousand_times_its_size(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, inputs=np.zeros(2**26))
+    with pytest.raises(ValueError, match=r"of 522 kB holds arrays that would take 537 MB"):
+        read_arrays(path, "data file")
+
+
+TABLE = {"a": ("P", "M", 3), "b": ("P", "..."), "c": ("M", "M")}
+
+
+def shaped(**shapes):
+    fitting = {"a": (2, 4, 3), "b": (2,), "c": (4, 4)}
+    return {name: np.empty(shape) for name, shape in (fitting | shapes).items()}
+
+
+@pytest.mark.parametrize("b", [(2,), (2, 7), (2, 7, 1)])
+def test_shapes_that_fit_the_table(b):
+    check_shapes("file", shaped(b=b), TABLE)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"a": (2, 4)}, r"file: 'a' must have shape \(P, M, 3\), but has \(2, 4\)"),
+        ({"a": (2, 4, 2)}, r"'a' must have shape \(P, M, 3\), but has \(2, 4, 2\)"),
+        ({"a": (2, 0, 3)}, r"'a' must have shape"),
+        ({"b": (3,)}, r"'b' must have shape \(P, \.\.\.\) with P = 2 of 'a', but has \(3,\)"),
+        ({"b": ()}, r"'b' must have shape"),
+        ({"c": (4, 5)}, r"'c' must have shape \(M, M\) with M = 4 of 'a', but has \(4, 5\)"),
+        ({"c": (4, 4, 4)}, r"'c' must have shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_the_table(shapes, message):
+    with pytest.raises(ValueError, match=message):
+        check_shapes("file", shaped(**shapes), TABLE)
+
+
+def test_lengths_known_beforehand():
+    message = r"'a' must have shape \(P, M, 3\) with M = 5 of the paths, but has \(2, 4, 3\)"
+    with pytest.raises(ValueError, match=message):
+        check_shapes("file", shaped(), TABLE, {"M": (5, "the paths")})
+    with pytest.raises(ValueError, match="file lacks 'b', 'c'; it holds a"):
+        check_shapes("file", {"a": np.empty((2, 4, 3))}, TABLE)
+
+
+def test_members_of_an_archive_that_are_no_arrays_are_noted(tmp_path):
+    """Also one whose name is damaged."""
+    np.savez(tmp_path / "data.npz", inputs=ROWS, scale=2.0)
+    content = (tmp_path / "data.npz").read_bytes()
+    first, last = content.index(b"scale.npy"), content.rindex(b"scale.npy")
+    damaged = (
+        content[:first] + bytes(9) + content[first + 9 : last] + bytes(9) + content[last + 9 :]
+    )
+    (tmp_path / "data.npz").write_bytes(damaged)
+    note = read_arrays(tmp_path / "data.npz", "data file", lambda name: name == "inputs")[1]
+    assert note == "data.npz: '' not read (read: inputs)"

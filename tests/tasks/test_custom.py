@@ -261,7 +261,9 @@ def test_what_is_wrong_in_a_block_is_told(tmp_path, data, layers, heads, many):
     with pytest.raises(ValueError, match=r"other.zarr': 'inputs' of shape .* holds NaN"):
         run_study(Study(task), tmp_path / "study.zarr")
     bad["attention.1"] = bad["attention.1"][:40]
-    with pytest.raises(ValueError, match=r"'attention.1' must have shape \(70, H, 5, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"'attention.1' .* with P = 70 .*, but has \(40, 2, 5, 5\)"
+    ):
         Custom(data(bad, "third.zarr")).realise(0)
 
 
@@ -308,7 +310,10 @@ def test_arrays_of_attention_text_and_several_test_sets(tmp_path, monkeypatch, a
 
 def test_arrays_that_do_not_fit_are_refused_by_name(tmp_path, arrays, layers):
     refused = [
-        ({"labels": arrays["labels"][1:]}, "holds 19 labels for the 20 examples"),
+        (
+            {"labels": arrays["labels"][1:]},
+            r"'labels' must have shape \(P, \.\.\.\) with P = 20 of 'inputs'",
+        ),
         ({"labels": np.array([None] * P)}, r"labels of shape \(20,\) holds Python objects"),
         ({"heads": [pk.AttentionProduct(np.ones((1, 4, 4)))]}, "layer 1 is AttentionProduct"),
         ({"heads": None}, "holds no attention.1"),
@@ -386,10 +391,13 @@ def test_attentioned_inputs_pass_unchanged(tmp_path, paths, library):
 def test_attentioned_inputs_that_do_not_fit(data, arrays, layers, heads):
     good = attentioned(arrays, layers)
     for changed, message in [
-        ({"paths": np.array([2, 2])}, r"'inputs' has 6 tokens, but 'paths' of \(2, 2\) heads asks"),
+        ({"paths": np.array([2, 2])}, r"with M = 4 of 'paths' \(2, 2\), but has \(20, 6, 4\)"),
         ({"paths": np.array([2.0, 3.0])}, "'paths' must hold the number of heads"),
         ({"paths": np.array([0, 3])}, "'paths' must hold the number of heads"),
-        ({"test_inputs": good["test_inputs"][:, :5]}, "'test_inputs' has 5 tokens"),
+        (
+            {"test_inputs": good["test_inputs"][:, :5]},
+            r"'test_inputs' .* M_test = 6 .*, but has \(12, 5",
+        ),
         ({"attention.1": np.ones((len(good["inputs"]), 1, 6, 6)) / 6}, "'attention.1' has no"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -552,7 +560,7 @@ def test_provenance_follows_the_content(data, arrays, heads):
         ({"inputs": None}, "lacks 'inputs'; it holds labels, test_inputs, test_labels"),
         (
             {**dict.fromkeys(("inputs", "labels", "test_inputs", "test_labels")), "x": np.ones(P)},
-            r"lacks 'inputs', 'labels'; no array has a name that is read \(data\.npz: x not read\)",
+            r"lacks 'inputs', 'labels'; it holds no array .* is read \(data\.npz: x not read\)",
         ),
         ({"labels": None}, "lacks 'labels'"),
         ({"labels": None, "lables": np.ones(P)}, r"lacks 'labels'.*\(data\.npz: lables not read"),
@@ -560,10 +568,16 @@ def test_provenance_follows_the_content(data, arrays, heads):
         ({"test_inputs": None, "test_labels": None}, r"no test_inputs; add them.*--test-fraction"),
         ({"test_inputs": None}, "'test_labels' belongs to no test_inputs"),
         ({"inputs": np.ones((P, M))}, r"'inputs' must have shape \(P, M, N_0\)"),
-        ({"inputs": np.ones((P - 1, M, WIDTH))}, "'labels' holds 20 labels for the 19 examples"),
+        (
+            {"inputs": np.ones((P - 1, M, WIDTH))},
+            r"'labels' .* P = 19 of 'inputs', but has \(20,\)",
+        ),
         ({"inputs": np.full((P, M, WIDTH), np.nan)}, "'inputs' holds NaN"),
         ({"inputs": np.ones((P, M, WIDTH), complex)}, "'inputs' must hold real numbers"),
-        ({"test_inputs": np.ones((TESTS, M, 3))}, "'test_inputs' has tokens of width 3"),
+        (
+            {"test_inputs": np.ones((TESTS, M, 3))},
+            r"'test_inputs' .* N_0 = 4 of 'inputs', but has \(12, 5, 3\)",
+        ),
         ({"labels": np.zeros(P, int)}, "labels holds a single class"),
         ({"test_labels": np.full(TESTS, 7)}, "test_labels holds the class 7"),
         ({"input": np.ones(2)}, "holds 'input'; names must be inputs, labels"),
@@ -594,14 +608,17 @@ def test_wrong_data_files(data, arrays, heads, change, message):
         ({"attention.1": None}, r"lacks 'attention\.1'"),
         ({"test_attention.2": None}, r"lacks 'test_attention\.2'"),
         ({"attention.4": np.ones((P, 1, M, M)) / M}, r"lacks 'attention\.3'"),
-        ({"attention.9999": np.ones((P, 1, M, M)) / M}, r"lacks 'attention\.3'; it holds"),
-        ({"attention.1": np.ones((P, 2, M, M - 1))}, r"'attention\.1' must have shape \(20, H, 5"),
+        ({"attention.9999": np.ones((P, 1, M, M)) / M}, r"lacks 'attention\.3', .*; it holds"),
+        (
+            {"attention.1": np.ones((P, 2, M, M - 1))},
+            r"'attention\.1' must .* \(P, H_1, M, M\) with P = 20",
+        ),
         ({"attention.1": np.ones((TESTS, 2, M, M))}, r"'attention\.1' must have shape"),
         ({"attention.1": np.ones((P, 0, M, M))}, r"'attention\.1' must have shape"),
         ({"attention.1": np.ones((P, 2, M, M))}, r"must sum to 1 over key tokens.*use 'last'"),
         ({"attention.1": np.full((P, 2, M, M), np.inf)}, r"'attention\.1' holds NaN or inf"),
         ({"attention.1": -np.ones((P, 2, M, M)) / M}, "holds negative numbers"),
-        ({"test_attention.1": np.ones((TESTS, 1, M, M)) / M}, r"attention of \[1, 3\] heads"),
+        ({"test_attention.1": np.ones((TESTS, 1, M, M)) / M}, r"H_1 = 2 of 'attention\.1'"),
         ({"test_attention.far.1": np.ones((P, 1, M, M)) / M}, "belongs to no test_inputs"),
     ],
 )
@@ -688,15 +705,6 @@ def test_chunks_of_a_single_class(tmp_path, arrays, heads):
     assert realisation.notes["files"] == "halves.zarr: labels lacks 1 of its 2 chunks, read as 0"
     with pytest.raises(ValueError, match=r"single class, 0; .* \(single\.zarr: labels lacks 2 of"):
         Custom(inputs=str(tmp_path / "single.zarr"), heads=heads).realise(0)
-
-
-def test_too_little_memory_for_the_arrays(data, arrays, heads, monkeypatch):
-    def fail(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(custom_data, "read_labels", fail)
-    with pytest.raises(ValueError, match=r"data\.npz' does not fit into the memory that is free"):
-        Custom(inputs=data(arrays), heads=heads).realise(0)
 
 
 def test_readout_by_index(data, arrays, heads):

@@ -89,7 +89,7 @@ def test_heads_command(invoke):
     listing, writing = blocks("sh")[1].splitlines()
     status, out, _ = invoke(*listing.split()[1:])
     assert status == 0
-    assert "Layout: bert" in out
+    assert "Layout: separate (BERT" in out
     assert "2  encoder.layer.1.attention.self." in out
     status, out, err = invoke(*writing.replace("12", "3").split()[1:])
     assert status == 0, err
@@ -138,6 +138,7 @@ def test_run_custom_says_what_it_lacks(invoke):
 
 
 def test_every_layout_is_offered_and_documented():
-    assert ("auto", *LAYOUTS) == _LAYOUTS
-    for name in LAYOUTS:
+    names = [entry.name for entry in LAYOUTS]
+    assert ("auto", *dict.fromkeys(names)) == _LAYOUTS
+    for name in names:
         assert f"| `{name}` |" in GUIDE

@@ -27,7 +27,7 @@ def test_slips(tmp_path, arrays, name):
 def test_layers_far_off(tmp_path, arrays):
     """The message lists some of what is missing, and is found at once."""
     for number, message in (
-        (9999, r"lacks 'queries\.2', .*'keys\.4', …;"),
+        (9999, r"lacks 'queries\.2', .*'keys\.6', …;"),
         (10**9, "must be named"),
     ):
         np.savez(tmp_path / "heads.npz", **arrays, **{f"keys.{number}": np.ones(2)})

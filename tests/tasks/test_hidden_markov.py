@@ -42,8 +42,11 @@ def test_many_chains_come_in_blocks(monkeypatch):
     held = HiddenMarkov(examples=10, test_examples=8, variant="strong-noise").realise(3)
     one, other = (each.test_sets["test"].inputs for each in (held, realisation))
     np.testing.assert_array_equal(one, other)
+    draw = HiddenMarkov.blocks
     with monkeypatch.context() as patch:
-        patch.setattr(HiddenMarkov, "blocks", lambda task, seed: replace(blocks, examples=24))
+        patch.setattr(
+            HiddenMarkov, "blocks", lambda task, seed: replace(draw(task, seed), examples=24)
+        )
         with pytest.raises(AssertionError, match="another number of examples"):
             testing._check_blocks_are_drawn_alike(task)
 
