@@ -39,7 +39,7 @@ from safetensors.numpy import save
 from pathkernel.main import _message
 from pathkernel_core import QueryKey, SufficientStatistics
 from pathkernel_one_shot.idx import read_idx
-from pathkernel_one_shot.omniglot import Character, DrawingArchive, archive_digest, read_splits
+from pathkernel_one_shot.omniglot import read_archive, read_splits
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import read_heads, save_heads
@@ -227,10 +227,13 @@ def read_drawings(path: Path) -> Arrays:
     intact = path.with_name("intact.zip")
     if not intact.exists():
         zip_of_drawings(intact)
+    content = hashlib.sha256()
     with zipfile.ZipFile(intact) as archive:
-        digest = archive_digest(archive.infolist())
-    with DrawingArchive(path, "images", digest) as archive:
-        return {str(n): archive.drawing(Character("images", "Latin", "one"), n) for n in (0, 1)}
+        for name in _DRAWINGS:
+            png = archive.read(name)
+            content.update(f"{name} {len(png)}\n".encode() + png)
+    files = read_archive.__wrapped__(path, "images", content.hexdigest())["images/Latin/one"]
+    return {str(n): np.asarray(Image.open(io.BytesIO(png))) for n, png in enumerate(files)}
 
 
 def read_split(path: Path) -> Arrays:
@@ -271,7 +274,7 @@ KINDS = {
     ),
     "images.gz": Kind(
         _file(lambda path: path.write_bytes(gzip.compress(idx_content()))),
-        lambda path: {"images": read_idx(path, _IDX_DIGEST)},
+        lambda path: {"images": read_idx.__wrapped__(path, _IDX_DIGEST)},
     ),
     "drawings.zip": Kind(zip_of_drawings, read_drawings),
     "splits.json": Kind(

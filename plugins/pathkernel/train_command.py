@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,7 @@ class _Trainings(SuggestingGroup):
 def train() -> None:
     """Train a network by gradient descent.
 
-    Its queries and keys are what the theory needs of a trained network: pathkernel run
-    one-shot-images --heads FILE.
+    The theory takes its queries and keys: pathkernel run one-shot-images --heads FILE.
     """
 
 
@@ -91,20 +91,17 @@ def one_shot_images(
     """Train on one-shot image classification in context, paper section 4.2.
 
     All weights are trained on episodes of Omniglot's training characters. The folder receives the
-    network that did best on the validation characters, the state to go on from, and the learning
-    curves. Running the same command again goes on where it stopped; more epochs go on with a
-    finished training. Sizes given one by one replace those of the preset.
+    network that did best on the validation characters, the latest state, and the learning curves.
+    Running the same command again resumes the training; more epochs extend a finished one. Sizes
+    given one by one replace those of the preset.
     """
     prepare_jax()
-    import dataclasses
-
     from threadpoolctl import threadpool_limits
 
     chosen = preset(name)
     sizes = {"layers": layers, "heads": heads, "width": width, "qk_width": qk_width}
-    shape = dataclasses.replace(
-        chosen.shape, **{key: size for key, size in sizes.items() if size is not None}
-    )
+    given = {size: value for size, value in sizes.items() if value is not None}
+    shape = replace(chosen.shape, **given)
     folder = Path(default_folder(shape)) if out is None else out
     training = import_extra("pathkernel_one_shot.training", "training", "training", _EXTRA)
     from pathkernel_datasets.watching import showing_progress
@@ -123,13 +120,13 @@ def one_shot_images(
                 report=report,
             )
     except KeyboardInterrupt:
-        say(f"\nInterrupted. {_kept(folder)} the same command again to resume.", err=True)
+        say(f"\nInterrupted. {_saved(folder)} the same command again to resume.", err=True)
         raise SystemExit(INTERRUPTED) from None
-    _finish(trained, shape, test_episodes)
+    _say_outcome(trained, shape, test_episodes)
 
 
-def _kept(folder: Path) -> str:
-    """What an interrupted training leaves, as the beginning of a sentence."""
+def _saved(folder: Path) -> str:
+    """Beginning of a sentence on an interrupted training."""
     from pathkernel_one_shot.folder import LATEST
     from pathkernel_trained.checkpoint import read_checkpoint
 
@@ -137,25 +134,20 @@ def _kept(folder: Path) -> str:
         step = read_checkpoint(folder / LATEST).about["step"]
     except (OSError, ValueError):
         return "No checkpoint was written yet; run"
-    return f"The training after step {step} is kept in {folder}; run"
+    return f"The training after step {step} is saved in {folder}; run"
 
 
-def _finish(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None:
+def _say_outcome(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None:
     if not trained.made:
         say("Nothing was left to train: the training was complete.")
+    accuracy = trained.test_accuracy
+    error = math.sqrt(accuracy * (1 - accuracy) / episodes)
     say(
-        f"Network: {shape.layers} layers of {shape.heads} heads, width {shape.width}, width of "
-        f"queries and keys {shape.qk_width}; {trained.steps} steps"
+        f"""Network: {shape.layers} layers of {shape.heads} heads, width {shape.width}, \
+width of queries and keys {shape.qk_width}; {trained.steps} steps
+Validation accuracy: {trained.validation_accuracy:.1%}, the best, after step {trained.best_step}
+Test accuracy: {accuracy:.1%} ± {error:.1%}, of that network on {episodes} episodes of unseen \
+characters
+To compute the theory: pathkernel run one-shot-images --heads {trained.checkpoint}
+Results: {trained.folder.resolve()}"""
     )
-    say(
-        f"Validation accuracy: {trained.validation_accuracy:.1%}, the best, after step "
-        f"{trained.best_step}"
-    )
-    p = trained.test_accuracy
-    error = math.sqrt(p * (1 - p) / episodes)
-    say(
-        f"Test accuracy: {p:.1%} ± {error:.1%}, of that network on {episodes} episodes of unseen "
-        "characters"
-    )
-    say(f"Go on with the theory: pathkernel run one-shot-images --heads {trained.checkpoint}")
-    say(f"Results: {trained.folder.resolve()}")

@@ -1,14 +1,22 @@
-"""Images that a training sees, as tables of coordinates: read once, then found by index."""
+"""Images of a training, as tables of coordinates: read once, then looked up by index."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from pathkernel_one_shot.episodes import all_drawings, drawing_coordinates
-from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, DRAWINGS, SPLIT_DIGESTS, split_characters
+from pathkernel_one_shot.episodes import image_coordinates
+from pathkernel_one_shot.omniglot import (
+    ARCHIVE_DIGESTS,
+    DRAWINGS,
+    SPLIT_DIGESTS,
+    Character,
+    numbered_drawings,
+    read_drawings,
+    split_characters,
+)
 from pathkernel_one_shot.tokens import label_vectors
 
 
@@ -20,13 +28,13 @@ class TrainingData:
     ----------
     train : array, shape (20·characters, 16, 64)
         Coordinates of all drawings of the training characters, from
-        :func:`pathkernel_one_shot.episodes.drawing_coordinates`.
+        :func:`pathkernel_one_shot.episodes.image_coordinates`.
     validation : array, shape (20·characters, 16, 64)
         Those of other characters.
     label_vectors : array, shape (3, 192)
         Label vectors of −, + and ?.
     provenance : mapping of str to str
-        What identifies the data; a training goes on only with the same.
+        Identity of the data; a training resumes only with the same.
     """
 
     train: np.ndarray
@@ -70,9 +78,10 @@ def omniglot_data(label_seed: int = 0) -> TrainingData:
     splits = split_characters()
     digests = {f"omniglot {split} characters": SPLIT_DIGESTS[split] for split in ("train", "val")}
     digests |= {f"omniglot {folder}": digest for folder, digest in ARCHIVE_DIGESTS.items()}
-    return TrainingData(
-        drawing_coordinates(all_drawings(splits["train"])),
-        drawing_coordinates(all_drawings(splits["val"])),
-        label_vectors(label_seed),
-        digests,
-    )
+
+    def coordinates(characters: Sequence[Character]) -> np.ndarray:
+        numbers = range(DRAWINGS * len(characters))
+        return image_coordinates(read_drawings(numbered_drawings(characters, numbers)))
+
+    train, validation = coordinates(splits["train"]), coordinates(splits["val"])
+    return TrainingData(train, validation, label_vectors(label_seed), digests)

@@ -27,7 +27,7 @@ _IN_CACHE = 16  # episodes whose attention and its gradient a core's cache holds
 
 
 class TrainingState(NamedTuple):
-    """What a step of gradient descent changes.
+    """Weights, and state of the optimiser.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class TrainingState(NamedTuple):
     optimiser: Any
 
 
-@functools.lru_cache  # so that equal settings find the step that is compiled already
+@functools.lru_cache  # so that equal settings share the compiled step
 def make_optimiser(learning_rate: float, weight_decay: float) -> optax.GradientTransformation:
     """Adam with L2 regularisation: the decay is added to the gradient, not to the update.
 
@@ -139,7 +139,7 @@ def loss_and_gradient(
 
     size = math.gcd(episodes, _IN_CACHE)
     parts = [array.reshape(-1, size, *array.shape[1:]) for array in batch]
-    zero = jnp.zeros((), forms.places.dtype), jax.tree.map(jnp.zeros_like, forms)
+    zero = jnp.zeros((), forms.offsets.dtype), jax.tree.map(jnp.zeros_like, forms)
     (loss, gradient), _ = jax.lax.scan(add_part, zero, parts)
     return loss, to_weights(gradient)[0]
 
@@ -164,17 +164,14 @@ def evaluate(
     loss : float
         Mean of (f − y)².
     """
+    parts = [slice(start, start + _AT_ONCE) for start in range(0, len(episodes.labels), _AT_ONCE)]
     outputs = [
         _outputs(weights, space, table, episodes.images[part], episodes.first_labels[part])
-        for part in _parts(len(episodes.labels))
+        for part in parts
     ]
-    found = np.concatenate([np.asarray(part, dtype=np.float64) for part in outputs])
-    accuracy = np.mean(np.sign(found) == episodes.labels)
-    return float(accuracy), float(np.mean((found - episodes.labels) ** 2))
-
-
-def _parts(count: int) -> list[slice]:
-    return [slice(start, start + _AT_ONCE) for start in range(0, count, _AT_ONCE)]
+    output = np.concatenate(outputs).astype(np.float64)
+    accuracy = np.mean(np.sign(output) == episodes.labels)
+    return float(accuracy), float(np.mean((output - episodes.labels) ** 2))
 
 
 @jax.jit

@@ -3,7 +3,7 @@
 A token is patch + position + label vector. Its patch has three equal colour channels and mean 0, so
 that 63 coordinates tell it. The 64th takes the label that the image shows: the sign of the label
 times half the difference of the two label vectors. Everything else is the same in all episodes, an
-offset of each place. So tokens have 64 coordinates, and an image's patches are found in a table.
+offset of each position. So tokens have 64 coordinates, and an image's patches are in a table.
 
 Which images make up a batch follows from the seed and the number of the step alone.
 """
@@ -11,7 +11,6 @@ Which images make up a batch follows from the seed and the number of the step al
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import helmert
 
-from pathkernel_one_shot.omniglot import DRAWINGS, Character, read_drawings
+from pathkernel_one_shot.omniglot import DRAWINGS
 from pathkernel_one_shot.path_form import TokenSpace
 from pathkernel_one_shot.tokens import (
     PATCH,
@@ -29,6 +28,7 @@ from pathkernel_one_shot.tokens import (
     character_episodes,
     patches,
     positions,
+    with_queries,
 )
 
 COORDINATES = PATCH**2
@@ -79,12 +79,11 @@ class TrainingEpisodes:
         """Whole batches of an epoch. The few pairs left over are others in every epoch."""
         return self.pairs // self.batch
 
-    def at(self, step: int) -> Episodes:
+    def batch_of(self, step: int) -> Episodes:
         """Batch of a step, counted from 0 over all epochs.
 
-        The order of the pairs is drawn anew for each epoch; which drawings show the characters,
-        which context image comes first, which label it shows and which character is asked for are
-        drawn anew for each step.
+        The order of the pairs is drawn for every epoch; drawings, order of the context images,
+        their labels and the character of the query are drawn for every step.
 
         Returns
         -------
@@ -103,10 +102,7 @@ class TrainingEpisodes:
         drawings = generator.integers(DRAWINGS, size=(self.batch, 2))
         asked = generator.integers(2, size=self.batch)
         first_labels = 2.0 * generator.integers(2, size=self.batch) - 1.0
-        row = np.arange(self.batch)
-        other = (drawings[row, asked] + generator.integers(1, DRAWINGS, size=self.batch)) % DRAWINGS
-        query = DRAWINGS * context[row, asked] + other
-        images = np.column_stack([DRAWINGS * context + drawings, query])
+        images = with_queries(context, drawings, asked, generator)
         return Episodes(images, first_labels, np.where(asked == 0, first_labels, -first_labels))
 
 
@@ -128,32 +124,6 @@ def validation_episodes(characters: int, episodes: int, seed: int, step: int) ->
 def held_out_episodes(characters: int, episodes: int, seed: int) -> Episodes:
     """Episodes to test a trained network with, half of each label; parameters as above."""
     return character_episodes(characters, episodes, _stream(seed, _TEST, 0))
-
-
-def drawing_coordinates(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
-    """Coordinates of the patches of Omniglot's drawings.
-
-    Parameters
-    ----------
-    drawings : sequence of (Character, int)
-        Character and number of the drawing, 0 to 19; see :func:`all_drawings`.
-
-    Returns
-    -------
-    array, shape (n, 16, 64)
-        float32; the last coordinate, for the label, is 0.
-
-    Raises
-    ------
-    pathkernel_one_shot.image_sources.ImageDataError
-        If an archive is missing or damaged, or cannot be downloaded.
-    """
-    return image_coordinates(read_drawings(drawings))
-
-
-def all_drawings(characters: Sequence[Character]) -> list[tuple[Character, int]]:
-    """All drawings of some characters, in the order of the numbers that episodes give them."""
-    return [(character, number) for character in characters for number in range(DRAWINGS)]
 
 
 def image_coordinates(images: np.ndarray) -> np.ndarray:
@@ -178,7 +148,7 @@ def image_coordinates(images: np.ndarray) -> np.ndarray:
 
 
 def token_space(vectors: np.ndarray) -> TokenSpace:
-    """Where tokens of episodes lie, in float64.
+    """Space of the tokens of episodes, in float64.
 
     Parameters
     ----------
@@ -197,7 +167,7 @@ def episode_coordinates(table: jax.Array, images: jax.Array, first_labels: jax.A
     Parameters
     ----------
     table : array, shape (n, 16, 64)
-        From :func:`drawing_coordinates`.
+        From :func:`image_coordinates`.
     images : array of int, shape (P, 3)
         Rows of the table: first and second context image, query.
     first_labels : array, shape (P,)
@@ -207,12 +177,11 @@ def episode_coordinates(table: jax.Array, images: jax.Array, first_labels: jax.A
     -------
     array, shape (P, 48, 64)
     """
-    found = table[images]  # (P, 3, 16, 64)
     signs = jnp.array([1, -1, 0], table.dtype)
     label = jnp.zeros(COORDINATES, table.dtype).at[-1].set(1)
     shown = first_labels.astype(table.dtype)[:, None] * signs
-    found = found + shown[:, :, None, None] * label
-    return found.reshape(-1, TOKENS, COORDINATES)
+    tokens = table[images] + shown[:, :, None, None] * label  # (P, 3, 16, 64)
+    return tokens.reshape(-1, TOKENS, COORDINATES)
 
 
 def _patch_basis() -> np.ndarray:

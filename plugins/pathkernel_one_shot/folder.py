@@ -1,4 +1,4 @@
-"""The folder of a training: what lies in it, and whether a training can go on there."""
+"""The folder of a training: its files, its lock, and whether a training can resume there."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ _LOCK = ".lock"
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Make the folder of a training if need be, and hold the right to write into it.
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Make the folder of a training if need be, and lock it.
 
-    What a killed training left half-written is removed first.
+    Half-written files of a killed training are removed first.
 
     Raises
     ------
     StoreError
         If the folder holds something else or cannot be written, or another process trains there.
     """
-    folder = folder.resolve()  # a link may lead to where no folder is yet
+    folder = folder.resolve()  # a link may lead to a folder that does not exist yet
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is no folder; choose another one for the training")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be made: {error}") from error
-    _check_content(folder)
+    if not (folder / LATEST).exists():
+        for path in folder.iterdir():
+            if not path.name.startswith(".") and path.name != BEST:
+                raise StoreError(
+                    f"{folder} holds {path.name!r} but no training to resume; choose a new folder"
+                )
     with locked(folder, lock=folder / _LOCK):
         for name in (BEST, LATEST, CURVES):
             remove_leftovers(folder / name)
         yield
 
 
-def held_training(folder: Path, identity: Mapping[str, Any], total: int) -> Checkpoint | None:
-    """Find the training in a folder and check that it is the one to go on with.
+def latest_checkpoint(folder: Path, identity: Mapping[str, Any], total: int) -> Checkpoint | None:
+    """Checkpoint to resume from, or None at the start.
 
     Parameters
     ----------
     folder : Path
     identity : mapping
-        What fixes the weights after any step, as JSON holds it.
+        Settings that fix the weights after any step, as JSON holds them.
     total : int
-        Steps to be done in all.
-
-    Returns
-    -------
-    Checkpoint or None
-        Where to go on; None at the start.
+        Steps of the whole training.
 
     Raises
     ------
@@ -64,42 +64,32 @@ def held_training(folder: Path, identity: Mapping[str, Any], total: int) -> Chec
     ValueError
         If the checkpoint is damaged.
     """
-    found = folder / (LATEST if (folder / LATEST).exists() else BEST)
-    if not found.exists():
+    file = folder / (LATEST if (folder / LATEST).exists() else BEST)
+    if not file.exists():
         return None
-    held = read_checkpoint(found)
-    different = _differences(held.about.get("settings", {}), identity)
-    if different:
+    checkpoint = read_checkpoint(file)
+    differences = _differences(checkpoint.about.get("settings", {}), identity)
+    if differences:
         raise StoreError(
-            f"{folder} holds another training and is left as it is ({'; '.join(different)}). "
-            "Choose another folder, or go on with its own settings"
+            f"{folder} holds another training and is left as it is ({'; '.join(differences)}). "
+            "Choose another folder, or resume with its own settings"
         )
-    if held.about["step"] > total:
+    step = checkpoint.about["step"]
+    if step > total:
         raise StoreError(
-            f"{folder} holds a training of {held.about['step']} steps, more than the {total} asked "
-            "for. Choose another folder, or at least as many epochs"
+            f"{folder} holds a training of {step} steps, more than the {total} asked for. Choose "
+            "another folder, or at least as many epochs"
         )
-    return held if found.name == LATEST else None  # stopped before the first state was kept
+    return checkpoint if file.name == LATEST else None  # stopped before the first state was saved
 
 
-def _check_content(folder: Path) -> None:
-    others = (p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name != BEST)
-    other = next(others, None)
-    if other and not (folder / LATEST).exists():
-        raise StoreError(
-            f"{folder} holds {other!r} but no training to go on with; choose a new folder"
-        )
-
-
-def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     lines = []
-    for name in {**held, **wanted}:
-        there, here = held.get(name), wanted.get(name)
-        if there == here:
-            continue
-        words = name.replace("_", "-")
-        if isinstance(here, (list, dict)) or isinstance(there, (list, dict)):
-            lines.append(f"{words} are others")
-        else:
-            lines.append(f"{words}: the folder has {there}, this run {here}")
+    for name in {**stored, **wanted}:
+        old, new = stored.get(name), wanted.get(name)
+        if old != new:
+            option = name.replace("_", "-")
+            long = isinstance(old, (list, dict)) or isinstance(new, (list, dict))
+            values = " are others" if long else f": the folder has {old}, this run {new}"
+            lines.append(option + values)
     return lines

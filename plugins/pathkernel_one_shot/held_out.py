@@ -1,6 +1,6 @@
-"""Episodes that networks are scored and tested on, assembled batch by batch.
+"""Episodes of real images, assembled at once or batch by batch.
 
-The tokens of 10,000 episodes fill 700 MB, so that only images and their numbers are held.
+The tokens of 10,000 episodes fill 700 MB; a set of episodes has images and their numbers instead.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from pathkernel_core.task import Examples
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, IdxSet
-from pathkernel_one_shot.omniglot import DRAWINGS, read_drawings, split_characters
+from pathkernel_one_shot.omniglot import numbered_drawings, read_drawings, split_characters
 from pathkernel_one_shot.tokens import (
     Episodes,
     assemble,
     character_episodes,
-    renumbered,
+    check_episodes,
     two_class_episodes,
 )
 
@@ -27,8 +27,12 @@ VALIDATION = "omniglot validation"
 TEST_SETS = ("omniglot", "fashion-mnist", "mnist")
 """Episodes that are classified: of unseen characters, and out of distribution."""
 
-_IDX_SETS: dict[str, IdxSet] = {"fashion-mnist": FASHION_MNIST, "mnist": MNIST}
-_SPLITS = {VALIDATION: "val", "omniglot": "test"}
+_SOURCES: dict[str, str | IdxSet] = {
+    VALIDATION: "val",
+    "omniglot": "test",
+    "fashion-mnist": FASHION_MNIST,
+    "mnist": MNIST,
+}
 _STREAMS = 100  # the first part of the streams' keys; the task draws from others of the same seed
 _BATCH = 250
 
@@ -56,13 +60,13 @@ class EpisodeSet:
         drawn = self.episodes
         for start in range(0, len(drawn.labels), _BATCH):
             part = slice(start, start + _BATCH)
-            shown, places = np.unique(drawn.images[part], return_inverse=True)
-            batch = Episodes(
-                places.reshape(-1, drawn.images.shape[1]),
-                drawn.first_labels[part],
-                drawn.labels[part],
-            )
+            batch = Episodes(drawn.images[part], drawn.first_labels[part], drawn.labels[part])
+            shown, batch = batch.renumbered()
             yield assemble(self.images[shown], batch, self.label_vectors)
+
+    def examples(self) -> Examples:
+        """Token sequences (P, 48, 192) and labels of all episodes."""
+        return assemble(self.images, self.episodes, self.label_vectors)
 
 
 def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int = 0) -> EpisodeSet:
@@ -77,7 +81,7 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
     label_vectors : array, shape (3, 192)
         Label vectors of −, + and ? of the network.
     seed : int
-        Every set has a random stream of its own, and none is that of the study of the same seed.
+        Every set has its own random stream, none of them that of the study of the same seed.
 
     Raises
     ------
@@ -89,18 +93,38 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
     names = (VALIDATION, *TEST_SETS)
     if name not in names:
         raise ValueError(f"name must be one of {', '.join(names)}, but is {name!r}")
-    if episodes < 2 or episodes % 2:
-        raise ValueError(f"episodes must be even and at least 2, but is {episodes}")
+    check_episodes("episodes", episodes)
     stream = np.random.SeedSequence(seed, spawn_key=(_STREAMS, names.index(name)))
     generator = np.random.default_rng(stream)
-    if name in _SPLITS:
-        characters = split_characters()[_SPLITS[name]]
+    return draw_episodes(_SOURCES[name], episodes, label_vectors, generator)
+
+
+def draw_episodes(
+    source: str | IdxSet,
+    episodes: int,
+    label_vectors: np.ndarray,
+    generator: np.random.Generator,
+) -> EpisodeSet:
+    """Episodes of a split of Omniglot's characters or of classes 0 and 1 of a data set.
+
+    Parameters
+    ----------
+    source : str or IdxSet
+        ``"train"``, ``"val"`` or ``"test"``; or a data set.
+    episodes : int
+        Even number of episodes, half of each label.
+    label_vectors : array, shape (3, 192)
+        Label vectors of −, + and ?.
+    generator : numpy.random.Generator
+    """
+    if isinstance(source, str):
+        characters = split_characters()[source]
         drawn = character_episodes(len(characters), episodes, generator)
-        numbers, places = np.unique(drawn.images, return_inverse=True)
-        images = read_drawings([(characters[n // DRAWINGS], int(n % DRAWINGS)) for n in numbers])
+        numbers, drawn = drawn.renumbered()
+        images = read_drawings(numbered_drawings(characters, numbers))
     else:
-        source = IdxImages(_IDX_SETS[name])
-        drawn = two_class_episodes((source.of_class(0), source.of_class(1)), episodes, generator)
-        numbers, places = np.unique(drawn.images, return_inverse=True)
-        images = source.read(numbers)
-    return EpisodeSet(images, renumbered(drawn, places), label_vectors)
+        available = IdxImages(source)
+        classes = available.of_class(0), available.of_class(1)
+        numbers, drawn = two_class_episodes(classes, episodes, generator).renumbered()
+        images = available.read(numbers)
+    return EpisodeSet(images, drawn, label_vectors)

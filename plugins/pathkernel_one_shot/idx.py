@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pathkernel_one_shot.image_sources import RemoteFile, damaged, locate, resize
-
-_UNSIGNED_BYTE = 8  # IDX code of the only element type used here
-_LARGEST = 2**26  # bytes of a decompressed file; MNIST's largest takes 47 MB
+from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damaged, locate, resize
 
 
 @dataclass(frozen=True)
@@ -68,13 +64,14 @@ MNIST = _idx_set(
 )
 
 
-def read_idx(path: Path, digest: str | None = None) -> np.ndarray:
+@functools.lru_cache(maxsize=4)  # images and labels of two sets, 15 MiB; every seed needs them
+def read_idx(path: Path, digest: str) -> np.ndarray:
     """Array of unsigned bytes in a gzipped IDX file.
 
     Parameters
     ----------
     path : Path
-    digest : str, optional
+    digest : str
         SHA-256 that the decompressed file must have, in hexadecimal.
 
     Returns
@@ -85,30 +82,24 @@ def read_idx(path: Path, digest: str | None = None) -> np.ndarray:
     Raises
     ------
     ImageDataError
-        If the file is truncated or damaged, of another format, or has another digest.
+        If the file is damaged or has another digest.
     """
     try:
         with gzip.open(path) as stream:
-            content = stream.read(_LARGEST + 1)  # the digest is known only after unpacking
+            content = stream.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise damaged(path, f"it cannot be decompressed ({error})") from error
-    if len(content) > _LARGEST:
-        raise damaged(path, f"decompressed, it takes more than {_LARGEST} bytes")
-    if digest is not None and (found := hashlib.sha256(content).hexdigest()) != digest:
-        raise damaged(path, f"decompressed, it must have SHA-256 {digest}, but has {found}")
-    if len(content) < 4 or content[:3] != bytes((0, 0, _UNSIGNED_BYTE)):
-        raise damaged(path, "it is not an IDX file of unsigned bytes")
+    if len(content) > LARGEST:
+        raise damaged(path, f"decompressed, it takes more than {LARGEST} bytes")
+    if (actual := hashlib.sha256(content).hexdigest()) != digest:
+        raise damaged(path, f"decompressed, it must have SHA-256 {digest}, but has {actual}")
     start = 4 + 4 * content[3]  # the fourth byte counts the dimensions, four bytes each
-    if len(content) < start:
-        raise damaged(path, "it ends within its header")
-    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
-    if len(content) - start != math.prod(shape):
-        raise damaged(path, f"its length does not fit the shape {shape} that it states")
+    shape = np.frombuffer(content[4:start], dtype=">u4")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
 class IdxImages:
-    """Images of one data set, checked when opened and resized when asked for.
+    """Images of one data set, resized when they are read.
 
     Parameters
     ----------
@@ -121,8 +112,8 @@ class IdxImages:
     """
 
     def __init__(self, source: IdxSet):
-        self._pixels = _held(locate(source.images), source.images_digest)
-        self._labels = _held(locate(source.labels), source.labels_digest)
+        self._pixels = read_idx(locate(source.images), source.images_digest)
+        self._labels = read_idx(locate(source.labels), source.labels_digest)
 
     def of_class(self, label: int) -> np.ndarray:
         """Numbers, ascending, of the images of class ``label`` (0 to 9)."""
@@ -131,13 +122,3 @@ class IdxImages:
     def read(self, numbers: Iterable[int]) -> np.ndarray:
         """Images by number, (n, 32, 32), grey values 0 to 1."""
         return np.stack([resize(self._pixels[number]) for number in numbers])
-
-
-def _held(path: Path, digest: str) -> np.ndarray:
-    known = path.stat()
-    return _read_once(path, digest, known.st_size, known.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=4)  # images and labels of two sets, 15 MiB; every seed asks for them
-def _read_once(path: Path, digest: str, size: int, changed: int) -> np.ndarray:
-    return read_idx(path, digest)

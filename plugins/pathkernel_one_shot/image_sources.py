@@ -2,8 +2,8 @@
 
 The environment variable ``PATHKERNEL_DATA`` names a folder that replaces every download, with one
 subfolder per data set. Without it a file is downloaded once, with a checksum, into the user's cache
-folder. A mirror may hold archives that were compressed anew, so the readers check what an archive
-holds, by the same digests for both origins, and not only the bytes that it came in.
+folder. A mirror may hold archives that were compressed again, so the readers compare the content of
+every archive with a digest, whatever its origin.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from pathkernel_core.errors import PathkernelError
 
 MIRROR_VARIABLE = "PATHKERNEL_DATA"
+LARGEST = 2**26  # bytes of an archive, unpacked; the largest takes 47 MB
 SIZE = 32  # pixels along each side of the images that tasks see
 
 
@@ -31,13 +32,13 @@ class RemoteFile:
     Attributes
     ----------
     path : str
-        Place below the cache folder, with forward slashes.
+        Path below the cache folder, with forward slashes.
     url : str
         Public home.
     checksum : str
         Checksum of the public file, as ``"md5:…"`` or ``"sha256:…"``.
     mirrored : str
-        Place below the mirror, if it is another than ``path``.
+        Path below the mirror, if it differs from ``path``.
     """
 
     path: str
@@ -46,55 +47,33 @@ class RemoteFile:
     mirrored: str = ""
 
 
-def mirror() -> Path | None:
-    """Folder named by ``PATHKERNEL_DATA``, or None if that is unset or empty.
-
-    Raises
-    ------
-    ImageDataError
-        If it is set but no such folder exists.
-    """
-    named = os.environ.get(MIRROR_VARIABLE)
-    if not named:
-        return None
-    folder = Path(named).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise ImageDataError(
-            f"{MIRROR_VARIABLE} names {str(folder)!r}, which is no folder. Correct "
-            f"{MIRROR_VARIABLE}, or unset it to download the data"
-        )
-    if not folder.is_dir():
-        raise ImageDataError(
-            f"{MIRROR_VARIABLE} names the folder {str(folder)!r}, which does not exist. Create it, "
-            f"correct {MIRROR_VARIABLE}, or unset it to download the data"
-        )
-    return folder
-
-
 def locate(file: RemoteFile) -> Path:
     """Local path of a file: in the mirror if there is one, else in the cache, downloaded if needed.
 
     Raises
     ------
     ImageDataError
-        If the mirror lacks the file, or it cannot be downloaded, or what was downloaded does not
-        match its checksum (it is then not kept).
+        If the mirror lacks the file, or it cannot be downloaded, or the download does not match its
+        checksum (it is then removed).
     """
     mirrored = file.mirrored or file.path
-    folder = mirror()
-    if folder is not None:
-        local = folder / mirrored
-        if not local.is_file():
+    if mirror := os.environ.get(MIRROR_VARIABLE):
+        folder = Path(mirror).expanduser()
+        if not folder.is_dir():
+            raise ImageDataError(
+                f"{MIRROR_VARIABLE} names {str(folder)!r}, but there is no such folder. Create it, "
+                f"correct {MIRROR_VARIABLE}, or unset it to download the data"
+            )
+        if not (folder / mirrored).is_file():
             raise ImageDataError(
                 f"{MIRROR_VARIABLE} names the folder {str(folder)!r}, which lacks the file "
                 f"{mirrored!r}. Add the file, or unset {MIRROR_VARIABLE} to download the data"
             )
-        return local
+        return folder / mirrored
 
     import pooch
 
-    cache = Path(pooch.os_cache("pathkernel"))
-    local = cache / file.path
+    local = Path(pooch.os_cache("pathkernel")) / file.path
     try:
         pooch.retrieve(file.url, known_hash=file.checksum, fname=local.name, path=local.parent)
     except (OSError, ValueError) as error:  # no network or disk; a checksum that does not match
@@ -107,7 +86,7 @@ def locate(file: RemoteFile) -> Path:
 
 
 def damaged(path: Path, reason: object) -> ImageDataError:
-    """Error for a file whose content is not what it must be."""
+    """Error for a file of unexpected content."""
     remedy = (
         "Replace it by an intact copy"
         if os.environ.get(MIRROR_VARIABLE)

@@ -7,12 +7,10 @@ that of Vinyals et al. (2016) as torchmeta ships it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import io
 import json
-import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,19 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pathkernel_one_shot.image_sources import (
-    ImageDataError,
-    RemoteFile,
-    damaged,
-    locate,
-    resize,
-)
+from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damaged, locate, resize
 
 DRAWINGS = 20  # of each character
 SPLITS = ("train", "val", "test")
 
-_PIXELS = 105  # along each side of a drawing
-_LARGEST = 2**20  # bytes of one, unpacked
 _HOME = "https://github.com/brendenlake/omniglot/raw/master/python/"
 _ARCHIVES = {
     folder: RemoteFile(f"omniglot/{folder}.zip", f"{_HOME}{folder}.zip", checksum)
@@ -59,15 +49,13 @@ _SPLIT_FILES = {
     )
 }
 
-# what an archive holds, whoever compressed it: the drawings' number, and a digest of their names,
-# sizes and checksums, by which the archive then vouches for each drawing that is read
-ARCHIVE_DRAWINGS = {"images_background": 19280, "images_evaluation": 13180}
+# of the drawings' names, sizes and CRC-32 checksums: they identify the data in stores
 ARCHIVE_DIGESTS = {
     "images_background": "61bc74225a5115c1deb188b06ca40d3233fd5097d1430897d6b11d304e140c65",
     "images_evaluation": "c1c898dcbcef1056acc0868bca916a1c716c7b151963dc8cd7fc70bcb69535fc",
 }
-# and of the drawings themselves: checksums of 32 bits can be forged
-_CONTENTS = {
+# of the drawings' names, sizes and bytes, whoever compressed them; checked in every process
+_CONTENT_DIGESTS = {
     "images_background": "7455fc79c65ce83d4431c7d381b66d6dd95247d8a90f5fa4a87a5ef2ac19fa6e",
     "images_evaluation": "f58a0c44b9ece203f46b1a65a930b42a0a7a824d38a8784bf1b9b062ae660a17",
 }
@@ -99,7 +87,7 @@ def split_characters() -> dict[str, tuple[Character, ...]]:
 
 
 def read_splits(paths: Mapping[str, Path]) -> dict[str, tuple[Character, ...]]:
-    """Characters of the splits, each read from a file of its own or from a file of all of them.
+    """Characters of the splits, from one file for each split or from one file of all splits.
 
     Parameters
     ----------
@@ -131,6 +119,13 @@ def read_splits(paths: Mapping[str, Path]) -> dict[str, tuple[Character, ...]]:
     return splits
 
 
+def numbered_drawings(
+    characters: Sequence[Character], numbers: Iterable[int]
+) -> list[tuple[Character, int]]:
+    """Drawings by the numbers of episodes: 20 times the character's, plus the drawing's."""
+    return [(characters[number // DRAWINGS], int(number % DRAWINGS)) for number in numbers]
+
+
 def read_drawings(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
     """Drawings of Omniglot, ink bright on dark ground. Only these are decoded.
 
@@ -151,144 +146,57 @@ def read_drawings(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
     LookupError
         If an archive holds no such character or drawing.
     """
-    images: list[np.ndarray | None] = [None] * len(drawings)
-    for folder in sorted({character.folder for character, _ in drawings}):
-        if folder not in _ARCHIVES:
-            raise LookupError(f"folder must be one of {', '.join(_ARCHIVES)}, but is {folder!r}")
-        path = locate(_ARCHIVES[folder])
-        known = path.stat()
-        archive = _opened(path, folder, known.st_size, known.st_mtime_ns, os.getpid())
-        for place, (character, number) in enumerate(drawings):
-            if character.folder == folder:
-                images[place] = resize(archive.drawing(character, number))
+    from PIL import Image
+
+    archives = {
+        folder: read_archive(locate(_ARCHIVES[folder]), folder, _CONTENT_DIGESTS[folder])
+        for folder in sorted({character.folder for character, _ in drawings})
+    }
+    images = []
+    for character, number in drawings:
+        png = io.BytesIO(archives[character.folder]["/".join(character)][number])
+        images.append(resize(255 - np.asarray(Image.open(png).convert("L"))))
     return np.stack(images)
 
 
-class DrawingArchive:
-    """Archive of drawings, checked when opened. Nothing is extracted to disk.
+@functools.lru_cache(maxsize=len(_ARCHIVES))  # 8 MB
+def read_archive(path: Path, folder: str, digest: str) -> Mapping[str, Sequence[bytes]]:
+    """PNG files in an archive, by ``folder/alphabet/character`` and in the order of their names.
 
     Parameters
     ----------
     path : Path
-        Zip file with drawings ``folder/alphabet/character/drawing.png``.
+        Zip file with drawings ``folder/alphabet/character/drawing.png``; other files are ignored.
     folder : str
-        Folder in the archive, which is also the archive's public name.
-    digest : str, optional
-        Digest that the content must have; by default the public archive's.
+        Folder in the archive.
+    digest : str
+        SHA-256 of names, sizes and bytes of all drawings, in hexadecimal.
 
     Raises
     ------
     ImageDataError
-        If the file is no zip file, or truncated, or its content is not the public archive's.
+        If the file is damaged or holds other drawings.
     """
-
-    def __init__(self, path: Path, folder: str, digest: str | None = None):
-        self.path = path
-        try:
-            self._archive = zipfile.ZipFile(path)
-        except Exception as error:  # whatever the decoder raises
-            raise damaged(path, f"it is not a complete zip file ({error})") from error
-        try:
-            entries = sorted(_drawings(self._archive, folder), key=lambda entry: entry.filename)
-            if digest is None and len(entries) != ARCHIVE_DRAWINGS[folder]:
-                raise damaged(
-                    path,
-                    f"it must hold {ARCHIVE_DRAWINGS[folder]} drawings below {folder}/, "
-                    f"but holds {len(entries)}",
-                )
-            if archive_digest(entries) != (digest or ARCHIVE_DIGESTS[folder]):
-                raise damaged(path, "it holds other drawings than the public archive")
-        except ImageDataError:
-            self._archive.close()
-            raise
-        self._drawings: dict[str, list[zipfile.ZipInfo]] = {}
-        for entry in entries:
-            self._drawings.setdefault(entry.filename.rpartition("/")[0], []).append(entry)
-
-    def __enter__(self) -> DrawingArchive:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._archive.close()
-
-    def content_digest(self) -> str:
-        """SHA-256 of all drawings with their names, in order, in hexadecimal.
-
-        Raises
-        ------
-        ImageDataError
-            If a drawing cannot be read.
-        """
-        digest = hashlib.sha256()
-        for entry in (entry for drawings in self._drawings.values() for entry in drawings):
-            digest.update(f"{entry.filename} {entry.file_size}\n".encode())
-            digest.update(self._read(entry))
-        return digest.hexdigest()
-
-    def drawing(self, character: Character, number: int) -> np.ndarray:
-        """One drawing of a character, (105, 105) of uint8, ink 255 on ground 0.
-
-        Raises
-        ------
-        LookupError
-            If the archive holds no such character or drawing.
-        ImageDataError
-            If the drawing cannot be read.
-        """
-        from PIL import Image
-
-        drawings = self._drawings.get("/".join(character), [])
-        if not 0 <= number < len(drawings):
-            raise LookupError(
-                f"{str(self.path)!r} holds {len(drawings)} drawings of {'/'.join(character)}, "
-                f"so no drawing {number}"
-            )
-        entry = drawings[number]
-        try:
-            with Image.open(io.BytesIO(self._read(entry)), formats=("PNG",)) as image:
-                if image.size != (_PIXELS, _PIXELS):
-                    raise ValueError(f"its size is {image.size}, not {(_PIXELS, _PIXELS)}")
-                return 255 - np.asarray(image.convert("L"))
-        except ImageDataError:
-            raise
-        except Exception as error:  # whatever the decoder raises
-            raise damaged(self.path, f"{entry.filename} cannot be read ({error})") from error
-
-    def _read(self, entry: zipfile.ZipInfo) -> bytes:
-        """Bytes of a drawing, whose size and checksum are those that the directory vouches for."""
-        try:
-            if entry.file_size > _LARGEST:
-                raise ValueError(f"it takes {entry.file_size} bytes")
-            return self._archive.read(entry)
-        except Exception as error:  # whatever the decoder raises
-            raise damaged(self.path, f"{entry.filename} cannot be read ({error})") from error
-
-
-@functools.lru_cache(maxsize=len(_ARCHIVES))
-def _opened(path: Path, folder: str, size: int, changed: int, process: int) -> DrawingArchive:
-    """Archive whose drawings are the public ones; it stays open, as its directory is long.
-
-    Each process, forked ones too, has its own: its place in the file would be that of all.
-    """
-    with contextlib.ExitStack() as stack:
-        archive = stack.enter_context(DrawingArchive(path, folder))
-        if archive.content_digest() != _CONTENTS[folder]:
-            raise damaged(path, "it holds other drawings than the public archive")
-        stack.pop_all()
-    return archive
-
-
-def archive_digest(entries: Iterable[zipfile.ZipInfo]) -> str:
-    """Digest of an archive's content from its directory: names, sizes and checksums, sorted."""
-    return _digest(
-        sorted(f"{entry.filename} {entry.file_size} {entry.CRC:08x}" for entry in entries)
-    )
-
-
-def _drawings(archive: zipfile.ZipFile, folder: str) -> Iterable[zipfile.ZipInfo]:
-    for entry in archive.infolist():  # a public archive may hold folders and a desktop's litter
-        if entry.filename.startswith(f"{folder}/") and entry.filename.endswith(".png"):
-            yield entry
+    drawings: dict[str, list[bytes]] = {}
+    content = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [
+                entry
+                for entry in sorted(archive.infolist(), key=lambda entry: entry.filename)
+                if entry.filename.startswith(f"{folder}/") and entry.filename.endswith(".png")
+            ]
+            if sum(entry.file_size for entry in entries) > LARGEST:
+                raise ValueError(f"its drawings take more than {LARGEST} bytes")
+            for entry in entries:
+                png = archive.read(entry)
+                content.update(f"{entry.filename} {len(png)}\n".encode() + png)
+                drawings.setdefault(entry.filename.rpartition("/")[0], []).append(png)
+    except Exception as error:  # zipfile and its decoders raise many kinds
+        raise damaged(path, f"it is not a complete zip file ({error})") from error
+    if content.hexdigest() != digest:
+        raise damaged(path, "it holds other drawings than the public archive")
+    return drawings
 
 
 def _digest(lines: Iterable[str]) -> str:

@@ -7,8 +7,8 @@ examples: tokens lie in a space of few dimensions,
 
     x_t = Bᵀ c_t + e_t,
 
-with coordinates c_t of every token in a basis B, and an offset e_t of every place that all examples
-share. A head's scores are a bilinear form in those coordinates, computed once per step too.
+with coordinates c_t of every token in a basis B, and an offset e_t of every position, shared by all
+examples. A head's scores are a bilinear form in those coordinates, computed once per step too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathkernel_trained.network import Weights
 
 
 class TokenSpace(NamedTuple):
-    """Where tokens lie: x_t = Bᵀ c_t + e_t.
+    """Space of the tokens: x_t = Bᵀ c_t + e_t.
 
     Attributes
     ----------
     basis : array, shape (D, N_0)
         Rows of B.
     offsets : array, shape (M, N_0)
-        Offset e_t of every place in the sequence.
+        Offset e_t of every position in the sequence.
     """
 
     basis: jax.Array
@@ -38,22 +38,22 @@ class TokenSpace(NamedTuple):
 
 
 class ExampleForms(NamedTuple):
-    """What the examples meet of the weights: neither N nor G is an axis of it.
+    """Functions of the weights that meet the examples: neither N nor G is an axis.
 
     Attributes
     ----------
     scores : list of L arrays, shape (D + M, H_ℓ, D + M)
         Bilinear forms of the heads' scores: query on the left, key on the right; first the D
-        coordinates, then the M places.
+        coordinates, then the M positions.
     coordinates : array, shape (n, D)
         Products w_π · b_d with the basis.
-    places : array, shape (n, M)
+    offsets : array, shape (n, M)
         Products w_π · e_t with the offsets.
     """
 
     scores: list[jax.Array]
     coordinates: jax.Array
-    places: jax.Array
+    offsets: jax.Array
 
 
 def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
@@ -77,7 +77,7 @@ def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) 
 
 
 def example_forms(weights: Weights, space: TokenSpace) -> ExampleForms:
-    """What the examples meet of the weights, the same for all of them."""
+    """Forms that all examples share."""
     along = path_weights(weights)
     forms = score_forms(weights, space)
     return ExampleForms(forms, along @ space.basis.T, along @ space.offsets.T)
@@ -87,7 +87,7 @@ def forms_output(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
     """Output for examples: arguments and result as for :func:`network_output`."""
     passed = path_attention(forms, coordinates)  # (P, n, M)
     # w_π · x_t of every token: the same sum as with ξ, and no array of size (P, n, D)
-    seen = jnp.einsum("psd,nd->pns", coordinates, forms.coordinates) + forms.places
+    seen = jnp.einsum("psd,nd->pns", coordinates, forms.coordinates) + forms.offsets
     return jnp.sum(passed * seen, axis=(1, 2))
 
 
@@ -104,7 +104,7 @@ def path_weights(weights: Weights) -> jax.Array:
 
 
 def path_attention(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
-    """How much every token counts along every path, v^1_π(s) of Eq. 7, (P, n, M).
+    """Weight of every token along every path, v^1_π(s) of Eq. 7, (P, n, M).
 
     Parameters as for :func:`forms_output`.
     """

@@ -30,7 +30,7 @@ def ship(trainings: Iterable[Path], folder: Path = FOLDER) -> None:
     for training in trainings:
         curves = xr.open_zarr(training / CURVES, chunks=None, consolidated=False)
         if "test_accuracy" not in curves:
-            raise ValueError(f"{training} is not finished; go on with: pathkernel train")
+            raise ValueError(f"{training} is not finished; resume with: pathkernel train")
         network = read_paths(training / BEST)
         shape, seed = network.shape, network.about["settings"]["seed"]
         name = f"{shape.layers}-{shape.heads}-{shape.width}-{shape.qk_width}"

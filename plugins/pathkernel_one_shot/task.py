@@ -11,25 +11,10 @@ import numpy as np
 
 from pathkernel_core.attention import QueryKey
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, IdxSet
-from pathkernel_one_shot.omniglot import (
-    ARCHIVE_DIGESTS,
-    DRAWINGS,
-    SPLIT_DIGESTS,
-    SPLITS,
-    Character,
-    read_drawings,
-    split_characters,
-)
-from pathkernel_one_shot.tokens import (
-    WIDTH,
-    assemble,
-    character_episodes,
-    label_vectors,
-    renumbered,
-    two_class_episodes,
-)
+from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, draw_episodes, episode_set
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet
+from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, SPLIT_DIGESTS, SPLITS
+from pathkernel_one_shot.tokens import WIDTH, check_episodes, label_vectors
 from pathkernel_tasks.heads_file import check_suffix, heads_digest, read_heads
 from pathkernel_trained.shipped import heads_path, shipped_digests
 
@@ -71,9 +56,7 @@ class OneShotImages(Task):
 
     def __post_init__(self):
         for name in ("examples", "test_examples"):
-            value = getattr(self, name)
-            if value < 2 or value % 2:
-                raise ValueError(f"{name} must be even and at least 2, but is {value}")
+            check_episodes(name, getattr(self, name))
         for name in _RANDOM_HEADS_ONLY:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
@@ -101,18 +84,19 @@ class OneShotImages(Task):
             self._random_layer(heads) for _ in range(self.layers)
         ]
 
-        splits = split_characters()
-        number = self.test_examples
+        def drawn(source: str | IdxSet, number: int, generator: np.random.Generator) -> Examples:
+            return draw_episodes(source, number, vectors, generator).examples()
+
         return Realisation(
             layers=layers,
             readout="mean",
-            train=omniglot_examples(splits["train"], self.examples, vectors, train),
+            train=drawn("train", self.examples, train),
             test_sets={
-                "omniglot": omniglot_examples(splits["test"], number, vectors, omniglot),
-                "fashion-mnist": two_class_examples(FASHION_MNIST, number, vectors, fashion),
-                "mnist": two_class_examples(MNIST, number, vectors, mnist),
+                "omniglot": drawn("test", self.test_examples, omniglot),
+                "fashion-mnist": drawn(FASHION_MNIST, self.test_examples, fashion),
+                "mnist": drawn(MNIST, self.test_examples, mnist),
             },
-            validation=omniglot_examples(splits["val"], number, vectors, validation),
+            validation=drawn("val", self.test_examples, validation),
         )
 
     def evaluation_sets(self, seed: int, examples: int) -> Mapping[str, Iterable[Examples]]:
@@ -164,49 +148,3 @@ class OneShotImages(Task):
     def _random_layer(self, generator: np.random.Generator) -> QueryKey:
         shape = (self.heads_per_layer, self.qk_width, WIDTH)
         return QueryKey(generator.standard_normal(shape), generator.standard_normal(shape))
-
-
-def omniglot_examples(
-    characters: Sequence[Character],
-    examples: int,
-    vectors: np.ndarray,
-    generator: np.random.Generator,
-) -> Examples:
-    """Episodes of Omniglot characters, inputs (examples, 48, 192), half of each label.
-
-    Parameters
-    ----------
-    characters : sequence of Character
-        At least two.
-    examples : int
-        Even number of episodes.
-    vectors : array, shape (3, 192)
-        Label vectors of −, + and ?.
-    generator : numpy.random.Generator
-    """
-    episodes = character_episodes(len(characters), examples, generator)
-    images, places = np.unique(episodes.images, return_inverse=True)
-    drawings = [(characters[image // DRAWINGS], int(image % DRAWINGS)) for image in images]
-    return assemble(read_drawings(drawings), renumbered(episodes, places), vectors)
-
-
-def two_class_examples(
-    source: IdxSet, examples: int, vectors: np.ndarray, generator: np.random.Generator
-) -> Examples:
-    """Episodes of classes 0 and 1 of a data set, inputs (examples, 48, 192), half of each label.
-
-    Parameters
-    ----------
-    source : IdxSet
-    examples : int
-        Even number of episodes.
-    vectors : array, shape (3, 192)
-        Label vectors of −, + and ?.
-    generator : numpy.random.Generator
-    """
-    available = IdxImages(source)
-    episodes = two_class_episodes(
-        (available.of_class(0), available.of_class(1)), examples, generator
-    )
-    images, places = np.unique(episodes.images, return_inverse=True)
-    return assemble(available.read(images), renumbered(episodes, places), vectors)

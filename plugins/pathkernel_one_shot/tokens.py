@@ -38,6 +38,12 @@ class Episodes:
     first_labels: np.ndarray
     labels: np.ndarray
 
+    def renumbered(self) -> tuple[np.ndarray, Episodes]:
+        """Numbers of the images that are shown, ascending, and the episodes of their ranks."""
+        numbers, ranks = np.unique(self.images, return_inverse=True)
+        # NumPy 2.0 gives the inverse the shape of the images, others a flat one
+        return numbers, dataclasses.replace(self, images=ranks.reshape(self.images.shape))
+
 
 def character_episodes(characters: int, examples: int, generator: np.random.Generator) -> Episodes:
     """Episodes of two different characters, whose query is another drawing of one of them.
@@ -60,10 +66,26 @@ def character_episodes(characters: int, examples: int, generator: np.random.Gene
     context = np.stack([first, second], axis=1)
     drawings = generator.integers(DRAWINGS, size=(examples, 2))
     asked = generator.integers(2, size=examples)
-    row = np.arange(examples)
-    other = (drawings[row, asked] + generator.integers(1, DRAWINGS, size=examples)) % DRAWINGS
+    return _episodes(with_queries(context, drawings, asked, generator), asked)
+
+
+def with_queries(
+    context: np.ndarray, drawings: np.ndarray, asked: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """Numbers of context images and of queries, other drawings of a context character, (P, 3).
+
+    Parameters
+    ----------
+    context, drawings : array of int, shape (P, 2)
+        Characters and drawings of the context images.
+    asked : array of int, shape (P,)
+        Which context image shows the query's character, 0 or 1.
+    generator : numpy.random.Generator
+    """
+    row = np.arange(len(asked))
+    other = (drawings[row, asked] + generator.integers(1, DRAWINGS, size=len(asked))) % DRAWINGS
     query = DRAWINGS * context[row, asked] + other
-    return _episodes(np.column_stack([DRAWINGS * context + drawings, query]), asked)
+    return np.column_stack([DRAWINGS * context + drawings, query])
 
 
 def two_class_episodes(
@@ -161,12 +183,12 @@ def label_vectors(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((3, WIDTH))
 
 
+def check_episodes(name: str, episodes: int) -> None:
+    """Raise ValueError unless a number of episodes is even and at least 2."""
+    if episodes < 2 or episodes % 2:
+        raise ValueError(f"{name} must be even and at least 2, but is {episodes}")
+
+
 def _episodes(images: np.ndarray, asked: np.ndarray) -> Episodes:
     labels = np.repeat([1.0, -1.0], len(images) // 2)
     return Episodes(images, np.where(asked == 0, labels, -labels), labels)
-
-
-def renumbered(episodes: Episodes, places: np.ndarray) -> Episodes:
-    """The same episodes, their images counted in another order: places (P·3,) or (P, 3)."""
-    # NumPy 2.0 gives the inverse the shape of the images, others a flat one
-    return dataclasses.replace(episodes, images=places.reshape(episodes.images.shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,19 @@ import jax
 import numpy as np
 
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_one_shot.curves import LearningCurves, save_curves
+from pathkernel_one_shot.curves import LearningCurves
 from pathkernel_one_shot.data import omniglot_data
 from pathkernel_one_shot.descent import evaluate, single_precision
-from pathkernel_one_shot.episodes import drawing_coordinates, held_out_episodes, token_space
-from pathkernel_one_shot.folder import BEST, CURVES, LATEST, writing
-from pathkernel_one_shot.omniglot import DRAWINGS, SPLITS, split_characters
+from pathkernel_one_shot.episodes import held_out_episodes, image_coordinates, token_space
+from pathkernel_one_shot.folder import BEST, CURVES, LATEST, locked_folder
+from pathkernel_one_shot.omniglot import SPLITS, numbered_drawings, read_drawings, split_characters
 from pathkernel_one_shot.presets import DEFAULT, default_folder, preset
+from pathkernel_one_shot.tokens import check_episodes
 from pathkernel_one_shot.training_run import (
     TrainingPlan,
     TrainingSettings,
-    carry_out,
     curve_attributes,
+    train_in,
 )
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
 from pathkernel_trained.network import NetworkShape
@@ -45,7 +45,7 @@ class TrainedNetwork:
     made : int
         Steps that this call made; 0 if the training was complete.
     best_step : int
-        Steps after which the kept network was validated.
+        Steps before the best network.
     validation_accuracy : float
         Its accuracy on the validation characters, 0 to 1.
     test_accuracy : float
@@ -73,7 +73,7 @@ def train_one_shot_images(
 ) -> TrainedNetwork:
     """Train a network on Omniglot's training characters and test it on unseen ones.
 
-    Goes on where an earlier run in the same folder stopped; see
+    Resumes where an earlier run in the same folder stopped; see
     :func:`pathkernel_one_shot.training_run.train`, which also lists the files.
 
     Parameters
@@ -103,7 +103,7 @@ def train_one_shot_images(
         If the folder holds another training, is no folder of a training, or cannot be written, or
         another process trains there.
     DivergedError
-        If the loss or the weights are no longer finite; the last checkpoint is kept.
+        If the loss or the weights are no longer finite; the last checkpoint remains.
     UnknownNameError
         If there is no such preset.
     pathkernel_one_shot.image_sources.ImageDataError
@@ -117,11 +117,11 @@ def train_one_shot_images(
         settings = settings or TrainingSettings(weight_decay=chosen.weight_decay)
     else:
         shape, epochs = network, 10 if epochs is None else epochs
-    _check_episodes("test_episodes", test_episodes)
+    check_episodes("test_episodes", test_episodes)
     folder = Path(default_folder(shape) if folder is None else folder)
     plan = TrainingPlan(shape, omniglot_data(), epochs, seed, settings or TrainingSettings())
-    with writing(folder):  # until the test is in the curves
-        made = carry_out(plan, folder, report)
+    with locked_folder(folder):  # until the test is in the curves
+        made = train_in(folder, plan, report)
         latest = read_checkpoint(folder / LATEST)
         curves = LearningCurves(latest.further)
         best_step, validation_accuracy = curves.best
@@ -129,7 +129,7 @@ def train_one_shot_images(
         report(Progress(steps, steps, "testing", {"accuracy": validation_accuracy}))
         accuracy = one_shot_accuracy(read_checkpoint(folder / BEST), "test", test_episodes, seed)
         attributes = curve_attributes(latest.about) | {"test_episodes": test_episodes}
-        save_curves(folder / CURVES, curves.to_dataset(attributes, accuracy))
+        curves.save(folder / CURVES, attributes, accuracy)
     return TrainedNetwork(
         folder, folder / BEST, steps, made, best_step, validation_accuracy, accuracy
     )
@@ -166,24 +166,15 @@ def one_shot_accuracy(
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, but is {split!r}")
-    _check_episodes("episodes", episodes)
+    check_episodes("episodes", episodes)
     if not np.isclose(checkpoint.scale, checkpoint.shape.scale, rtol=1e-6):
         raise ValueError(f"scale of the scores must be 1/√G, but is {checkpoint.scale:g}")
     characters = split_characters()[split]
     drawn = held_out_episodes(len(characters), episodes, seed)
-    # only the drawings that are shown
-    images, places = np.unique(drawn.images, return_inverse=True)
-    table = drawing_coordinates(
-        [(characters[image // DRAWINGS], int(image % DRAWINGS)) for image in images]
-    )
-    drawn = dataclasses.replace(drawn, images=places.reshape(drawn.images.shape))
+    numbers, drawn = drawn.renumbered()
+    table = image_coordinates(read_drawings(numbered_drawings(characters, numbers)))
     with jax.enable_x64(False):
         space = jax.tree.map(single_precision, token_space(checkpoint.label_vectors))
         weights = jax.tree.map(single_precision, dict(checkpoint.weights))
         accuracy, _ = evaluate(weights, space, single_precision(table), drawn)
     return accuracy
-
-
-def _check_episodes(name: str, episodes: int) -> None:
-    if episodes < 2 or episodes % 2:
-        raise ValueError(f"{name} must be even and at least 2, but is {episodes}")

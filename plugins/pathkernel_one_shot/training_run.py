@@ -1,4 +1,4 @@
-"""A training in a folder of its own, or going on where an earlier run stopped."""
+"""A training in a folder, new or resumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from pathkernel_core.errors import PathkernelError
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import versions
-from pathkernel_one_shot.curves import LearningCurves, save_curves
+from pathkernel_one_shot.curves import LearningCurves
 from pathkernel_one_shot.data import TrainingData
 from pathkernel_one_shot.descent import (
-    TrainingState,
     evaluate,
     initial_state,
     make_optimiser,
@@ -30,12 +29,13 @@ from pathkernel_one_shot.descent import (
     take_step,
 )
 from pathkernel_one_shot.episodes import TrainingEpisodes, token_space, validation_episodes
-from pathkernel_one_shot.folder import BEST, CURVES, LATEST, held_training, writing
+from pathkernel_one_shot.folder import BEST, CURVES, LATEST, latest_checkpoint, locked_folder
+from pathkernel_one_shot.tokens import check_episodes
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.network import NetworkShape, initial_weights
 
-_SAVE_SECONDS = 20.0  # what a kill may cost, to the next end of an interval
-_PATHS = 4096  # whose values alone take gigabytes in a step
+_SAVE_SECONDS = 20.0  # between checkpoints, which are saved at the end of an interval
+_PATHS = 4096  # the values of more take gigabytes in a step
 _OPTIMISER = "optimiser"  # prefix of the arrays of its state
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "optax")
 
@@ -72,11 +72,10 @@ class TrainingSettings:
     validation_episodes: int = 12_928
 
     def __post_init__(self):
-        for name in ("batch", "interval", "validate_every", "validation_episodes"):
+        check_episodes("validation_episodes", self.validation_episodes)
+        for name in ("batch", "interval", "validate_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
-        if self.validation_episodes % 2:
-            raise ValueError(f"validation_episodes must be even, but is {self.validation_episodes}")
         if not 0 < self.learning_rate < np.inf:
             raise ValueError(f"learning_rate must be positive, but is {self.learning_rate}")
         if not 0 <= self.weight_decay < np.inf:
@@ -85,7 +84,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What is to be trained on what, and for how long; arguments are those of :func:`train`."""
+    """Network, data and length of a training; arguments are those of :func:`train`."""
 
     shape: NetworkShape
     data: TrainingData
@@ -114,12 +113,12 @@ class TrainingPlan:
 
     @property
     def total(self) -> int:
-        """Steps in all."""
+        """Number of steps."""
         return max(1, round(self.epochs * self.episodes.steps_per_epoch))
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What fixes the weights after any step, as JSON holds it."""
+        """Settings that fix the weights after any step, as JSON holds them."""
         return {
             **asdict(self.shape),
             "seed": self.seed,
@@ -139,17 +138,17 @@ def train(
     settings: TrainingSettings | None = None,
     report: Report = silent,
 ) -> int:
-    """Train a network by gradient descent, or go on where an earlier run stopped.
+    """Train a network by gradient descent, or resume where an earlier run stopped.
 
     The same call gives the same weights bit for bit on the same machine, however often it is
-    interrupted or killed. More ``epochs`` go on with a finished training; where it ended, it was
-    validated out of turn, and the network after that step may stay the best. Computes in float32.
+    interrupted or killed. More ``epochs`` extend a finished training; its end was an additional
+    validation, and the network after that step may stay the best. Computes in float32.
 
     Parameters
     ----------
     folder : path
         Folder for ``network.safetensors``, the checkpoint with the largest validation accuracy;
-        ``latest.safetensors``, to go on from; and ``curves.zarr``, the learning curves.
+        ``latest.safetensors``, to resume from; and ``curves.zarr``, the learning curves.
     shape : NetworkShape
     data : TrainingData
     epochs : float
@@ -172,88 +171,82 @@ def train(
         If the folder holds another training, is no folder of a training, or cannot be written, or
         another process trains there.
     DivergedError
-        If the loss or the weights are no longer finite; the last checkpoint is kept.
+        If the loss or the weights are no longer finite; the last checkpoint remains.
     ValueError
         If a number is out of range, or a checkpoint is damaged.
     """
     plan = TrainingPlan(shape, data, epochs, seed, settings or TrainingSettings())
-    with writing(Path(folder)):
-        return carry_out(plan, Path(folder), report)
+    with locked_folder(Path(folder)):
+        return train_in(Path(folder), plan, report)
 
 
-def carry_out(plan: TrainingPlan, folder: Path, report: Report = silent) -> int:
-    """Train as :func:`train` does, in a folder that the caller holds by ``folder.writing``.
+def train_in(folder: Path, plan: TrainingPlan, report: Report = silent) -> int:
+    """Train as :func:`train` does, in a folder that the caller has locked.
 
     Returns
     -------
     int
         Steps made by this call.
     """
-    held = held_training(folder, plan.identity, plan.total)
+    resumed = latest_checkpoint(folder, plan.identity, plan.total)
     with jax.enable_x64(False):  # whether JAX computes in double precision elsewhere or not
-        return _Training(folder, plan, held).run_to(plan.total, report)
-
-
-@dataclass
-class _Clock:
-    """Times a run: in all, and its steps alone."""
-
-    before: float  # seconds of earlier runs
-    started: float = field(default_factory=time.monotonic)
-    saved: float = field(default_factory=time.monotonic)
-    stepping: float = 0.0
-
-    def seconds(self) -> float:
-        return self.before + time.monotonic() - self.started
+        return _Training(folder, plan, resumed).run(report)
 
 
 class _Training:
-    """State of a training, and how it goes into the folder."""
+    """State of a training, and its files in the folder."""
 
-    def __init__(self, folder: Path, plan: TrainingPlan, held: Checkpoint | None):
-        shape, data, settings, episodes = plan.shape, plan.data, plan.settings, plan.episodes
-        self._folder, self._data, self._settings = folder, data, settings
-        self._episodes, self._identity = episodes, plan.identity
+    def __init__(self, folder: Path, plan: TrainingPlan, resumed: Checkpoint | None):
+        data, settings = plan.data, plan.settings
+        self._folder, self._plan = folder, plan
         self._space = jax.tree.map(single_precision, token_space(data.label_vectors))
-        self._train, self._validation = (
-            single_precision(data.train),
-            single_precision(data.validation),
-        )
+        self._train = single_precision(data.train)
+        self._validation = single_precision(data.validation)
         self._optimiser = make_optimiser(settings.learning_rate, settings.weight_decay)
         token_width = data.label_vectors.shape[1]
-        weights = held.weights if held else initial_weights(shape, token_width, episodes.seed)
+        weights = (
+            resumed.weights if resumed else initial_weights(plan.shape, token_width, plan.seed)
+        )
         self._state = initial_state(weights, self._optimiser)
         self._step, self._curves = 0, LearningCurves()
-        if held:
-            self._step, self._curves = held.about["step"], LearningCurves(held.further)
-            optimiser = _from_arrays(self._state.optimiser, held.further)
-            self._state = TrainingState(self._state.weights, optimiser)
+        if resumed:
+            self._step, self._curves = resumed.about["step"], LearningCurves(resumed.further)
+            optimiser = _from_arrays(self._state.optimiser, resumed.further)
+            self._state = self._state._replace(optimiser=optimiser)
+        self._first = self._step
+        earlier = self._curves.last("seconds") if resumed else 0.0
+        self._started = time.monotonic() - earlier
+        self._compiled = math.inf  # when the first step ended, which is slow
 
-    def run_to(self, total: int, report: Report) -> int:
-        """Train up to so many steps in all; returns how many were made now."""
-        first = self._step
-        clock = _Clock(self._curves.seconds)
-        every, interval = self._settings.validate_every, self._settings.interval
-        report(self._progress(total, first, clock, "starting"))
+    def run(self, report: Report) -> int:
+        """Train up to the last step; returns the number of steps made."""
+        total, settings = self._plan.total, self._plan.settings
+        saved = time.monotonic()
+        report(self._progress("starting"))
         while self._step < total:
-            stop = min(total, _next(self._step, every), _next(self._step, interval))
-            self._interval(stop, total, first, clock, report)
-            validated = self._step == total or self._step % every == 0
+            ends = (
+                _next(self._step, settings.validate_every),
+                _next(self._step, settings.interval),
+            )
+            self._descend(min(total, *ends), report)
+            validated = self._step == total or self._step % settings.validate_every == 0
             if validated:
-                report(self._progress(total, first, clock, "validating"))
+                report(self._progress("validating"))
                 self._validate()
-            if validated or time.monotonic() - clock.saved > _SAVE_SECONDS:
-                self._save()
-                clock.saved = time.monotonic()
-        if self._step == first:  # a kill may have come between the checkpoint and the curves
-            self._write_curves()
-        return self._step - first
+            if validated or time.monotonic() - saved > _SAVE_SECONDS:
+                arrays = {**_to_arrays(self._state.optimiser), **self._curves.to_arrays()}
+                save_checkpoint(self._folder / LATEST, self._checkpoint(arrays))
+                self._save_curves()
+                saved = time.monotonic()
+        if self._step == self._first:  # a kill may have come between the checkpoint and the curves
+            self._save_curves()
+        return self._step - self._first
 
-    def _interval(self, stop: int, total: int, first: int, clock: _Clock, report: Report) -> None:
+    def _descend(self, stop: int, report: Report) -> None:
+        """Make the steps of an interval."""
         losses = []
-        for step in range(self._step, stop):
-            start = time.monotonic()
-            batch = self._episodes.at(step)
+        while self._step < stop:
+            batch = self._plan.episodes.batch_of(self._step)
             self._state, loss = take_step(
                 self._state,
                 self._space,
@@ -264,10 +257,9 @@ class _Training:
                 optimiser=self._optimiser,
             )
             losses.append(float(loss))
-            self._step = step + 1
-            if step > first:  # the first step is slow: it is compiled
-                clock.stepping += time.monotonic() - start
-            report(self._progress(total, first, clock, "training"))
+            self._step += 1
+            self._compiled = min(self._compiled, time.monotonic())
+            report(self._progress("training"))
         mean = float(np.mean(losses))
         # the loss of a step is that of the weights before it
         if not (np.isfinite(mean) and _finite(self._state.weights)):
@@ -275,54 +267,49 @@ class _Training:
                 f"the loss or a weight is no longer finite after step {self._step}: the training "
                 "has diverged. Train into another folder with a smaller learning rate"
             )
-        self._curves.add_interval(self._step, mean, clock.seconds())
+        self._curves.add(step=self._step, loss=mean, seconds=time.monotonic() - self._started)
 
     def _validate(self) -> None:
+        data, count = self._plan.data, self._plan.settings.validation_episodes
         episodes = validation_episodes(
-            self._data.validation_characters,
-            self._settings.validation_episodes,
-            self._episodes.seed,
-            self._step,
+            data.validation_characters, count, self._plan.seed, self._step
         )
         accuracy, loss = evaluate(self._state.weights, self._space, self._validation, episodes)
-        self._curves.add_validation(self._step, accuracy, loss)
+        self._curves.add(
+            validation_step=self._step, validation_accuracy=accuracy, validation_loss=loss
+        )
         if self._curves.best[0] == self._step:
             save_checkpoint(self._folder / BEST, self._checkpoint({}))
 
-    def _save(self) -> None:
-        further = {**_to_arrays(self._state.optimiser), **self._curves.to_arrays()}
-        save_checkpoint(self._folder / LATEST, self._checkpoint(further))
-        self._write_curves()
+    def _save_curves(self) -> None:
+        self._curves.save(self._folder / CURVES, curve_attributes(self._about()))
 
-    def _write_curves(self) -> None:
-        save_curves(self._folder / CURVES, self._curves.to_dataset(curve_attributes(self._about())))
-
-    def _checkpoint(self, further: Mapping[str, np.ndarray]) -> Checkpoint:
+    def _checkpoint(self, arrays: Mapping[str, np.ndarray]) -> Checkpoint:
         weights = {name: np.asarray(array) for name, array in self._state.weights.items()}
-        return Checkpoint(weights, self._data.label_vectors, self._about(), further)
+        return Checkpoint(weights, self._plan.data.label_vectors, self._about(), arrays)
 
     def _about(self) -> dict[str, Any]:
-        accuracy = self._curves.last_accuracy
+        accuracy = self._curves.last("validation_accuracy")
         return {
             "step": self._step,
-            "epoch": self._step / self._episodes.steps_per_epoch,
+            "epoch": self._step / self._plan.episodes.steps_per_epoch,
             "validation_accuracy": None if np.isnan(accuracy) else accuracy,
-            "settings": dict(self._identity),
+            "settings": dict(self._plan.identity),
             "package_versions": versions(_RECORDED_VERSIONS),
         }
 
-    def _progress(self, total: int, first: int, clock: _Clock, doing: str) -> Progress:
-        made = self._step - first - 1
+    def _progress(self, doing: str) -> Progress:
+        steps, seconds = self._step - self._first - 1, time.monotonic() - self._compiled
         figures = {
-            "loss": self._curves.last_loss,
-            "accuracy": self._curves.last_accuracy,
-            "steps/s": made / clock.stepping if made > 0 else np.nan,
+            "loss": self._curves.last("loss"),
+            "accuracy": self._curves.last("validation_accuracy"),
+            "steps/s": steps / seconds if steps > 0 else np.nan,
         }
-        return Progress(self._step, total, doing, figures)
+        return Progress(self._step, self._plan.total, doing, figures)
 
 
 def curve_attributes(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of the learning curves' dataset, from what a checkpoint tells about itself."""
+    """Attributes of the learning curves' dataset, from a checkpoint's ``about``."""
     settings = {
         name: value
         for name, value in about["settings"].items()
@@ -346,22 +333,22 @@ def _finite(weights: Any) -> jax.Array:
 
 
 def _to_arrays(state: Any) -> dict[str, np.ndarray]:
-    """Arrays of a tree, named by their places in it."""
+    """Arrays of a tree, named by their paths in it."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {_OPTIMISER + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def _from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Put a tree together; the template says where each array goes."""
-    leaves, tree = jax.tree_util.tree_flatten_with_path(template)
-    found = []
-    for path, leaf in leaves:
+    """The template's tree with the arrays of the paths in it."""
+
+    def stored(path: Any, leaf: jax.Array) -> jax.Array:
         name = _OPTIMISER + jax.tree_util.keystr(path)
         if name not in arrays or arrays[name].shape != leaf.shape:
             raise StoreError(
-                f"{LATEST} lacks {name}, or its shape is another: the optimiser's library stores "
-                "its state in another way by now. Go on with the version that the file names in "
-                "its header, or train anew in another folder"
+                f"{LATEST} lacks {name}, or its shape differs: this version of optax stores its "
+                "state in another way. Resume with the version in the file's header, or train "
+                "again in another folder"
             )
-        found.append(jnp.asarray(arrays[name], dtype=leaf.dtype))
-    return jax.tree_util.tree_unflatten(tree, found)
+        return jnp.asarray(arrays[name], dtype=leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(stored, template)

@@ -57,7 +57,7 @@ def test_steps_are_those_of_adam_with_l2(data):
 
     value_and_gradients = jax.jit(jax.value_and_grad(loss))
     for step in range(3):
-        batch = TrainingEpisodes(12, 24, 0).at(step)  # taken in three parts
+        batch = TrainingEpisodes(12, 24, 0).batch_of(step)  # taken in three parts
         batch_arrays = (batch.images, batch.first_labels, batch.labels)
         value, gradients = value_and_gradients(expected, *batch_arrays)
         for name, gradient in gradients.items():
@@ -67,8 +67,8 @@ def test_steps_are_those_of_adam_with_l2(data):
             first = mean[name] / (1 - 0.9 ** (step + 1))
             second = square[name] / (1 - 0.999 ** (step + 1))
             expected[name] = expected[name] - rate * first / (np.sqrt(second) + 1e-8)
-        state, found = take_step(state, space, data.train, *batch_arrays, optimiser=optimiser)
-        np.testing.assert_allclose(found, value, rtol=1e-6)
+        state, actual = take_step(state, space, data.train, *batch_arrays, optimiser=optimiser)
+        np.testing.assert_allclose(actual, value, rtol=1e-6)
         for name, array in expected.items():
             # an entry whose gradient is tiny moves by its sign, so that rounding can show
             np.testing.assert_allclose(state.weights[name], array, rtol=0, atol=1e-6, err_msg=name)
@@ -78,7 +78,7 @@ def test_a_batch_in_parts_is_the_batch(data, monkeypatch):
     """On a CPU it is taken in parts, elsewhere whole."""
     weights = jax.tree.map(jnp.asarray, double(initial_weights(SHAPE, 192, 0)))
     space = jax.tree.map(jnp.asarray, token_space(data.label_vectors))
-    episodes = TrainingEpisodes(12, 24, 0).at(0)
+    episodes = TrainingEpisodes(12, 24, 0).batch_of(0)
     coordinates = episode_coordinates(
         jnp.asarray(data.train), episodes.images, episodes.first_labels
     )
@@ -108,5 +108,5 @@ def test_an_output_of_zero_is_wrong(data):
     weights = double(initial_weights(SHAPE, 192, 1))
     weights["readout"] = 0 * weights["readout"]
     episodes = validation_episodes(12, 20, seed=0, step=0)
-    found = evaluate(weights, token_space(data.label_vectors), data.train, episodes)
-    assert found == (0.0, 1.0)
+    actual = evaluate(weights, token_space(data.label_vectors), data.train, episodes)
+    assert actual == (0.0, 1.0)

@@ -10,15 +10,13 @@ pytest.importorskip("jax", reason="training needs the extra: pip install pathker
 
 from pathkernel_one_shot.episodes import (
     TrainingEpisodes,
-    all_drawings,
-    drawing_coordinates,
     episode_coordinates,
     held_out_episodes,
     image_coordinates,
     token_space,
     validation_episodes,
 )
-from pathkernel_one_shot.omniglot import read_drawings, split_characters
+from pathkernel_one_shot.omniglot import numbered_drawings, read_drawings, split_characters
 from pathkernel_one_shot.tokens import assemble, label_vectors
 
 FIELDS = ("images", "first_labels", "labels")
@@ -40,7 +38,7 @@ def test_every_pair_comes_once_in_an_epoch():
     assert episodes.steps_per_epoch == 21
     orders = []
     for epoch in range(2):
-        batches = [episodes.at(21 * epoch + step).images // 20 for step in range(21)]
+        batches = [episodes.batch_of(21 * epoch + step).images // 20 for step in range(21)]
         pairs = np.sort(np.concatenate(batches)[:, :2], axis=1)
         assert len({tuple(pair) for pair in pairs.tolist()}) == 210
         assert (pairs[:, 0] < pairs[:, 1]).all()
@@ -52,7 +50,7 @@ def test_pairs_left_over_change():
     episodes = TrainingEpisodes(characters=6, batch=14, seed=0)  # 15 pairs
     left = set()
     for epoch in range(40):
-        pairs = np.sort(episodes.at(epoch).images[:, :2] // 20, axis=1)
+        pairs = np.sort(episodes.batch_of(epoch).images[:, :2] // 20, axis=1)
         seen = {tuple(pair) for pair in pairs.tolist()}
         assert len(seen) == 14
         left |= {(i, j) for i in range(6) for j in range(i + 1, 6)} - seen
@@ -61,7 +59,7 @@ def test_pairs_left_over_change():
 
 def test_labels_and_drawings():
     episodes = TrainingEpisodes(characters=60, batch=1000, seed=1)
-    drawn = episodes.at(0)
+    drawn = episodes.batch_of(0)
     character = drawn.images // 20
     asked = np.where(character[:, 2] == character[:, 0], 0, 1)
     assert np.array_equal(character[np.arange(1000), asked], character[:, 2])
@@ -77,11 +75,11 @@ def test_labels_and_drawings():
 
 
 def test_a_step_is_fixed_by_seed_and_number_alone():
-    forward = [TrainingEpisodes(30, 8, 5).at(step) for step in range(4)]
+    forward = [TrainingEpisodes(30, 8, 5).batch_of(step) for step in range(4)]
     for step in (3, 0, 2, 1):
-        assert same(TrainingEpisodes(30, 8, 5).at(step), forward[step])
+        assert same(TrainingEpisodes(30, 8, 5).batch_of(step), forward[step])
     assert not same(forward[0], forward[1])
-    assert not same(forward[0], TrainingEpisodes(30, 8, 6).at(0))
+    assert not same(forward[0], TrainingEpisodes(30, 8, 6).batch_of(0))
 
 
 def test_held_out_episodes():
@@ -105,11 +103,11 @@ def test_tokens_of_made_up_images_are_those_of_the_task():
     generator = np.random.default_rng(0)
     images = generator.random((60, 32, 32))
     images[:, :8, 8:16] = 0.3  # blank patches
-    episodes = TrainingEpisodes(3, 3, 0).at(0)
+    episodes = TrainingEpisodes(3, 3, 0).batch_of(0)
     vectors = label_vectors(4)
     expected = assemble(images, episodes, vectors).inputs
-    found = tokens(image_coordinates(images), episodes, vectors)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+    actual = tokens(image_coordinates(images), episodes, vectors)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.data
@@ -119,12 +117,12 @@ def test_tokens_of_made_up_images_are_those_of_the_task():
 )
 def test_tokens_of_omniglot_are_those_of_the_task():
     characters = split_characters()["val"][:30]
-    drawings = all_drawings(characters)
-    table = drawing_coordinates(drawings)
+    drawings = numbered_drawings(characters, range(20 * len(characters)))
+    table = image_coordinates(read_drawings(drawings))
     assert table.shape == (600, 16, 64)
-    for episodes in (TrainingEpisodes(30, 64, 2).at(3), validation_episodes(30, 64, 2, 10)):
+    for episodes in (TrainingEpisodes(30, 64, 2).batch_of(3), validation_episodes(30, 64, 2, 10)):
         images = read_drawings([drawings[image] for image in episodes.images.ravel()])
         in_turn = dataclasses.replace(episodes, images=np.arange(192).reshape(64, 3))
         expected = assemble(images, in_turn, label_vectors()).inputs
-        found = tokens(table, episodes, label_vectors())
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+        actual = tokens(table, episodes, label_vectors())
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-6)

@@ -80,11 +80,11 @@ def test_the_two_forms_agree(problem, shape, dtype, factor, close, gradients):
         forms = (by_layers, by_paths)
         return [(form(weights), jax.grad(loss(form))(weights)) for form in forms]
 
-    (expected, by_layer), (found, slopes) = both(weights)
-    assert found.dtype == dtype
+    (expected, by_layer), (actual, slopes) = both(weights)
+    assert actual.dtype == dtype
     scale = float(abs(expected).max())
     assert scale > 0.05
-    np.testing.assert_allclose(found, expected, rtol=0, atol=close * max(1, scale))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=close * max(1, scale))
     for name, slope in by_layer.items():
         size = float(np.linalg.norm(slope))
         assert size > 1e-4, name
@@ -103,8 +103,8 @@ def test_the_output_is_that_of_the_theorys_paths(problem, shape):
     tokens = coordinates @ space.basis + space.offsets
     xi = attentioned_inputs(tokens, layers, readout="mean")
     expected = np.einsum("pni,ni->p", xi, np.asarray(jax.jit(path_form.path_weights)(weights)))
-    found = jax.jit(path_form.network_output)(weights, space, coordinates)
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
+    actual = jax.jit(path_form.network_output)(weights, space, coordinates)
+    np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-13)
 
 
 def test_the_output_of_one_head_by_hand():
@@ -120,16 +120,16 @@ def test_the_output_of_one_head_by_hand():
     attention = np.exp(0.7 * x[:, None] * x[None, :])
     attention /= attention.sum(axis=0)  # over keys
     expected = 0.5 * 3 * 2 * np.mean(x @ attention)
-    found = jax.jit(layer_form.network_output)(weights, x.reshape(1, 2, 1))
-    np.testing.assert_allclose(found, [expected], rtol=1e-14)
+    actual = jax.jit(layer_form.network_output)(weights, x.reshape(1, 2, 1))
+    np.testing.assert_allclose(actual, [expected], rtol=1e-14)
 
 
 def test_large_scores_do_not_overflow(problem):
     weights = large(SHAPES[3])
     weights["queries"] = 1e4 * weights["queries"]
     by_layers, by_paths, loss = both_forms(problem)
-    found, expected = jax.jit(lambda weights: (by_paths(weights), by_layers(weights)))(weights)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    actual, expected = jax.jit(lambda weights: (by_paths(weights), by_layers(weights)))(weights)
+    np.testing.assert_allclose(actual, expected, rtol=1e-9)
     slopes = jax.jit(jax.grad(loss(by_paths)))(weights)
     assert all(np.isfinite(slope).all() for slope in slopes.values())
 

@@ -8,7 +8,6 @@ import json
 import os
 import threading
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,7 @@ from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, read_idx
 from pathkernel_one_shot.image_sources import ImageDataError, RemoteFile, locate, resize
 from pathkernel_one_shot.omniglot import (
     Character,
-    DrawingArchive,
-    archive_digest,
+    read_archive,
     read_drawings,
     read_splits,
     split_characters,
@@ -73,65 +71,59 @@ def archive(tmp_path, drawings):
     return path
 
 
-def digest_of(path):
-    with zipfile.ZipFile(path) as stream:
-        return archive_digest(
-            entry for entry in stream.infolist() if entry.filename.startswith(f"{FOLDER}/Latin/c")
-        )
+def digest_of(drawings):
+    content = b"".join(
+        f"{name} {len(png(pixels))}\n".encode() + png(pixels)
+        for name, pixels in sorted(drawings.items())
+    )
+    return hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.version
-def test_drawings_are_read_inverted_in_order_of_name(archive, drawings):
-    with DrawingArchive(archive, FOLDER, digest_of(archive)) as opened:
-        for number in (1, 2):
-            character = Character(FOLDER, "Latin", f"character{number:02}")
-            for drawing in (0, 1):
-                expected = drawings["/".join(character) + f"/{number:04}_{drawing + 1:02}.png"]
-                assert np.array_equal(opened.drawing(character, drawing), 255 - expected)
-        with pytest.raises(LookupError, match=r"holds 2 drawings .* no drawing 2"):
-            opened.drawing(character, 2)
-        with pytest.raises(LookupError, match="no drawing -1"):
-            opened.drawing(character, -1)
-        with pytest.raises(LookupError, match="holds 0 drawings"):
-            opened.drawing(Character(FOLDER, "Latin", "character03"), 0)
+def test_drawings_are_read_inverted_in_order_of_name(archive, drawings, monkeypatch):
+    monkeypatch.setitem(omniglot._CONTENT_DIGESTS, FOLDER, digest_of(drawings))
+    monkeypatch.setattr(omniglot, "locate", lambda file: archive)
+    monkeypatch.setattr(omniglot, "resize", lambda image: image)
+    characters = [Character(FOLDER, "Latin", f"character{number:02}") for number in (2, 1)]
+    wanted = [(character, drawing) for character in characters for drawing in (0, 1)]
+    expected = [
+        255 - drawings["/".join(character) + f"/{int(character.name[-2:]):04}_{drawing + 1:02}.png"]
+        for character, drawing in wanted
+    ]
+    assert np.array_equal(read_drawings(wanted), expected)
+    for character, drawing in ((characters[0], 2), (Character(FOLDER, "Latin", "none"), 0)):
+        with pytest.raises(LookupError):
+            read_drawings([(character, drawing)])
 
 
 def test_digest_sees_a_changed_drawing_but_not_how_it_was_packed(archive, drawings, tmp_path):
-    digest = digest_of(archive)
     packed = tmp_path / "packed.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as stream:
         for name, pixels in drawings.items():
             stream.writestr(name, png(pixels))
     assert packed.read_bytes() != archive.read_bytes()
-    DrawingArchive(packed, FOLDER, digest)
+    expected = read_archive(archive, FOLDER, digest_of(drawings))
+    assert read_archive(packed, FOLDER, digest_of(drawings)) == expected
 
-    with zipfile.ZipFile(packed, "w") as stream:
+    changed = tmp_path / "changed.zip"
+    with zipfile.ZipFile(changed, "w") as stream:
         for name, pixels in drawings.items():
             stream.writestr(name, png(pixels[::-1]))
-    with pytest.raises(ImageDataError, match=r"packed\.zip.* other drawings"):
-        DrawingArchive(packed, FOLDER, digest)
-
-
-def test_incomplete_archives_are_named(archive):
-    with pytest.raises(ImageDataError, match=r"must hold 19280 drawings .* holds 4"):
-        DrawingArchive(archive, FOLDER)
-    archive.write_bytes(archive.read_bytes()[:-100])
-    with pytest.raises(ImageDataError, match=r"drawings\.zip.* not a complete zip file"):
-        DrawingArchive(archive, FOLDER)
+    with pytest.raises(ImageDataError, match=r"changed\.zip.* other drawings"):
+        read_archive(changed, FOLDER, digest_of(drawings))
 
 
 @pytest.mark.version
-def test_damaged_drawing_is_named(archive, drawings):
-    name, pixels = next(iter(drawings.items()))
-    digest = digest_of(archive)
+@pytest.mark.parametrize("damage", ["the end is missing", "a byte is changed"])
+def test_damaged_archives_are_named(archive, drawings, damage):
     content = bytearray(archive.read_bytes())
-    content[content.index(png(pixels)) + 60] ^= 1
+    if damage == "the end is missing":
+        del content[-100:]
+    else:
+        content[content.index(png(next(iter(drawings.values())))) + 60] ^= 1
     archive.write_bytes(content)
-    with (
-        DrawingArchive(archive, FOLDER, digest) as opened,
-        pytest.raises(ImageDataError, match=f"{name} cannot be read .*CRC"),
-    ):
-        opened.drawing(Character(FOLDER, "Latin", "character01"), 0)
+    with pytest.raises(ImageDataError, match=r"drawings\.zip.* not a complete zip file"):
+        read_archive(archive, FOLDER, digest_of(drawings))
 
 
 @pytest.mark.version
@@ -139,31 +131,21 @@ def test_members_that_point_out_of_the_folder_are_never_written(tmp_path, monkey
     inside = tmp_path / "mirror" / "inside"
     inside.mkdir(parents=True)
     path = inside / "drawings.zip"
-    names = [f"{FOLDER}/../../escaped/character01/0001_01.png", "/escaped.png", "../escaped.png"]
     with zipfile.ZipFile(path, "w") as stream:
-        for name in names:
+        for name in (f"{FOLDER}/../../escaped/character01/0001_01.png", "../escaped.png"):
             stream.writestr(name, png(np.zeros((105, 105), np.uint8)))
     monkeypatch.chdir(inside)
-    entry = zipfile.ZipFile(path).infolist()[:1]
-    with DrawingArchive(path, FOLDER, archive_digest(entry)) as opened:
-        # a name is a name: the drawing is read into memory, and no path is made of it
-        opened.drawing(Character(FOLDER, "../../escaped", "character01"), 0)
+    with pytest.raises(ImageDataError, match="other drawings"):
+        read_archive(path, FOLDER, "0000")
     assert files_below(tmp_path) == [path]
-    with pytest.raises(ImageDataError, match="must hold 19280 drawings"):
-        DrawingArchive(path, FOLDER)
 
 
-@pytest.mark.version
-@pytest.mark.parametrize("content", [png(np.zeros((104, 105), np.uint8)), b"no picture", b""])
-def test_member_that_is_no_drawing(tmp_path, content):
+def test_an_archive_that_unpacks_to_gigabytes(tmp_path):
     path = tmp_path / "drawings.zip"
-    with zipfile.ZipFile(path, "w") as stream:
-        stream.writestr(f"{FOLDER}/Latin/character01/0001_01.png", content)
-    with (
-        DrawingArchive(path, FOLDER, digest_of(path)) as opened,
-        pytest.raises(ImageDataError, match=r"0001_01\.png cannot be read"),
-    ):
-        opened.drawing(Character(FOLDER, "Latin", "character01"), 0)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as stream:
+        stream.writestr(f"{FOLDER}/Latin/character01/0001_01.png", bytes(2**26 + 1))
+    with pytest.raises(ImageDataError, match="take more than 67108864 bytes"):
+        read_archive(path, FOLDER, "0000")
 
 
 def test_unknown_folder_of_drawings():
@@ -177,11 +159,11 @@ def test_splits_have_one_form_for_both_origins(tmp_path, monkeypatch):
         "val",
         hashlib.sha256(b"images_background/Latin/a\nimages_background/Latin/b\n").hexdigest(),
     )
-    own, merged = tmp_path / "val.json", tmp_path / "all.json"
-    own.write_text(json.dumps({"background": {"Latin": ["b", "a"]}}))
+    single, merged = tmp_path / "val.json", tmp_path / "all.json"
+    single.write_text(json.dumps({"background": {"Latin": ["b", "a"]}}))
     merged.write_text(json.dumps({"val": {FOLDER: {"Latin": ["a", "b"]}}, "test": {}}))
     expected = (Character(FOLDER, "Latin", "a"), Character(FOLDER, "Latin", "b"))
-    for path in (own, merged):
+    for path in (single, merged):
         assert read_splits({"val": path}) == {"val": expected}
 
 
@@ -214,8 +196,6 @@ def test_idx_round_trip(tmp_path):
     path.write_bytes(gzip.compress(idx_bytes(array)))
     digest = hashlib.sha256(idx_bytes(array)).hexdigest()
     assert np.array_equal(read_idx(path, digest), array)
-    with pytest.raises(ImageDataError, match=r"images\.gz.* must have SHA-256 0000"):
-        read_idx(path, "0000")
 
 
 @pytest.mark.parametrize(
@@ -223,18 +203,32 @@ def test_idx_round_trip(tmp_path):
     [
         (lambda content: gzip.compress(content)[:-12], "cannot be decompressed"),
         (lambda content: content, "cannot be decompressed"),
-        (lambda content: gzip.compress(content[:-1]), "does not fit the shape"),
-        (lambda content: gzip.compress(content + b"\0"), "does not fit the shape"),
-        (lambda content: gzip.compress(content[:6]), "ends within its header"),
-        (lambda content: gzip.compress(b"\0\0\x0d" + content[3:]), "not an IDX file"),
-        (lambda content: gzip.compress(b""), "not an IDX file"),
+        (lambda content: gzip.compress(content[:-1]), "must have SHA-256"),
     ],
 )
 def test_damaged_idx(tmp_path, damage, message):
     path = tmp_path / "images.gz"
     path.write_bytes(damage(idx_bytes(np.ones((2, 3), np.uint8))))
     with pytest.raises(ImageDataError, match=rf"images\.gz.* is damaged: .*{message}"):
-        read_idx(path)
+        read_idx(path, hashlib.sha256(idx_bytes(np.ones((2, 3), np.uint8))).hexdigest())
+
+
+def test_splits_that_are_nested_without_end(tmp_path):
+    path = tmp_path / "splits.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ImageDataError, match="the train characters cannot be read"):
+        read_splits({"train": path})
+
+
+@pytest.mark.version
+def test_a_small_file_that_unpacks_to_gigabytes(tmp_path):
+    """It is not unpacked to see that its digest is another one."""
+    path = tmp_path / "images.gz"
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        for _ in range(65):
+            stream.write(bytes(2**20))
+    with pytest.raises(ImageDataError, match="takes more than 67108864 bytes"):
+        read_idx(path, "0000")
 
 
 def test_resize_keeps_grey_levels_and_averages_when_shrinking():
@@ -251,7 +245,7 @@ def test_resize_keeps_grey_levels_and_averages_when_shrinking():
 
 def test_mirror_folder_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(ImageDataError, match=r"PATHKERNEL_DATA .*nowhere.* does not exist.*unset"):
+    with pytest.raises(ImageDataError, match=r"PATHKERNEL_DATA .*nowhere.* no such folder.*unset"):
         split_characters()
 
 
@@ -322,36 +316,18 @@ def test_download_with_another_checksum_is_not_kept(cache, server):
 
 
 def test_no_network(cache):
-    file = RemoteFile("own", "http://127.0.0.1:1/file", "sha256:" + "0" * 64, mirrored="set/file")
+    file = RemoteFile("file", "http://127.0.0.1:1/file", "sha256:" + "0" * 64, mirrored="set/file")
     with pytest.raises(ImageDataError, match=r"PATHKERNEL_DATA to a folder that holds 'set/file'"):
         locate(file)
     assert not files_below(cache)
 
 
-# -- the real archives
-
-
-def test_splits_that_are_nested_without_end(tmp_path):
-    path = tmp_path / "splits.json"
-    path.write_text("[" * 100_000)
-    with pytest.raises(ImageDataError, match="the train characters cannot be read"):
-        read_splits({"train": path})
-
-
-@pytest.mark.version
-def test_a_small_file_that_unpacks_to_gigabytes(tmp_path):
-    """It is not unpacked to see that its digest is another one."""
-    path = tmp_path / "images.gz"
-    with gzip.open(path, "wb", compresslevel=1) as stream:
-        for _ in range(65):
-            stream.write(bytes(2**20))
-    with pytest.raises(ImageDataError, match="takes more than 67108864 bytes"):
-        read_idx(path, "0000")
-
-
 @pytest.mark.parametrize("source", [FASHION_MNIST, MNIST])
 def test_downloads_are_encrypted(source):
     assert {file.url.partition(":")[0] for file in (source.images, source.labels)} == {"https"}
+
+
+# -- the real archives
 
 
 @needs_data
@@ -362,65 +338,21 @@ def test_splits_are_disjoint_and_complete():
 
 
 @needs_data
-@pytest.mark.parametrize("damage", ["an alphabet is missing", "the end is missing"])
-def test_damaged_copies_of_the_real_archive(tmp_path, monkeypatch, damage):
+def test_the_real_archive_without_an_alphabet(tmp_path, monkeypatch):
     sources = Path(os.environ["PATHKERNEL_DATA"])
     whole = next(sources.rglob(f"{FOLDER}.zip"))
     copy = tmp_path / whole.relative_to(sources)
     copy.parent.mkdir(parents=True)
     character = split_characters()["train"][0]
-    if damage == "the end is missing":
-        copy.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-        message = r"images_background\.zip' is damaged: .* not a complete zip file"
-    else:
-        with zipfile.ZipFile(whole) as stream, zipfile.ZipFile(copy, "w") as other:
-            for entry in stream.infolist():
-                if f"/{character.alphabet}/" not in entry.filename:
-                    other.writestr(entry, stream.read(entry))
-        message = r"images_background\.zip' is damaged: it must hold 19280 drawings"
+    with zipfile.ZipFile(whole) as stream, zipfile.ZipFile(copy, "w") as other:
+        for entry in stream.infolist():
+            if f"/{character.alphabet}/" not in entry.filename:
+                other.writestr(entry, stream.read(entry))
     monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path))
+    message = r"images_background\.zip' is damaged: it holds other drawings"
     with pytest.raises(ImageDataError, match=message):
         read_drawings([(character, 0)])
     assert files_below(tmp_path) == [copy]
-
-
-@needs_data
-def test_forged_checksums_of_the_real_archive(tmp_path, monkeypatch):
-    """A drawing of the same name, size and checksum of 32 bits, which says nothing."""
-    sources = Path(os.environ["PATHKERNEL_DATA"])
-    whole = next(sources.rglob(f"{FOLDER}.zip"))
-    copy = tmp_path / whole.relative_to(sources)
-    copy.parent.mkdir(parents=True)
-    character = split_characters()["train"][0]
-    name = "/".join(character)
-    with zipfile.ZipFile(whole) as stream, zipfile.ZipFile(copy, "w") as other:
-        for entry in stream.infolist():
-            content = stream.read(entry)
-            if entry.filename.startswith(name):
-                content = with_checksum(bytes(len(content) - 4), entry.CRC)
-                assert zlib.crc32(content) == entry.CRC
-            other.writestr(entry.filename, content)
-    monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path))
-    with DrawingArchive(copy, FOLDER):
-        pass  # its directory is the public one's
-    with pytest.raises(ImageDataError, match="holds other drawings than the public archive"):
-        read_drawings([(character, 0)])
-
-
-def with_checksum(content, wanted):
-    """Content followed by the four bytes that give it a CRC-32."""
-    table = [zlib.crc32(bytes([byte])) ^ zlib.crc32(b"\0") for byte in range(256)]
-    tops = {entry >> 24: (byte, entry) for byte, entry in enumerate(table)}
-    places, state = [], wanted ^ 0xFFFFFFFF
-    for _ in range(4):  # backwards, which byte of the table came in
-        byte, entry = tops[state >> 24]
-        places.append(byte)
-        state = ((state ^ entry) << 8) & 0xFFFFFFFF
-    state, tail = zlib.crc32(content) ^ 0xFFFFFFFF, bytearray()
-    for byte in reversed(places):
-        tail.append((state ^ byte) & 0xFF)
-        state = table[byte] ^ (state >> 8)
-    return content + bytes(tail)
 
 
 @needs_data
@@ -432,7 +364,7 @@ def test_every_character_has_twenty_drawings():
     assert images.min() == 0.0
     assert images.max() > 0.9
     assert images.mean() < 0.3, "ink is bright and rare"
-    with pytest.raises(LookupError, match="20 drawings"):
+    with pytest.raises(LookupError):
         read_drawings([(characters[0], 20)])
 
 

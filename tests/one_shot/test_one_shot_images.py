@@ -15,15 +15,17 @@ from safetensors.numpy import save_file
 
 from pathkernel_core import QueryKey, attentioned_inputs
 from pathkernel_core.testing import check_task
+from pathkernel_one_shot import held_out
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, read_idx
 from pathkernel_one_shot.image_sources import locate
 from pathkernel_one_shot.omniglot import (
     ARCHIVE_DIGESTS,
     SPLIT_DIGESTS,
+    numbered_drawings,
     read_drawings,
     split_characters,
 )
-from pathkernel_one_shot.task import OneShotImages, omniglot_examples, two_class_examples
+from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import (
     Episodes,
     assemble,
@@ -81,7 +83,7 @@ def test_character_episodes(generator):
     first, second, query = episodes.images.T
     assert not (query == first).any()
     assert not (query == second).any()
-    # neither the order of the labels nor the place of the answer gives the target away
+    # neither the order of the labels nor the position of the answer gives the target away
     assert abs(np.mean(episodes.first_labels * episodes.labels)) < 0.1
     assert abs(np.mean(episodes.first_labels)) < 0.1
 
@@ -151,8 +153,8 @@ def test_tokens_are_patch_plus_position_plus_label(generator):
     for row, (numbers, shown) in enumerate(
         [((0, 1, 2), (plus, minus, unknown)), ((3, 0, 1), (minus, plus, unknown))]
     ):
-        for place, (number, vector) in enumerate(zip(numbers, shown)):
-            tokens = rest[row, 16 * place : 16 * place + 16]
+        for image, (number, vector) in enumerate(zip(numbers, shown)):
+            tokens = rest[row, 16 * image : 16 * image + 16]
             assert np.allclose(tokens, patches(images[[number]])[0] + vector)
 
 
@@ -167,9 +169,9 @@ def layers(generator):
     ]
 
 
-def assert_same_layers(found, expected):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected):
+def assert_same_layers(actual, expected):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected):
         assert np.array_equal(one.queries, other.queries)
         assert np.array_equal(one.keys, other.keys)
         assert one.queries.dtype == np.float64
@@ -448,19 +450,16 @@ def test_training_validation_and_test_episodes_share_no_character_and_no_image(m
     """Neither by their names nor by what they look like."""
     offered, read = [], []
 
-    def offering(characters, *arguments):
+    def offering(characters, numbers):
         offered.append(set(characters))
-        return original(characters, *arguments)
+        return numbered_drawings(characters, numbers)
 
     def reading(drawings):
         read.append(set(drawings))
         return read_drawings(drawings)
 
-    import pathkernel_one_shot.task as module
-
-    original = module.omniglot_examples
-    monkeypatch.setattr(module, "omniglot_examples", offering)
-    monkeypatch.setattr(module, "read_drawings", reading)
+    monkeypatch.setattr(held_out, "numbered_drawings", offering)
+    monkeypatch.setattr(held_out, "read_drawings", reading)
     realisation = OneShotImages(**{**SMALL, "examples": 300, "test_examples": 300}).realise(0)
     splits = split_characters()
     assert offered == [set(splits[name]) for name in ("train", "test", "val")]
@@ -478,20 +477,18 @@ def test_training_validation_and_test_episodes_share_no_character_and_no_image(m
 
 @needs_data
 def test_validation_episodes_change_no_other_draw():
-    """Each set has a stream of its own: the first five children of the seed, as ever."""
+    """Each set draws from its own child of the seed."""
     task = OneShotImages(**SMALL)
     realisation = task.realise(3)
     streams = [np.random.default_rng(child) for child in np.random.SeedSequence(3).spawn(5)]
-    splits, vectors = split_characters(), label_vectors()
+    counts = (task.examples, *[task.test_examples] * 3)
     expected = [
-        omniglot_examples(splits["train"], task.examples, vectors, streams[0]),
-        omniglot_examples(splits["test"], task.test_examples, vectors, streams[1]),
-        two_class_examples(FASHION_MNIST, task.test_examples, vectors, streams[2]),
-        two_class_examples(MNIST, task.test_examples, vectors, streams[3]),
+        held_out.draw_episodes(source, count, label_vectors(), stream).examples()
+        for source, count, stream in zip(("train", "test", FASHION_MNIST, MNIST), counts, streams)
     ]
-    for found, wanted in zip((realisation.train, *realisation.test_sets.values()), expected):
-        assert np.array_equal(found.inputs, wanted.inputs)
-        assert np.array_equal(found.labels, wanted.labels)
+    for actual, wanted in zip((realisation.train, *realisation.test_sets.values()), expected):
+        assert np.array_equal(actual.inputs, wanted.inputs)
+        assert np.array_equal(actual.labels, wanted.labels)
     queries = streams[4].standard_normal(realisation.layers[0].queries.shape)
     assert np.array_equal(realisation.layers[0].queries, queries)
 
@@ -515,9 +512,9 @@ def test_out_of_distribution_classes_are_0_and_1(source, generator, monkeypatch)
         offered.extend(classes)
         return two_class_episodes(classes, *arguments)
 
-    monkeypatch.setattr("pathkernel_one_shot.task.two_class_episodes", offering)
-    two_class_examples(source, 2, label_vectors(), generator)
-    labels = read_idx(locate(source.labels))
+    monkeypatch.setattr(held_out, "two_class_episodes", offering)
+    held_out.draw_episodes(source, 2, label_vectors(), generator)
+    labels = read_idx(locate(source.labels), source.labels_digest)
     for label, images in zip((0, 1), offered, strict=True):
         assert np.array_equal(images, np.flatnonzero(labels == label))
 

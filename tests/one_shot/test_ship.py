@@ -31,14 +31,14 @@ def test_networks_are_named_by_size_and_seed_and_listed_with_their_digests(tmp_p
     files = [out / "2-2-6-4-seed3.safetensors", out / "2-2-6-4.safetensors"]
     lines = (out / "SHA256SUMS").read_text().splitlines()
     assert lines == [f"{heads_digest(file)}  {file.name}" for file in files]
-    found = read_paths(files[0])
+    actual = read_paths(files[0])
     weights = initial_weights(NetworkShape(2, 2, 6, 4), 192, 3)
     expected = along_paths(Checkpoint(weights))
-    np.testing.assert_array_equal(found.path_weights, expected.path_weights)
-    assert found.about == {"settings": {"seed": 3}, "test_accuracy": 0.75}
+    np.testing.assert_array_equal(actual.path_weights, expected.path_weights)
+    assert actual.about == {"settings": {"seed": 3}, "test_accuracy": 0.75}
 
 
-def test_a_training_that_goes_on_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="0 is not finished; go on with: pathkernel train"):
+def test_an_unfinished_training_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="0 is not finished; resume with: pathkernel train"):
         ship([training(tmp_path / "0", 0, best_step=1000)], tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))

@@ -42,18 +42,18 @@ def test_presets():
 
 
 def test_help_needs_no_jax():
-    found = without_jax("train", "one-shot-images", "--help")
-    assert found.returncode == 0, found.stderr
+    completed = without_jax("train", "one-shot-images", "--help")
+    assert completed.returncode == 0, completed.stderr
     for words in ("--preset", "--qk-width", "2-4-512-128", "small"):
-        assert words in found.stdout
+        assert words in completed.stdout
     assert "train " in without_jax("--help").stdout
 
 
 def test_without_jax_the_command_says_what_to_install(tmp_path):
-    found = without_jax("train", "one-shot-images", "--out", str(tmp_path / "run"))
-    assert found.returncode == 1
-    assert 'pip install "pathkernel[training]"' in found.stderr
-    assert "training needs jax" in found.stderr
+    completed = without_jax("train", "one-shot-images", "--out", str(tmp_path / "run"))
+    assert completed.returncode == 1
+    assert 'pip install "pathkernel[training]"' in completed.stderr
+    assert "training needs jax" in completed.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -85,7 +85,7 @@ def made_up(monkeypatch, data):
     return ("--layers", "1", "--heads", "1", "--width", "4", "--qk-width", "2", "--epochs", "1")
 
 
-def test_ctrl_c_says_what_is_kept(capsys, data, monkeypatch, tmp_path):
+def test_ctrl_c_says_what_is_saved(capsys, data, monkeypatch, tmp_path):
     from dataclasses import replace
 
     # more drawings, so that an epoch has batches of 128
@@ -115,12 +115,12 @@ def test_ctrl_c_says_what_is_kept(capsys, data, monkeypatch, tmp_path):
     steps[0], stop = 0, 3
     code, out, err = outcome(capsys, *options)
     assert code == 130
-    assert f"The training after step 2 is kept in {tmp_path / 'run'}; run the same" in err
+    assert f"The training after step 2 is saved in {tmp_path / 'run'}; run the same" in err
 
 
 @pytest.mark.data
 @needs_data
-def test_the_command_trains_and_goes_on(capsys, monkeypatch, tmp_path):
+def test_the_command_trains_and_resumes(capsys, monkeypatch, tmp_path):
     pytest.importorskip("optax", reason=NEEDS_EXTRA)
     import xarray as xr
 

@@ -18,7 +18,7 @@ pytest.importorskip("optax", reason="training needs the extra: pip install pathk
 from pathkernel_datasets import atomic
 from pathkernel_datasets.store import StoreError
 from pathkernel_one_shot import training, training_run
-from pathkernel_one_shot.folder import writing
+from pathkernel_one_shot.folder import locked_folder
 from pathkernel_one_shot.training_run import DivergedError, TrainingSettings, train
 from pathkernel_trained import checkpoint
 from pathkernel_trained.checkpoint import read_checkpoint
@@ -29,7 +29,7 @@ SETTINGS = TrainingSettings(
     learning_rate=3e-3, batch=8, interval=5, validate_every=12, validation_episodes=20
 )
 EPOCHS = 5  # of 8 batches: 66 pairs of 12 characters
-KEPT = ("network.safetensors", "latest.safetensors")
+FILES = ("network.safetensors", "latest.safetensors")
 
 
 class Killed(BaseException):
@@ -43,20 +43,20 @@ def start(folder, data, **changes):
 
 def arrays(folder):
     """All that both files of a training hold, but for the time that it took."""
-    found = {}
-    for file in KEPT:
-        held = read_checkpoint(folder / file)
-        found |= {f"{file} {name}": array for name, array in held.weights.items()}
-        found |= {f"{file} {name}": array for name, array in held.further.items()}
-        found[f"{file} step"] = held.about["step"]
-    del found["latest.safetensors curve.seconds"]
-    return found
+    actual = {}
+    for file in FILES:
+        stored = read_checkpoint(folder / file)
+        actual |= {f"{file} {name}": array for name, array in stored.weights.items()}
+        actual |= {f"{file} {name}": array for name, array in stored.further.items()}
+        actual[f"{file} step"] = stored.about["step"]
+    del actual["latest.safetensors curve.seconds"]
+    return actual
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys()
+def assert_same(actual, expected):
+    assert actual.keys() == expected.keys()
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+        np.testing.assert_array_equal(actual[name], values, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +97,9 @@ def test_learning_curves(reference):
     assert dataset["best_validation_accuracy"] == accuracy.max()
     best = accuracy["validation_step"][int(accuracy.values.argmax())]
     assert dataset["best_step"] == best
-    kept = read_checkpoint(reference / "network.safetensors")
-    assert kept.about["step"] == best
-    assert kept.about["validation_accuracy"] == accuracy.max()
+    saved = read_checkpoint(reference / "network.safetensors")
+    assert saved.about["step"] == best
+    assert saved.about["validation_accuracy"] == accuracy.max()
     assert dataset.attrs["qk_width"] == 4
 
 
@@ -209,10 +209,10 @@ def test_the_same_weights_whatever_precision_jax_has_elsewhere(tmp_path, data, r
     ],
 )
 def test_what_cannot_be_done_is_refused(reference, data, changes, message):
-    before = {file: (reference / file).read_bytes() for file in KEPT}
+    before = {file: (reference / file).read_bytes() for file in FILES}
     with pytest.raises((StoreError, ValueError), match=message):
         start(reference, data, **changes)
-    assert {file: (reference / file).read_bytes() for file in KEPT} == before
+    assert {file: (reference / file).read_bytes() for file in FILES} == before
 
 
 def test_other_data_are_refused(reference, data):
@@ -234,16 +234,16 @@ def test_folders_of_something_else_are_refused(tmp_path, data):
 
 def test_a_link_may_lead_to_a_folder_that_is_not_there_yet(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "scratch" / "run")
-    with writing(tmp_path / "link"):
+    with locked_folder(tmp_path / "link"):
         assert (tmp_path / "scratch" / "run").is_dir()
 
 
 def test_a_network_of_another_training_is_not_replaced(tmp_path, data, reference):
     file = tmp_path / "network.safetensors"
-    file.write_bytes(kept := (reference / file.name).read_bytes())
+    file.write_bytes(saved := (reference / file.name).read_bytes())
     with pytest.raises(StoreError, match=r"another training.*seed: the folder has 3"):
         start(tmp_path, data, seed=4)
-    assert file.read_bytes() == kept
+    assert file.read_bytes() == saved
     file.write_bytes(b"no network")
     with pytest.raises(ValueError, match=r"network\.safetensors.*damaged"):
         start(tmp_path, data)
@@ -266,12 +266,12 @@ def test_one_process_at_a_time(tmp_path, data):
 
 def test_the_test_belongs_to_the_network_that_was_trained(tmp_path, data, monkeypatch):
     """No other process can go on with the training until the test is in the curves."""
-    held = []
+    stored = []
 
     def test(checkpoint, *arguments):
         with pytest.raises(StoreError, match="another process is writing"):
             start(tmp_path / "run", data)
-        held.append(checkpoint.about["step"])
+        stored.append(checkpoint.about["step"])
         return 0.75
 
     monkeypatch.setattr(training, "omniglot_data", lambda: data)
@@ -279,7 +279,7 @@ def test_the_test_belongs_to_the_network_that_was_trained(tmp_path, data, monkey
     trained = training.train_one_shot_images(
         tmp_path / "run", SHAPE, epochs=3, seed=3, settings=SETTINGS
     )
-    assert held == [trained.best_step]
+    assert stored == [trained.best_step]
     assert xr.open_zarr(tmp_path / "run" / "curves.zarr")["test_accuracy"] == 0.75
     assert start(tmp_path / "run", data) == 16
 
@@ -297,18 +297,18 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, data, monkeypatch
     start(tmp_path / "run", data, epochs=3, settings=settings)
     monkeypatch.setattr(training_run, "take_step", spoil)
     monkeypatch.setattr(training_run, "_SAVE_SECONDS", 0.0)
-    before = {file: (tmp_path / "run" / file).read_bytes() for file in KEPT}
+    before = {file: (tmp_path / "run" / file).read_bytes() for file in FILES}
     with pytest.raises(DivergedError, match="after step 25"):
         start(tmp_path / "run", data, settings=settings)
-    assert {file: (tmp_path / "run" / file).read_bytes() for file in KEPT} == before
+    assert {file: (tmp_path / "run" / file).read_bytes() for file in FILES} == before
 
 
 def test_an_optimiser_stored_in_another_way_is_refused(tmp_path, data):
     start(tmp_path / "run", data, epochs=1)
     latest = tmp_path / "run" / "latest.safetensors"
-    held = read_checkpoint(latest)
-    further = {name: array for name, array in held.further.items() if "count" not in name}
-    checkpoint.save_checkpoint(latest, replace(held, further=further))
+    stored = read_checkpoint(latest)
+    further = {name: array for name, array in stored.further.items() if "count" not in name}
+    checkpoint.save_checkpoint(latest, replace(stored, further=further))
     with pytest.raises(StoreError, match=r"count.*stores its state in another way"):
         start(tmp_path / "run", data)
 
