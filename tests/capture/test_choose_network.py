@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
+
+pytest.importorskip("torch")
 from pathkernel_capture import Captured, choose_network
 
 MEMBERS = (((1, 1), (1, 2), (1, 3)),)
