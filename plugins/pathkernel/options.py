@@ -127,6 +127,14 @@ temperature_option = click.option(
 )
 """Option of commands that report a study."""
 
+figures_option = click.Option(
+    ["--figures/--no-figures"],
+    default=True,
+    show_default=True,
+    help="Write figures into a folder next to the store.",
+)
+"""Option of commands that compute a study or a result."""
+
 
 def options_of(
     configured: type, *, several: bool = False, defaults: Mapping[str, Any] = MappingProxyType({})

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import StorePath, check_names, help_of, options_of
+from pathkernel.options import StorePath, check_names, figures_option, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -26,12 +26,7 @@ def result_command(result: type[Result]) -> click.Command:
     """Command that computes a result of a study and shows it, with the result's options."""
     parameters: list[click.Parameter] = [
         click.Argument(["store"], metavar="FILE.zarr", type=StorePath()),
-        click.Option(
-            ["--figures/--no-figures"],
-            default=True,
-            show_default=True,
-            help="Write figures into a folder next to the store.",
-        ),
+        figures_option,
     ]
     check_names(result, parameters)
     options = options_of(result)

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from pathkernel.groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import Part, StorePath, check_names, help_of, options_of
+from pathkernel.options import Part, StorePath, check_names, figures_option, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -88,12 +88,7 @@ _RUNNING = (
     click.Option(
         ["--out"], type=StorePath(), help="Zarr store to make or to resume.  [default: TASK.zarr]"
     ),
-    click.Option(
-        ["--figures/--no-figures"],
-        default=True,
-        show_default=True,
-        help="Write figures into a folder next to the store.",
-    ),
+    figures_option,
     click.Option(
         ["--threads"],
         type=click.IntRange(min=1),

@@ -45,6 +45,7 @@ def take_out(
                 "out, and the weights of the heads are set to zero"
             )
     blocks = sorted({block_name(attention) for attention, _ in remaining})
+    # and attention, whose differences large entries of its block's outputs would hide
     blocks += sorted({attention.name for attention, _ in remaining} - {*blocks})
     reasons = []
     with off:  # so that the head which stays of a layer that loses all of them has weights of zero
@@ -86,7 +87,7 @@ def _divisible(attention: AttentionModule) -> bool:
 
 
 def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
-    """Outputs of some blocks of a model and of itself, without PyTorch's fused encoder layers."""
+    """Outputs of some modules of a model and of itself, without PyTorch's fused encoder layers."""
     states: dict[str, Tensor] = {}
     fast = torch.backends.mha.get_fastpath_enabled()
     with evaluating(model), ExitStack() as put_back:
@@ -99,8 +100,6 @@ def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
             )
             put_back.callback(handle.remove)
         outputs = list(tensors_of(called(model, split(batch)[0])))
-    # large entries of the blocks' outputs would hide differences of the attention's, which count
-    # by their own size
     missing = [name for name in blocks if name not in states]
     if missing:
         raise CaptureError(f"{missing[0]} does not run on the batch; give one that it runs on")
