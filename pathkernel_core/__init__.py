@@ -35,6 +35,7 @@ from pathkernel_core.predictor import (
     regression,
 )
 from pathkernel_core.solution import Minimum, Prediction, Solution, Status
+from pathkernel_core.stability import Response, Stability
 from pathkernel_core.statistics import SufficientStatistics, row_batches
 from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
 
@@ -57,8 +58,10 @@ __all__ = [
     "QueryKey",
     "Realisation",
     "Regression",
+    "Response",
     "ScaleWarning",
     "Solution",
+    "Stability",
     "Status",
     "SufficientStatistics",
     "Task",

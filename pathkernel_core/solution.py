@@ -30,6 +30,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.notebook import matrix, table
 from pathkernel_core.order_parameter import head_scores, scaled_order_parameter, skip_scores
 from pathkernel_core.spaces import Posterior
+from pathkernel_core.stability import ActionHessian, Response, Stability
 
 PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
 CLOSE = 10.0  # nats of the log evidence within which two minima may both matter
@@ -237,6 +238,34 @@ class Solution:
         n_labels = self.problem.n_examples * self.network.outputs
         energy = self.network.width * self.energy
         return -0.5 * (excess + energy + n_labels * math.log(2 * math.pi))
+
+    def stability(self, count: int = 1) -> Stability:
+        """Smallest eigenvalues of the action's Hessian, and the changes of U along them.
+
+        Parameters
+        ----------
+        count : int
+            Number of eigenvalues.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If Lanczos' method does not converge.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from pathkernel_core import Network, PathKernels, minimise_action
+        >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+        >>> problem = PathKernels(xi, np.sign(xi[:, 0, 0]))
+        >>> minimise_action(problem, Network((2, 2), 50), 0.1).stability().kind
+        'minimum'
+        """
+        return ActionHessian(self).stability(count)
+
+    def response(self) -> Response:
+        """Linear response of U to the temperature, the variances, the labels and the paths."""
+        return Response(ActionHessian(self))
 
     def predict(self, xi: Array) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).

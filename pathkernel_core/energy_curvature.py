@@ -1,0 +1,171 @@
+"""Second derivatives of the energy (Eq. 12, 34) with respect to U_1, as products with directions.
+
+With A = K + T1, H = Φᵀ A⁻¹ Φ and z = Φᵀ A⁻¹ Y the energy has the gradient M − R, where M sums H
+over inputs and R = z zᵀ. A change dA of A changes them by
+
+    dH = −Φᵀ A⁻¹ dA A⁻¹ Φ,      dz = −Φᵀ A⁻¹ dA A⁻¹ Y,      dA = Φ (dU ⊗ 1) Φᵀ + dT 1.
+
+A product costs about as much as two or three evaluations of the energy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import scipy
+
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    compiled,
+    from_host,
+    solve_triangular,
+    to_host,
+)
+from pathkernel_core.spaces import (
+    ExampleSpace,
+    FeatureSpace,
+    Space,
+    _example_energy,
+    _feature_energy,
+)
+
+
+class EnergyCurvature(Protocol):
+    """Changes of the energy's gradient M − R, (n·C, n·C) on the host, at one order parameter."""
+
+    def along(self, direction: np.ndarray) -> np.ndarray:
+        """Return the change of the gradient for a symmetric change dU (n·C, n·C)."""
+
+    def with_temperature(self) -> np.ndarray:
+        """Return the derivative of the gradient with respect to T."""
+
+    def with_labels(self, change: np.ndarray) -> np.ndarray:
+        """Return the change of the gradient for a change of the labels, (P, C)."""
+
+
+def energy_curvature(form: Space, factor: np.ndarray, temperature: float) -> EnergyCurvature:
+    """Return the second derivatives of a form's energy at U_1 = factor factorᵀ.
+
+    Parameters
+    ----------
+    form : Space
+    factor : array, shape (n·C, n·C)
+        Lower triangular, with the prior variance σ²_0 and the scales of paths.
+    temperature : float
+    """
+    kind = _FeatureCurvature if isinstance(form, FeatureSpace) else _ExampleCurvature
+    return kind(form, factor, temperature)
+
+
+class _ExampleCurvature:
+    """From the whitened features F = L⁻¹Φ with A = LLᵀ; holds as much as the features."""
+
+    def __init__(self, form: ExampleSpace, factor: np.ndarray, temperature: float):
+        features, labels = form.rows
+        self._compiled = compiled(_example_change, array_namespace(features=features))
+        factor, temperature = from_host(factor, features), from_host(temperature, features)
+        _, self._root, self._labels = _example_energy(features, labels, factor, temperature)
+        xp = array_namespace(features=features)
+        flat = xp.reshape(features, (features.shape[0], -1))
+        self._features = xp.reshape(solve_triangular(self._root, flat, xp), features.shape)
+        z = xp.matmul(xp.matrix_transpose(self._labels), xp.reshape(self._features, flat.shape))
+        self._z = xp.reshape(z, features.shape[1:])
+
+    def _change(self, whitened: Array) -> np.ndarray:
+        """Change of M − R for L⁻¹ dA L⁻ᵀ."""
+        return to_host(self._compiled(self._features, self._labels, self._z, whitened))
+
+    def along(self, direction: np.ndarray) -> np.ndarray:
+        xp, features = array_namespace(features=self._features), self._features
+        mixed = xp.matmul(from_host(direction, features), features)
+        flat = (features.shape[0], -1)
+        transposed = xp.matrix_transpose(xp.reshape(features, flat))
+        return self._change(xp.matmul(xp.reshape(mixed, flat), transposed))
+
+    def with_temperature(self) -> np.ndarray:
+        xp = array_namespace(root=self._root)
+        inverse = solve_triangular(self._root, from_host(np.eye(self._root.shape[0]), self._root), xp)
+        return self._change(xp.matmul(inverse, xp.matrix_transpose(inverse)))
+
+    def with_labels(self, change: np.ndarray) -> np.ndarray:
+        xp = array_namespace(root=self._root)
+        rows = from_host(np.reshape(change, (-1, 1)), self._root)
+        half = solve_triangular(self._root, rows, xp)
+        flat = xp.reshape(self._features, (self._features.shape[0], -1))
+        dz = xp.reshape(xp.matmul(xp.matrix_transpose(half), flat), self._z.shape)
+        return -to_host(_symmetric_product(dz, self._z, xp))
+
+
+def _example_change(features: Array, labels: Array, z: Array, whitened: Array) -> Array:
+    xp = array_namespace(features=features)
+    rows, paths, width = features.shape
+    product = xp.matmul(whitened, xp.reshape(features, (rows, -1)))
+    dz = -xp.reshape(xp.matmul(xp.matrix_transpose(labels), product), (paths, width))
+    product = xp.reshape(product, features.shape)
+    left, right = (
+        xp.reshape(xp.permute_dims(array, (1, 0, 2)), (paths, -1)) for array in (features, product)
+    )
+    dm = -xp.matmul(left, xp.matrix_transpose(right))
+    return dm - _symmetric_product(dz, z, xp)
+
+
+def _symmetric_product(dz: Array, z: Array, xp: Any) -> Array:
+    product = xp.matmul(dz, xp.matrix_transpose(z))
+    return product + xp.matrix_transpose(product)
+
+
+class _FeatureCurvature:
+    """From Q = CᵀHC = 1 − T B⁻¹ and Cᵀz = q, in the frame of the factor C of U_1 = CCᵀ."""
+
+    def __init__(self, form: FeatureSpace, factor: np.ndarray, temperature: float):
+        gram, projections = form.rows
+        xp = array_namespace(gram=gram)
+        self._factor = factor
+        matrix, numbers = from_host(factor, gram), from_host(temperature, gram)
+        _, half, inverse = _feature_energy(gram, projections, matrix, numbers)
+        transposed = xp.matrix_transpose(inverse)
+        self._inverse = xp.matmul(transposed, inverse)  # B⁻¹
+        self._hessian = from_host(np.eye(inverse.shape[0]), gram) - temperature * self._inverse
+        self._q = xp.reshape(xp.matmul(transposed, half), projections.shape)
+
+    def along(self, direction: np.ndarray) -> np.ndarray:
+        xp, hessian = array_namespace(q=self._q), self._hessian
+        paths, width = self._q.shape
+        relative = from_host(_divided_by(self._factor, direction), hessian)
+        blocks = xp.reshape(hessian, (paths * width, paths, width))
+        mixed = xp.matmul(relative, blocks)  # Q (D ⊗ 1)
+        dq = -xp.matmul(xp.reshape(mixed, hessian.shape), xp.reshape(self._q, (-1, 1)))
+        by_path = xp.reshape(hessian, (paths, width, paths, width))
+        by_path = xp.reshape(xp.permute_dims(by_path, (3, 0, 1, 2)), (-1, paths))
+        dm = -xp.matmul(xp.reshape(mixed, (paths, -1)), by_path)  # traced over inputs
+        return self._change(dm, xp.reshape(dq, self._q.shape))
+
+    def with_temperature(self) -> np.ndarray:
+        xp = array_namespace(q=self._q)
+        product = xp.matmul(self._inverse, self._hessian)
+        paths, width = self._q.shape
+        blocks = xp.reshape(product, (paths, width, paths, width))
+        traces = sum(blocks[:, number, :, number] for number in range(width))
+        dq = -xp.reshape(xp.matmul(self._inverse, xp.reshape(self._q, (-1, 1))), self._q.shape)
+        return self._change(-traces, dq)
+
+    def with_labels(self, change: np.ndarray) -> np.ndarray:
+        raise ValueError(
+            "the response to labels needs the examples, which feature space does not hold; build "
+            'PathKernels with space="examples"'
+        )
+
+    def _change(self, dm: Array, dq: Array) -> np.ndarray:
+        """Change of M − R from CᵀdMC and dq."""
+        xp = array_namespace(q=self._q)
+        change = to_host(dm - _symmetric_product(dq, self._q, xp))
+        half = scipy.linalg.solve_triangular(self._factor, change, lower=True, trans="T")
+        return scipy.linalg.solve_triangular(self._factor, half.T, lower=True, trans="T")
+
+
+def _divided_by(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """C⁻¹ dU C⁻ᵀ."""
+    half = scipy.linalg.solve_triangular(factor, direction, lower=True)
+    return scipy.linalg.solve_triangular(factor, half.T, lower=True)
