@@ -110,7 +110,8 @@ def minimise_action(
     action = _Action(problem, network, temperature)
     descend = _Descender(action, tolerance, max_evaluations, report)
     if start is not None:
-        descents = [descend(_warm_start(action.coordinates, start), start.curvature)]
+        with np.errstate(all="ignore"):
+            descents = [descend(_warm_start(action.coordinates, start), start.curvature)]
     else:
         spectrum = problem.label_spectrum(network)
         warn_of_scale(spectrum, temperature)
