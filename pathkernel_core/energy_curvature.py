@@ -26,7 +26,6 @@ from pathkernel_core.backend import (
 from pathkernel_core.spaces import (
     ExampleSpace,
     FeatureSpace,
-    Space,
     _example_energy,
     _feature_energy,
 )
@@ -45,18 +44,21 @@ class EnergyCurvature(Protocol):
         """Return the change of the gradient for a change of the labels, (P, C)."""
 
 
-def energy_curvature(form: Space, factor: np.ndarray, temperature: float) -> EnergyCurvature:
+def energy_curvature(
+    form: ExampleSpace | FeatureSpace, factor: np.ndarray, temperature: float
+) -> EnergyCurvature:
     """Return the second derivatives of a form's energy at U_1 = factor factorᵀ.
 
     Parameters
     ----------
-    form : Space
+    form : ExampleSpace or FeatureSpace
     factor : array, shape (n·C, n·C)
         Lower triangular, with the prior variance σ²_0 and the scales of paths.
     temperature : float
     """
-    kind = _FeatureCurvature if isinstance(form, FeatureSpace) else _ExampleCurvature
-    return kind(form, factor, temperature)
+    if isinstance(form, FeatureSpace):
+        return _FeatureCurvature(form, factor, temperature)
+    return _ExampleCurvature(form, factor, temperature)
 
 
 class _ExampleCurvature:
@@ -86,7 +88,9 @@ class _ExampleCurvature:
 
     def with_temperature(self) -> np.ndarray:
         xp = array_namespace(root=self._root)
-        inverse = solve_triangular(self._root, from_host(np.eye(self._root.shape[0]), self._root), xp)
+        inverse = solve_triangular(
+            self._root, from_host(np.eye(self._root.shape[0]), self._root), xp
+        )
         return self._change(xp.matmul(inverse, xp.matrix_transpose(inverse)))
 
     def with_labels(self, change: np.ndarray) -> np.ndarray:

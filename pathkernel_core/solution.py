@@ -261,11 +261,16 @@ class Solution:
         >>> minimise_action(problem, Network((2, 2), 50), 0.1).stability().kind
         'minimum'
         """
-        return ActionHessian(self).stability(count)
+        return self.hessian.stability(count)
 
     def response(self) -> Response:
         """Linear response of U to the temperature, the variances, the labels and the paths."""
-        return Response(ActionHessian(self))
+        return Response(self.hessian)
+
+    @cached_property
+    def hessian(self) -> ActionHessian:
+        """Hessian of the action per width S/N in the chain's coordinates."""
+        return ActionHessian(self.problem, self.network, self.factors, self.temperature)
 
     def predict(self, xi: Array) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).

@@ -14,17 +14,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
-from pathkernel_core.backend import to_host
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.energy_curvature import energy_curvature
-
-if TYPE_CHECKING:
-    from pathkernel_core.solution import Solution
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.network import Network
 
 DENSE = 600  # coordinates up to which the Hessian is formed
 ROUNDING = 1e-9  # of the largest curvature of the prior; eigenvalues within it count as zero
@@ -65,23 +62,32 @@ class Stability:
 
 
 class ActionHessian:
-    """Hessian of the action per width S/N in the chain's coordinates at a solution.
+    """Hessian of the action per width S/N in the chain's coordinates.
 
     Parameters
     ----------
-    solution : Solution
-        The point need not be a minimum.
+    problem : PathKernels
+    network : Network
+    factors : sequence of arrays
+        Lower triangular factors B_1, …, B_a of the order parameters; not only at a minimum.
+    temperature : float
     """
 
-    def __init__(self, solution: Solution):
-        self.network, self.problem = solution.network, solution.problem
+    def __init__(
+        self,
+        problem: PathKernels,
+        network: Network,
+        factors: Sequence[np.ndarray],
+        temperature: float,
+    ):
+        self.network, self.problem = network, problem
         self.coordinates = ChainCoordinates(self.network)
-        self._point = self.coordinates.from_factors(solution.factors)
+        self._point = self.coordinates.from_factors(factors)
         self._relative = self.coordinates.relative_factors(self._point)
         self._factors = self.coordinates.factors(self._relative)
         self._scales = math.sqrt(self.network.variances[0]) * self.network.path_scales[:, None]
         factor = self._scales * self._factors[0]
-        form, temperature = self.problem.form, solution.temperature
+        form = problem.form
         energy = form.energy_and_gradient(factor, temperature)[1]
         self._slope = self._of_order_parameter(energy)
         self._curvature = energy_curvature(form, factor, temperature)

@@ -64,5 +64,6 @@ def test_a_branch_that_reaches_the_end_of_the_range_has_no_spinodal():
     system = SmallKernel(0.01)
     sides = [(variance, system.solve(variance)) for variance in (0.08, 0.09)]
     result = coexistence(system.solve, *sides, limits=(0.0795, 0.0905))
-    assert math.isnan(result.lower_spinodal) and math.isnan(result.upper_spinodal)
+    assert math.isnan(result.lower_spinodal)
+    assert math.isnan(result.upper_spinodal)
     assert 0.08 < result.crossing < 0.09

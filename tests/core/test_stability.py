@@ -1,4 +1,4 @@
-"""Stability of solutions and their linear response, against automatic differentiation and reruns."""
+"""Stability of solutions and linear response, against automatic differentiation and reruns."""
 
 import dataclasses
 
@@ -8,7 +8,6 @@ import pytest
 import pathkernel_core as pk
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.differentiable import _action
-from pathkernel_core.stability import ActionHessian
 
 pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 
@@ -46,14 +45,15 @@ def test_the_hessian_is_that_of_automatic_differentiation(case, space):
     solution = minimum(problem, network)
 
     def action(coordinates):
-        arrays = (torch.tensor(np.asarray(a)) for a in (xi, labels.reshape(len(xi), -1), TEMPERATURE))
+        arrays = (
+            torch.tensor(np.asarray(a)) for a in (xi, labels.reshape(len(xi), -1), TEMPERATURE)
+        )
         variances = torch.tensor(np.array(network.variances))
         return _action(coordinates, *arrays, variances, network=network, space="examples")
 
     point = torch.tensor(ChainCoordinates(network).from_factors(solution.factors))
     full = torch.autograd.functional.hessian(action, point).numpy() / network.width
-    hessian = ActionHessian(solution)
-    np.testing.assert_allclose(hessian.matrix, full, atol=1e-11 * abs(full).max())
+    np.testing.assert_allclose(solution.hessian.matrix, full, atol=1e-11 * abs(full).max())
     stability = solution.stability(3)
     np.testing.assert_allclose(stability.eigenvalues, np.linalg.eigvalsh(full)[:3], atol=1e-9)
     assert stability.kind == "minimum"
@@ -107,7 +107,9 @@ def test_the_response_is_the_difference_between_neighbouring_minima(case, space)
         with pytest.raises(ValueError, match='space="examples"'):
             response.along_labels(change)
     else:
-        compare(response.along_labels(change), labels=(labels + step * change, labels - step * change))
+        compare(
+            response.along_labels(change), labels=(labels + step * change, labels - step * change)
+        )
         every = np.tensordot(change.reshape(len(xi), -1), response.labels, 2)
         np.testing.assert_allclose(every, response.along_labels(change), rtol=1e-9, atol=1e-12)
 
@@ -144,7 +146,7 @@ def test_a_symmetric_stationary_point_between_two_minima_is_a_saddle():
     assert stability.kind == "saddle"
     assert stability.n_unstable >= 1
     # downhill along the softest mode the symmetry is broken, and the action is lower
-    hessian = ActionHessian(symmetric)
+    hessian = symmetric.hessian
     coordinates = hessian.coordinates.from_factors(symmetric.factors)
     coordinates = coordinates + 0.1 * hessian.smallest(1)[1][:, 0]
     factors = hessian.coordinates.factors(hessian.coordinates.relative_factors(coordinates))
