@@ -20,7 +20,7 @@ import numpy as np
 import xarray as xr
 
 from benchmarks.measuring import one_thread
-from pathkernel_datasets import work
+from pathkernel_datasets import piece_jobs
 from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
@@ -40,7 +40,7 @@ def study(seeds: int) -> Study:
 def repeating() -> Callable[..., xr.Dataset]:
     """Stand-in for what computes a piece, which computes the first of each kind only."""
     computed: dict[bool, xr.Dataset] = {}
-    compute = work.compute_piece
+    compute = piece_jobs.compute_piece
 
     def repeat(piece: Piece, *given: Any) -> xr.Dataset:
         kind = piece.width is None
@@ -61,7 +61,7 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
 def measure(seeds: int, folder: Path) -> None:
     """Print what a store takes."""
     path = folder / "study.zarr"
-    with mock.patch.object(work, "compute_piece", repeating()):
+    with mock.patch.object(piece_jobs, "compute_piece", repeating()):
         wrote, points = timed(lambda: compute_study(study(seeds), path))
         files = [file for file in path.rglob("*") if file.is_file()]
         opened, dataset = timed(lambda: open_store(path))

@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are 
 
 from benchmarks.choices import choice_rows
 from pathkernel_datasets.gains import gains
-from pathkernel_datasets.selection import Selection, Spread, number
+from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_trained.path_network import read_paths
@@ -111,18 +111,22 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     return "\n" + "\n".join((heading, line, *others)) + "\n"
 
 
-def _accuracies(dataset: xr.Dataset) -> list[Spread]:
+def _spread(values: np.ndarray) -> tuple[float, float, float]:
+    """Median and range of some numbers."""
+    return float(np.nanmedian(values)), float(np.nanmin(values)), float(np.nanmax(values))
+
+
+def _accuracies(dataset: xr.Dataset) -> list[tuple[float, float, float]]:
     """Accuracy at every width and in the limit, over the seeds."""
     selection = Selection(dataset)
     finite = selection.point("accuracy").isel(test_set=0).transpose("width", "seed")
     limit = selection.reference("accuracy_gp").isel(test_set=0)
-    return [Spread.of(values) for values in (*finite.values, limit.values)]
+    return [_spread(values) for values in (*finite.values, limit.values)]
 
 
-def _spread_rows(name: str, spreads: Sequence[Spread]) -> list[list[str]]:
+def _spread_rows(name: str, spreads: Sequence[tuple[float, float, float]]) -> list[list[str]]:
     names = (name, "ours, lowest", "ours, highest")
-    values = [(spread.median, spread.lowest, spread.highest) for spread in spreads]
-    return [[name, *map(fraction, row)] for name, row in zip(names, zip(*values))]
+    return [[name, *map(fraction, row)] for name, row in zip(names, zip(*spreads))]
 
 
 def markov_accuracies() -> str:
@@ -163,8 +167,8 @@ def markov_part(name: str) -> str:
     """Accuracy of a sub-network in the Gaussian process limit."""
     selection = Selection(markov())
     part = selection.sub_networks("accuracy_sub_network").sel(sub_network=name)
-    found = Spread.of(part.values.ravel())
-    return f"{fraction(found.median)} [{fraction(found.lowest)}, {fraction(found.highest)}]"
+    median, lowest, highest = map(fraction, _spread(part.values))
+    return f"{median} [{lowest}, {highest}]"
 
 
 def shipped() -> str:

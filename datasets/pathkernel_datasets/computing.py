@@ -96,14 +96,14 @@ def compute_piece(
     for name, variable in data_variables(dataset).items():
         if "temperature" in variable.dims:
             for t, temperature in enumerate(dataset["temperature"].values.tolist()):
-                _put(variable.values[t, ...], rows.get(temperature, {}).get(name))
+                _assign(variable.values[t, ...], rows.get(temperature, {}).get(name))
         else:
-            _put(variable.values, alone.get(name))
+            _assign(variable.values, alone.get(name))
     return dataset
 
 
-def _put(target: np.ndarray, value: Any) -> None:
-    """Put a value into an array, which may be larger: a test set of fewer examples."""
+def _assign(target: np.ndarray, value: Any) -> None:
+    """Assign a value to the first entries of an array, which may be larger for other test sets."""
     if value is not None:
         value = np.asarray(value)
         target[tuple(map(slice, value.shape))] = value

@@ -115,14 +115,14 @@ def point_values(
     if solution is None:
         return {}
     matrix = to_host(solution.order_parameter)
-    outputs, others = solution.network.outputs, solution.other_minima
+    outputs, higher_minima = solution.network.outputs, solution.other_minima
     if outputs > 1:
         matrix = matrix.reshape((solution.network.n_paths, outputs) * 2)
     return {
         "order_parameter": matrix,
         **{name: getattr(solution, name) for name in _OF_MINIMUM},
-        "minima": 1 + len(others),
-        "action_gap": others[0].action - solution.action if others else math.nan,
+        "minima": 1 + len(higher_minima),
+        "action_gap": higher_minima[0].action - solution.action if higher_minima else math.nan,
         **_solution_values(data, solution, analyses, variance=True),
     }
 
@@ -132,11 +132,11 @@ def reference_values(
 ) -> dict[str, Any]:
     """Variables of the Gaussian process limits of the whole network and of its sub-networks."""
     try:
-        whole = gp_limit(problem, data.network, temperature)
+        limit = gp_limit(problem, data.network, temperature)
         spectrum = problem.label_spectrum(data.network)
         values = {
             "explained_share": spectrum.explained_share(temperature),
-            **_solution_values(data, whole, analyses),
+            **_solution_values(data, limit, analyses),
         }
         parts = [
             _of_sub_network(data, problem, heads, temperature)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choice import check_choice, choose, complete_seeds, default_choice
 from pathkernel_datasets.measures import kind_of, measures_of
 from pathkernel_datasets.selection import index_of
+from pathkernel_datasets.temperature_choice import (
+    check_choice,
+    choose,
+    complete_seeds,
+    default_choice,
+)
 
 
 def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dataset:

@@ -93,19 +93,19 @@ def file_options(options: Mapping[str, Any], provenance: Mapping[str, str]) -> l
     return [name for name in options if name in provenance and options[name] is not None]
 
 
-def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], wanted_by: str) -> list[str]:
-    """Differences between the identities of two studies, entry by entry, for a reader.
+def differences(stored: Mapping[str, Any], current: Mapping[str, Any], source: str) -> list[str]:
+    """Describe the differences between a stored and a current study, whose source has a name.
 
-    Paths do not count, where the provenance tells files apart; nor do other data where something
-    else explains them.
+    Paths are ignored where the provenance identifies files; so are different data where another
+    difference explains them.
     """
-    files_of_both = stored["provenance"].keys() & wanted["provenance"].keys()
-    entries, others = (_flat(study, files_of_both) for study in (stored, wanted))
-    keys = sorted(entries | others, key=lambda key: (key[0] != "options", key))
-    different = [key for key in keys if entries.get(key) != others.get(key)]
+    files = stored["provenance"].keys() & current["provenance"].keys()
+    entries, current_entries = (_flat(study, files) for study in (stored, current))
+    keys = sorted(entries | current_entries, key=lambda key: (key[0] != "options", key))
+    different = [key for key in keys if entries.get(key) != current_entries.get(key)]
     lines = [
-        f"{', '.join(key)}: the store has {_json(entries.get(key))}, {wanted_by} "
-        f"{_json(others.get(key))}"
+        f"{', '.join(key)}: the store has {_json(entries.get(key))}, {source} "
+        f"{_json(current_entries.get(key))}"
         for key in different
         if "drawn" not in key
     ]

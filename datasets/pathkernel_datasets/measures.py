@@ -71,7 +71,7 @@ def measures_of(store: Container[str]) -> tuple[Measure, ...]:
 class Choice:
     """A way to choose a temperature: the largest ``sign`` times ``score``, a variable."""
 
-    words: str
+    description: str
     score: str
     sign: int = 1
 
@@ -88,8 +88,7 @@ CHOICES = {
         "largest accuracy on each test set itself, which is optimistically biased", "accuracy"
     ),
 }
-"""Ways to choose a temperature; the first two that a store has need no look at its test sets, and
-the first is the default (docs/temperature.md)."""
+"""Ways to choose a temperature; the first that a store has is the default (docs/temperature.md)."""
 
 _OF_TARGETS = CHOICES | {
     "validation": Choice("smallest validation error", "mean_squared_error_validation", -1),
@@ -102,7 +101,7 @@ _OF_TARGETS = CHOICES | {
 }
 
 WORDS = tuple(name for name in CHOICES if name != "test")
-"""Choices that give one temperature for all test sets."""
+"""Names of the choices that give one temperature for all test sets."""
 
 
 def choices_of(store: Container[str]) -> dict[str, Choice]:

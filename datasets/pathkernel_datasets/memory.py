@@ -1,4 +1,4 @@
-"""How much memory there is, and whether what is asked for fits into it, before it is made."""
+"""Memory of the machine, and a check that an array fits into it before it is made."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def memory_bound() -> int:
     return memory // 2 if memory > 0 else _FALLBACK
 
 
-def check_memory(what: str, size: float, remedy: str) -> None:
-    """Check that something fits into memory.
+def check_memory(title: str, size: float, remedy: str) -> None:
+    """Check that data of some bytes fit into memory.
 
     Raises
     ------
@@ -31,8 +31,8 @@ def check_memory(what: str, size: float, remedy: str) -> None:
     """
     if size > (bound := memory_bound()):
         raise TooLargeError(
-            f"{what} would take {bytes_in_words(size)} of memory, more than the half of what there "
-            f"is, {bytes_in_words(bound)}; {remedy}"
+            f"{title} would take {bytes_in_words(size)} of memory, more than half of "
+            f"the machine's, {bytes_in_words(bound)}; {remedy}"
         )
 
 

@@ -29,7 +29,7 @@ from pathkernel_datasets.atomic import remove_leftovers, replacing
 from pathkernel_datasets.errors import StoreWarning
 from pathkernel_datasets.point import decimal
 from pathkernel_datasets.study import POINT
-from pathkernel_datasets.swept import described
+from pathkernel_datasets.swept_option import described
 
 _SUFFIX = ".npz"
 _STRUCTURE = "structure"  # member of the file that names dimensions and attributes, as JSON

@@ -50,8 +50,8 @@ class Point:
         return f"seed-{self.seed}_T-{decimal(self.temperature)}_N-{decimal(self.width)}"
 
     @property
-    def words(self) -> str:
-        """The point as a reader would write it."""
+    def description(self) -> str:
+        """The point as a reader would write it, such as ``N = 10, T = 0.1, seed 0``."""
         return f"N = {number(self.width)}, T = {self.temperature:g}, seed {self.seed}"
 
 
@@ -64,6 +64,6 @@ def decimal(value: float) -> str:
 class PointData:
     """A point of a study with its network, and its data as NumPy arrays in double precision."""
 
-    at: Point
+    point: Point
     network: Network
     data: PreparedData

@@ -9,27 +9,32 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import xarray as xr
 import zarr
 import zarr.errors
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from pathkernel_datasets.atomic import replacing_folder
-from pathkernel_datasets.checksums import array_checksum, group_checksum
-from pathkernel_datasets.damage import INDEX, METADATA, is_inside, metadata_of
 from pathkernel_datasets.labelling import storable
 from pathkernel_datasets.pieces import Piece
-from pathkernel_datasets.template import data_variables, fill, on_grid, seal
+from pathkernel_datasets.published import (
+    CHECKSUMS,
+    INDEX,
+    METADATA,
+    Published,
+    is_inside,
+    sha256_of,
+    write_checksums,
+)
+from pathkernel_datasets.template import fill, on_grid
 
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
-_ONLY_GROUPS = {"attributes": {}, "zarr_format": 3, "node_type": "group"}  # metadata of such
 _LARGEST_CHUNK = 2**23  # bytes
 _SEED_CHUNKS = 16  # at most, along the seeds of a small study: what damage costs at worst
-_LARGEST_REGION = 2**27  # bytes that are assembled in memory at once
+_LARGEST_BLOCK = 2**27  # bytes that are assembled in memory at once
 
 
 def publish_study(
@@ -38,52 +43,25 @@ def publish_study(
     pieces: Sequence[Piece],
     read: Callable[[Piece], xr.Dataset],
 ) -> None:
-    """Write the store of a study, region by region; results beside an older one are copied.
+    """Write the store of a study, some seeds at a time; results beside an older one are copied.
 
     If ``read`` raises, the older store stays as it is.
     """
-    swept = pieces[0].swept
-    seeds = 1 if template.nbytes > _LARGEST_REGION else -(-template.sizes["seed"] // _SEED_CHUNKS)
+    seeds = template["seed"].values.tolist()
+    chunk = 1 if template.nbytes > _LARGEST_BLOCK else -(-len(seeds) // _SEED_CHUNKS)
+    block = min(len(seeds), chunk * max(1, _LARGEST_BLOCK * len(seeds) // template.nbytes // chunk))
     with replacing_folder(path) as folder:
-        write_dataset(template.drop_vars(list(template.data_vars)), folder)
-        group = zarr.open_group(folder, mode="r+", use_consolidated=False)
-        arrays = {
-            name: group.create_array(
-                name,
-                shape=variable.shape,
-                dtype=variable.dtype,
-                chunks=_chunks(variable, {str(swept): 1, "seed": seeds}),
-                fill_value=np.nan if variable.dtype.kind == "f" else 0,
-                dimension_names=variable.dims,
-                attributes=variable.attrs,
-                compressors=_CODECS,
-                config={"write_empty_chunks": True},
-            )
-            for name, variable in data_variables(template).items()
-        }
-        for region in _regions(pieces, template.nbytes):
-            names = [
-                name
-                for name, variable in data_variables(template).items()
-                if any(piece.includes(variable.dims) for piece in region)
-            ]
-            common = dict(set.intersection(*(set(piece.labels.items()) for piece in region)))
-            labels = {dim: [label] for dim, label in common.items() if dim in template.dims}
-            part = on_grid(template[names], labels).copy(deep=True)
-            for piece in region:
-                fill(part, piece, read(piece))
-                seal(part, piece)
-            start = {dim: template.get_index(dim).get_loc(labels[dim][0]) for dim in labels}
-            for name, variable in data_variables(part).items():
-                index = tuple(
-                    slice(start[dim], start[dim] + 1) if dim in start else slice(None)
-                    for dim in variable.dims
-                )
-                arrays[name][index] = variable.values
-        if path.exists():
-            _add_others(path, folder, {METADATA, *map(str, template.variables)})
-        else:
-            consolidate(folder)
+        for first in range(0, len(seeds), block):
+            block_seeds = seeds[first : first + block]
+            part = on_grid(template, {"seed": block_seeds}).copy(deep=True)
+            for piece in pieces:
+                if piece.seed in block_seeds:
+                    fill(part, piece, read(piece))
+            if first:
+                _write(part, folder, append_dim="seed")
+            else:
+                write_dataset(part, folder, limits={str(pieces[0].swept): 1, "seed": chunk})
+        _copy_others(path, folder, set(map(str, template.variables)))
 
 
 def publish_groups(path: Path, groups: Iterable[tuple[str, xr.Dataset | xr.DataTree]]) -> None:
@@ -96,69 +74,69 @@ def publish_groups(path: Path, groups: Iterable[tuple[str, xr.Dataset | xr.DataT
             for node in tree.subtree:
                 inside = f"{name}{node.path}".rstrip("/")
                 write_dataset(node.to_dataset(inherit=False), folder, inside)
-        _add_others(path, folder, names)
+        shutil.copy2(path / METADATA, folder)
+        _copy_others(path, folder, names)
 
 
-def _add_others(path: Path, folder: Path, replaced: set[str]) -> None:
-    """Copy all of an older store but for some arrays or groups, and consolidate.
+def _copy_others(path: Path, folder: Path, replaced: set[str]) -> None:
+    """Copy all of an older store but for some arrays or groups; consolidate, and add checksums.
 
-    Metadata that are copied stay as they are in their own files and in those of the store, damage
-    included, but for groups of groups, whose metadata are always the same; a group whose metadata
-    are lost in both is left out.
+    Copies have the checksums of the older store, so that damage stays noticed. Damaged metadata are
+    restored from their consolidated copy, and left out if that is damaged, too.
     """
 
     def ignored(inside: str, names: list[str]) -> set[str]:
-        above = Path(inside).relative_to(path)
-        return {name for name in names if (above / name).as_posix() in replaced}
+        parent = Path(inside).relative_to(path)
+        return {
+            name for name in names if (parent / name).as_posix() in {METADATA, CHECKSUMS, *replaced}
+        }
 
-    shutil.copytree(path, folder, ignore=ignored, copy_function=_link, dirs_exist_ok=True)
-    others = {
-        name: entry
-        for name, entry in (metadata_of(path).get(INDEX) or {}).get("metadata", {}).items()
-        if (folder / name).is_dir() and not any(is_inside(name, group) for group in replaced)
-    }
-    for name, entry in list(others.items()):
-        indexed = {key: entry.get(key) for key in _ONLY_GROUPS}
-        separate = metadata_of(folder / name)
-        if indexed != separate and _ONLY_GROUPS in (indexed, separate):
-            (folder / name / METADATA).write_text(json.dumps(_ONLY_GROUPS, indent=2))
-            del others[name]
-    for file in [*folder.rglob(f"*/{METADATA}"), *(folder / name / METADATA for name in others)]:
-        if file.parent.exists() and not metadata_of(file.parent):  # consolidation would fail
-            entry = others.get(file.parent.relative_to(folder).as_posix())
-            if entry is None:
-                shutil.rmtree(file.parent)
-            else:
-                file.write_text(json.dumps(entry, indent=2))
+    copied: dict[str, str] = {}
+    if path.exists():
+        published = Published(path)
+        shutil.copytree(path, folder, ignore=ignored, copy_function=_link, dirs_exist_ok=True)
+        copied = {
+            name: checksum
+            for name, checksum in published.checksums.items()
+            if name != METADATA and not any(is_inside(name, group) for group in replaced)
+        }
+        for name, checksum in copied.items():
+            file = folder / name
+            if file.name == METADATA and file.parent.exists() and sha256_of(file) != checksum:
+                file.unlink(missing_ok=True)
+                entry = dict(published.index.get(name.removesuffix(f"/{METADATA}"), {}))
+                entry.pop(INDEX, None)  # of groups
+                if entry:
+                    file.write_text(json.dumps(entry, indent=2))
     consolidate(folder)
-    root = json.loads((folder / METADATA).read_bytes())
-    if any(root[INDEX]["metadata"][name] != entry for name, entry in others.items()):
-        root[INDEX]["metadata"] |= others
-        (folder / METADATA).write_text(json.dumps(root, indent=2))
+    write_checksums(folder, copied)
 
 
-def write_dataset(dataset: xr.Dataset, folder: Path, group: str | None = None) -> None:
-    """Write a dataset as a group, every chunk of it and with checksums; metadata come last.
+def write_dataset(
+    dataset: xr.Dataset,
+    folder: Path,
+    group: str | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> None:
+    """Write a dataset as a group, every chunk of it and with checksums.
 
-    Text becomes text of any length, as Zarr has it.
+    Text becomes text of any length, as Zarr has it. Chunks have at most the sizes in ``limits``.
     """
-    dataset = storable(dataset.drop_encoding())
     encoding = {
-        name: {"compressors": _CODECS, "chunks": _chunks(variable) or None}
+        name: {
+            "compressors": _CODECS,
+            "chunks": _chunks(variable, (name in dataset.data_vars and limits) or {}) or None,
+            "_FillValue": None,
+        }
         for name, variable in dataset.variables.items()
     }
-    dataset.to_zarr(
-        folder,
-        group=group,
-        mode="a",
-        zarr_format=3,
-        consolidated=False,
-        encoding=encoding,
-        write_empty_chunks=True,
+    _write(dataset, folder, group=group, encoding=encoding)
+
+
+def _write(dataset: xr.Dataset, folder: Path, **settings: Any) -> None:
+    storable(dataset.drop_encoding()).to_zarr(
+        folder, mode="a", zarr_format=3, consolidated=False, write_empty_chunks=True, **settings
     )
-    written = zarr.open_group(folder, path=group, mode="r+", use_consolidated=False)
-    checksums = {str(key): array_checksum(array.values) for key, array in dataset.variables.items()}
-    written.attrs["checksum"] = group_checksum(dict(written.attrs), checksums)
 
 
 def consolidate(folder: Path) -> None:
@@ -168,27 +146,15 @@ def consolidate(folder: Path) -> None:
         zarr.consolidate_metadata(folder)
 
 
-def _chunks(
-    variable: xr.DataArray | xr.Variable, limits: Mapping[str, int] | None = None
-) -> tuple[int, ...]:
+def _chunks(variable: xr.Variable, limits: Mapping[str, int]) -> tuple[int, ...]:
     """Shape of chunks of a few megabytes at most, and at most of some sizes."""
     sizes = {str(dim): max(1, size) for dim, size in zip(variable.dims, variable.shape)}
-    sizes |= {dim: limit for dim, limit in (limits or {}).items() if dim in sizes}
+    sizes |= {dim: limit for dim, limit in limits.items() if dim in sizes}
     for dim in ("seed", "width", "temperature", "draw"):
         size = variable.dtype.itemsize * math.prod(sizes.values())
         if dim in sizes and size > _LARGEST_CHUNK:
             sizes[dim] = max(1, sizes[dim] * _LARGEST_CHUNK // size)
     return tuple(sizes.values())
-
-
-def _regions(pieces: Sequence[Piece], size: int) -> list[list[Piece]]:
-    """Pieces that are written at once: all, those of a seed, or every one by itself."""
-    if size <= _LARGEST_REGION:
-        return [list(pieces)]
-    seeds = [list(group) for _, group in groupby(pieces, key=lambda piece: piece.data)]
-    if size / len(seeds) <= _LARGEST_REGION:
-        return seeds
-    return [[piece] for piece in pieces]
 
 
 def _link(source: str, target: str) -> None:

@@ -1,47 +1,26 @@
-"""Which part of a store tables and figures show: one temperature at every width."""
+"""The part of a store that tables and figures show: one temperature at every width."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.choice import NOT_COMPUTED, check_choice, choose, default_choice
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.swept import check_single
+from pathkernel_datasets.swept_option import check_single
+from pathkernel_datasets.temperature_choice import (
+    NOT_COMPUTED,
+    check_choice,
+    choose,
+    default_choice,
+)
 
 CONVERGED = STATUS_CODES["converged"]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median and range of a quantity, in its own units, and the number of seeds that have it.
-
-    NaN if no seed has it.
-    """
-
-    median: float
-    lowest: float
-    highest: float
-    seeds: int
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
-        """Spread of some numbers, NaN left out."""
-        numbers = np.array(list(values), dtype=float)
-        numbers = numbers[~np.isnan(numbers)]
-        if not numbers.size:
-            return cls(np.nan, np.nan, np.nan, 0)
-        lowest, highest = float(numbers.min()), float(numbers.max())
-        return cls(float(np.median(numbers)), lowest, highest, numbers.size)
-
-
 class Selection:
-    """A store at one temperature for every width. Points that are not computed count as NaN.
+    """A study at one temperature for every width, NaN where not computed.
 
     Parameters
     ----------
@@ -50,7 +29,7 @@ class Selection:
     temperature : float or str, optional
         Temperature of the store; or, for each width and for the limits, the one of a choice, pooled
         over the seeds: see :data:`pathkernel_datasets.measures.CHOICES`. By default that of
-        :func:`pathkernel_datasets.choice.default_choice`.
+        :func:`pathkernel_datasets.temperature_choice.default_choice`.
 
     Attributes
     ----------
@@ -119,7 +98,7 @@ class Selection:
         """The choice of temperatures in words, with or without their values."""
         if not self.chosen:
             return f"T = {self.temperature_gp:g}"
-        description = f"T of {choices_of(self._dataset)[self.chosen].words}"
+        description = f"T of {choices_of(self._dataset)[self.chosen].description}"
         if not values:
             return description
         ranges = []
@@ -180,10 +159,9 @@ def count_test_examples(dataset: xr.Dataset, test_set: int) -> int:
 
 def number(value: float) -> str:
     """A width as a reader would write it: 1000, not 1e+03."""
-    whole = float(value).is_integer() and abs(value) < 1e7
-    return f"{value:.0f}" if whole else f"{value:g}"
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e7 else f"{value:g}"
 
 
-def few(count: int, most: int = 5) -> list[int]:
-    """Indices of at most so many of several things in order, first and last among them."""
-    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most))})
+def few(count: int, limit: int = 5) -> list[int]:
+    """Evenly spaced indices of an ordered sequence, at most ``limit``, with its first and last."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, limit))})

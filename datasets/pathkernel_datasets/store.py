@@ -13,13 +13,12 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.atomic import remove_leftovers
-from pathkernel_datasets.checksums import PIECE_CHECKSUMS
-from pathkernel_datasets.damage import METADATA, Published, faults, metadata_of
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.labelling import drawable
 from pathkernel_datasets.lock import lock_of, locked
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
+from pathkernel_datasets.published import METADATA, Published, metadata_of
 from pathkernel_datasets.template import SCHEMA_VERSION, fill, on_grid
 
 TEMPLATE = "template"
@@ -43,12 +42,12 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     check_store(path)
     template = unfinished(path)
     if template is not None:
-        computed = _without_checksums(drawable(_computed(path, template)))
+        computed = drawable(_computed(path, template))
         if unfinished(path) is not None:  # not published meanwhile
             return computed
     try:
         check_chunks(path)
-        return _without_checksums(drawable(xr.open_zarr(path, chunks=None, zarr_format=3)))
+        return drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
     except StoreError:
         raise
     except Exception as error:  # whatever the parser of a damaged file raises
@@ -87,22 +86,20 @@ def check_store(path: Path) -> dict[str, Any]:
     if not path.exists() and lock_of(path).exists():  # perhaps it is replaced just now
         with locked(path, wait=True):
             remove_leftovers(path)
-    if not path.exists() and TEMPLATE in PieceFiles(path, "study"):
-        raise StoreError(f"{path} is not complete, and its pieces are damaged; {_REMEDY}")
     if not path.exists():
-        other = path.with_name(f"{path.name}.zarr")
-        hint = f"did you mean {other}?" if other.exists() else "make one with: pathkernel run TASK"
+        if TEMPLATE in PieceFiles(path, "study"):
+            raise StoreError(f"{path} is not complete, and its pieces are damaged; {_REMEDY}")
+        similar = path.with_name(f"{path.name}.zarr")
+        hint = f"did you mean {similar}?" if similar.exists() else "make one: pathkernel run TASK"
         raise StoreError(f"there is no store at {path}; {hint}")
-    try:
-        attributes = json.loads((path / METADATA).read_bytes())["attributes"]
-    except Exception as error:  # whatever the parser and the file system raise
-        if not path.is_dir() or Published(path).identity is None:
-            raise StoreError(f"{path} is {_something_else(path)}") from None
-        raise StoreError(
-            f"{path} is damaged: its metadata are unreadable ({error}); {_REMEDY}"
-        ) from None
+    attributes = metadata_of(path).get("attributes", {})
     if "schema_version" not in attributes or "study" not in attributes:
-        raise StoreError(f"{path} is a Zarr store, but not one of pathkernel; choose another file")
+        if Published(path).identity is None:
+            raise StoreError(
+                f"{path} is no store of pathkernel, which is a folder such as NAME.zarr; choose "
+                "another"
+            )
+        raise StoreError(f"{path} is damaged: its metadata are unreadable; {_REMEDY}")
     if attributes["schema_version"] != SCHEMA_VERSION:
         raise StoreError(
             f"{path} has schema version {attributes['schema_version']}, this pathkernel reads "
@@ -168,7 +165,7 @@ def check(path: str | os.PathLike) -> Checked:
     published = Published(path)
     if published.identity is None:
         check_store(path)  # says what it is, unless its pieces are there
-    damage = [(owner, f"{name}, {fault}") for owner, name, fault in faults(published)]
+    damage = [(published.owner(name), f"{name} {fault}") for name, fault in published.read_files()]
     for file in PieceFiles(path, "").damaged():
         of_study = Path(file).parts[1] in ("study", "sums")
         damage.append(("study" if of_study else "results", f"{file} is damaged"))
@@ -185,17 +182,9 @@ def check(path: str | os.PathLike) -> Checked:
 def read_piece(
     piece: Piece, core: str, files: PieceFiles, published: Published
 ) -> xr.Dataset | None:
-    """Values of a piece from its file or else from the store; None if both lack it."""
+    """Read a piece from its file, or else from the published store; None if both lack it."""
     tree = files.read(piece.name, core)
     return published.read(piece, core) if tree is None else tree.to_dataset()
-
-
-def _without_checksums(dataset: xr.Dataset) -> xr.Dataset:
-    """Dataset without variables and attributes that serve to notice damage."""
-    dataset = dataset.drop_vars([variable.name for variable in PIECE_CHECKSUMS])
-    for name in ("checksum", "variable_names"):
-        dataset.attrs.pop(name, None)
-    return dataset
 
 
 def _computed(path: Path, template: xr.Dataset) -> xr.Dataset:
@@ -208,15 +197,3 @@ def _computed(path: Path, template: xr.Dataset) -> xr.Dataset:
         if values is not None:
             fill(dataset, piece, values)
     return dataset
-
-
-def _something_else(path: Path) -> str:
-    if path.is_dir():
-        return "a folder, but no store of pathkernel; choose another"
-    with path.open("rb") as file:
-        if not file.read(4).startswith((b"CDF", b"\x89HDF")):
-            return "a file; a store of pathkernel is a folder, such as NAME.zarr"
-    return (
-        "a NetCDF file, which xarray.open_dataset opens; give the store that it was made from, a "
-        "folder such as NAME.zarr"
-    )

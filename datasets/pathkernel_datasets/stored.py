@@ -1,4 +1,4 @@
-"""A study in its store, with the results beside it."""
+"""A study in its store, with its results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
-from pathkernel_core.network import Network
 from pathkernel_core.options import check_options
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
 from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.damage import METADATA, Published, faults, is_inside
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.identity import (
     core_of,
@@ -38,18 +36,19 @@ from pathkernel_datasets.next_evidence import with_next_evidence
 from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.progress_bar import supervised
+from pathkernel_datasets.published import METADATA, Published, is_inside
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check_chunks, check_store, open_store, unfinished
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.swept import by_value
-from pathkernel_datasets.watching import supervised
+from pathkernel_datasets.swept_option import by_value
 from pathkernel_datasets.workers import mapped, naming_lost_workers, workers
 
 _log = logging.getLogger("pathkernel.result")
 
 
 class StoredStudy:
-    """A study and the results that its store holds.
+    """A study in its store, with its results.
 
     Parameters
     ----------
@@ -58,8 +57,7 @@ class StoredStudy:
     plugins, executor, threads
         As for :func:`compute_result`; see :meth:`mapping`.
     value : object, optional
-        Value of the option that the study sweeps; by default all. ``prefix``, with which the names
-        of its groups begin, names it.
+        Value of the swept option; by default all. The names of its groups begin with ``prefix``.
 
     Attributes
     ----------
@@ -120,31 +118,31 @@ class StoredStudy:
 
     @contextmanager
     def mapping(self, jobs: int = 1, scheduler: str | None = None) -> Iterator[Callable[..., Any]]:
-        """A ``map`` for parts of a result that do not depend on each other; in order.
+        """Yield a ``map`` that runs independent jobs and returns their results in order.
 
-        The function and its arguments go to the executor that the study was given, else to
-        processes or to the workers of a Dask scheduler, else they are called here, one by one.
+        Jobs run on the executor of this object, else in a process pool or on a Dask scheduler, else
+        in this process.
 
         Raises
         ------
         StoreError
-            If a worker ended before its work was done.
+            If a worker ended early.
         """
-        given = self._executor is not None
-        with nullcontext(self._executor) if given else workers(jobs, scheduler) as executor:
+        pool = workers(jobs, scheduler) if self._executor is None else nullcontext(self._executor)
+        with pool as executor:
             if executor is None:
                 yield map
                 return
             with naming_lost_workers(self.path), ExitStack() as stack:
 
-                def map_parts(function: Callable[..., Any], parts: Iterable[Any]) -> Iterator[Any]:
-                    results = mapped(executor, self._threads, function, parts)
+                def map_jobs(function: Callable[..., Any], jobs: Iterable[Any]) -> Iterator[Any]:
+                    results = mapped(executor, self._threads, function, jobs)
                     return stack.enter_context(closing(results))  # type: ignore[type-var]
 
-                yield map_parts
+                yield map_jobs
 
     def task(self, **replaced: Any) -> Task:
-        """Task with the study's options, some of them replaced.
+        """Build the study's task, with some options replaced.
 
         Raises
         ------
@@ -162,10 +160,7 @@ class StoredStudy:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of the study's task; a list if it has several values.
-
-        Files are looked for where they were, see :meth:`locations`.
-        """
+        """Options of the study's task, a list for one that is swept; files as in `locations`."""
         options = dict(self.identity["options"])
         for name in file_options(options, self.identity["provenance"]):
             existing = filter(os.path.exists, self.locations(options[name]))
@@ -173,13 +168,13 @@ class StoredStudy:
         return options
 
     def locations(self, file: str | os.PathLike) -> list[Path]:
-        """Where a file of the study may be: where it was, beside the store, or here."""
-        file, beside = Path(file), self.path.resolve().parent
-        return list(dict.fromkeys((file, beside / file, beside / file.name, Path(file.name))))
+        """Possible paths of a file: the original, next to the store, in the working folder."""
+        file, folder = Path(file), self.path.resolve().parent
+        return list(dict.fromkeys((file, folder / file, folder / file.name, Path(file.name))))
 
     @property
     def results(self) -> list[str]:
-        """Names of the results that the store holds, or that are being computed."""
+        """Names of the results in the store, or being computed."""
         if not self.path.exists():  # nothing is published yet
             return []
         names: set[str] = set()
@@ -190,7 +185,7 @@ class StoredStudy:
         return sorted(names)
 
     def unpublished_groups(self) -> list[str]:
-        """Groups of which blocks of draws are there that are not published."""
+        """Groups with blocks of draws that are not published yet."""
         files = PieceFiles(self.path, "draws")
         first_blocks: dict[str, str] = {}
         for name in sorted(files.names(), key=lambda name: int(name.rpartition("/")[2])):
@@ -204,13 +199,13 @@ class StoredStudy:
         ]
 
     def holds(self, group: str) -> bool:
-        """Whether the store has a result, or a part of one such as ``corrections/…``, whole."""
+        """Whether the store has an undamaged result, or part of one such as ``corrections/…``."""
         group = f"{self.prefix}{group}"
         damaged = any(is_inside(line, group) for line in self._damaged)
         return (self.path / group / METADATA).exists() and not damaged
 
     def result(self, group: str) -> xr.DataTree:
-        """Labelled data of a result or of a part of one, lazily.
+        """Open the labelled data of a result, or of a part of one, lazily.
 
         Raises
         ------
@@ -219,35 +214,35 @@ class StoredStudy:
         """
         if not self.holds(group):
             listed = ", ".join(self.results) or "none"
-            raise StoreError(f"{self.path} holds no {group}; of results it holds: {listed}")
+            raise StoreError(f"{self.path} has no {group}; its results are: {listed}")
         group = f"{self.prefix}{group}"
         check_chunks(self.path, group)
         return xr.open_datatree(self.path, group=group, engine="zarr", chunks=None)
 
     def write(self, group: str, part: xr.Dataset | xr.DataTree) -> None:
-        """Write a part of a result, which is published with the others when all are computed."""
+        """Write a part of a result as a piece, to be published when all parts are computed."""
         PieceFiles(self.path, "results").write(f"{self.prefix}{group}", part, self.core)
 
     def point(
         self, width: float, temperature: float | None = None, seed: int | None = None
     ) -> Point:
-        """The study's point there; parameters and errors as for :meth:`Point.find`."""
+        """Find a point of the study; parameters and errors as for :meth:`Point.find`."""
         return Point.find(self.dataset, width, temperature, seed)
 
     def rebuild(self, point: Point, **replaced: Any) -> PointData:
-        """Data and network of a point, drawn again as the study's identity says.
+        """Draw the data of a point again, and build its network.
 
         Parameters
         ----------
         point : Point
         **replaced
-            Options of the task to take instead, such as a file that was moved.
+            Options of the task to replace, such as the path of a file that was moved.
 
         Raises
         ------
         StoreError
-            If what is installed would not give the same study, or its training examples are too
-            many to hold.
+            If the installed code gives another study, or the training examples do not fit into
+            memory.
         UnknownNameError
             If no plugin provides the study's task.
         """
@@ -258,9 +253,8 @@ class StoredStudy:
                 f"this needs all training examples at once, but the {data.n_examples} of "
                 f"{self.path} are too many to hold; run a study of fewer"
             )
-        whole = data.network
-        network = Network(whole.heads, point.width, whole.variances, whole.outputs, whole.skips)
-        return PointData(point, network, data)
+        widths = (point.width,) * len(data.network.widths)
+        return PointData(point, dataclasses.replace(data.network, widths=widths), data)
 
     @property
     def core(self) -> str:
@@ -272,6 +266,7 @@ class StoredStudy:
         return self._checked_study()
 
     def _checked_study(self, **replaced: Any) -> Study:
+        """Build the study; raise a StoreError if the installed code gives another."""
         names = {field.name for field in dataclasses.fields(Study)} - {"task", "sweep"}
         settings = {name: self.identity[name] for name in names & self.identity.keys()}
         study = Study(self.task(**replaced), **settings)
@@ -285,7 +280,7 @@ class StoredStudy:
 
 @lru_cache(maxsize=1)
 def _opened(path: str, value: Any, identity: str) -> StoredStudy:
-    """A worker opens a study once for all its parts."""
+    """Open a study in a worker, once for all its jobs."""
     study = StoredStudy(path, value=value)
     if study.identity != json.loads(identity):
         raise StoreError(f"{path} holds another study by now; run the same again")
@@ -301,16 +296,13 @@ def compute_result(
     threads: int | None = 1,
     report: Report | None = None,
 ) -> StoredStudy:
-    """Compute a result of a study, and store it beside the study.
-
-    Of a study that sweeps an option, the result is computed for every value.
+    """Compute a result of a study, at every value of a swept option, and store it with the study.
 
     Parameters
     ----------
     result : Result
-        With its options.
     store : path
-        Result store of the study.
+        Store of the study.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default those installed.
     executor, threads, report
@@ -319,17 +311,16 @@ def compute_result(
     Returns
     -------
     StoredStudy
-        For the result's views.
+        Study with its results, as views take it.
 
     Raises
     ------
     StoreError
-        If the path is no store, or the study in it is damaged or not complete.
+        If the path is no store, or the study in it is damaged or incomplete.
     ValueError
-        If an option of the result is too small.
+        If an option of the result is out of range.
     PluginError
-        If the result has the name of a variable of the study, or gives something else than labelled
-        data.
+        If the result has the name of a variable of the study, or computes no labelled data.
     """
     check_options(result)
     study = StoredStudy(store, plugins, executor, threads)
@@ -358,7 +349,7 @@ def compute_result(
             single._damaged = _damage(single.path, group)
             try:
                 for name, part in _parts(result, result.compute(single, tell)):
-                    if not reported:  # by which callers know that there was something to do
+                    if not reported:  # tells callers that there was something to do
                         tell(Progress(0, None, f"writing {name or result.name}"))
                     single.write(f"{result.name}/{name}".rstrip("/"), part)
             finally:
@@ -367,30 +358,30 @@ def compute_result(
 
 
 def _damage(path: Path, group: str) -> list[str]:
-    """Arrays and groups of a result that are damaged, and are to be computed again."""
+    """List the damaged files of a result, after restoring its metadata; warn of them."""
     with locked(path, wait=True):
-        damage = list(faults(Published(path), within=group))
-    for owner, name, fault in damage:
-        if owner == "study":
-            raise StoreError(
-                f"{path} is damaged: {name}, {fault}; run the command again that computed the "
-                "study, which mends it"
+        published = Published(path)
+        faults = dict(published.read_files(group))
+        for name, fault in faults.items():
+            if published.owner(name) == "study":
+                raise StoreError(
+                    f"{path} is damaged: {name} {fault}; run the command again that computed the "
+                    "study, which mends it"
+                )
+        damaged = [name for name in faults if is_inside(name, group)]
+        if damaged:
+            publish_groups(path, ())  # restores metadata
+            warnings.warn(
+                f"{path} was damaged ({damaged[0]} {faults[damaged[0]]}); what is damaged of the "
+                "result is computed again",
+                StoreWarning,
+                stacklevel=3,
             )
-    lines = [(name, fault) for _, name, fault in damage if is_inside(name, group)]
-    if lines:
-        with locked(path, wait=True):
-            publish_groups(path, ())  # which mends groups of groups
-        warnings.warn(
-            f"{path} was damaged ({', '.join(lines[0])}); what is damaged of the result is "
-            "computed again",
-            StoreWarning,
-            stacklevel=3,
-        )
-    return [name for name, _ in lines]
+    return damaged
 
 
 def _publish(study: StoredStudy, group: str) -> None:
-    """Publish all parts of a result that are computed."""
+    """Publish all computed parts of a result."""
     files, draws = PieceFiles(study.path, "results"), PieceFiles(study.path, "draws")
     if names := [name for name in files.names() if is_inside(name, group)]:
         with locked(study.path, wait=True):
@@ -401,7 +392,7 @@ def _publish(study: StoredStudy, group: str) -> None:
 
 
 def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:
-    """Parts of a result with their names below its group, as they are computed."""
+    """Yield the parts of a result, with their names below its group, as they are computed."""
     if isinstance(computed, xr.Dataset):
         yield "", computed
         return

@@ -140,23 +140,23 @@ class Study:
         singles = [self.on_grid({name: [v]}) for name, values in self.sweep.items() for v in values]
         return singles or [self]
 
-    def joined(self, other: Study) -> Study:
-        """The study on the grid of both, in the order of the one that contains the other.
+    def joined(self, stored: Study) -> Study:
+        """Study on the union of two grids, in the order of the one that contains the other.
 
-        If neither does, new values come behind those of the other.
+        If neither does, new values follow the stored ones.
         """
-        names = {**other.grid, **self.grid}
-        return self.on_grid({name: _union(self.along(name), other.along(name)) for name in names})
+        names = {**stored.grid, **self.grid}
+        return self.on_grid({name: _union(self.along(name), stored.along(name)) for name in names})
 
     def along(self, name: str) -> tuple[Any, ...]:
         """Values along a dimension of a grid, or the only one of an option."""
         return tuple(self.grid[name]) if name in self.grid else (getattr(self.task, name),)
 
 
-def _union(values: tuple, others: tuple) -> tuple:
-    if set(others) <= set(values):
-        return values if not set(values) <= set(others) else others
-    return (*others, *(value for value in values if value not in others))
+def _union(values: tuple, stored: tuple) -> tuple:
+    if set(stored) < set(values):
+        return values
+    return (*stored, *(value for value in values if value not in stored))
 
 
 def _sequence(name: str, values: Any) -> tuple[Any, ...]:

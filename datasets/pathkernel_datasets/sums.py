@@ -1,7 +1,7 @@
-"""Sums over training examples that are too many to hold: a map over blocks, and a sum of sums.
+"""Sums over training examples that do not fit into memory: a map over blocks, and a sum of sums.
 
 The sums of some blocks are a piece, and so is the total. Parts are added in order, so that the
-total is the same bit for bit whoever computes them, and however often that was interrupted.
+total does not depend, to the last bit, on workers or interruptions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DIMS = {
 def sum_examples(
     piece: Piece, store: Path, core: str, data: PreparedData, library: ArrayLibrary, report: Report
 ) -> SufficientStatistics:
-    """Sums over all training examples of a seed, which are a piece beside the store.
+    """Sum over all training examples of a seed, and store the sums as a piece.
 
     Raises
     ------
@@ -59,14 +59,14 @@ def sum_examples(
 
 
 def number_of_parts(blocks: int) -> int:
-    """Number of parts of so many blocks whose sums are a piece each."""
+    """Number of parts into which a number of blocks is divided."""
     return -(-blocks // _BLOCKS_OF_PART)
 
 
 def sum_part(
     piece: Piece, store: Path, core: str, data: PreparedData, library: ArrayLibrary, number: int
 ) -> SufficientStatistics:
-    """Sums over some blocks of training examples, which are a piece."""
+    """Sum over one part of the training examples, and store the sums as a piece."""
 
     def part() -> SufficientStatistics:
         first = number * _BLOCKS_OF_PART

@@ -20,12 +20,14 @@ from pathkernel_core.hooks import load_plugins
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.atomic import remove_leftovers
-from pathkernel_datasets.damage import METADATA, Published, faults
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.lock import locked
+from pathkernel_datasets.piece_jobs import PieceJobs, compute_by_workers, compute_here
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
+from pathkernel_datasets.progress_bar import supervised
+from pathkernel_datasets.published import METADATA, Published
 from pathkernel_datasets.publishing import publish_study
 from pathkernel_datasets.store import (
     TEMPLATE,
@@ -35,10 +37,8 @@ from pathkernel_datasets.store import (
     unfinished,
 )
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.swept import described
+from pathkernel_datasets.swept_option import described
 from pathkernel_datasets.template import SCHEMA_VERSION, on_grid, study_template
-from pathkernel_datasets.watching import supervised
-from pathkernel_datasets.work import Work, compute_by_workers, compute_here
 
 _log = logging.getLogger("pathkernel.study")
 
@@ -91,8 +91,8 @@ def run_study(
     Raises
     ------
     StoreError
-        If the store holds another study or cannot be written; or if a worker ended before its work
-        was done, or has other code or files.
+        If the store holds another study or cannot be written; or if a worker ended early,
+        or has other code or files.
     TaskError
         If the task or an analysis cannot be sent to workers.
     ValueError
@@ -102,29 +102,20 @@ def run_study(
         raise TypeError(f"study must be a Study, not {study!r}; call run_study(Study(task), path)")
     array_library(study.backend, study.dtype)  # loaded before its threads are limited
     with supervised(report, threads) as tell:
-        compute_study(
-            study,
-            path,
-            analyses=analyses,
-            executor=executor,
-            part=part,
-            threads=threads,
-            report=tell,
-        )
+        compute_study(study, path, analyses, executor, part, threads, tell)
     return open_store(path)
 
 
 def compute_study(
     study: Study,
     path: str | os.PathLike,
-    *,
     analyses: Iterable[Analysis] | None = None,
     executor: Executor | None = None,
     part: tuple[int, int] | None = None,
     threads: int | None = 1,
     report: Report = silent,
 ) -> int:
-    """Compute a study as :func:`run_study` does; the number of grid points that were computed."""
+    """Compute a study as :func:`run_study` does; return the number of grid points computed."""
     path, part = Path(path).resolve(), part or (1, 1)
     if not 1 <= part[0] <= part[1]:
         raise ValueError(f"part must be a number and how many there are, as (1, 3), not {part}")
@@ -136,131 +127,125 @@ def compute_study(
     with locked(path, wait=True, waiting=waiting):
         remove_leftovers(path)
         published = Published(path)
-        work, template = _begin(study, path, analyses, published, report)
+        jobs, template = _begin(study, path, analyses, published, report)
         if template is None:
             return 0
-        pieces = pieces_of(work.study.grid, part)
-        missing = _missing(pieces, work, published)
-    total = len(work.study.temperatures) * sum(piece.width is not None for piece in pieces)
+        pieces = pieces_of(jobs.study.grid, part)
+        missing = _missing(pieces, jobs, published)
+    total = len(jobs.study.temperatures) * sum(piece.width is not None for piece in pieces)
     computed = sum(len(missing[piece]) for piece in missing if piece.width is not None)
     _log.info("%s: %d of %d grid points are computed already", path, total - computed, total)
 
     def tell(progress: Progress) -> None:
-        done = total - computed + progress.done
-        report(dataclasses.replace(progress, done=done, total=total))
+        points = total - computed + progress.done
+        report(dataclasses.replace(progress, done=points, total=total))
 
     if executor is None:
-        compute_here(work, template, missing, tell)
+        compute_here(jobs, template, missing, tell)
     elif missing:
-        compute_by_workers(work, missing, executor, threads, tell)
+        compute_by_workers(jobs, missing, executor, threads, tell)
     tell(Progress(computed, None, "complete"))
     with locked(path, wait=True, waiting=waiting):
-        _publish(work, template, published)
+        _publish(jobs, template, published)
     return computed
 
 
 def _begin(
     study: Study, path: Path, analyses: tuple[Analysis, ...], published: Published, report: Report
-) -> tuple[Work, xr.Dataset | None]:
+) -> tuple[PieceJobs, xr.Dataset | None]:
     """Compare a study with its store, and write the template if anything is to be computed.
 
     Returns
     -------
-    work : Work
+    jobs : PieceJobs
         On the grid of the store and of the study.
     template : Dataset or None
         None if the store is complete.
     """
     version = published.attributes.get("schema_version", SCHEMA_VERSION)
-    unknown = published.identity is None and path.exists() and not _is_empty_folder(path)
-    if unknown or version != SCHEMA_VERSION:
-        check_store(path)  # says what it is
+    is_empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if version != SCHEMA_VERSION or (published.identity is None and not is_empty):
+        check_store(path)  # raises
     template = unfinished(path)
     attributes = published.attributes if template is None else template.attrs
-    joined, begun = study, None
+    joined, stored = study, None
     if "study" in attributes:
-        stored = json.loads(attributes["study"])
-        begun = _on_grid_of(study, stored)
-        identity = identity_of(begun)
-        _check_same(path, stored, identity)
+        stored_identity = json.loads(attributes["study"])
+        stored = _on_grid_of(study, stored_identity)
+        identity = identity_of(stored)
+        _check_same(path, stored_identity, identity)
         analyses = _stored_analyses(path, attributes, analyses)
-        joined = study.joined(begun)
-        _check_results(path, joined, begun)
-    damage = [
-        f"{name}, {fault}"
-        for owner, name, fault in faults(published, within="study")
-        if owner == "study"
-    ]
-    if damage:
+        joined = study.joined(stored)
+        _check_results(path, joined, stored)
+    if damage := published.study_damage:
         _warn(
             f"{path} was damaged ({damage[0]}{', and others' * (len(damage) > 1)}); what is "
             "damaged is computed again"
         )
-    extended = joined != begun
-    if not extended:
-        work = Work(joined, path, json.dumps(identity, sort_keys=True), analyses)
-        if not damage and not any(
-            work.lacking(published.read(piece, work.core(piece)))
-            for piece in pieces_of(joined.grid)
-        ):
-            work.files.remove()  # left by a process that was killed after it had published
+    if joined == stored:
+        jobs = PieceJobs(joined, path, json.dumps(identity, sort_keys=True), analyses)
+        if _is_published(jobs, published):
+            jobs.files.remove()  # left by a process that was killed after it had published
             _log.info("%s is complete", path)
-            return work, None
-    more = [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]
-    if more:
+            return jobs, None
+    if excess := [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]:
         _warn(
-            f"{path} holds more values of {' and '.join(map(described, more))} than are asked for; "
-            "all of its grid is computed. For a smaller study choose another file (--out)"
+            f"{path} holds more values of {' and '.join(map(described, excess))} than are asked "
+            "for; all of its grid is computed. For a smaller study choose another file (--out)"
         )
-    if extended or template is None:
-        _log.info("%s is %s", path, "begun" if begun is None else "extended or mended")
+    if joined != stored or template is None:
+        _log.info("%s is %s", path, "begun" if stored is None else "extended or mended")
         report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
         template = study_template(joined, analyses)
-        work = Work(
-            joined, path, json.dumps(json.loads(template.attrs["study"]), sort_keys=True), analyses
-        )
-        work.files.write(TEMPLATE, on_grid(template, {"seed": []}).copy(), "")
-    return work, template
+        jobs = PieceJobs(joined, path, template.attrs["study"], analyses)
+        jobs.files.write(TEMPLATE, on_grid(template, {"seed": []}).copy(), "")
+    return jobs, template
 
 
-def _missing(pieces: Iterable[Piece], work: Work, published: Published) -> dict[Piece, list[float]]:
+def _is_published(jobs: PieceJobs, published: Published) -> bool:
+    """Whether the store holds all of a study, undamaged."""
+    identity = published.identity
+    complete = identity is not None and grid_of(identity) == grid_of(json.loads(jobs.identity))
+    return complete and not published.study_damage
+
+
+def _missing(
+    pieces: Iterable[Piece], jobs: PieceJobs, published: Published
+) -> dict[Piece, list[float]]:
     """Pieces that are to be computed, and at which temperatures.
 
     Those that the store holds at some temperatures become files.
     """
     missing = {}
     for piece in pieces:
-        values = work.read(piece)
-        if values is None:
-            values = published.read(piece, work.core(piece))
-            if values is not None and work.lacking(values):
-                work.files.write(piece.name, values, work.core(piece))
-        if temperatures := work.lacking(values):
+        values = read_piece(piece, jobs.core(piece), jobs.files, published)
+        if temperatures := jobs.lacking(values):
             missing[piece] = temperatures
+            if values is not None:
+                jobs.files.write(piece.name, values, jobs.core(piece))
     return missing
 
 
-def _publish(work: Work, template: xr.Dataset, published: Published) -> None:
+def _publish(jobs: PieceJobs, template: xr.Dataset, published: Published) -> None:
     """Publish a study if all of its pieces are there."""
-    latest, pieces = unfinished(work.path), pieces_of(work.study.grid)
+    latest = unfinished(jobs.path)
     if latest is None:  # another process may have published it
-        now = Published(work.path)
-        if not any(work.lacking(now.read(piece, work.core(piece))) for piece in pieces):
-            work.files.remove()
+        if _is_published(jobs, Published(jobs.path)):
+            jobs.files.remove()
             return
-    elif grid_of(json.loads(latest.attrs["study"])) != grid_of(json.loads(work.identity)):
+    elif grid_of(json.loads(latest.attrs["study"])) != grid_of(json.loads(jobs.identity)):
         return  # another process computes a larger grid
 
     def read(piece: Piece) -> xr.Dataset:
-        values = read_piece(piece, work.core(piece), work.files, published)
-        if values is None or work.lacking(values):
+        values = read_piece(piece, jobs.core(piece), jobs.files, published)
+        if values is None or jobs.lacking(values):
             raise _MissingPieceError
         return values
 
     with suppress(_MissingPieceError):
-        publish_study(work.path, template, pieces, read)
-        work.files.remove()
-        sums = PieceFiles(work.path, "sums")
+        publish_study(jobs.path, template, pieces_of(jobs.study.grid), read)
+        jobs.files.remove()
+        sums = PieceFiles(jobs.path, "sums")
         sums.remove(name for name in sums.names() if "/" in name)  # parts of totals
 
 
@@ -287,18 +272,14 @@ def _check_same(path: Path, stored: Mapping[str, Any], identity: Mapping[str, An
         )
 
 
-def _check_results(path: Path, study: Study, begun: Study) -> None:
+def _check_results(path: Path, study: Study, stored: Study) -> None:
     """Check that results of a store of a single value do not get several."""
     results = sorted({file.relative_to(path).parts[0] for file in path.glob(f"*/*/{METADATA}")})
-    if results and study.sweep.keys() - begun.sweep.keys():
+    if results and study.sweep.keys() - stored.sweep.keys():
         raise StoreError(
             f"{path} holds results of a single value of {next(iter(study.sweep))} "
             f"({', '.join(results)}), which do not go with several; choose another file"
         )
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
 
 
 def _stored_analyses(

@@ -17,7 +17,6 @@ import xarray as xr
 
 from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
-from pathkernel_datasets.checksums import PIECE_CHECKSUMS, piece_checksum
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.evaluation import AnalysisError, variables
 from pathkernel_datasets.identity import identity_of, versions
@@ -31,16 +30,19 @@ from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.prepared import PreparedData, prepare_data
 from pathkernel_datasets.schema import KNOWN_DIMENSIONS, STATUS_CODES, coordinates
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.swept import OF_EACH_VALUE, SWEPT_OPTION, described, label_of, listed
+from pathkernel_datasets.swept_option import (
+    OF_EACH_VALUE,
+    SWEPT_OPTION,
+    described,
+    label_of,
+    listed,
+)
 
 SCHEMA_VERSION = 4
-ATTRIBUTES_COPY = "data_done"
-"""Variable whose attribute ``study_attributes`` is a copy of the store's, to mend it from."""
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
 _WHOLE_NUMBERS = {
-    **dict.fromkeys((variable.name for variable in PIECE_CHECKSUMS), "int32"),
     "evaluations": "int32",
     "minima": "int32",
     **dict.fromkeys(("status", "reference_done", "data_done"), "int8"),
@@ -66,14 +68,11 @@ def study_template(study: Study, analyses: Sequence[Analysis]) -> xr.Dataset:
         templates.append(_single(single, study.sweep, data, analyses, library))
         realisations.append(data.realisation)
     template = _joined(study, templates) if study.sweep else templates[0]
-    attributes = template.attrs | {
-        "schema_version": SCHEMA_VERSION,
-        "references": _REFERENCE,
-        "variable_names": json.dumps(list(map(str, template.variables))),
-        "study": json.dumps(identity_of(study, realisations), sort_keys=True),
-    }
-    template[ATTRIBUTES_COPY].attrs["study_attributes"] = json.dumps(attributes)
-    return template.assign_attrs(attributes)
+    return template.assign_attrs(
+        schema_version=SCHEMA_VERSION,
+        references=_REFERENCE,
+        study=json.dumps(identity_of(study, realisations), sort_keys=True),
+    )
 
 
 def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Dataset:
@@ -110,7 +109,10 @@ def blank(piece: Piece, template: xr.Dataset) -> xr.Dataset:
 def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
     """Put the values of a piece into a dataset, at the temperatures that both have."""
     values = values.isel(temperature=values["temperature"].isin(dataset["temperature"]).values)
-    position: dict[Any, Any] = _position(dataset, piece)
+    labels = {dim: label for dim, label in piece.labels.items() if dim in dataset.dims}
+    position: dict[Any, Any] = {
+        dim: dataset.get_index(dim).get_loc(label) for dim, label in labels.items()
+    }
     position["temperature"] = dataset.get_index("temperature").get_indexer(values["temperature"])
     targets = data_variables(dataset)
     for name, variable in data_variables(values).items():
@@ -118,23 +120,6 @@ def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
             inside = {dim: slice(size) for dim, size in variable.sizes.items()} | position
             index = tuple(inside[dim] for dim in targets[name].dims)
             targets[name].values[index] = variable.values
-
-
-def seal(dataset: xr.Dataset, piece: Piece) -> None:
-    """Put the checksum of a piece into a dataset that has its values."""
-    position = _position(dataset, piece)
-    values = {
-        name: variable.isel(position, missing_dims="ignore").values
-        for name, variable in data_variables(dataset).items()
-        if piece.includes(variable.dims)
-    }
-    name, checksum = piece_checksum(values)
-    dataset[name].variable[position] = checksum
-
-
-def _position(dataset: xr.Dataset, piece: Piece) -> dict[str, int]:
-    labels = {dim: label for dim, label in piece.labels.items() if dim in dataset.dims}
-    return {dim: dataset.get_index(dim).get_loc(label) for dim, label in labels.items()}
 
 
 def _empty(
@@ -168,7 +153,7 @@ def _single(
                     f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
                     f"{unlabelled[0]!r}, for which its coordinates() gives no labels"
                 )
-    declared = [*variables(data, analyses), *PIECE_CHECKSUMS]
+    declared = list(variables(data, analyses))
     names = Counter([*coords, *(variable.name for variable in declared)])
     if twice := sorted(name for name, count in names.items() if count > 1):
         raise StoreError(
@@ -230,7 +215,7 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
     for value, template in zip(values, templates):
         differing = {*template.data_vars, *template.dims} ^ {*first.data_vars, *first.dims}
         differing |= {
-            dim for dim in {*first.dims} - differing if not _fit(template[dim], first[dim])
+            dim for dim in {*first.dims} - differing if not _agree(template[dim], first[dim])
         }
         if differing:
             raise TaskError(
@@ -253,8 +238,8 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
         for value, template in zip(values, templates)
     }
     label, single = first.attrs["label"], described(name, values[0])
-    others = [part for part in label.split(", ") if part != single]
-    joined_label = ", ".join([*others, described(name, listed(values))])
+    labels_of_others = [part for part in label.split(", ") if part != single]
+    joined_label = ", ".join([*labels_of_others, described(name, listed(values))])
     (option,) = (entry for entry in dataclasses.fields(study.task) if entry.name == name)
     labels = coordinate(name, values, option.metadata.get("help") or described(name))
     joined = on_grid(first, longest).expand_dims({name: len(values)}).assign_coords({name: labels})
@@ -267,9 +252,9 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
     return joined
 
 
-def _fit(labels: xr.DataArray, others: xr.DataArray) -> bool:
+def _agree(labels: xr.DataArray, reference: xr.DataArray) -> bool:
     """Whether labels agree; of numbered examples the shorter are the beginning of the longer."""
     may_be_shorter = labels.name == "example" or labels.name not in KNOWN_DIMENSIONS
-    size = min(labels.size, others.size)
-    same_size = labels.size == others.size or may_be_shorter
-    return same_size and np.array_equal(labels.values[:size], others.values[:size])
+    size = min(labels.size, reference.size)
+    same_size = labels.size == reference.size or may_be_shorter
+    return same_size and np.array_equal(labels.values[:size], reference.values[:size])

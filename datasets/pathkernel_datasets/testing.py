@@ -12,8 +12,7 @@ import dataclasses
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,7 +46,7 @@ class SmallTask(Task):
     examples: int = option(12, "training and test examples")
 
     def realise(self, seed: int) -> Realisation:
-        """Draw tokens and heads; each half of the examples has a label of its own."""
+        """Draw tokens and heads; half of the examples have each label."""
         generator = np.random.default_rng(seed)
 
         def draw() -> Examples:
@@ -65,57 +64,48 @@ class SmallTask(Task):
 
 
 SMALL_STUDY = Study(SmallTask(), widths=(10, 100), temperatures=(0.1, 1.0), seeds=(0, 1))
-"""Study with which analyses and results are checked, if no other is given."""
-
-
-@contextmanager
-def _computed(study: Study, *analyses: Analysis) -> Iterator[Path]:
-    """A store of a study, in a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "study.zarr"
-        run_study(study, store, analyses=analyses)
-        yield store
+"""Study on which analyses and results are checked by default."""
 
 
 def check_analysis(analysis: Analysis, study: Study = SMALL_STUDY) -> None:
-    """Check that a study with an analysis holds its variables, labelled, and the same again.
+    """Check that a study stores an analysis's variables, labelled and reproducible.
 
     Raises
     ------
     AssertionError
         At the first check that fails, saying what to change.
     """
-    _check_words(analysis.name, analysis.summary)
+    _check_texts(analysis.name, analysis.summary)
     assert analysis.variables, "variables must name what compute() returns"
     for variable in analysis.variables:
         assert variable.long_name.strip(), f"variable {variable.name} needs a long_name"
         assert len(set(variable.dims)) == len(variable.dims), (
             f"variable {variable.name} names a dimension twice: {variable.dims}"
         )
-    with _computed(study, analysis) as store, _computed(study, analysis) as other:
-        dataset, again = open_store(store).load(), open_store(other).load()
+    with tempfile.TemporaryDirectory() as folder:
+        stores = (Path(folder) / "first.zarr", Path(folder) / "second.zarr")
+        first, second = (run_study(study, store, analyses=[analysis]).load() for store in stores)
     names = [variable.name for variable in analysis.variables]
     if analysis.of == "solution":
         names += [f"{name}_gp" for name in names]
     for name in names:
-        assert name in dataset, f"the store lacks {name}"
-        assert dataset[name].notnull().any(), f"{name} is NaN everywhere"
-        for dim in dataset[name].dims:
-            assert dim in dataset.coords, f"dimension {dim} of {name} has no labels"
-        xr.testing.assert_identical(dataset[name], again[name])
+        assert name in first, f"the store lacks {name}"
+        assert first[name].notnull().any(), f"{name} is NaN everywhere"
+        for dim in first[name].dims:
+            assert dim in first.coords, f"dimension {dim} of {name} has no labels"
+        xr.testing.assert_identical(first[name], second[name])
 
 
 def check_result(
     result: Result, study: Study = SMALL_STUDY, plugins: Plugins | None = None
 ) -> None:
-    """Check that a result stores labelled data, leaves the study alone, and can be seen.
+    """Check that a result stores labelled data, does not change the study, and has views.
 
     Parameters
     ----------
     result : Result
         With options that keep the checks fast.
     study : Study
-        Study from which the result is computed.
     plugins : Plugins, optional
         Where tasks and samplers are looked up; by default installed plugins and the study's task.
 
@@ -124,7 +114,7 @@ def check_result(
     AssertionError
         At the first check that fails, saying what to change.
     """
-    _check_words(result.name, result.summary)
+    _check_texts(result.name, result.summary)
     assert re.fullmatch(NAME_PATTERN, result.command), (
         f"command {result.command!r} must be lower-case words joined by hyphens"
     )
@@ -134,21 +124,22 @@ def check_result(
     plugins = load_plugins() if plugins is None else plugins
     plugins.tasks.setdefault(study.task.name, type(study.task))
     reported: list[Progress] = []
-    with _computed(study) as store:
-        before = open_store(store).load()
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "study.zarr"
+        before = run_study(study, store, analyses=()).load()
         stored = compute_result(result, store, plugins=plugins, report=reported.append)
         assert reported, "compute() must report its progress, or it seems to have done nothing"
         assert result.name in stored.results, f"the store has no group {result.name}"
         tree = stored.result(result.name).load()
-        again = compute_result(result, store, plugins=plugins)
-        assert tree.identical(again.result(result.name).load()), "computed again, it is another"
+        repeated = compute_result(result, store, plugins=plugins).result(result.name)
+        assert tree.identical(repeated.load()), "computed again, it is another"
         assert before.identical(open_store(store).load()), "it changed the study"
         _check_data(tree)
         _check_views(result.views(stored), result.name)
 
 
 def _check_data(tree: xr.DataTree) -> None:
-    """The groups of a result explain themselves, and netCDF can hold them."""
+    """Check that the groups of a result explain themselves, and that netCDF can hold them."""
     assert any(group.data_vars for group in tree.subtree), "compute() gave no variable"
     for group in tree.subtree:
         for name, variable in group.data_vars.items():
@@ -160,7 +151,7 @@ def _check_data(tree: xr.DataTree) -> None:
 
 
 def _check_views(views: Iterable[Any], part: str) -> None:
-    """Tables fit a terminal of 80 columns, and charts can be drawn."""
+    """Check that tables fit a terminal of 80 columns, and that charts can be drawn."""
     for view in views:
         if isinstance(view, str):
             assert view.strip(), "a sentence is empty"
@@ -176,7 +167,7 @@ def _check_views(views: Iterable[Any], part: str) -> None:
             view.altair().to_dict()
 
 
-def _check_words(name: str, summary: str) -> None:
+def _check_texts(name: str, summary: str) -> None:
     assert re.fullmatch(NAME_PATTERN, name), (
         f"name {name!r} must be lower-case words joined by hyphens"
     )

@@ -1,4 +1,4 @@
-"""Workers that compute the pieces of a study: processes of this machine, or those of Dask."""
+"""Workers that compute the pieces of a study: processes of this machine, or of Dask."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pathkernel_datasets.errors import StoreError
 
 
 def workers(jobs: int = 1, scheduler: str | None = None) -> AbstractContextManager[Executor | None]:
-    """Processes of this machine, or the workers of a Dask scheduler; None for one process.
+    """Start processes, or connect to a Dask scheduler; yield None for one job without scheduler.
 
     Raises
     ------
     ValueError
-        If both are asked for.
+        If both are given.
     """
     if scheduler is None:
         return processes(jobs) if jobs > 1 else nullcontext()
@@ -36,11 +36,11 @@ def workers(jobs: int = 1, scheduler: str | None = None) -> AbstractContextManag
 
 @contextmanager
 def processes(count: int) -> Iterator[Executor]:
-    """Processes of this machine, which end with this one.
+    """Start processes on this machine, which end with this one.
 
-    They come from a process that has imported what they need, and nothing that has threads. Where
-    there are GPUs, each sees one of them, in turn. Where this process is interrupted, pieces that
-    have not begun are cancelled, and the others are not waited for.
+    They are forked from a server process that has imported this package, and has no threads. Each
+    sees one of the GPUs, in turn. If this process is interrupted, pieces that have not begun are
+    cancelled, and the others are not waited for.
     """
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
@@ -49,11 +49,11 @@ def processes(count: int) -> Iterator[Executor]:
 
         context.set_forkserver_preload(["pathkernel_datasets.sweep"])
         resource_tracker.ensure_running()
-        # it is to ignore Ctrl-C, which a terminal sends to all processes
+        # the server must ignore Ctrl-C, which a terminal sends to all processes
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        forkserver.ensure_running()  # which imports while data are drawn here
+        forkserver.ensure_running()  # imports while data are drawn in this process
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    executor = ProcessPoolExecutor(count, context, _begin, (context.Value("i"), _gpus()))
+    executor = ProcessPoolExecutor(count, context, _initialise, (context.Value("i"), _gpus()))
     try:
         yield executor
     except BaseException:
@@ -63,32 +63,32 @@ def processes(count: int) -> Iterator[Executor]:
 
 
 def _gpus() -> list[str]:
-    """GPUs of NVIDIA that this process may use, as CUDA_VISIBLE_DEVICES has them."""
+    """NVIDIA GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return list(filter(None, os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
     return [str(index) for index, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
-def _begin(begun: Any, gpus: Sequence[str]) -> None:
-    """Begin a worker; the first finds 0 begun."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits for this one ends it
+def _initialise(counter: Any, gpus: Sequence[str]) -> None:
+    """Initialise a worker process; the counter numbers them from 0."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     parent = multiprocessing.parent_process()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with begun.get_lock():
-        number, begun.value = begun.value, begun.value + 1
+    with counter.get_lock():
+        number, counter.value = counter.value, counter.value + 1
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
 
 
 def _end_with(parent: Any) -> None:
-    """End this worker with its parent, even one that was killed, for which nothing else cares."""
+    """End this worker with its parent, even if that is killed."""
     parent.join()
     os._exit(1)
 
 
 @contextmanager
 def cluster(address: str) -> Iterator[Executor]:
-    """The workers of a Dask scheduler, such as ``tcp://host:8786``.
+    """Connect to a Dask scheduler, such as ``tcp://host:8786``, and yield its executor.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def naming_lost_workers(store: Path) -> Iterator[None]:
 def mapped(
     executor: Executor, threads: int | None, function: Callable[[Any], Any], parts: Iterable[Any]
 ) -> Iterator[Any]:
-    """A ``map`` by workers, in order, each with some threads of the linear algebra."""
+    """Map a function over parts by workers, in order, with some threads of linear algebra each."""
     return executor.map(functools.partial(_with_threads, threads, function), parts)
 
 

@@ -14,7 +14,7 @@ _STUDIES = {
     "Study": "pathkernel_datasets.study",
     "StoredStudy": "pathkernel_datasets.stored",
     "compute_result": "pathkernel_datasets.stored",
-    "by_value": "pathkernel_datasets.swept",
+    "by_value": "pathkernel_datasets.swept_option",
     "gains": "pathkernel_datasets.gains",
     "load_plugins": "pathkernel_core.hooks",
     "open_store": "pathkernel_datasets.store",

@@ -60,8 +60,8 @@ def result_command(result: type[Result]) -> click.Command:
 
 def _run(wanted: Result, store: Path, figures: bool, folder: Path | None) -> None:
     prepare_jax()
+    from pathkernel_datasets.progress_bar import showing_progress
     from pathkernel_datasets.stored import compute_result
-    from pathkernel_datasets.watching import showing_progress
 
     plugins = click.get_current_context().find_object(Plugins)
     try:

@@ -160,8 +160,8 @@ def _run_study(
     plugins = click.get_current_context().find_object(Plugins)
     try:
         with workers(jobs, scheduler) as executor:  # which import while this process does
+            from pathkernel_datasets.progress_bar import showing_progress
             from pathkernel_datasets.sweep import run_study
-            from pathkernel_datasets.watching import showing_progress
 
             with showing_progress() as report:
                 dataset = run_study(

@@ -104,7 +104,7 @@ def one_shot_images(
     shape = replace(chosen.shape, **given)
     folder = Path(default_folder(shape)) if out is None else out
     training = import_extra("pathkernel_one_shot.training", "training", "training", _EXTRA)
-    from pathkernel_datasets.watching import showing_progress
+    from pathkernel_datasets.progress_bar import showing_progress
     from pathkernel_one_shot.training_run import TrainingSettings
 
     decay = chosen.weight_decay if weight_decay is None else weight_decay

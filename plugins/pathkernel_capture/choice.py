@@ -16,7 +16,7 @@ from pathkernel_core.network import Network, Skips, positive
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.solution import Solution
 from pathkernel_datasets.computing import minimise_from
-from pathkernel_datasets.watching import supervised
+from pathkernel_datasets.progress_bar import supervised
 
 WIDTHS = (10.0, 30.0, 100.0, 300.0, 1000.0)
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0)

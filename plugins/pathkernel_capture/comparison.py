@@ -12,7 +12,7 @@ from torch import nn
 from pathkernel_capture.evaluations import Evaluations, Measure, host_array
 from pathkernel_capture.head_scores import HeadScores
 from pathkernel_core.progress import Report
-from pathkernel_datasets.watching import supervised
+from pathkernel_datasets.progress_bar import supervised
 from pathkernel_trained import scores as score_table
 from pathkernel_trained.heads import Head, every_head
 from pathkernel_trained.orders import RANDOM_ORDERS, RESAMPLES, compare_orders

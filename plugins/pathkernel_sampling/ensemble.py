@@ -47,7 +47,7 @@ class Chains:
 
     def key(self, chain: int, step: int) -> jax.Array:
         """Random key of the warm-up of a chain (step 0), or of one of its rounds."""
-        of_chain = jax.random.fold_in(jax.random.key(self.point.at.seed), chain)
+        of_chain = jax.random.fold_in(jax.random.key(self.point.point.seed), chain)
         return jax.random.fold_in(of_chain, step)
 
     def warm_up(
@@ -105,9 +105,9 @@ def chains_at(study: StoredStudy, at: Point, sampler: str, thin: int) -> Chains:
 def _lowest_minimum(point: PointData) -> np.ndarray | None:
     """Start at the lowest minimum where there may be several, between which chains do not pass."""
     problem, network = PathKernels(point.data.xi, point.data.labels), point.network
-    if not may_have_several(problem, network, point.at.temperature):
+    if not may_have_several(problem, network, point.point.temperature):
         return None
-    solution = minimise_from(problem, network, point.at.temperature, None)
+    solution = minimise_from(problem, network, point.point.temperature, None)
     return None if solution is None else position_at(network, solution.factors)
 
 

@@ -198,7 +198,7 @@ class NextOrder(_AtPoints):
             missing = [point for point in points if not study.holds(f"{self.name}/{point}")]
             corrections = map_parts(partial(correct.corrected, study), missing)
             for done, point in enumerate(missing):
-                report(Progress(done, len(missing), point.words))
+                report(Progress(done, len(missing), point.description))
                 yield str(point), next(corrections)
 
     def views(self, study: StoredStudy) -> Iterator[Table]:

@@ -44,7 +44,7 @@ def theory_drops(
     """
     data, network = here.data, here.network
     fixed = FixedKernels(
-        data.xi, data.labels, order_parameter, here.at.temperature, network.variances[0]
+        data.xi, data.labels, order_parameter, here.point.temperature, network.variances[0]
     )
     problem = PathKernels(data.xi, data.labels)
     tests = {name: data.test_sets[name] for name in test_sets if name in data.test_sets}

@@ -12,7 +12,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
 from pathkernel_datasets.selection import Selection, few, index_of, number
-from pathkernel_datasets.swept import by_value, described, swept_option
+from pathkernel_datasets.swept_option import by_value, described, swept_option
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -69,7 +69,7 @@ class StudyPictures:
         first = Selection(part, self.temperature)
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
-            label = f"T of {choices_of(part)[first.chosen].words}"
+            label = f"T of {choices_of(part)[first.chosen].description}"
         return {label: self.temperature} | ({} if self.still else _grid(part))
 
     def seeds(self, part: xr.Dataset) -> list[int]:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_datasets.choice import choose, complete_seeds, default_choice
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
@@ -21,7 +20,8 @@ from pathkernel_datasets.selection import (
     count_test_examples,
     number,
 )
-from pathkernel_datasets.swept import by_value, described, swept_option
+from pathkernel_datasets.swept_option import by_value, described, swept_option
+from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
 from pathkernel_views.table import Table, frame_of, labelled_frame
@@ -337,7 +337,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     choice = default_choice(dataset) if temperature is None else temperature
     chosen = ""
     if isinstance(choice, str) and dataset.sizes["temperature"] > 1:
-        chosen = f", both of {choices_of(dataset)[choice].words} over the seeds"
+        chosen = f", both of {choices_of(dataset)[choice].description} over the seeds"
     caption = (
         "GP: Gaussian process. ±: standard error of the gain over the test examples, which both "
         f"predict{'; in brackets that over the seeds' * several}. Means over seeds: "
@@ -369,7 +369,7 @@ def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
             score = dataset[f"{measure.name}{suffix}"].load().isel(temperature=index)
             score = score.where(index >= 0).transpose("test_set", ..., "seed")
             frame = frame_of(_over_seeds(measure.name, measure.long_name, measure.units, score))
-            frame.insert(0, "choice", f"T of {choice.words.partition(', which')[0]}")
+            frame.insert(0, "choice", f"T of {choice.description.partition(', which')[0]}")
             if suffix:
                 frame = frame.assign(width=np.nan, network="GP limit")
             else:

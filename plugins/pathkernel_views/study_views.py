@@ -11,7 +11,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import index_of
-from pathkernel_datasets.swept import by_value, described, swept_option
+from pathkernel_datasets.swept_option import by_value, described, swept_option
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary

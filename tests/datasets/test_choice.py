@@ -17,12 +17,12 @@ from test_sweep import Small
 import pathkernel_core as pk
 from pathkernel_core.task import Examples
 from pathkernel_datasets import computing
-from pathkernel_datasets.choice import best, choose
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
+from pathkernel_datasets.temperature_choice import best, choose
 
 TEMPERATURES = (1.0, 0.02, 0.3)  # in no order
 

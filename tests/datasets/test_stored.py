@@ -67,7 +67,7 @@ def test_a_study_without_results(whole):
     study = StoredStudy(whole, PLUGINS)
     assert study.results == []
     assert not study.holds("parts")
-    with pytest.raises(StoreError, match=r"holds no parts; of results it holds: none"):
+    with pytest.raises(StoreError, match=r"has no parts; its results are: none"):
         study.result("parts")
 
 

@@ -13,12 +13,12 @@ from rich.console import Console
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.choice import choose, default_choice
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.temperature_choice import choose, default_choice
 from pathkernel_views.study_tables import gains_table, study_summary
 from pathkernel_views.study_views import study_charts
 

@@ -15,7 +15,7 @@ import zarr
 
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets import work
+from pathkernel_datasets import piece_jobs
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.pieces import pieces_of
@@ -93,7 +93,7 @@ def test_the_store_is_that_of_one_process(near, tmp_path, pool):
 def test_a_worker_gets_whole_seeds_where_each_has_as_many():
     def lengths(seeds, workers):
         pieces = pieces_of(Study(Signs(), seeds=range(seeds)).grid)
-        found = work._batches(pieces, workers)
+        found = piece_jobs._batches(pieces, workers)
         assert [piece for batch in found for piece in batch] == pieces
         return list(map(len, found))
 
@@ -103,19 +103,19 @@ def test_a_worker_gets_whole_seeds_where_each_has_as_many():
 
 def test_workers_do_nothing_where_another_process_has_published(tmp_path):
     asked = study()
-    whole = work.Work(asked, tmp_path / "far.zarr", json.dumps(identity_of(asked)), ())
-    work._compute_batch(whole, pieces_of(asked.grid))
+    whole = piece_jobs.PieceJobs(asked, tmp_path / "far.zarr", json.dumps(identity_of(asked)), ())
+    piece_jobs._compute_batch(whole, pieces_of(asked.grid))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_of_other_code_is_refused(tmp_path, monkeypatch):
-    work._worker_data.cache_clear()
-    identity_of = work.identity_of
+    piece_jobs._worker_data.cache_clear()
+    identity_of = piece_jobs.identity_of
 
     def other(*given):
         return identity_of(*given) | {"versions": {"pathkernel": "another"}}
 
-    monkeypatch.setattr(work, "identity_of", other)
+    monkeypatch.setattr(piece_jobs, "identity_of", other)
     path = tmp_path / "far.zarr"
     with Pickling(1) as executor, pytest.raises(StoreError, match=r"a worker \"another\"\); inst"):
         compute_study(study(), path, executor=executor)

@@ -21,7 +21,6 @@ from pathkernel_core import (
     minimise_action,
 )
 from pathkernel_core.hooks import load_plugins
-from pathkernel_datasets.choice import choose
 from pathkernel_datasets.draws import open_run
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import Selection
@@ -29,6 +28,7 @@ from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.stored import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.temperature_choice import choose
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence

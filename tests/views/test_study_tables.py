@@ -13,7 +13,7 @@ from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.selection import Selection, Spread, number
+from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
@@ -407,11 +407,6 @@ def test_gains_name_both_sides(several):
     assert row[3].startswith(f"{point['accuracy']:.3f} | {point['accuracy_gp']:.3f}\n")
     assert f"\n{100 * point['gain']:+.1f} ± " in row[3]
     assert table.headings[3] == "near\naccuracy | GP limit\ngain in points"
-
-
-def test_spread_leaves_nan_out():
-    assert Spread.of([3.0, np.nan, 1.0]) == Spread(2.0, 1.0, 3.0, 2)
-    assert Spread.of([]).seeds == 0
 
 
 def test_numbers_of_widths():

@@ -1,4 +1,4 @@
-"""Long work for those who look on: a bar on a terminal or in a notebook, nothing elsewhere."""
+"""Progress of long computations: a bar on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def supervised(report: Report | None, threads: int | None = 1) -> Iterator[Report]:
-    """Limit the threads of the linear algebra, and show progress unless there is a report.
+    """Limit the threads of the linear algebra; yield the report, by default a progress bar.
 
-    Small matrices gain nothing by threads, and on a busy machine threads wait for one another.
-
-    Parameters
-    ----------
-    report : callable, optional
-        By default a bar, see :func:`showing_progress`.
-    threads : int, optional
-        None leaves their number as it is.
+    Small matrices gain nothing from threads, and on a busy machine threads wait for one another.
+    With None their number stays as it is.
     """
     shown = showing_progress() if report is None else nullcontext(report)
     with threadpool_limits(limits=threads), shown as tell:
@@ -35,7 +29,7 @@ def supervised(report: Report | None, threads: int | None = 1) -> Iterator[Repor
 
 @contextmanager
 def showing_progress() -> Iterator[ProgressBar]:
-    """A bar on stderr, gone when the work is done; none where stderr is no terminal or notebook."""
+    """Show a bar on stderr until the work is done, if stderr is a terminal or a notebook."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -49,13 +43,7 @@ def showing_progress() -> Iterator[ProgressBar]:
 
 
 class ProgressBar:
-    """Shows what work reports on a bar.
-
-    Attributes
-    ----------
-    called : bool
-        Whether anything was reported, that is whether there was anything to do.
-    """
+    """Report that updates a bar; ``called`` tells whether there was anything to report."""
 
     def __init__(self, bar: Bar):
         self.called = False
@@ -63,17 +51,17 @@ class ProgressBar:
         self._last = Progress(0, None, "")
 
     def __call__(self, progress: Progress) -> None:
-        """Show where the work is."""
+        """Show progress."""
         last, self._last = self._last, progress
         steps: dict[str, Any] = {"total": progress.total, "completed": progress.done}
         if (last.total is None) != (progress.total is None) or progress.done < last.done:
-            self._bar.reset(self._line, **steps)  # the time left is not that of the last work
+            self._bar.reset(self._line, **steps)  # the time left starts afresh
         self._bar.update(self._line, **steps, description=describe(progress))
         self.called = True
 
 
 def describe(progress: Progress) -> str:
-    """Progress in words: what happens now, and the numbers that are known."""
+    """Text of a progress: the current step and its numbers, without NaN."""
     numbers = (
         f"{name} {value:.3g}" for name, value in progress.numbers.items() if not math.isnan(value)
     )

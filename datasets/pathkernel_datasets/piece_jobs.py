@@ -28,12 +28,12 @@ from pathkernel_datasets.study import Study, draw_blocks
 from pathkernel_datasets.sums import number_of_parts, sum_part
 from pathkernel_datasets.workers import mapped, naming_lost_workers
 
-_ONE_AT_A_TIME = threading.Lock()  # of a worker's threads, which share the linear algebra's
+_ONE_AT_A_TIME = threading.Lock()  # Dask workers have several threads
 
 
 @dataclass(frozen=True)
-class Work:
-    """A study whose pieces are computed, as workers get it."""
+class PieceJobs:
+    """The study whose pieces are computed, as it is sent to workers."""
 
     study: Study = field(compare=False)
     path: Path  # of the store
@@ -77,76 +77,76 @@ class Work:
 
 
 def compute_here(
-    work: Work, template: xr.Dataset, missing: Mapping[Piece, list[float]], report: Report
+    jobs: PieceJobs, template: xr.Dataset, missing: Mapping[Piece, list[float]], report: Report
 ) -> None:
     """Compute pieces in this process, one after another, at the temperatures that they lack."""
-    done = 0
+    points = 0
 
     def tell(progress: Progress) -> None:
-        report(dataclasses.replace(progress, done=done + progress.done))
+        report(dataclasses.replace(progress, done=points + progress.done))
 
     for data_piece, pieces in groupby(missing, key=lambda piece: piece.data):
         tell(Progress(0, None, f"{data_piece}: data and attention"))
-        data = work.data(data_piece, tell)
+        data = jobs.data(data_piece, tell)
         for piece in pieces:
-            work.compute(piece, data, template, tell)
-            done += 0 if piece.width is None else len(missing[piece])
+            jobs.compute(piece, data, template, tell)
+            points += 0 if piece.width is None else len(missing[piece])
 
 
 def compute_by_workers(
-    work: Work,
+    jobs: PieceJobs,
     missing: Mapping[Piece, list[float]],
     executor: Executor,
     threads: int | None,
     report: Report,
 ) -> None:
-    """Let workers compute pieces, and first sums over blocks of examples."""
+    """Compute pieces by workers, after the sums over blocks of examples."""
     try:
-        pickle.dumps(work)
+        pickle.dumps(jobs)
     except Exception as error:  # whatever the objects inside raise
         raise TaskError(
-            f"the task {work.study.task.name!r} or an analysis cannot be sent to workers ({error})"
+            f"the task {jobs.study.task.name!r} or an analysis cannot be sent to workers ({error})"
             "; define its class in a module that workers can import; its options hold plain data"
         ) from None
     report(Progress(0, None, "waiting for workers"))
     sums = [
         (piece, number)
         for piece in dict.fromkeys(piece.data for piece in missing)
-        if PieceFiles(work.path, "sums").read(piece.name, work.core(piece)) is None
-        and (blocks := draw_blocks(work.data(piece).study.task, piece.seed)) is not None
+        if PieceFiles(jobs.path, "sums").read(piece.name, jobs.core(piece)) is None
+        and (blocks := draw_blocks(jobs.data(piece).study.task, piece.seed)) is not None
         for number in range(number_of_parts(len(blocks)))
     ]
-    with naming_lost_workers(work.path):
-        summed = mapped(executor, threads, functools.partial(_sum_part, work), sums)
-        for done, _ in enumerate(summed, start=1):
-            report(Progress(0, None, f"{done / len(sums):.0%} of the examples summed"))
+    with naming_lost_workers(jobs.path):
+        summed = mapped(executor, threads, functools.partial(_sum_part, jobs), sums)
+        for count, _ in enumerate(summed, start=1):
+            report(Progress(0, None, f"{count / len(sums):.0%} of the examples summed"))
         batches, points = _batches(list(missing), getattr(executor, "_max_workers", 0)), 0
-        computed = mapped(executor, threads, functools.partial(_compute_batch, work), batches)
+        computed = mapped(executor, threads, functools.partial(_compute_batch, jobs), batches)
         for batch, _ in zip(batches, computed):
             points += sum(len(missing[piece]) for piece in batch if piece.width is not None)
             report(Progress(points, None, "workers compute"))
 
 
-def _compute_batch(work: Work, pieces: Sequence[Piece]) -> None:
+def _compute_batch(jobs: PieceJobs, pieces: Sequence[Piece]) -> None:
     """Compute pieces in a worker."""
     with _ONE_AT_A_TIME:
-        template = unfinished(work.path)
-        if template is not None:  # else another process has published the study meanwhile
+        template = unfinished(jobs.path)
+        if template is not None:  # else another process has published the study
             for piece in pieces:
-                work.compute(piece, _worker_data(work, piece.data), template, silent)
+                jobs.compute(piece, _worker_data(jobs, piece.data), template, silent)
 
 
-def _sum_part(work: Work, part: tuple[Piece, int]) -> None:
+def _sum_part(jobs: PieceJobs, part: tuple[Piece, int]) -> None:
     """Sum over some blocks of training examples, in a worker."""
     piece, number = part
     with _ONE_AT_A_TIME:
-        prepared = _worker_data(work, piece)
+        prepared = _worker_data(jobs, piece)
         library = prepared.library
-        sum_part(piece, work.path, work.core(piece), prepared.data, library, number)
+        sum_part(piece, jobs.path, jobs.core(piece), prepared.data, library, number)
 
 
 @functools.lru_cache(maxsize=1)
-def _worker_data(work: Work, piece: Piece) -> PieceData:
+def _worker_data(jobs: PieceJobs, piece: Piece) -> PieceData:
     """Data of a seed, of which a worker has several pieces one after another.
 
     Raises
@@ -154,14 +154,14 @@ def _worker_data(work: Work, piece: Piece) -> PieceData:
     StoreError
         If the worker, which may run elsewhere, has other code or files than the study.
     """
-    prepared, identity = work.data(piece), work._identity
-    expected = single_identity(identity, piece.swept, piece.value)
+    prepared = jobs.data(piece)
+    expected = single_identity(jobs._identity, piece.swept, piece.value)
     actual = identity_of(prepared.study, [prepared.data.realisation])
-    if piece.seed != identity["seeds"][0]:
+    if piece.seed != expected["seeds"][0]:
         actual["drawn"] = expected["drawn"]
     if different := differences(expected, actual, "a worker"):
         raise StoreError(
-            f"a worker would compute another study than {work.path} ({'; '.join(different)}); "
+            f"a worker would compute another study than {jobs.path} ({'; '.join(different)}); "
             "install the same versions everywhere, give absolute paths of files, and start "
             "workers in this folder"
         )
@@ -169,11 +169,11 @@ def _worker_data(work: Work, piece: Piece) -> PieceData:
 
 
 def _batches(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
-    """Pieces that one worker computes, which has to prepare the data of every seed.
+    """Batches of pieces for workers, which prepare the data of every seed that they see.
 
-    Whole seeds, as many for every worker, so that nothing is prepared twice; the others in single
-    pieces, so that no worker waits for another.
+    Every worker computes the same number of complete seeds, so that no data are prepared twice; the
+    remaining pieces are batches of their own, so that no worker waits for another.
     """
     seeds = [list(group) for _, group in groupby(pieces, key=lambda piece: piece.data)]
-    whole = seeds[: len(seeds) // workers * workers] if workers else []
-    return whole + [[piece] for seed in seeds[len(whole) :] for piece in seed]
+    complete = seeds[: len(seeds) // workers * workers] if workers else []
+    return complete + [[piece] for seed in seeds[len(complete) :] for piece in seed]

@@ -5,7 +5,7 @@ import threadpoolctl
 from rich.progress import Progress as Bar
 
 from pathkernel_core.progress import Progress
-from pathkernel_datasets.watching import ProgressBar, showing_progress, supervised
+from pathkernel_datasets.progress_bar import ProgressBar, showing_progress, supervised
 
 
 def threads():

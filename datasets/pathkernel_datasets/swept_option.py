@@ -1,7 +1,7 @@
-"""Several values of an option of a task in one store: a dimension in front of the others.
+"""Several values of a task's option in one store: a dimension in front of the others.
 
-What is stored of the values has the same dimensions with the same labels, but for those that count
-examples: there shorter ones are padded, with NaN.
+All values share dimensions and labels, but for numbers of examples: smaller ones are padded with
+NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def described(name: str, value: Any = "") -> str:
 
 
 def label_of(task: Task, names: Iterable[str]) -> str:
-    """Label of a task, with the values of those options even where they are at their default."""
+    """Label of a task that names some options even where they have their default."""
     parts = task.label.split(", ")
     options = [described(name, getattr(task, name)) for name in names]
     return ", ".join([*parts, *(option for option in options if option not in parts)])
@@ -33,21 +33,20 @@ def label_of(task: Task, names: Iterable[str]) -> str:
 
 def listed(values: Sequence[Any]) -> str:
     """Values as a reader would write them."""
-    first, *others, last = map(str, values)
-    return f"{', '.join([first, *others])} and {last}" if len(others) < 6 else f"{first} to {last}"
+    *texts, last = map(str, values)
+    return f"{', '.join(texts)} and {last}" if len(texts) < 7 else f"{texts[0]} to {last}"
 
 
 def swept_option(dataset: xr.Dataset) -> str | None:
-    """Name of the option of which a dataset holds several values, None if there is none."""
+    """Name of the option that has several values in a dataset; None if there is none."""
     name = dataset.attrs.get(SWEPT_OPTION)
     return name if name in dataset.dims else None
 
 
 def by_value(dataset: xr.Dataset) -> dict[Any, xr.Dataset]:
-    """Studies of the single values of an option that a dataset holds, by value.
+    """Split a dataset by the values of its swept option; padding is removed.
 
-    Each is as if it had been computed alone: padding is taken off. A dataset that holds no several
-    values is the only one, by None.
+    A dataset without a swept option is returned under None.
     """
     name = swept_option(dataset)
     if name is None:
@@ -63,7 +62,7 @@ def by_value(dataset: xr.Dataset) -> dict[Any, xr.Dataset]:
 
 
 def check_single(dataset: xr.Dataset) -> None:
-    """Raise a NotInStoreError if a dataset holds several values of an option."""
+    """Raise a NotInStoreError if an option has several values in a dataset."""
     if name := swept_option(dataset):
         values = dataset[name].values.tolist()
         raise NotInStoreError(

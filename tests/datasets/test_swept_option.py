@@ -16,7 +16,6 @@ from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets import computing
-from pathkernel_datasets.choice import choose
 from pathkernel_datasets.errors import StoreError, StoreWarning, TaskError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
@@ -27,7 +26,8 @@ from pathkernel_datasets.store import check, open_store
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
-from pathkernel_datasets.swept import by_value
+from pathkernel_datasets.swept_option import by_value
+from pathkernel_datasets.temperature_choice import choose
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,7 @@ def same_as_alone(part, task, path, analyses=()):
     compute_study(Study(task, seeds=(3, 4)), path, analyses=analyses)
     alone = open_store(path)
     for dataset in (part, alone):
-        for attributes in (dataset.attrs, dataset["data_done"].attrs):
-            attributes.pop("study", None)
-            attributes.pop("study_attributes", None)
+        dataset.attrs.pop("study", None)
     xr.testing.assert_identical(part.load(), alone.load())
 
 
@@ -200,8 +198,8 @@ def test_damage_of_one_value_is_mended(noisy, tmp_path):
     content = bytearray(file.read_bytes())
     content[3] ^= 1
     file.write_bytes(content)
-    assert check(path).study[0].startswith("action, chunk 1/0/0/0 cannot be read")
-    with pytest.warns(StoreWarning, match="action, chunk 1/0/0/0"):
+    assert check(path).study[0].startswith("action/c/1/0/0/0 is not as")
+    with pytest.warns(StoreWarning, match="action/c/1/0/0/0"):
         assert run(path, sweep={"noise": NOISES}) == 2
     assert files(path) == files(noisy)
 

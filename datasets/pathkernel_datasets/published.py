@@ -1,0 +1,230 @@
+"""A published store: reading it piece by piece, and telling damage by the checksums of its files.
+
+A store is plain files, and one more that lists the SHA-256 of every other. It lies in the folder of
+an array, where Zarr looks for chunks by name alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from pathkernel_datasets.identity import core_of, grid_of
+from pathkernel_datasets.pieces import Piece
+
+METADATA = "zarr.json"
+CHECKSUMS = "status/checksums.json"
+INDEX = "consolidated_metadata"
+_DIGITS = 64  # of a SHA-256
+
+
+def write_checksums(folder: Path, copied: Mapping[str, str]) -> None:
+    """Write the checksums of all files of a store; those of copied files are the older store's."""
+    names = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    files = dict(copied)
+    files |= {name: sha256_of(folder / name) for name in names if name not in files}
+    content = {"attributes": metadata_of(folder)["attributes"], "files": files}
+    text = json.dumps(content, indent=0, sort_keys=True)
+    (folder / CHECKSUMS).write_text(text + hashlib.sha256(text.encode()).hexdigest())
+
+
+def metadata_of(folder: Path) -> dict[str, Any]:
+    """Metadata of an array or group by its own file; empty if that is missing or damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads((folder / METADATA).read_bytes())
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def is_inside(name: str, group: str) -> bool:
+    """Whether a file, array or group is a group or inside of it."""
+    return f"{name}/".startswith(f"{group}/")
+
+
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file; empty if it cannot be read."""
+    try:
+        with open(file, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+class Published:
+    """The study that a store holds, piece by piece, even if the store is damaged.
+
+    Parameters
+    ----------
+    path : Path
+        Store, which need not exist.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._blocks: dict[str, tuple[tuple[int, ...], np.ndarray]] = {}
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        with suppress(AttributeError, KeyError, OSError, TypeError, ValueError):
+            text = (self.path / CHECKSUMS).read_text()
+            content = json.loads(text[:-_DIGITS])
+            is_intact = hashlib.sha256(text[:-_DIGITS].encode()).hexdigest() == text[-_DIGITS:]
+            names = map(PurePosixPath, content["files"].keys())
+            if is_intact and not any(name.is_absolute() or ".." in name.parts for name in names):
+                return content
+        return {}
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 of every file when the store was published, by name; empty if that is lost."""
+        return self._manifest.get("files", {})
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of the study; empty if they are lost."""
+        attributes = self._manifest.get("attributes") or metadata_of(self.path).get("attributes")
+        with suppress(KeyError, TypeError, ValueError):
+            if isinstance(json.loads(attributes["study"]), dict):  # type: ignore[index]
+                return attributes  # type: ignore[return-value]
+        return {}
+
+    @cached_property
+    def identity(self) -> dict[str, Any] | None:
+        """Identity of the study; None if it is lost."""
+        return json.loads(self.attributes["study"]) if self.attributes else None
+
+    @cached_property
+    def index(self) -> dict[str, Any]:
+        """Consolidated metadata by name; empty if they are damaged."""
+        if METADATA in self.faults:
+            return {}
+        return (metadata_of(self.path).get(INDEX) or {}).get("metadata", {})
+
+    @cached_property
+    def groups(self) -> set[str]:
+        """Names of the results beside the study."""
+        files = (file.relative_to(self.path).as_posix() for file in self.path.rglob(METADATA))
+        names = {*files, *self.checksums}
+        nested = {name for name in names if name.count("/") > 1 and name.endswith(METADATA)}
+        return {name.partition("/")[0] for name in nested}
+
+    def owner(self, file: str) -> str:
+        """``"study"``, or the result that a file belongs to."""
+        return name if (name := file.partition("/")[0]) in self.groups else "study"
+
+    @cached_property
+    def faults(self) -> dict[str, str]:
+        """Damaged files of the study, and damaged metadata of results, with their faults."""
+        return dict(self.read_files("study"))
+
+    @cached_property
+    def study_damage(self) -> list[str]:
+        """Lines about damage to the study."""
+        faults = self.faults.items()
+        return [f"{name} {fault}" for name, fault in faults if self.owner(name) == "study"]
+
+    def read_files(self, within: str | None = None) -> Iterator[tuple[str, str]]:
+        """Compare files with their checksums, and yield damaged ones with their faults.
+
+        Parameters
+        ----------
+        within : str, optional
+            Read metadata, and of other files those of the study (``"study"``) or of a result or a
+            part of one alone; by default everything.
+        """
+        if not self.checksums and (self.path / METADATA).exists():
+            yield CHECKSUMS, "is missing or damaged"
+        for name, checksum in self.checksums.items():
+            is_metadata = name.endswith(METADATA)
+            if is_metadata or within in (None, self.owner(name)) or is_inside(name, str(within)):
+                current = sha256_of(self.path / name)
+                if current != checksum:
+                    yield name, "is not as it was written" if current else "is missing"
+
+    def core(self, piece: Piece) -> str:
+        """All that determines a piece besides its key."""
+        return core_of(self.identity or {}, piece.swept, piece.value)
+
+    def read(self, piece: Piece, core: str) -> xr.Dataset | None:
+        """A piece at the temperatures of the grid; None if it is damaged or of another study."""
+        position = self._position(piece, core)
+        if position is None:
+            return None
+        temperatures = grid_of(self.identity or {})["temperature"]
+        with suppress(Exception):  # whatever the decoder of a damaged file raises
+            variables = {
+                name: self._values(name, array, position)
+                for name, array in self._arrays.items()
+                if piece.includes(array.metadata.dimension_names)
+            }
+            return xr.Dataset(variables, {"temperature": temperatures})
+        return None
+
+    def _position(self, piece: Piece, core: str) -> dict[str, int] | None:
+        """Index of a piece along the grid; None if the grid lacks it or the study is another."""
+        if self.identity is None or self.core(piece) != core:
+            return None
+        grid = grid_of(self.identity)
+        if piece.swept is not None and piece.swept not in grid:  # the store has one value of it
+            grid[piece.swept] = [self.identity["options"].get(piece.swept)]
+        if any(label not in grid[dim] for dim, label in piece.labels.items()):
+            return None
+        return {dim: grid[dim].index(label) for dim, label in piece.labels.items()}
+
+    @cached_property
+    def _arrays(self) -> dict[str, zarr.Array]:
+        """Variables that pieces consist of."""
+        files = (file.parent.name for file in self.path.glob(f"*/{METADATA}"))
+        listed = (name.partition("/")[0] for name in self.checksums if "/" in name)
+        names = {*files, *listed, *self.index} - self.groups
+        arrays = {name: self._array(name) for name in names if "/" not in name}
+        is_of_pieces = {
+            name: "seed" in array.metadata.dimension_names and name != "seed"
+            for name, array in arrays.items()
+        }
+        return {name: arrays[name] for name in arrays if is_of_pieces[name]}
+
+    def _array(self, name: str) -> zarr.Array:
+        if name in self.index:
+            array = zarr.open_group(self.path, mode="r")[name]
+        else:
+            array = zarr.open_array(self.path / name, mode="r")
+        if not self.checksums and array.nchunks_initialized < array.nchunks:
+            raise FileNotFoundError(f"chunks of {name} are missing")
+        return array
+
+    def _values(
+        self, name: str, array: zarr.Array, position: Mapping[str, int]
+    ) -> tuple[list[str], np.ndarray]:
+        """Dimensions and values of a variable of a piece, from the chunks of its seed.
+
+        Raises
+        ------
+        ValueError
+            If one of them is damaged.
+        """
+        dims = array.metadata.dimension_names
+        grid = [dim for dim in dims if dim in position and dim != "width"]  # which come first
+        block = tuple(position[dim] // size for dim, size in zip(grid, array.chunks))
+        if self._blocks.get(name, (None,))[0] != block:
+            chunks = "/".join([name, "c", *map(str, block)])
+            if any(is_inside(file, chunks) for file in self.faults):
+                raise ValueError(f"{chunks} is damaged")
+            region = tuple(slice(b * size, (b + 1) * size) for b, size in zip(block, array.chunks))
+            self._blocks[name] = block, np.asarray(array[region])
+        inside = {
+            dim: position[dim] % size if dim in grid else position[dim]
+            for dim, size in zip(dims, array.chunks)
+            if dim in position
+        }
+        index = tuple(inside.get(dim, slice(None)) for dim in dims)
+        return [dim for dim in dims if dim not in position], self._blocks[name][1][index]
