@@ -1,8 +1,8 @@
 """One Markov chain of the no-U-turn sampler: warm-up, draws, and a state that can be stored.
 
-One compiled loop does both warm-up and draws, for any number of steps, so that a model is compiled
-once. Step i of a call uses the key ``fold_in(key, i)``: a chain that goes on from a stored state
-with the same keys continues bit for bit.
+One compiled loop serves warm-up and draws, for any number of steps, so that a model is compiled
+once. Step i of a call uses the key ``fold_in(key, i)``: a chain that resumes from a stored state
+with the same keys gives the same draws bit for bit.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from pathkernel_core.sampler import Model
 
 MAX_TREE_DEPTH = 10
 
-_ACCEPTANCE = 0.8  # rate that the step size aims at
+_ACCEPTANCE = 0.8  # target rate of the step size
 _BLOCK = 128  # steps of one call of the compiled loop
 _STEPS_PER_DIMENSION = 10  # of a warm-up that can tell a dense mass matrix from noise
-_KEPT = 10_000  # largest dimension whose positions are returned: others would fill the memory
+_LARGEST_POSITION = 10_000  # dimensions; positions of more would fill the memory
 
 Draws = dict[str, np.ndarray]
+Adaptation = tuple[Any, Any]  # BlackJAX's states of dual averaging and of the mass matrix
 
 
 class ChainState(NamedTuple):
@@ -51,15 +52,12 @@ class ChainState(NamedTuple):
     inverse_mass_matrix: jax.Array
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """The state as plain NumPy arrays."""
+        """Return the fields as NumPy arrays, by name."""
         return {name: np.asarray(value) for name, value in self._asdict().items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> ChainState:
-        """State of the arrays that :meth:`to_arrays` returned; other names are ignored."""
-        missing = [name for name in cls._fields if name not in arrays]
-        if missing:
-            raise ValueError(f"arrays of a chain's state lack {', '.join(missing)}")
+        """Return the state of the arrays from :meth:`to_arrays`."""
         return cls(*(jnp.asarray(np.asarray(arrays[name])) for name in cls._fields))
 
 
@@ -67,7 +65,7 @@ def warm_up(
     model: Model,
     key: jax.Array,
     steps: int,
-    report: Callable[[int], None] = lambda done: None,
+    report: Callable[[int], None] = lambda steps_done: None,
     position: np.ndarray | None = None,
 ) -> ChainState:
     """Start a chain and adapt its step size and mass matrix.
@@ -77,41 +75,33 @@ def warm_up(
     model : Model
     key : jax.random key
     steps : int
-        Steps of the windowed adaptation of Stan. The mass matrix is dense if there are at least 10
-        of them per dimension: from fewer its estimate would be nearly singular.
+        Steps of Stan's windowed adaptation. The mass matrix is dense if there are at least 10 of
+        them per dimension: from fewer its estimate would be nearly singular.
     report : callable
-        Called with the number of steps that are done, again and again.
+        Called with the number of steps so far, after every block of them.
     position : array, shape (dimension,), optional
         Start of the chain. By default a draw from the prior.
 
     Raises
     ------
     ValueError
-        If there are fewer than 20 steps, or no start of finite density is found.
+        If no start of finite density is found.
     """
-    if steps < 20:
-        raise ValueError(f"steps of the warm-up must be at least 20, but is {steps}")
-    dimension = model.dimension
-    dense = steps >= _STEPS_PER_DIMENSION * dimension
-    if position is None:
-        start, log_density, gradient = _start(model, key)
-    else:
-        start = jnp.asarray(position)
-        log_density, gradient = _evaluate(model, start)
-    matrix = jnp.eye(dimension) if dense else jnp.ones(dimension)
-    state = ChainState(start, log_density, gradient, jnp.ones(()), matrix)
+    start = _start(model, key) if position is None else jnp.asarray(position)
+    dense = steps >= _STEPS_PER_DIMENSION * model.dimension
+    matrix = jnp.eye(model.dimension) if dense else jnp.ones(model.dimension)
+    state = ChainState(start, *_evaluate(model, start), jnp.ones(()), matrix)
     adaptation = _begin_adaptation(state)
     schedule = np.asarray(build_schedule(steps), dtype=np.int32)
-    stages = schedule[:, 0] + 1  # 1: step size, 2: mass matrix too
+    schedule[:, 0] += 1  # 0 is a draw
     for first in range(0, steps, _BLOCK):
-        block = slice(first, min(first + _BLOCK, steps))
-        plan = _Plan.of(stages[block], schedule[block, 1])
-        state, adaptation, _ = _advance(model, state, adaptation, key, first, plan)
-        jax.block_until_ready(state)  # or all would be said to be done at once
-        report(block.stop)
-    step_size = jnp.exp(adaptation.averaging.log_step_size_avg)
-    state = state._replace(step_size=step_size)
-    # types as in a stored state, which decide whether code is compiled anew
+        block = schedule[first : first + _BLOCK]
+        state, adaptation, _ = _advance(model, state, adaptation, key, first, *_padded(block))
+        jax.block_until_ready(state)  # or all steps would be reported at once
+        report(first + len(block))
+    averaging, _ = adaptation
+    state = state._replace(step_size=jnp.exp(averaging.log_step_size_avg))
+    # with the types of a stored state, which decide whether code is compiled again
     return ChainState.from_arrays(state.to_arrays())
 
 
@@ -122,78 +112,64 @@ def draw(model: Model, state: ChainState, key: jax.Array, count: int) -> tuple[C
     ----------
     model : Model
     state : ChainState
-        Where the chain stands, from :func:`warm_up` or the draws before.
+        From :func:`warm_up` or the draws before.
     key : jax.random key
     count : int
-        Number of draws.
+        Number of draws, at least 1.
 
     Returns
     -------
     state : ChainState
+        After the last draw.
     draws : dict of arrays with leading dimension draw
         ``position`` (draw, dimension) for at most 10,000 dimensions, ``order_parameter`` (draw,
         n·C, n·C), and statistics (draw,) under ArviZ's names: ``lp``, ``energy``, ``diverging``,
         ``tree_depth``, ``reached_max_tree_depth``, ``n_steps``, ``acceptance_rate``,
         ``step_size``.
     """
-    if count < 1:
-        raise ValueError(f"count of draws must be at least 1, but is {count}")
     adaptation, blocks = _begin_adaptation(state), []
     for first in range(0, count, _BLOCK):
-        size = min(_BLOCK, count - first)
-        plan = _Plan.of(np.zeros(size), np.zeros(size))
-        state, _, block = _advance(model, state, adaptation, key, first, plan)
+        plan, size = _padded(np.zeros((min(_BLOCK, count - first), 2), dtype=np.int32))
+        state, _, block = _advance(model, state, adaptation, key, first, plan, size)
         blocks.append({name: np.asarray(values)[:size] for name, values in block.items()})
     return state, {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
-class _Plan(NamedTuple):
-    """Stage of each step (0: draw), whether a window ends there, and the number of steps."""
+def _padded(schedule: np.ndarray) -> tuple[np.ndarray, int]:
+    """Schedule of a block, padded to its full length, and the number of its steps.
 
-    stages: np.ndarray
-    ends: np.ndarray
-    steps: int
-
-    @classmethod
-    def of(cls, stages: np.ndarray, ends: np.ndarray) -> _Plan:
-        padding = (0, _BLOCK - len(stages))
-        padded = (np.pad(values, padding) for values in (stages, ends))
-        stages, ends = padded
-        return cls(stages.astype(np.int32), ends.astype(bool), len(stages) - padding[1])
-
-
-class _Adaptation(NamedTuple):
-    """State of dual averaging of the step size, and of the estimate of the mass matrix."""
-
-    averaging: Any
-    matrix: Any
+    Of each step it has the stage (0: draw, 1: adapt the step size, 2: the mass matrix too) and
+    whether a window ends there.
+    """
+    steps = len(schedule)
+    return np.pad(schedule.astype(np.int32), ((0, _BLOCK - steps), (0, 0))), steps
 
 
 @jax.jit
-def _begin_adaptation(state: ChainState) -> _Adaptation:
+def _begin_adaptation(state: ChainState) -> Adaptation:
     begin_matrix, _, _ = mass_matrix_adaptation(state.inverse_mass_matrix.ndim == 1)
     begin_averaging, _, _ = dual_averaging_adaptation(_ACCEPTANCE)
-    dimension = len(state.position)
-    return _Adaptation(begin_averaging(state.step_size), begin_matrix(dimension))
+    return begin_averaging(state.step_size), begin_matrix(len(state.position))
 
 
 @jax.jit
 def _advance(
     model: Model,
     state: ChainState,
-    adaptation: _Adaptation,
+    adaptation: Adaptation,
     key: jax.Array,
     first: int,
-    plan: _Plan,
-) -> tuple[ChainState, _Adaptation, dict[str, jax.Array]]:
-    """Up to a block of steps; rows of the draws beyond the plan's steps stay zero."""
+    schedule: np.ndarray,
+    steps: int,
+) -> tuple[ChainState, Adaptation, dict[str, jax.Array]]:
+    """Up to a block of steps; rows of the draws beyond them are zero."""
     kernel = nuts.build_kernel()
-    log_density = jax.jit(model.log_density)  # traced once, not at each of its places in a step
+    log_density = jax.jit(model.log_density)  # traced once, although a step calls it in many lines
     _, update_matrix, end_window = mass_matrix_adaptation(state.inverse_mass_matrix.ndim == 1)
     restart, update_averaging, average = dual_averaging_adaptation(_ACCEPTANCE)
 
     def step(index: jax.Array, state: ChainState) -> tuple[ChainState, dict[str, jax.Array]]:
-        moved, info = kernel(
+        end, info = kernel(
             jax.random.fold_in(key, first + index),
             hmc.HMCState(*state[:3]),
             log_density,
@@ -201,9 +177,9 @@ def _advance(
             state.inverse_mass_matrix,
             MAX_TREE_DEPTH,
         )
-        drawn = {
-            "order_parameter": model.order_parameter(moved.position),
-            "lp": moved.logdensity,
+        row = {
+            "order_parameter": model.order_parameter(end.position),
+            "lp": end.logdensity,
             "energy": info.energy,
             "diverging": info.is_divergent,
             "tree_depth": info.num_trajectory_expansions,
@@ -214,43 +190,45 @@ def _advance(
             "acceptance_rate": info.acceptance_rate,
             "step_size": state.step_size,
         }
-        if len(moved.position) <= _KEPT:
-            drawn["position"] = moved.position
-        return ChainState(*moved, *state[3:]), drawn
+        if len(end.position) <= _LARGEST_POSITION:
+            row["position"] = end.position
+        return ChainState(*end, *state[3:]), row
 
     def adapt(
-        index: jax.Array, state: ChainState, adaptation: _Adaptation, rate: jax.Array
-    ) -> tuple[ChainState, _Adaptation]:
-        averaging = update_averaging(adaptation.averaging, rate)
+        index: jax.Array, state: ChainState, adaptation: Adaptation, rate: jax.Array
+    ) -> tuple[ChainState, Adaptation]:
+        stage, is_window_end = schedule[index]
+        averaging, matrix = adaptation
+        averaging = update_averaging(averaging, rate)
         matrix = jax.lax.cond(
-            plan.stages[index] == 2,
+            stage == 2,
             lambda estimate: update_matrix(estimate, state.position),
             lambda estimate: estimate,
-            adaptation.matrix,
+            matrix,
         )
         averaging, matrix = jax.lax.cond(
-            plan.ends[index],
+            is_window_end > 0,
             lambda: (restart(average(averaging)), end_window(matrix)),
             lambda: (averaging, matrix),
         )
         step_size = jnp.exp(averaging.log_step_size)
         state = state._replace(step_size=step_size, inverse_mass_matrix=matrix.inverse_mass_matrix)
-        return state, _Adaptation(averaging, matrix)
+        return state, (averaging, matrix)
 
     def body(index: jax.Array, carry: tuple) -> tuple:
         state, adaptation, rows = carry
-        state, drawn = step(index, state)
-        rows = {name: rows[name].at[index].set(value) for name, value in drawn.items()}
+        state, row = step(index, state)
+        rows = {name: rows[name].at[index].set(value) for name, value in row.items()}
         state, adaptation = jax.lax.cond(
-            plan.stages[index] > 0,
-            lambda: adapt(index, state, adaptation, drawn["acceptance_rate"]),
+            schedule[index, 0] > 0,
+            lambda: adapt(index, state, adaptation, row["acceptance_rate"]),
             lambda: (state, adaptation),
         )
         return state, adaptation, rows
 
     shapes = jax.eval_shape(step, jnp.asarray(0), state)[1]
     rows = {name: jnp.zeros((_BLOCK, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
-    return jax.lax.fori_loop(0, plan.steps, body, (state, adaptation, rows))
+    return jax.lax.fori_loop(0, steps, body, (state, adaptation, rows))
 
 
 @jax.jit
@@ -258,14 +236,14 @@ def _evaluate(model: Model, position: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jax.value_and_grad(model.log_density)(position)
 
 
-def _start(model: Model, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A draw from the prior at which the density and its gradient are finite."""
+def _start(model: Model, key: jax.Array) -> jax.Array:
+    """Draw from the prior until density and gradient are finite."""
     for attempt in range(100):
         # the steps of the warm-up fold in numbers from 0
         position = model.initial(jax.random.fold_in(key, 2**31 + attempt))
         log_density, gradient = _evaluate(model, position)
         if jnp.isfinite(log_density) and jnp.isfinite(gradient).all():
-            return position, log_density, gradient
+            return position
     raise ValueError(
         "no start of finite density was found in 100 draws from the prior: the kernel plus the "
         "temperature cannot be factorised in float64; raise the temperature or rescale the inputs"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -17,8 +17,7 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.solution import Solution
 from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.evaluation import predicted_values
-from pathkernel_datasets.labelling import coordinates_along, labelled, path_dims
-from pathkernel_datasets.measures import measures_of
+from pathkernel_datasets.labelling import coordinates_along, labelled
 from pathkernel_datasets.next_evidence import grid_corrections, grid_group
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
@@ -27,6 +26,7 @@ from pathkernel_datasets.stored import StoredStudy
 from pathkernel_sampling.corrections import Correction, next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
 
+_DIMS = ("path", "path_dual", "output", "output_dual", "test_set", "example")
 _NEXT = "next order in 1/N, to be added"
 _EVIDENCE = (
     Variable("log_evidence", (), "log evidence ln p(Y) at leading order", "nat"),
@@ -38,12 +38,10 @@ _EVIDENCE = (
         "nat",
     ),
 )
-_OUTPUT = "the network's output at the saddle point"
-_OF_A_DISTRIBUTION = "log_predictive_density"  # to next order it takes more than mean and variance
 
 
 def open_correction(study: StoredStudy, point: Point) -> xr.Dataset | None:
-    """The next order at a point of a study; None if it is not computed.
+    """Open the next order at a point of a study, lazily; None if it is not computed.
 
     Returns
     -------
@@ -68,52 +66,39 @@ def corrected(study: StoredStudy, point: Point) -> xr.Dataset:
         no minimum.
     """
     rebuilt = study.rebuild(point)
-    data, network = rebuilt.data, rebuilt.network
+    data, temperature = rebuilt.data, point.temperature
     problem = PathKernels(data.xi, data.labels)
-    solution, correction = _next_order(problem, network, point.temperature)
-    matrix = path_dims(network.outputs)
-    shape = [study.dataset.sizes[dim.removesuffix("_dual")] for dim in matrix]
-    example = ("test_set", "example", *(["output"] if network.outputs > 1 else []))
-    at_saddle = (
-        Variable("order_parameter", matrix, "order parameter U at the saddle point"),
-        Variable("predictor_mean", example, f"posterior mean of {_OUTPUT}"),
-        Variable("predictor_variance", example, f"posterior variance of {_OUTPUT}, without noise"),
-        *(
-            Variable(measure.name, ("test_set",), measure.long_name, measure.units)
-            for measure in measures_of(study.dataset)
-            if measure.name != _OF_A_DISTRIBUTION
-        ),
-    )
-    variables = (
-        *at_saddle,
-        *(
-            replace(one, name=f"{one.name}_correction", long_name=f"{one.long_name}; {_NEXT}")
-            for one in at_saddle
-        ),
-        *_EVIDENCE,
-    )
+    solution, correction = _next_order(problem, rebuilt.network, temperature)
     tests = [xi for xi, _ in data.test_sets.values()]
     saddle, following = (
         predicted_values(
             data,
-            [moments.mean for moments in predictions],
-            [moments.variance for moments in predictions],
-            point.temperature,
+            [prediction.mean for prediction in predictions],
+            [prediction.variance for prediction in predictions],
+            temperature,
         )
         for predictions in (
             [solution.predict(xi) for xi in tests],
             [predict_next_order(solution, xi, correction) for xi in tests],
         )
     )
-    names = [one.name for one in at_saddle if one.name in saddle]
-    values = {
-        "order_parameter": correction.order_parameter.reshape(shape),
-        "order_parameter_correction": correction.order_parameter_correction.reshape(shape),
-        **{one.name: getattr(correction, one.name) for one in _EVIDENCE},
-        **{name: saddle[name] for name in names},
-        **{f"{name}_correction": following[name] - saddle[name] for name in names},
-    }
-    return labelled(values, variables, coordinates_along(study.dataset, {*matrix, *example}))
+    # of the predictive density, mean and variance do not give the next order
+    saddle.pop("log_predictive_density", None)
+    changes = {name: following[name] - values for name, values in saddle.items()}
+    saddle["order_parameter"] = correction.order_parameter
+    changes["order_parameter"] = correction.order_parameter_correction
+    evidence = {variable.name: getattr(correction, variable.name) for variable in _EVIDENCE}
+    dataset = labelled(evidence, _EVIDENCE, coordinates_along(study.dataset, _DIMS))
+    for name, change in changes.items():
+        theory = study.dataset[name].sel(asdict(point), drop=True)
+        meaning = f"{theory.attrs['long_name']}, at the saddle point"
+        for key, values, long_name in (
+            (name, saddle[name], meaning),
+            (f"{name}_correction", change, f"{meaning}; {_NEXT}"),
+        ):
+            attributes = {"long_name": long_name, "units": theory.attrs["units"]}
+            dataset[key] = theory.dims, values.reshape(theory.shape), attributes
+    return dataset
 
 
 def grid_evidence(
@@ -147,8 +132,8 @@ def grid_evidence(
         if missing.sel(seed=seed, width=width)
     ]
     corrections = map_parts(partial(_grid_row, study), rows)
-    for done, (seed, width) in enumerate(rows):
-        report(Progress(done, len(rows), f"N = {number(width)}, seed {seed}"))
+    for count, (seed, width) in enumerate(rows):
+        report(Progress(count, len(rows), f"N = {number(width)}, seed {seed}"))
         yield grid_group(seed, width).removeprefix(f"{NextOrder.name}/"), next(corrections)
 
 
@@ -159,14 +144,14 @@ def _grid_row(study: StoredStudy, row: tuple[int, float]) -> xr.Dataset:
     rebuilt = study.rebuild(Point(width, float(temperatures[0]), seed))
     problem = PathKernels(rebuilt.data.xi, rebuilt.data.labels)
     status = study.dataset["status"].sel(seed=seed, width=width).values
-    variables = [replace(one, dims=("temperature",)) for one in _EVIDENCE[1:]]
-    values = {one.name: np.full(len(temperatures), np.nan) for one in variables}
+    variables = [replace(variable, dims=("temperature",)) for variable in _EVIDENCE[1:]]
+    values = {variable.name: np.full(len(temperatures), np.nan) for variable in variables}
     solution = None
     order = np.argsort(-temperatures)  # as in the study: each solution starts the next search
     for t in order[status[order] == STATUS_CODES["converged"]]:
         solution, correction = _next_order(problem, rebuilt.network, temperatures[t], solution)
-        for name, of_temperature in values.items():
-            of_temperature[t] = getattr(correction, name)
+        for name in values:
+            values[name][t] = getattr(correction, name)
     return labelled(values, variables, coordinates_along(study.dataset, ("temperature",)))
 
 

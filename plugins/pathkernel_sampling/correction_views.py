@@ -50,7 +50,7 @@ _POINT = {"N": "{width}", "T": "{temperature}", "seed": "{seed}"}
 
 
 def correction_views(study: StoredStudy, points: Sequence[Point]) -> Iterator[Table]:
-    """Tables of the next order at some points, and of the log evidence over the grid."""
+    """Yield tables of the next order at some points, and of the log evidence over the grid."""
     if points:
         corrections = {point: open_correction(study, point).load() for point in points}
         yield next_order_table(corrections)
@@ -61,7 +61,7 @@ def correction_views(study: StoredStudy, points: Sequence[Point]) -> Iterator[Ta
 
 
 def described(frame: pd.DataFrame, settings: Mapping[str, object] | None = None) -> pd.DataFrame:
-    """The frame with columns of settings in front, and labels of all columns of this room."""
+    """Return the frame with columns of settings in front, and with labels of all columns."""
     columns = dict(settings or {}) | {name: frame[name].values for name in frame}
     described = pd.DataFrame(columns, index=range(len(frame)))
     described.attrs = frame.attrs
@@ -69,27 +69,27 @@ def described(frame: pd.DataFrame, settings: Mapping[str, object] | None = None)
 
 
 def to_next_order(correction: xr.Dataset, name: str) -> xr.DataArray:
-    """A variable of a correction at the saddle point, and its next order added."""
+    """Return a variable of a correction to next order: at the saddle point plus its correction."""
     return correction[name] + correction[f"{name}_correction"]
 
 
 def root_mean(values: xr.DataArray) -> xr.DataArray:
-    """Root of the mean in each test set; NaN where the mean is negative."""
+    """Return the root of the mean in each test set, NaN where the mean is negative."""
     mean = values.mean([dim for dim in values.dims if dim != "test_set"])
     return np.sqrt(mean.where(mean >= 0))
 
 
 def next_order_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
-    """Log evidence and change of U, a row per point."""
+    """Table of log evidence and change of U, a row per point."""
     records = []
     for point, correction in corrections.items():
         correction = correction.assign(log_evidence_next=to_next_order(correction, "log_evidence"))
         nats = {name: float(correction[name]) for name in _NATS}
-        change, whole = (
+        change, norm = (
             float(np.sqrt((correction[name] ** 2).sum()))
             for name in ("order_parameter_correction", "order_parameter")
         )
-        records.append({**asdict(point), **nats, "change_of_u": change / whole})
+        records.append({**asdict(point), **nats, "change_of_u": change / norm})
     return Table(
         "next_order",
         "Next order in 1/N",
@@ -109,7 +109,7 @@ def next_order_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
 
 
 def entries_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
-    """Entries of U at the saddle and to next order, a printed column per width."""
+    """Table of entries of U at the saddle and to next order, a printed column per width."""
     frames = []
     for point, correction in corrections.items():
         saddle = distinct_entries(correction["order_parameter"])
@@ -130,7 +130,7 @@ def entries_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
 
 
 def predictor_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
-    """Predictor on the test sets at the saddle and to next order, a row per point and test set."""
+    """Table of the predictor at the saddle and to next order, a row per point and test set."""
     frames = []
     for point, correction in corrections.items():
         measure = measures_of(correction)[0]
@@ -165,7 +165,7 @@ def predictor_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
 
 
 def evidence_table(dataset: xr.Dataset) -> Table:
-    """Log evidence to next order of every temperature, at the widths where it is computed."""
+    """Table of the log evidence to next order, at the widths where it is computed."""
     values = dataset["log_evidence_next"].mean("seed")
     values = values.sel(width=values.notnull().any("temperature"))
     return Table(
@@ -173,6 +173,6 @@ def evidence_table(dataset: xr.Dataset) -> Table:
         "Log evidence ln p(Y) to next order, at widths N",
         described(frame_of(values.transpose("temperature", "width"))),
         {"T": "{temperature}"},
-        "In nats, means over the seeds; --temperature next-evidence goes by it.",
+        "In nats, means over the seeds; --temperature next-evidence takes the largest.",
         across=("width", "{log_evidence_next:.2f}"),
     )

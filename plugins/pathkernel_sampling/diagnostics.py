@@ -1,14 +1,13 @@
-"""What a run tells: U and the predictor with Monte-Carlo errors, and whether to trust them.
+"""Diagnostics and moments of a run: U and the predictor with Monte-Carlo errors, and warnings.
 
 R-hat, effective sample sizes, Monte-Carlo errors and BFMI are ArviZ's.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 
-from pathkernel_core.predictor import Regression, accuracy, regression
+from pathkernel_core.predictor import accuracy, regression
 from pathkernel_datasets.draws import settings_of
 from pathkernel_datasets.measures import MEASURES
 
@@ -28,6 +27,7 @@ BFMI = 0.3
 """Thresholds beyond which a run is not to be trusted: Vehtari et al. 2021, Betancourt 2016."""
 
 _SMALLEST = 4  # draws of a chain that ArviZ needs
+_DRAWS = ("chain", "draw")
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,24 @@ class Diagnostics:
     saturated: int
 
     def warnings(self) -> list[str]:
-        """What is wrong, in plain words; empty if nothing is."""
-        entries, total = self.entries, self.chains * self.draws
+        """Return a sentence for every diagnostic beyond its threshold, with a remedy."""
+        total, lines = self.chains * self.draws, []
         if self.draws < _SMALLEST:
             return [f"{self.draws} draws are too few for any diagnostic; raise --draws"]
-        lines = []
         if self.chains == 1:
             lines.append("a single chain cannot show that it found everything; use --chains 4")
-        else:
-            worst, name = _worst(entries, "r_hat", np.nanargmax)
-            if worst > R_HAT:
+        elif (r_hat := self.entries["r_hat"]).max() > R_HAT:
+            lines.append(
+                f"R-hat is {r_hat.max():.3f} for U [{r_hat.idxmax().item()}] (at most {R_HAT} is "
+                "good): the chains do not agree yet; raise --draws, and if that does not help "
+                "--warm-up"
+            )
+        for name, moments in (("bulk", "means"), ("tail", "intervals")):
+            if (ess := self.entries[f"ess_{name}"]).min() < ESS:
                 lines.append(
-                    f"R-hat is {worst:.3f} for U {name} (at most {R_HAT} is good): the chains do "
-                    "not agree yet; raise --draws, and if that does not help --warm-up"
-                )
-        for column, what in (
-            ("ess_bulk", "means"),
-            ("ess_tail", "intervals"),
-        ):
-            worst, name = _worst(entries, column, np.nanargmin)
-            if worst < ESS:
-                lines.append(
-                    f"the {column.removeprefix('ess_')} effective sample size is {worst:.0f} for U "
-                    f"{name} (at least {ESS:.0f} is good): {what} and their errors are rough; "
-                    "raise --draws"
+                    f"the {name} effective sample size is {ess.min():.0f} for U "
+                    f"[{ess.idxmin().item()}] (at least {ESS:.0f} is good): {moments} and their "
+                    "errors are rough; raise --draws"
                 )
         if self.divergences:
             lines.append(
@@ -90,10 +84,9 @@ class Diagnostics:
                 f"{self.saturated} of {total} trajectories were cut off at the largest tree depth: "
                 "the draws are right but costly; try a longer --warm-up, or another sampler"
             )
-        low = np.flatnonzero(self.bfmi < BFMI)
-        if low.size:
+        if low := int((self.bfmi < BFMI).sum()):
             lines.append(
-                f"BFMI is {self.bfmi.min():.2f} at worst, below {BFMI} in {low.size} of "
+                f"BFMI is {self.bfmi.min():.2f} at worst, below {BFMI} in {low} of "
                 f"{self.chains} chains: the energy is explored slowly, tails may be missed; raise "
                 "--draws, or try another sampler"
             )
@@ -101,7 +94,7 @@ class Diagnostics:
 
 
 def diagnose(run: xr.DataTree) -> Diagnostics:
-    """Diagnostics of a run.
+    """Compute the diagnostics of a run.
 
     Parameters
     ----------
@@ -110,33 +103,26 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     """
     values = distinct_entries(run["posterior"]["order_parameter"])
     statistics = run["sample_stats"]
-    chains, draws = values.sizes["chain"], values.sizes["draw"]
-    columns: dict[str, xr.DataArray] = {
-        "mean": values.mean(("chain", "draw")),
-        "sd": values.std(("chain", "draw")),
+    chains, draws = (values.sizes[dim] for dim in _DRAWS)
+    entries = {
+        "mean": values.mean(_DRAWS),
+        "sd": values.std(_DRAWS),
         "mcse": _quietly(arviz_stats.mcse, values, method="mean"),
         "r_hat": _quietly(arviz_stats.rhat, values),
         "ess_bulk": _quietly(arviz_stats.ess, values, method="bulk"),
         "ess_tail": _quietly(arviz_stats.ess, values, method="tail"),
     }
-    energy = statistics["energy"].load()
     bfmi = np.full(chains, np.nan)
     if draws >= _SMALLEST:
-        bfmi = arviz_stats.bfmi(energy).values
-    return Diagnostics(
-        xr.Dataset(columns),
-        bfmi,
-        chains,
-        draws,
-        int(statistics["diverging"].sum()),
-        int(statistics["reached_max_tree_depth"].sum()),
-    )
+        bfmi = arviz_stats.bfmi(statistics["energy"].load()).values
+    counts = (int(statistics[name].sum()) for name in ("diverging", "reached_max_tree_depth"))
+    return Diagnostics(xr.Dataset(entries), bfmi, chains, draws, *counts)
 
 
 def sampled_log_evidence(run: xr.DataTree) -> tuple[float, float]:
-    """Log evidence ln p(Y) from bridge sampling, in nats, and its standard error; NaN if unknown.
+    """Return the log evidence ln p(Y) from bridge sampling, in nats, and its standard error.
 
-    It is known when a run is complete.
+    Both are NaN until a run is complete, and where its draws give no estimate.
 
     Parameters
     ----------
@@ -148,42 +134,38 @@ def sampled_log_evidence(run: xr.DataTree) -> tuple[float, float]:
 
 
 def distinct_entries(order_parameter: xr.DataArray) -> xr.DataArray:
-    """Entries of U on and below the diagonal, (…, path, [output,] path_dual, …) → (…, entry).
+    """Select the entries of U on and below the diagonal, (…, path, path_dual, …) → (…, entry).
 
-    The coordinate ``entry`` names them: ``"1-1, 1-2"`` for two paths.
+    The coordinate ``entry`` names them: ``"1-1, 1-2"`` for two paths. Of several outputs a row is
+    a path with an output.
     """
     rows = [dim for dim in ("path", "output") if dim in order_parameter.dims]
     columns = [f"{dim}_dual" for dim in rows]
-    rest = [dim for dim in order_parameter.dims if dim not in (*rows, *columns)]
-    ordered = order_parameter.transpose(*rest, *rows, *columns)
+    outer = [dim for dim in order_parameter.dims if dim not in (*rows, *columns)]
+    ordered = order_parameter.transpose(*outer, *rows, *columns)
     names = [
-        " ".join(str(ordered[dim].values[place]) for dim, place in zip(rows, index))
+        " ".join(str(ordered[dim].values[number]) for dim, number in zip(rows, index))
         for index in np.ndindex(*(ordered.sizes[dim] for dim in rows))
     ]
     size = len(names)
     lower = np.tril_indices(size)
-    values = ordered.values.reshape(*(ordered.sizes[dim] for dim in rest), size, size)
-    entry = [f"{names[row]}, {names[column]}" for row, column in zip(*lower)]
-    coords = {dim: ordered[dim].values for dim in rest if dim in ordered.coords}
-    return xr.DataArray(
-        values[(..., *lower)],
-        dims=(*rest, "entry"),
-        coords={**coords, "entry": entry},
-        name="order_parameter",
-    )
+    values = ordered.values.reshape(*(ordered.sizes[dim] for dim in outer), size, size)
+    coords: dict[Any, Any] = {dim: ordered[dim].values for dim in outer if dim in ordered.coords}
+    coords["entry"] = [f"{names[row]}, {names[column]}" for row, column in zip(*lower)]
+    return xr.DataArray(values[(..., *lower)], coords, (*outer, "entry"), name="order_parameter")
 
 
 def minimum_bulk_ess(order_parameter: np.ndarray) -> float:
-    """Smallest bulk effective sample size of U's entries; NaN if there are too few draws.
+    """Return the smallest bulk effective sample size of U's entries; NaN from too few draws.
 
     Parameters
     ----------
     order_parameter : array, shape (chain, draw, …)
     """
     chains, draws = order_parameter.shape[:2]
-    size = int(np.sqrt(np.prod(order_parameter.shape[2:])))
     if draws < _SMALLEST:
         return float("nan")
+    size = int(np.sqrt(np.prod(order_parameter.shape[2:])))
     lower = np.tril_indices(size)
     entries = order_parameter.reshape(chains, draws, size, size)[(..., *lower)]
     ess = array_stats.ess(entries, chain_axis=0, draw_axis=1, method="bulk")
@@ -191,7 +173,7 @@ def minimum_bulk_ess(order_parameter: np.ndarray) -> float:
 
 
 def predictor(run: xr.DataTree) -> xr.Dataset:
-    """Posterior mean and variance of the network's output on the test sets.
+    """Compute the posterior mean and variance of the network's output on the test sets.
 
     Parameters
     ----------
@@ -206,11 +188,11 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
     """
     predictions = run["predictions"]
     means = predictions["predictor_mean"].load()
-    within = predictions["predictor_variance"].mean(("chain", "draw"))
-    between = means.var(("chain", "draw"))
+    within = predictions["predictor_variance"].mean(_DRAWS)
+    between = means.var(_DRAWS)
     return xr.Dataset(
         {
-            "mean": means.mean(("chain", "draw")),
+            "mean": means.mean(_DRAWS),
             "variance": within + between,
             "variance_within": within,
             "variance_between": between,
@@ -220,7 +202,7 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
 
 
 def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Dataset:
-    """How well the sampled predictor does on each test set.
+    """Score the sampled predictor on each test set.
 
     The mean predictor is that over the draws. The log predictive density of targets is that of
     their mixture, with the temperature T as noise: ln of the mean over draws of N(y | f, v + T).
@@ -232,7 +214,7 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     labels : DataArray, dims (test_set, example) and output where there are several
         NaN beyond the end of a test set.
     kind : "classes" or "targets"
-        What the labels are.
+        Of the labels.
 
     Returns
     -------
@@ -243,80 +225,66 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
         sets, which are evaluated on the same draws.
     """
     predictions = run["predictions"].to_dataset()
-    predictions = predictions.transpose("chain", "draw", "test_set", "example", ...).load()
-    wanted = labels.transpose("test_set", "example", ...).values
-    score = _accuracies
-    if kind == "targets":
-        score = partial(_regressions, settings_of(run)["temperature"])
-    chains, rounds = predictions.sizes["chain"], predictions.sizes["draw"]
-    every = np.ones((chains, rounds), dtype=bool)
-    whole, left_out = score(predictions, wanted, every), []
-    for chain in range(chains):
-        for part in (slice(None, rounds // 2), slice(rounds // 2, None)):
-            kept = every.copy()
-            kept[chain, part] = False
-            unknown = {name: [np.nan] * len(values) for name, values in whole.items()}
-            left_out.append(score(predictions, wanted, kept) if kept.any() else unknown)
-    found: dict[str, Any] = {}
-    for name, values in whole.items():
-        others = np.array([each[name] for each in left_out])
-        if name == MEASURES[kind][0].name:
-            found["mean_mcse"] = ((), _jackknife(others.mean(1)))
-        found[name], found[f"{name}_mcse"] = ("test_set", values), ("test_set", _jackknife(others))
-    return xr.Dataset(found, coords={"test_set": predictions["test_set"].values})
+    predictions = predictions.transpose(*_DRAWS, "test_set", "example", ...).load()
+    targets = labels.transpose("test_set", "example", ...).values
+    names = [measure.name for measure in MEASURES[kind]]
+    if kind == "classes":
+        moments, score = ["predictor_mean"], _accuracy
+    else:
+        moments = ["predictor_mean", "predictor_variance"]
+        score = partial(_regression, settings_of(run)["temperature"])
+
+    def scores(subset: np.ndarray) -> np.ndarray:
+        """Measures (test_set, measure) by the draws of a mask (chain, draw)."""
+        if not subset.any():
+            return np.full((len(targets), len(names)), np.nan)
+        draws = (np.moveaxis(predictions[name].values[subset], 1, 0) for name in moments)
+        return np.array([score(y, *values) for y, *values in zip(targets, *draws)])
+
+    chains, rounds = (predictions.sizes[dim] for dim in _DRAWS)
+    blocks = 2 * np.arange(chains)[:, None] + (np.arange(rounds) >= rounds // 2)  # half chains
+    values = scores(blocks >= 0)
+    left_out = np.array([scores(blocks != number) for number in range(2 * chains)])
+    errors = _jackknife(left_out)
+    dataset = xr.Dataset({"mean_mcse": _jackknife(left_out.mean(1))[0]})
+    for number, name in enumerate(names):
+        dataset[name] = "test_set", values[:, number]
+        dataset[f"{name}_mcse"] = "test_set", errors[:, number]
+    return dataset.assign_coords(test_set=predictions["test_set"].values)
 
 
 def _jackknife(values: np.ndarray) -> np.ndarray:
-    """Standard error from what is found with each of the batches left out."""
+    """Standard error from the values without each of the blocks."""
     return np.sqrt((len(values) - 1) * ((values - values.mean(0)) ** 2).mean(0))
 
 
-def _known(labels: np.ndarray) -> np.ndarray:
-    return ~np.isnan(labels.reshape(len(labels), -1)).any(axis=1)
+def _accuracy(y: np.ndarray, mean: np.ndarray) -> list[float]:
+    """Accuracy of the mean over draws on a test set; arguments as for :func:`_regression`."""
+    is_label = _is_label(y)
+    return [accuracy(mean[:, is_label].mean(0), y[is_label])]
 
 
-def _accuracies(
-    predictions: xr.Dataset, labels: np.ndarray, kept: np.ndarray
-) -> dict[str, list[float]]:
-    """Accuracy of the mean over some draws, on each test set."""
-    sums = predictions["predictor_mean"].values[kept].sum(0)
-    return {"accuracy": [accuracy(mean[_known(y)], y[_known(y)]) for mean, y in zip(sums, labels)]}
+def _regression(
+    temperature: float, y: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> list[float]:
+    """Measures of targets y (example, …) of a test set, from moments (draw, example, …)."""
+    is_label = _is_label(y)
+    mean, variance, y = mean[:, is_label], variance[:, is_label], y[is_label]
+    noisy = variance + temperature
+    density = logsumexp(-0.5 * ((y - mean) ** 2 / noisy + np.log(2 * np.pi * noisy)), axis=0)
+    scores = asdict(regression(mean.mean(0), variance.mean(0), y, temperature))
+    scores["log_predictive_density"] = float((density - np.log(len(mean))).mean())
+    return [scores[measure.name] for measure in MEASURES["targets"]]
 
 
-def _regressions(
-    temperature: float, predictions: xr.Dataset, labels: np.ndarray, kept: np.ndarray
-) -> dict[str, list[float]]:
-    """Measures of targets by some draws, on each test set."""
-    names = [field.name for field in dataclasses.fields(Regression)]
-    found: dict[str, list[float]] = {name: [] for name in names}
-    draws = (predictions[name].values[kept] for name in ("predictor_mean", "predictor_variance"))
-    for mean, variance, y in zip(*(np.moveaxis(values, 1, 0) for values in draws), labels):
-        known = _known(y)
-        mean, variance, y = mean[:, known], variance[:, known], y[known]
-        noisy = variance + temperature
-        density = logsumexp(-0.5 * ((y - mean) ** 2 / noisy + np.log(2 * np.pi * noisy)), axis=0)
-        scores = regression(mean.mean(0), variance.mean(0), y, temperature)
-        mixed = float((density - np.log(len(mean))).mean())
-        scores = dataclasses.replace(scores, log_predictive_density=mixed)
-        for name in names:
-            found[name].append(getattr(scores, name))
-    return found
-
-
-def _worst(
-    entries: xr.Dataset, column: str, choose: Callable[[np.ndarray], Any]
-) -> tuple[float, str]:
-    values = entries[column].values
-    if np.isnan(values).all():
-        return float("nan"), ""
-    place = choose(values)
-    return float(values[place]), f"[{entries['entry'].values[place]}]"
+def _is_label(y: np.ndarray) -> np.ndarray:
+    return ~np.isnan(y.reshape(len(y), -1)).any(axis=1)
 
 
 def _quietly(function: Callable, values: xr.DataArray, **options: Any) -> xr.DataArray:
     """ArviZ's result, NaN without a warning where it is undefined (an entry without spread)."""
     if values.sizes["draw"] < _SMALLEST:
-        return values.mean(("chain", "draw")) * np.nan
+        return values.mean(_DRAWS) * np.nan
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", RuntimeWarning)
         return function(values, **options)

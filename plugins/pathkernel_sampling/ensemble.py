@@ -1,12 +1,11 @@
-"""All chains of a run: their keys, their blocks of draws, and who computes them."""
+"""All chains of a run: their random keys, their blocks of draws, and the threads or workers."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -24,20 +23,15 @@ from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.evidence import LARGEST_DIMENSION
 from pathkernel_sampling.models import OrderParameterModel, position_at
 
+State = Mapping[str, np.ndarray]
+
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """Chains of a model, any of which goes on from where it stands.
+    """Chains of a model at a point of a study, each of which resumes from a stored state.
 
-    Attributes
-    ----------
-    model : Model
-    point : PointData
-        Whose test sets the predictor is evaluated on, and whose seed fixes the draws.
-    thin : int
-        Draws of a round.
-    start : array, shape (dimension,), optional
-        Start of every chain. By default each starts from a draw from the prior.
+    A round has ``thin`` draws. Chains begin at ``start`` (dimension,), by default each at a draw
+    from the prior.
     """
 
     model: Model
@@ -46,28 +40,28 @@ class Chains:
     start: np.ndarray | None = None
 
     def key(self, chain: int, step: int) -> jax.Array:
-        """Random key of the warm-up of a chain (step 0), or of one of its rounds."""
-        of_chain = jax.random.fold_in(jax.random.key(self.point.point.seed), chain)
-        return jax.random.fold_in(of_chain, step)
+        """Return the random key of a chain's warm-up (step 0), or of one of its rounds."""
+        chain_key = jax.random.fold_in(jax.random.key(self.point.point.seed), chain)
+        return jax.random.fold_in(chain_key, step)
 
     def warm_up(
-        self, chain: int, steps: int, report: Callable[[int], None] = lambda done: None
-    ) -> dict[str, np.ndarray]:
-        """State of a chain after its warm-up, see :func:`pathkernel_sampling.chains.warm_up`."""
+        self, chain: int, steps: int, report: Callable[[int], None] = lambda steps_done: None
+    ) -> State:
+        """Warm up a chain and return its state, see :func:`pathkernel_sampling.chains.warm_up`."""
         key = self.key(chain, 0)
         return nuts.warm_up(self.model, key, steps, report, self.start).to_arrays()
 
     def rounds(
-        self, chain: int, arrays: Mapping[str, np.ndarray], first: int, rounds: int
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], list[np.ndarray]]:
-        """State of a chain after some rounds; their draws, and the predictions after each."""
-        state, drawn, predictions = nuts.ChainState.from_arrays(arrays), [], []
+        self, chain: int, arrays: State, first: int, rounds: int
+    ) -> tuple[State, dict[str, np.ndarray], list[np.ndarray]]:
+        """Draw some rounds of a chain: its state, its draws, and the predictions of each round."""
+        state, blocks, predictions = nuts.ChainState.from_arrays(arrays), [], []
         for index in range(first, first + rounds):
             state, draws = nuts.draw(self.model, state, self.key(chain, index + 1), self.thin)
-            drawn.append(draws)
+            blocks.append(draws)
             predictions.append(self._predictions(state.position))
-        together = {name: np.concatenate([draws[name] for draws in drawn]) for name in drawn[0]}
-        return state.to_arrays(), together, predictions
+        joined = {name: np.concatenate([draws[name] for draws in blocks]) for name in blocks[0]}
+        return state.to_arrays(), joined, predictions
 
     def _predictions(self, position: Array) -> np.ndarray:
         """Mean and variance on all test sets, (2, test_set, example, …), NaN where one is shorter.
@@ -76,14 +70,14 @@ class Chains:
         """
         data, outputs = self.point.data, self.point.network.outputs
         tail = (outputs,) if outputs > 1 else ()
-        predicted = []
+        moments = []
         for xi, _ in data.test_sets.values():
             mean, variance = (
                 np.asarray(values).reshape(len(xi), *tail)
                 for values in _predict(self.model, position, xi)
             )
-            predicted.append((mean + data.offset, variance))
-        return np.stack([padded_rows(moment) for moment in zip(*predicted)])
+            moments.append((mean + data.offset, variance))
+        return np.stack([padded_rows(moment) for moment in zip(*moments)])
 
 
 @jax.jit
@@ -91,139 +85,109 @@ def _predict(model: Model, position: Array, xi: Array) -> tuple[Array, Array]:
     return model.predict(position, xi)
 
 
-def chains_at(study: StoredStudy, at: Point, sampler: str, thin: int) -> Chains:
-    """Chains at a point of a study, whose data are drawn anew."""
-    point = study.rebuild(at)
-    build = study.plugins.samplers[sampler].build
-    model = build(point.data.xi, point.data.labels, point.network, at.temperature)
+def chains_at(study: StoredStudy, coordinates: Point, sampler: str, thin: int) -> Chains:
+    """Build the chains of a point of a study from its data, which are drawn again.
+
+    Where the action may have several minima, between which chains hardly pass, chains of order
+    parameters start at the lowest.
+    """
+    point, temperature = study.rebuild(coordinates), coordinates.temperature
+    xi, labels, network = point.data.xi, point.data.labels, point.network
+    model = study.plugins.samplers[sampler].build(xi, labels, network, temperature)
     start = None
     if isinstance(model, OrderParameterModel):
-        start = _lowest_minimum(point)
+        problem = PathKernels(xi, labels)
+        if may_have_several(problem, network, temperature):
+            minimum = minimise_from(problem, network, temperature, None)
+            start = None if minimum is None else position_at(network, minimum.factors)
     return Chains(model, point, thin, start)
 
 
-def _lowest_minimum(point: PointData) -> np.ndarray | None:
-    """Start at the lowest minimum where there may be several, between which chains do not pass."""
-    problem, network = PathKernels(point.data.xi, point.data.labels), point.network
-    if not may_have_several(problem, network, point.point.temperature):
-        return None
-    solution = minimise_from(problem, network, point.point.temperature, None)
-    return None if solution is None else position_at(network, solution.factors)
+_last_chains = lru_cache(maxsize=1)(chains_at)  # a worker draws the same chains again and again
 
 
-_last_chains = functools.lru_cache(maxsize=1)(chains_at)
-"""A worker has the same chains again and again."""
-
-
-def _elsewhere(where: tuple, method: str, arguments: tuple) -> Any:
-    return getattr(_last_chains(*where), method)(*arguments)
+def _call_in_worker(of_chains: tuple, method: str, arguments: tuple) -> Any:
+    return getattr(_last_chains(*of_chains), method)(*arguments)
 
 
 class Ensemble:
-    """Independent chains of a model, which take their steps at the same time.
+    """Independent chains of a model, drawn in threads of this process or by workers.
 
-    Draws are made in rounds of ``thin``, each with a random key of its own, and the predictor is
+    Draws are made in rounds of ``thin``, each with its own random key, and the predictor is
     evaluated after each. A block is any number of rounds, so that its length may follow the clock.
 
-    To be used as a context: threads are left behind rather than waited for if it is interrupted.
-    JAX computes without Python's global lock, so that threads are enough on one machine.
+    A context manager: if it is interrupted, it does not wait for its threads. JAX computes without
+    Python's global lock, so that threads are enough on one machine.
 
     Parameters
     ----------
-    chains : Chains
     count : int
         Number of chains.
     jobs : int
-        Chains that are drawn at the same time, in threads.
-    each : callable
-        A ``map`` that workers compute, see :meth:`StoredStudy.parts`; or the ``map`` of Python.
-    where : tuple
-        Arguments of :func:`chains_at`, for workers.
+        Number of threads.
+    map_parts : callable
+        From :meth:`StoredStudy.mapping`: Python's ``map``, for threads, or one of workers.
+    of_chains : tuple
+        Arguments of :func:`chains_at`.
     """
 
-    def __init__(
-        self, chains: Chains, count: int, jobs: int, each: Callable[..., Any], where: tuple
-    ):
-        self.chains, self._numbers = chains, range(count)
-        self._each, self._where = each, where
+    def __init__(self, count: int, jobs: int, map_parts: Callable[..., Any], of_chains: tuple):
+        self.chains = chains_at(*of_chains)
+        self._count, self._map_parts, self._of_chains = count, map_parts, of_chains
         self._threads = ThreadPoolExecutor(min(jobs, count))
 
     def __enter__(self) -> Ensemble:
-        """Return the ensemble itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def warm_up(self, steps: int, report: Callable[[int], None]) -> list[dict[str, np.ndarray]]:
-        """States of all chains after the warm-up, as arrays.
+    def warm_up(self, steps: int, report: Callable[[int], None]) -> list[State]:
+        """Warm up all chains, and report their steps so far, from 0; return their states."""
+        steps_done = [0] * self._count
 
-        Parameters
-        ----------
-        steps : int
-        report : callable
-            Called with the number of steps that all chains together have done, from 0.
-        """
+        def tell(chain: int, steps: int) -> None:
+            steps_done[chain] = steps
+            report(sum(steps_done))
+
         report(0)
-        if self._each is not map:
-            states = []
-            for state in self._for_each("warm_up", [(chain, steps) for chain in self._numbers]):
-                states.append(state)
-                report(steps * len(states))
-            return states
-        done = dict.fromkeys(self._numbers, 0)
-
-        def tell(chain: int, steps_done: int) -> None:
-            done[chain] = steps_done
-            report(sum(done.values()))
-
-        return list(
-            self._for_each(
-                "warm_up", [(chain, steps, partial(tell, chain)) for chain in self._numbers]
-            )
-        )
+        calls: list[tuple] = [(chain, steps) for chain in range(self._count)]
+        if self._map_parts is map:  # workers report whole chains alone
+            calls = [(*call, partial(tell, call[0])) for call in calls]
+        states = []
+        for chain, state in enumerate(self._for_each("warm_up", calls)):
+            states.append(state)
+            tell(chain, steps)
+        return states
 
     def block(
-        self, states: Sequence[Mapping[str, np.ndarray]], first: int, rounds: int
-    ) -> tuple[list[dict[str, np.ndarray]], dict[str, dict[str, np.ndarray]]]:
-        """Draw some rounds of every chain.
+        self, states: Sequence[State], first: int, rounds: int
+    ) -> tuple[list[State], dict[str, dict[str, np.ndarray]]]:
+        """Draw some rounds of every chain, from round number ``first`` on.
 
-        Parameters
-        ----------
-        states : sequence of mapping of str to array
-            Where the chains stand.
-        first : int
-            Number of the first round, from 0.
-        rounds : int
-
-        Returns
-        -------
-        states : list of mapping of str to array
-            After the block.
-        block : mapping of str to mapping of str to array
-            By group and variable, such as ``block["posterior"]["order_parameter"]``.
+        Returns the states after the block, and its draws by group and variable, such as
+        ``block["posterior"]["order_parameter"]``.
         """
-        calls = [(chain, states[chain], first, rounds) for chain in self._numbers]
-        after, drawn, predictions = zip(*self._for_each("rounds", calls))
-        values = {name: np.stack([draws[name] for draws in drawn]) for name in drawn[0]}
-        positions = values.pop("position", None)
-        matrices = values.pop("order_parameter")
+        calls = [(chain, state, first, rounds) for chain, state in enumerate(states)]
+        states, draws, predictions = zip(*self._for_each("rounds", calls))
+        statistics = {name: np.stack([values[name] for values in draws]) for name in draws[0]}
+        positions = statistics.pop("position", None)
+        matrices = statistics.pop("order_parameter")
         network = self.chains.point.network
         if network.outputs > 1:  # (…, n·C, n·C) → (…, n, C, n, C)
-            matrices = matrices.reshape(
-                *matrices.shape[:2], *(network.n_paths, network.outputs) * 2
-            )
+            sizes = (network.n_paths, network.outputs) * 2
+            matrices = matrices.reshape(*matrices.shape[:2], *sizes)
         means, variances = np.moveaxis(np.array(predictions), 2, 0)
         groups = {
             "posterior": {"order_parameter": matrices},
             "predictions": {"predictor_mean": means, "predictor_variance": variances},
-            "sample_stats": values,
+            "sample_stats": statistics,
         }
-        if self.chains.model.dimension <= LARGEST_DIMENSION:  # others would be gigabytes of weights
+        if self.chains.model.dimension <= LARGEST_DIMENSION:  # more would be gigabytes of weights
             groups["unconstrained_posterior"] = {"position": positions}
-        return list(after), groups
+        return list(states), groups
 
     def _for_each(self, method: str, calls: Sequence[tuple]) -> Iterator[Any]:
-        if self._each is map:
+        if self._map_parts is map:
             return self._threads.map(lambda call: getattr(self.chains, method)(*call), calls)
-        return self._each(partial(_elsewhere, self._where, method), calls)
+        return self._map_parts(partial(_call_in_worker, self._of_chains, method), calls)

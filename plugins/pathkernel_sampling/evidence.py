@@ -20,25 +20,25 @@ from pathkernel_core.sampler import Model
 LARGEST_DIMENSION = 200
 """Dimension up to which the evidence of a model is estimated."""
 
-_PER_DIMENSION = 5  # draws for each dimension that a fit needs
+_PER_DIMENSION = 5  # draws that a fit needs for each dimension
 _LEAST_DRAWS = 20  # of each half of a chain
 _ITERATIONS = 200
 
 
 class Evidence(NamedTuple):
-    """Estimate of ln p(Y), in nats, and its standard error; both NaN where draws do not give it."""
+    """Estimate of ln p(Y), in nats, and its standard error; both NaN if draws give none."""
 
     log_evidence: float
     error: float
 
 
-_UNKNOWN = Evidence(float("nan"), float("nan"))
+UNKNOWN = Evidence(float("nan"), float("nan"))
 
 
 def log_evidence(
     model: Model, positions: np.ndarray, log_densities: np.ndarray, seed: int = 0
 ) -> Evidence:
-    """Log evidence of a model from draws of its posterior.
+    """Estimate the log evidence of a model from draws of its posterior.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ def log_evidence(
     chains, draws, dimension = positions.shape
     half = draws // 2
     if half < _LEAST_DRAWS or chains * half < _PER_DIMENSION * dimension:
-        return _UNKNOWN
+        return UNKNOWN
     fitted = positions[:, :half].reshape(-1, dimension)
     mean = fitted.mean(0)
     try:
         lower = np.linalg.cholesky(np.atleast_2d(np.cov(fitted.T)))
     except np.linalg.LinAlgError:  # chains that hardly move
-        return _UNKNOWN
+        return UNKNOWN
 
     def log_gaussian(x: np.ndarray) -> np.ndarray:
         whitened = solve_triangular(lower, (x - mean).T, lower=True)
@@ -89,17 +89,16 @@ def _bridge(at_draws: np.ndarray, at_proposals: np.ndarray, effective: float) ->
     value = float(np.median(at_draws))
     for _ in range(_ITERATIONS):
         # both bridge functions lie between 0 and 1 / share: in logarithms they cannot overflow
-        over = at_proposals - np.logaddexp(share[0] + at_proposals, share[1] + value)
-        under = -np.logaddexp(share[0] + at_draws, share[1] + value)
-        before, value = (
-            value,
-            float(logsumexp(over) - np.log(count) - logsumexp(under) + np.log(under.size)),
-        )
-        if abs(value - before) < 1e-10 * max(1.0, abs(value)):
+        numerator = at_proposals - np.logaddexp(share[0] + at_proposals, share[1] + value)
+        denominator = -np.logaddexp(share[0] + at_draws, share[1] + value)
+        previous = value
+        value = logsumexp(numerator) - np.log(count) - logsumexp(denominator)
+        value = float(value + np.log(denominator.size))
+        if abs(value - previous) < 1e-10 * max(1.0, abs(value)):
             break
     else:
-        return _UNKNOWN
-    proposals, draws = np.exp(over - over.max()), np.exp(under - under.max())
+        return UNKNOWN
+    proposals, draws = (np.exp(logs - logs.max()) for logs in (numerator, denominator))
     size = float(array_stats.ess(draws, method="mean"))
     variance = (proposals.var() / proposals.mean() ** 2) / count
     variance += (draws.var() / draws.mean() ** 2) / size

@@ -10,44 +10,41 @@ and its gradient 2 (M − R) F are those of the core's spaces, for automatic dif
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 
-from pathkernel_core.backend import log_determinant
-from pathkernel_core.errors import PrecisionError
+from pathkernel_core.backend import add_to_diagonal, array_namespace, log_determinant
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.network import positive
+from pathkernel_core.network import Network
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
 
 
 def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
-    """Class decorator: instances hold these attributes and can be arguments of compiled code.
+    """Make a class decorator whose instances can be arguments of compiled code.
 
     Parameters
     ----------
     data : tuple of str
         Attributes that are arrays or other pytrees.
     static : tuple of str
-        Hashable attributes: code is compiled anew where they differ.
+        Hashable attributes: code is compiled again where they differ.
     """
 
     def register(cls: type) -> type:
-        names = (*data, *static)
-
         def flatten(instance: Any) -> tuple[list[Any], tuple[Any, ...]]:
-            values = [getattr(instance, name) for name in names]
+            values = [getattr(instance, name) for name in (*data, *static)]
             return values[: len(data)], tuple(values[len(data) :])
 
-        def unflatten(rest: tuple[Any, ...], leaves: list[Any]) -> Any:
+        def unflatten(static_values: tuple[Any, ...], leaves: list[Any]) -> Any:
             instance = object.__new__(cls)
-            for name, value in zip(names, (*leaves, *rest)):
-                vars(instance)[name] = value  # also where a class is frozen
+            vars(instance).update(zip((*data, *static), (*leaves, *static_values)))
             return instance
 
         jax.tree_util.register_pytree_node(cls, flatten, unflatten)
@@ -56,7 +53,6 @@ def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
     return register
 
 
-# what the core's spaces hold, so that they can be arguments of compiled code
 pytree(("features", "labels", "rows"))(ExampleSpace)
 pytree(("features", "labels", "rows", "kernels"))(KernelSpace)
 pytree(("gram", "projections", "label_square", "rows"), ("n_examples",))(FeatureSpace)
@@ -101,21 +97,23 @@ def _feature_space(
     by_path = reduced.reshape(paths, outputs, rank)
     half = jnp.einsum("piqj,qck->pcikj", space.gram, by_path)  # G (F ⊗ 1)
     matrix = jnp.einsum("pck,pcilj->kilj", by_path, half).reshape(rank * width, rank * width)
-    lower = _cholesky(matrix, temperature)  # of B = T1 + (Fᵀ ⊗ 1) G (F ⊗ 1)
+    matrix = add_to_diagonal(matrix, temperature, jnp)  # B = T1 + (Fᵀ ⊗ 1) G (F ⊗ 1)
+    lower = jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+    solve = partial(solve_triangular, lower, lower=True)
     right = jnp.einsum("pck,pic->ki", by_path, space.projections).reshape(-1, 1)
     half = half.reshape(-1, rank * width)
-    target = _triangular(lower, right)
-    fit = _triangular(lower, target, transposed=True)
+    target = solve(right)
+    weights = solve(target, trans=1)
     excess = space.n_examples * outputs - len(lower)
     value = excess * jnp.log(temperature) + log_determinant(lower, jnp)
     value = value + (space.label_square - jnp.sum(target**2)) / temperature
     # Φᵀ (K + T1)⁻¹ Φ (F ⊗ 1)
-    mixed = _triangular(lower, _triangular(lower, half.T), transposed=True).T
+    mixed = solve(solve(half.T), trans=1).T
     mixed = mixed.reshape(paths, outputs, width, rank, width)
     mixed = jnp.einsum("pciki->pck", mixed).reshape(-1, rank)  # M F
-    z = space.projections.transpose(0, 2, 1).reshape(-1, 1) - half @ fit
+    z = space.projections.transpose(0, 2, 1).reshape(-1, 1) - half @ weights
     z = z.reshape(-1, width) / temperature
-    gradient = 2 * (mixed - z @ fit.reshape(rank, width).T)
+    gradient = 2 * (mixed - z @ weights.reshape(rank, width).T)
     return value, gradient if rotation is None else gradient @ rotation.T
 
 
@@ -128,51 +126,24 @@ class Likelihood:
     Parameters
     ----------
     problem : PathKernels
-        Training examples; its arrays are copied to JAX's.
+        Training examples, which are copied to JAX's arrays.
+    network : Network
+        Whose prior variance σ²_0 and scales of the paths multiply U.
     temperature : float
         Positive temperature T.
-    variance_0 : float
-        Prior variance σ²_0 of the projection.
-    scales : array, shape (n·C,), optional
-        Coefficients of paths, :attr:`pathkernel_core.Network.path_scales`, where there are skip
-        connections.
 
     Raises
     ------
-    ValueError
-        If a parameter is not positive.
     PrecisionError
         If JAX's 64-bit mode is off.
     """
 
-    def __init__(
-        self,
-        problem: PathKernels,
-        temperature: float,
-        variance_0: float = 1.0,
-        scales: np.ndarray | None = None,
-    ):
-        require_double_precision()
-        self.temperature = jnp.asarray(positive("temperature", temperature))
-        deviation = math.sqrt(positive("variance_0", variance_0))
-        self.deviation = jnp.asarray(deviation if scales is None else deviation * scales[:, None])
+    def __init__(self, problem: PathKernels, network: Network, temperature: float):
+        self.temperature = jnp.asarray(float(temperature))
+        array_namespace(temperature=self.temperature)
+        scales = np.sqrt(network.variances[0]) * network.path_scales
+        self.deviation = jnp.asarray(scales[:, None])
         self.problem = jax.tree.map(jnp.asarray, problem)
-
-    @classmethod
-    def from_problem(
-        cls,
-        xi: np.ndarray,
-        labels: np.ndarray,
-        temperature: float,
-        variance_0: float = 1.0,
-        scales: np.ndarray | None = None,
-    ) -> Likelihood:
-        """Likelihood of labels (P,) or (P, C) given attentioned inputs (P, n, N_0), unscaled.
-
-        In the cheapest space. Raises what :class:`PathKernels` raises, too.
-        """
-        xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
-        return cls(PathKernels(xi, labels), temperature, variance_0, scales)
 
     def log_likelihood(self, factor: jax.Array) -> jax.Array:
         """Normalised log density of the labels at U = F Fᵀ, for F (n·C, r)."""
@@ -198,29 +169,9 @@ class Likelihood:
         return self.problem.posterior_moments(posterior, factor, jnp.asarray(test))
 
 
-def require_double_precision() -> None:
-    """Raise unless JAX computes in 64 bits."""
-    if not jax.config.jax_enable_x64:
-        raise PrecisionError(
-            "sampling needs JAX's 64-bit mode: set the environment variable JAX_ENABLE_X64=1, "
-            'or call jax.config.update("jax_enable_x64", True) before anything else'
-        )
-
-
 def _at_most_square(factor: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     """Factor G with at most as many columns as rows, and Q with F = G Qᵀ (None for Q = 1)."""
     if factor.shape[1] <= factor.shape[0]:
         return factor, None
     rotation, upper = jnp.linalg.qr(factor.T)
     return upper.T, rotation
-
-
-def _cholesky(matrix: jax.Array, temperature: jax.Array) -> jax.Array:
-    diagonal = np.diag_indices(matrix.shape[0])
-    shifted = matrix.at[diagonal].add(temperature)
-    return jax.lax.linalg.cholesky(shifted, symmetrize_input=False)
-
-
-def _triangular(lower: jax.Array, right: jax.Array, transposed: bool = False) -> jax.Array:
-    solve = functools.partial(jax.scipy.linalg.solve_triangular, lower=True)
-    return solve(lower, right, trans=1 if transposed else 0)

@@ -1,4 +1,4 @@
-"""Three models of one posterior (Eq. 8, 19), which differ in what is integrated analytically.
+"""Three models of one posterior (Eq. 8, 19), with different weights integrated analytically.
 
 All parameters are scaled to a standard normal prior, or are Bartlett's for a Wishart matrix. Log
 densities are normalised, so that their integral over the parameters is the evidence p(Y).
@@ -16,26 +16,27 @@ from scipy.special import gammaln
 
 from pathkernel_core.coordinates import ChainCoordinates, Level, chain_factors, lower_trapezoid
 from pathkernel_core.hooks import unknown_name
+from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network, positive
 from pathkernel_core.order_parameter import path_weights
 from pathkernel_core.sampler import Model
-from pathkernel_sampling.likelihood import Likelihood, pytree, require_double_precision
+from pathkernel_sampling.likelihood import Likelihood, pytree
 
 
-class _GivenOrderParameter:
-    """What models share whose likelihood depends on a factor of the order parameter alone."""
+class _FactorModel:
+    """Model whose likelihood depends on a factor of the order parameter alone."""
 
     def log_density(self, x: jax.Array) -> jax.Array:
         """Log of prior times likelihood at x (dimension,)."""
         return self.log_prior(x) + self.likelihood.log_likelihood(self.factor(x))
 
     def order_parameter(self, x: jax.Array) -> jax.Array:
-        """Order parameter U (n·C, n·C) of a draw."""
+        """Return the order parameter U (n·C, n·C) of a draw."""
         factor = self.factor(x)
         return factor @ factor.T
 
     def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Mean and variance (P_test, C) of f given U (Eq. 29, 30)."""
+        """Return mean and variance (P_test, C) of f given U (Eq. 29, 30)."""
         return self.likelihood.moments(self.factor(x), test)
 
 
@@ -43,7 +44,7 @@ class _StandardNormal:
     """Prior of models whose parameters are scaled weights."""
 
     def initial(self, key: jax.Array) -> jax.Array:
-        """Draw (dimension,) from the prior."""
+        """Draw (dimension,) from the prior, on the host."""
         return jnp.asarray(_generator(key).standard_normal(self.dimension))
 
     def log_prior(self, x: jax.Array) -> jax.Array:
@@ -52,7 +53,7 @@ class _StandardNormal:
 
 
 @pytree(("likelihood", "degrees", "rates", "scale", "repeats", "normaliser"), ("levels",))
-class OrderParameterModel(_GivenOrderParameter):
+class OrderParameterModel(_FactorModel):
     """All weights integrated: the Wishart hierarchy of the order parameters.
 
     From the readout down, U_ℓ given U_{ℓ+1} is Wishart with N_{ℓ-1} degrees of freedom and mean
@@ -80,11 +81,9 @@ class OrderParameterModel(_GivenOrderParameter):
 
     def __init__(self, likelihood: Likelihood, network: Network):
         self.likelihood, self.levels = likelihood, _levels(network)
+        levels = zip(reversed(network.widths), reversed(self.levels))
         degrees = np.concatenate(
-            [
-                np.where(level.diagonal, width - np.nonzero(level.free)[1], 0.0)
-                for width, level in zip(reversed(network.widths), reversed(self.levels))
-            ]
+            [np.where(level.diagonal, N - np.nonzero(level.free)[1], 0.0) for N, level in levels]
         )
         k = degrees[degrees > 0]
         normaliser = np.sum(k / 2 * np.log(k / 2) - 0.5 * np.log(k / 2) - gammaln(k / 2))
@@ -95,7 +94,7 @@ class OrderParameterModel(_GivenOrderParameter):
         # k, and 1/√(2k), where a parameter is on the diagonal, 0 below it
         self.degrees, self.rates = jnp.asarray(degrees), jnp.asarray(rates)
         self.scale, self.normaliser = jnp.asarray(math.sqrt(variances)), jnp.asarray(normaliser)
-        # what a skip has on the diagonal
+        # diagonal of the identity that repeats F_{ℓ+1}
         repeats = np.sqrt(np.divide(network.widths, network.order_parameter_variances))
         self.repeats = jnp.asarray(repeats)
 
@@ -135,7 +134,7 @@ class OrderParameterModel(_GivenOrderParameter):
 
 
 def position_at(network: Network, factors: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Parameters of :class:`OrderParameterModel` at a solution.
+    """Return the parameters of :class:`OrderParameterModel` at a solution.
 
     Parameters
     ----------
@@ -167,8 +166,6 @@ def _levels(network: Network) -> tuple[Level, ...]:
     skips = (None, *network.skips[::-1])
     for width, branches, skip in zip(reversed(network.widths), (1, *network.branches[::-1]), skips):
         size, shared = branches * rank, 0 if skip is None else rank
-        if width < size:
-            _whole((width,))
         rank = min(size, math.ceil(width))
         levels.insert(0, Level(branches, size, rank, shared, start))
         start = levels[0].part.stop
@@ -176,7 +173,7 @@ def _levels(network: Network) -> tuple[Level, ...]:
 
 
 @pytree(("likelihood",), ("network",))
-class CollapsedModel(_StandardNormal, _GivenOrderParameter):
+class CollapsedModel(_StandardNormal, _FactorModel):
     """The projection V⁰ integrated: Y ~ Normal(0, K(U(W)) + T1) with U of the weights by Eq. 13.
 
     The parameters are the value weights of each layer, (H_ℓ, N_ℓ, N_{ℓ-1}), the first layer first,
@@ -192,7 +189,6 @@ class CollapsedModel(_StandardNormal, _GivenOrderParameter):
     name = "collapsed"
 
     def __init__(self, likelihood: Likelihood, network: Network):
-        _whole(network.widths)
         self.likelihood, self.network = likelihood, network
 
     @property
@@ -225,7 +221,6 @@ class WeightsModel(_StandardNormal):
     name = "weights"
 
     def __init__(self, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float):
-        _whole(network.widths)
         self.network = network
         self.features = jnp.asarray(xi * self._scale(xi.shape))
         self.labels, self.temperature = jnp.asarray(labels), jnp.asarray(temperature)
@@ -239,9 +234,9 @@ class WeightsModel(_StandardNormal):
     def log_density(self, x: jax.Array) -> jax.Array:
         """Log of prior times likelihood at x (dimension,) (Eq. 8)."""
         error = self._outputs(x, self.features) - self.labels
-        fit = jnp.sum(error**2) / self.temperature
+        energy = jnp.sum(error**2) / self.temperature
         normaliser = error.size * jnp.log(2 * math.pi * self.temperature)
-        return self.log_prior(x) - 0.5 * (fit + normaliser)
+        return self.log_prior(x) - 0.5 * (energy + normaliser)
 
     def order_parameter(self, x: jax.Array) -> jax.Array:
         """Order parameter U (n·C, n·C) of a draw (Eq. 13)."""
@@ -249,7 +244,7 @@ class WeightsModel(_StandardNormal):
         return factor @ factor.T
 
     def predict(self, x: jax.Array, test: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Output f (P_test, C) of the network (Eq. 4), and its variance given all weights: zero."""
+        """Return the output f (P_test, C) of the network (Eq. 4), and its variance: zero."""
         mean = self._outputs(x, test * self._scale(test.shape))
         return mean, jnp.zeros_like(mean)
 
@@ -276,7 +271,7 @@ MODELS = {model.name: model for model in (OrderParameterModel, CollapsedModel, W
 def build_model(
     name: str, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float
 ) -> Model:
-    """Model of the posterior given a task's training examples.
+    """Build a model of the posterior given the training examples of a task.
 
     Parameters
     ----------
@@ -297,22 +292,19 @@ def build_model(
     """
     if name not in MODELS:
         raise ValueError(unknown_name("model", name, MODELS))
-    require_double_precision()
     positive("temperature", temperature)
     xi, labels = np.asarray(xi, dtype=float), np.asarray(labels, dtype=float)
-    scales = network.path_scales if network.has_skips else None
-    likelihood = Likelihood.from_problem(xi, labels, temperature, network.variances[0], scales)
-    if xi.shape[1] != network.n_paths:
+    problem = PathKernels(xi, labels)
+    if (problem.n_paths, problem.outputs) != (network.n_paths, network.outputs):
         raise ValueError(
-            f"xi of shape {xi.shape} holds {xi.shape[1]} paths, but the network's heads "
-            f"{network.heads} make {network.n_paths}"
+            f"xi of shape {xi.shape} and labels of shape {labels.shape} have {problem.n_paths} "
+            f"paths and {problem.outputs} outputs, but the network {network.n_paths} and "
+            f"{network.outputs}; build all from the same layers"
         )
-    outputs = likelihood.problem.outputs
-    if outputs != network.outputs:
-        raise ValueError(
-            f"labels of shape {labels.shape} have {outputs} outputs, but the network has "
-            f"{network.outputs}"
-        )
+    for width, size in zip(network.widths, network.sizes):
+        if width % 1 and (width < size or name != OrderParameterModel.name):
+            raise ValueError(f"widths must be whole numbers to be sampled, but has {width:g}")
+    likelihood = Likelihood(problem, network, temperature)
     if name == WeightsModel.name:
         return WeightsModel(xi, labels.reshape(len(xi), -1), network, temperature)
     return MODELS[name](likelihood, network)
@@ -340,9 +332,3 @@ def _path_factor(network: Network, x: jax.Array) -> jax.Array:
         for variance, part, shape in zip(network.variances[1:], parts, shapes)
     )
     return path_weights(values, readout, network.skips) / math.sqrt(network.widths[0])
-
-
-def _whole(widths: Sequence[float]) -> None:
-    for width in widths:
-        if width != int(width):
-            raise ValueError(f"widths must be whole numbers to be sampled, but has {width:g}")

@@ -1,4 +1,4 @@
-"""Registers the samplers and results that ship with pathkernel, without what they need to run."""
+"""Register the bundled samplers and their results, without importing JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathkernel_sampling.results import NextOrder, Samples, needs_sampling
 
 @dataclass(frozen=True)
 class PosteriorSampler:
-    """A model of :mod:`pathkernel_sampling.models` by its name, imported when it is built."""
+    """Sampler of a model of :mod:`pathkernel_sampling.models`, imported when it is built."""
 
     name: str
     summary: str
@@ -23,7 +23,7 @@ class PosteriorSampler:
     def build(
         self, xi: np.ndarray, labels: np.ndarray, network: Network, temperature: float
     ) -> Model:
-        """Model of the posterior; see :func:`pathkernel_sampling.models.build_model`.
+        """Build the model, see :func:`pathkernel_sampling.models.build_model`.
 
         Raises
         ------
@@ -36,7 +36,7 @@ class PosteriorSampler:
 
 @hookimpl
 def pathkernel_samplers() -> list[Sampler]:
-    """Three samplers of one posterior, fastest first."""
+    """Return three samplers of one posterior, fastest first."""
     return [
         PosteriorSampler("order-parameter", "all weights integrated; draws order parameters"),
         PosteriorSampler("collapsed", "projection integrated; draws value and readout weights"),
@@ -46,5 +46,5 @@ def pathkernel_samplers() -> list[Sampler]:
 
 @hookimpl
 def pathkernel_results() -> list[type[Result]]:
-    """Draws from the posterior, and the next order in 1/N."""
+    """Return draws from the posterior, and the next order in 1/N."""
     return [Samples, NextOrder]

@@ -1,4 +1,4 @@
-"""Draws and next order of a study as results: their options, and what is shown of them.
+"""Draws and next order of a study as results: their options, points and views.
 
 JAX and other large libraries are imported when a result is computed or shown, so that the command
 line starts without them.
@@ -39,34 +39,34 @@ def needs_sampling(module: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class _AtPoints(Result):
-    """A result that has a part of its own for every point of the study."""
+    """Result with a part for every point of the study."""
 
     view_options = ("temperature", "seed")
 
     widths: tuple[float, ...] | None = option(
         None,
-        "Widths N, among the study's.",
+        "Widths N of the study, separated by commas.",
         type=tuple,
         flags=("--width", "--widths"),
         required=True,
     )
     temperature: float | None = option(
         None,
-        "Temperature T, one of the study's; by default as pathkernel show chooses it.",
+        "Temperature T of the study; by default the one that pathkernel show chooses.",
         type=float,
     )
-    seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)
+    seed: int | None = option(None, "Seed of the study; by default its first.", type=int)
     scheduler: str | None = option(
-        None, "Compute with the workers of a Dask scheduler, tcp://HOST:PORT.", type=str
+        None, "Address tcp://HOST:PORT of a Dask scheduler whose workers compute.", type=str
     )
 
-    def wanted(self, study: StoredStudy) -> list[Point]:
-        """Points that are asked for.
+    def points(self, study: StoredStudy) -> list[Point]:
+        """Return the points of the study that the options select.
 
         Raises
         ------
         ValueError
-            If no widths are.
+            If there are no widths.
         NotInStoreError
             If the study lacks one.
         """
@@ -76,11 +76,11 @@ class _AtPoints(Result):
         return [study.point(width, self.temperature, self.seed) for width in widths]
 
     def shown(self, study: StoredStudy) -> list[Point]:
-        """Points to show as far as they are computed: those asked for, by default all."""
+        """Return the points to show: those that the options select, by default all."""
         from pathkernel_datasets.point import Point
 
         if self.widths:
-            return self.wanted(study)
+            return self.points(study)
         grid = (study.dataset[name].values for name in ("seed", "temperature", "width"))
         return [
             Point(float(width), float(temperature), int(seed))
@@ -97,9 +97,9 @@ class _AtPoints(Result):
 class Samples(_AtPoints):
     """Draw from the exact posterior, by the no-U-turn sampler.
 
-    Draws go into the same Zarr store as the theory's results, in the groups that ArviZ expects.
-    Running the same command again resumes where it stopped; more draws, or a larger effective
-    sample size, extend a finished run.
+    Draws go into the Zarr store of the study, in the groups that ArviZ expects. The same command
+    resumes a run that was stopped; more draws, or a larger effective sample size, extend a finished
+    one.
     """
 
     name = "samples"
@@ -107,7 +107,7 @@ class Samples(_AtPoints):
     summary = "Sample the exact posterior at points of a study"
 
     sampler: str = option(
-        "order-parameter", "order-parameter, collapsed, weights, or one that a plugin adds."
+        "order-parameter", "Sampler: order-parameter, collapsed, weights, or that of a plugin."
     )
     draws: int | None = option(
         None,
@@ -115,22 +115,21 @@ class Samples(_AtPoints):
         type=int,
         least=1,
     )
-    chains: int = option(4, "Chains to draw.", least=1)
+    chains: int = option(4, "Number of chains.", least=1)
     warm_up: int = option(500, "Steps of adaptation before the draws.", least=20)
     target_ess: float | None = option(
         None,
-        "Stop at this effective sample size of every entry of U, over all chains.",
+        "Effective sample size of every entry of U, over all chains, at which to stop.",
         type=float,
         least=1,
     )
-    thin: int = option(10, "Evaluate the predictor at every so-many-th draw.", least=1)
-    jobs: int = option(1, "Chains that are drawn at the same time.", least=1)
-    trace: bool = option(False, "Also write trace and rank plots.")
+    thin: int = option(10, "Draws from one evaluation of the predictor to the next.", least=1)
+    jobs: int = option(1, "Number of chains that are drawn at the same time.", least=1)
 
     def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
-        """Draw at all points that are asked for; blocks are written as they are drawn."""
+        """Draw at the selected points; blocks of draws are written as they come."""
         run = needs_sampling("pathkernel_sampling.run")
-        points, samplers = self.wanted(study), study.plugins.samplers
+        points, samplers = self.points(study), study.plugins.samplers
         if self.sampler not in samplers:
             raise UnknownNameError(unknown_name("sampler", self.sampler, samplers))
         for point in points:
@@ -142,12 +141,12 @@ class Samples(_AtPoints):
         return ()
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
-        """U and scores of every run against the theory's, its evidence, warnings, and charts."""
+        """Yield U, scores and evidence of every run against the theory's, warnings, and charts."""
         views = needs_sampling("pathkernel_sampling.sample_views")
-        yield from views.sample_views(study, self._groups(study), trace=self.trace)
+        yield from views.sample_views(study, self._groups(study))
 
     def _groups(self, study: StoredStudy) -> list[str]:
-        """Groups of the runs to show: those of one sampler where points are asked for."""
+        """Groups of the runs to show: those of one sampler where the options select points."""
         from pathkernel_datasets.draws import runs
 
         groups = runs(study)
@@ -164,7 +163,7 @@ class Samples(_AtPoints):
 class NextOrder(_AtPoints):
     """Correct order parameter, log evidence and predictor of the saddle point, without sampling.
 
-    The result is kept in the same Zarr store. Widths must be at least as large as the order
+    The result goes into the Zarr store of the study. Widths must be at least as large as the order
     parameter. The time grows at least with the fourth power of the number of paths.
     """
 
@@ -174,22 +173,21 @@ class NextOrder(_AtPoints):
 
     grid: bool = option(
         False,
-        "Instead, the log evidence alone, at all temperatures and seeds: what --temperature "
-        "next-evidence goes by.",
+        "Log evidence alone, at all temperatures and seeds, for --temperature next-evidence.",
     )
-    jobs: int = option(1, "Processes of this machine to compute with.", least=1)
+    jobs: int = option(1, "Number of processes.", least=1)
 
     def __post_init__(self) -> None:
-        """Check that options do not contradict each other."""
+        """Raise ValueError if options contradict each other."""
         if self.grid and (self.temperature is not None or self.seed is not None):
             raise ValueError(
                 "grid takes all temperatures and seeds; leave temperature and seed out"
             )
 
     def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-        """Next order at the points that are asked for and that the store lacks."""
+        """Yield the next order at the selected points that the store lacks."""
         correct = needs_sampling("pathkernel_sampling.correct")
-        points = self.wanted(study)
+        points = self.points(study)
         with study.mapping(self.jobs, self.scheduler) as map_parts:
             if self.grid:
                 widths = [point.width for point in points]
@@ -197,12 +195,12 @@ class NextOrder(_AtPoints):
                 return
             missing = [point for point in points if not study.holds(f"{self.name}/{point}")]
             corrections = map_parts(partial(correct.corrected, study), missing)
-            for done, point in enumerate(missing):
-                report(Progress(done, len(missing), point.description))
+            for count, point in enumerate(missing):
+                report(Progress(count, len(missing), point.description))
                 yield str(point), next(corrections)
 
     def views(self, study: StoredStudy) -> Iterator[Table]:
-        """Log evidence, entries of U, and the predictor, at the saddle and to next order."""
+        """Yield log evidence, entries of U and predictor, at the saddle and to next order."""
         views = needs_sampling("pathkernel_sampling.correction_views")
         points = [point for point in self.shown(study) if study.holds(f"{self.name}/{point}")]
         yield from views.correction_views(study, points)

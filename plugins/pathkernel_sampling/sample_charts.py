@@ -1,9 +1,10 @@
-"""Draws from the exact posterior against the theory: charts."""
+"""Charts of draws from the exact posterior against the theory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -39,8 +40,8 @@ _ENTRIES = 3  # of U against the width
 _LINES = {"saddle": "theory (saddle)", "next_order": "next order in 1/N", "mean": "sampled"}
 
 
-def sample_charts(runs: Sequence[Run], *, trace: bool) -> Iterator[Chart]:
-    """Charts of some runs of a study; parameters as for ``sample_views``."""
+def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
+    """Yield the charts of some runs of a study."""
     dataset = runs[0].study.dataset
     for measure in measures_of(dataset):
         heading = measure.axis.partition(" (")[0].capitalize()
@@ -78,14 +79,14 @@ def sample_charts(runs: Sequence[Run], *, trace: bool) -> Iterator[Chart]:
         + f" One example in {step} is shown." * (step > 1),
         partial(_predictors, runs),
     )
-    if any(len(same) > 1 for same in _series(runs).values()):
+    if series := _series(runs):
         yield Chart(
             "finite_width",
             "Theory and next order against samples",
             "Largest entries of U against the width N, those of samples with two Monte-Carlo "
             "errors; gain of the samples over the theory; and distances of U (Frobenius norm, "
             "relative) and of ln p(Y) from the samples, whose line is their Monte-Carlo error.",
-            partial(_finite_width, runs),
+            partial(_finite_width, series),
         )
     for run in runs:
         yield Chart(
@@ -95,7 +96,7 @@ def sample_charts(runs: Sequence[Run], *, trace: bool) -> Iterator[Chart]:
             "thinned where there are many, and frequencies of a chain's ranks among all draws, "
             "relative to the expected ones. Chains that agree have flat ranks, near 1.",
             partial(_traces, run),
-            detail=not trace,
+            detail=True,
         )
 
 
@@ -105,15 +106,15 @@ def _measured(runs: Sequence[Run], measure: Measure) -> alt.TopLevelMixin:
 
     name, dataset, frames = measure.name, runs[0].study.dataset, []
     y, low, high = (f"{name}_{key}" for key in ("median", "lowest", "highest"))
-    for temperature, seed in sorted({_temperature_and_seed(run) for run in runs}):
+    runs = sorted(runs, key=_temperature_and_seed)
+    for (temperature, seed), group in groupby(runs, _temperature_and_seed):
         parts = [curves_frame(dataset.sel(seed=[seed]), measure, temperature)]
-        for run in runs:
-            if _temperature_and_seed(run) == (temperature, seed):
-                value, error = run.scores[name], 2 * run.scores[f"{name}_mcse"].fillna(0)
-                sampled = frame_of(xr.Dataset({y: value, low: value - error, high: value + error}))
-                curve = f"sampled, {run.settings['sampler']}"
-                width = run.settings["width"]
-                parts.append(sampled.assign(curve=curve, width=width, unconverged=False))
+        for run in group:
+            value, error = run.scores[name], 2 * run.scores[f"{name}_mcse"].fillna(0)
+            sampled = frame_of(xr.Dataset({y: value, low: value - error, high: value + error}))
+            curve = f"sampled, {run.settings['sampler']}"
+            width = run.settings["width"]
+            parts.append(sampled.assign(curve=curve, width=width, unconverged=False))
         frames.append(pd.concat(parts).assign(point=f"T = {temperature:g}, seed {seed}"))
     frame = pd.concat(frames, ignore_index=True)
     return lines(
@@ -142,12 +143,14 @@ def _with_range(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _strongest(runs: Sequence[Run], diagonals: np.ndarray) -> np.ndarray:
-    """Indices of the paths that charts of U have room for."""
+    """Indices of the strongest paths, as many as a chart of U has room for."""
     rows = min(ROWS, int((NUMBERS / (2 * len(runs))) ** 0.5))
     return strongest(diagonals, runs[0].study.dataset.sizes.get("output", 1), rows)
 
 
-def _order_parameters(runs: Sequence[Run], shown: Literal["U", "difference"]) -> alt.TopLevelMixin:
+def _order_parameters(
+    runs: Sequence[Run], quantity: Literal["U", "difference"]
+) -> alt.TopLevelMixin:
     """U of theory and samples side by side, or their difference."""
     from pathkernel_views.primitives import heatmaps
 
@@ -158,31 +161,31 @@ def _order_parameters(runs: Sequence[Run], shown: Literal["U", "difference"]) ->
     if all(np.isnan(theory).all() for theory, _, _ in moments):
         raise NothingToPlot("the theory is not computed at these points")
     diagonals = [path_diagonal(matrix).values for parts in moments for matrix in parts[:2]]
-    some, frames = _strongest(runs, np.stack(diagonals)), []
+    paths, frames = _strongest(runs, np.stack(diagonals)), []
     for run, (theory, mean, sd) in zip(runs, moments):
         matrices = {"theory (saddle)": theory, "sampled (mean)": mean}
-        if shown == "difference":
+        if quantity == "difference":
             matrices = {"": (mean - theory) / sd.where(sd > _ROUNDING * np.abs(mean), np.inf)}
         for part, matrix in matrices.items():
-            matrix = matrix.isel(path=some, path_dual=some)
+            matrix = matrix.isel(path=paths, path_dual=paths)
             frame = matrix_frame(matrix, row_names(matrix)).assign(part=part, run=run.title)
-            frames.append(frame.rename(columns={"U": shown}))
+            frames.append(frame.rename(columns={"U": quantity}))
     frame, titles = pd.concat(frames), {"path_dual": "path′", "difference": "difference (sd)"}
-    reach = max(1.0, float(frame[shown].abs().max()))
+    reach = max(1.0, float(frame[quantity].abs().max()))
     return heatmaps(
         frame,
         "path_dual",
         "path",
-        shown,
+        quantity,
         panel="part",
         switches=["run"],
         titles=titles,
-        domain=(-reach, reach) if shown == "difference" else None,
+        domain=(-reach, reach) if quantity == "difference" else None,
     )
 
 
 def _step(runs: Sequence[Run]) -> int:
-    """One in so many test examples is drawn."""
+    """Step along the test examples at which a chart has room for them."""
     sizes = runs[0].study.dataset.sizes
     count = len(runs) * sizes["test_set"] * sizes.get("output", 1) * sizes["example"]
     return -(-count // _POINTS)
@@ -225,15 +228,15 @@ def _predictors(runs: Sequence[Run]) -> alt.TopLevelMixin:
 
 
 def _series(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but their width, in its order."""
-    same: dict[str, list[Run]] = {}
+    """Runs by sampler and point, where there are several widths, in their order."""
+    series: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.settings["width"]):
-        same.setdefault(run.series, []).append(run)
-    return same
+        series.setdefault(run.series, []).append(run)
+    return {name: group for name, group in series.items() if len(group) > 1}
 
 
 def finite_width_frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """Theory, next order and samples against the width, of runs of one sampler and point.
+    """Frame of theory, next order and samples against the width, of runs of one series.
 
     Returns
     -------
@@ -249,13 +252,13 @@ def finite_width_frame(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         entries, theory = run.entries, run.theory
         values = entries[list(_LINES)]
-        away = values.sub(values["mean"], axis=0).assign(mean=entries["mcse"])
+        distances = values.sub(values["mean"], axis=0).assign(mean=entries["mcse"])
         bridge, error = sampled_log_evidence(run.draws)
         nats = [float(theory[f"log_evidence{end}"]) - bridge for end in ("", "_next")]
         gain = float((run.scores[name] - theory[name]).mean())
         rows = {f"U [{entries['entry'][n]}]": values.loc[n].values for n in largest}
         rows["gain"] = [np.nan, np.nan, gain]
-        rows["distance of U"] = np.linalg.norm(away, axis=0) / np.linalg.norm(values["mean"])
+        rows["distance of U"] = np.linalg.norm(distances, axis=0) / np.linalg.norm(values["mean"])
         rows["distance of ln p(Y)"] = np.abs([*nats, error])
         frame = pd.DataFrame(rows, index=list(_LINES.values())).rename_axis("network")
         frame = frame.reset_index().melt("network", var_name="quantity")
@@ -266,18 +269,17 @@ def finite_width_frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(frames)
 
 
-def _finite_width(runs: Sequence[Run]) -> alt.TopLevelMixin:
+def _finite_width(series: dict[str, list[Run]]) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import beside, lines
 
-    measure = measures_of(runs[0].study.dataset)[0]
+    frames = [finite_width_frame(runs).assign(runs=name) for name, runs in series.items()]
+    measure = measures_of(next(iter(series.values()))[0].study.dataset)[0]
     is_fraction = measure.name == "accuracy"
     panels = {
         "gain": f"{measure.heading}, sampled − theory{' (points)' * is_fraction}",
         "distance of U": "U, relative distance",
         "distance of ln p(Y)": "ln p(Y), distance (nats)",
     }
-    several = {series: same for series, same in _series(runs).items() if len(same) > 1}
-    frames = [finite_width_frame(same).assign(runs=series) for series, same in several.items()]
     frame = pd.concat(frames).dropna(subset=["value"])
     if (frame["network"] == _LINES["mean"]).all():
         raise NothingToPlot("the theory is not computed at these points")

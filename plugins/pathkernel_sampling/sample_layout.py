@@ -1,4 +1,4 @@
-"""Labels of a block of draws: the dimensions, units and meanings of its variables."""
+"""Dimensions, units and meanings of the variables of a block of draws."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def labelled_block(
     labels: np.ndarray,
     study: xr.Dataset,
 ) -> xr.DataTree:
-    """A block of draws with its labels, in the groups of a whole run.
+    """Label a block of draws, in the groups of a complete run.
 
     Parameters
     ----------
@@ -57,11 +57,10 @@ def labelled_block(
         Number of the first draw.
     seconds : float
         Time spent on the run so far.
-    thin : int
     labels : array, shape (P,) or (P, C)
         Training labels.
     study : Dataset
-        Provides the coordinates of paths, test sets and outputs.
+        With the coordinates of paths, test sets and outputs.
     """
     outputs = ("output",) if labels.ndim > 1 else ()
     dims = {
@@ -94,18 +93,15 @@ def labelled_block(
         "log_evidence": np.nan,
         "log_evidence_error": np.nan,
     }
-    stacked = {name: np.stack([state[name] for state in states]) for name in states[0]}
-    nodes["adaptation"] = labelled(
-        numbers | {STATE + name: array for name, array in stacked.items()},
-        [*map(_variable, numbers), *(_state(name, array.ndim) for name, array in stacked.items())],
-    )
+    adaptation = labelled(numbers, map(_variable, numbers))
+    for name in states[0]:
+        array = np.stack([state[name] for state in states])
+        dims = ("chain", *(f"{name}_dim_{axis}" for axis in range(array.ndim - 1)))
+        attributes = {"long_name": f"{name.replace('_', ' ')} of the chain", "units": "1"}
+        adaptation[STATE + name] = dims, array, attributes
+    nodes["adaptation"] = adaptation
     return xr.DataTree.from_dict(nodes)
 
 
 def _variable(name: str, *dims: str) -> Variable:
     return Variable(name, dims, *_MEANINGS.get(name, (name.replace("_", " "),)))
-
-
-def _state(name: str, axes: int) -> Variable:
-    dims = (f"{name}_dim_{axis}" for axis in range(axes - 1))
-    return Variable(STATE + name, ("chain", *dims), f"{name.replace('_', ' ')} of the chain")

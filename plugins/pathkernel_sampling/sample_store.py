@@ -40,13 +40,6 @@ _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "blackjax")
 class SampleRun:
     """Draws at a point of a study, to which blocks are added.
 
-    Parameters
-    ----------
-    study : StoredStudy
-    point : Point
-    wanted : Samples
-        Sampler, chains, warm-up and thinning.
-
     Attributes
     ----------
     is_published : bool
@@ -55,17 +48,15 @@ class SampleRun:
     Raises
     ------
     StoreError
-        If the store holds draws with other settings there, naming the differences.
+        If the store has draws of other settings there, naming the differences.
     """
 
-    def __init__(self, study: StoredStudy, point: Point, wanted: Samples):
-        self._study, self._group = study, f"{SAMPLES}/{wanted.sampler}/{point}"
-        self._draws = PieceFiles(study.path, "draws")
-        self._settings = {"sampler": wanted.sampler, **dataclasses.asdict(point)}
-        self._settings |= {name: getattr(wanted, name) for name in ("chains", "warm_up", "thin")}
-        published = None
-        if study.holds(self._group):
-            published = study.result(self._group).load()
+    def __init__(self, study: StoredStudy, point: Point, samples: Samples):
+        self._study, self._group = study, f"{SAMPLES}/{samples.sampler}/{point}"
+        self._pieces = PieceFiles(study.path, "draws")
+        self._settings = {"sampler": samples.sampler, **dataclasses.asdict(point)}
+        self._settings |= {name: getattr(samples, name) for name in ("chains", "warm_up", "thin")}
+        published = study.result(self._group).load() if study.holds(self._group) else None
         self._blocks = unpublished_blocks(study, self._group, published)
         self.is_published = published is not None and not self._blocks
         if published is not None:
@@ -87,7 +78,7 @@ class SampleRun:
             )
 
     @property
-    def draws_done(self) -> int:
+    def draws(self) -> int:
         """Draws of each chain so far."""
         return sum(block["posterior"].sizes["draw"] for block in self._blocks)
 
@@ -97,19 +88,18 @@ class SampleRun:
         return float(self._blocks[-1]["adaptation"]["seconds"]) if self._blocks else 0.0
 
     def states(self) -> list[dict[str, np.ndarray]]:
-        """State of every chain after the last draw."""
+        """Return the state of every chain after the last draw."""
         adaptation = self._blocks[-1]["adaptation"].to_dataset()
-        return [
-            {
-                str(name).removeprefix(STATE): array.values
-                for name, array in adaptation.isel(chain=chain).items()
-                if str(name).startswith(STATE)
-            }
-            for chain in range(adaptation.sizes["chain"])
-        ]
+        arrays = {
+            str(name).removeprefix(STATE): array.values
+            for name, array in adaptation.items()
+            if str(name).startswith(STATE)
+        }
+        chains = range(self._settings["chains"])
+        return [{name: array[chain] for name, array in arrays.items()} for chain in chains]
 
     def read(self, group: str, name: str) -> np.ndarray:
-        """Values of a variable at all draws, shape (chain, draw, …)."""
+        """Return a variable at all draws, shape (chain, draw, …)."""
         return np.concatenate([block[group][name].values for block in self._blocks], axis=1)
 
     def append(
@@ -120,7 +110,8 @@ class SampleRun:
         labels: np.ndarray,
     ) -> None:
         """Write a block of draws; parameters as for ``sample_layout.labelled_block``."""
-        first, thin, dataset = self.draws_done, self._settings["thin"], self._study.dataset
+        first, dataset = self.draws, self._study.dataset
+        thin = self._settings["thin"]
         block = labelled_block(values, states, first, seconds, thin, labels, dataset)
         block.attrs = {
             "title": f"Posterior of {dataset.attrs['task']}, sampler {self._settings['sampler']}",
@@ -132,11 +123,11 @@ class SampleRun:
             "package_versions": json.dumps(versions(_RECORDED_VERSIONS)),
             "settings": json.dumps(self._settings, sort_keys=True),
         }
-        self._draws.write(f"{self._study.prefix}{self._group}/{first}", block, self._study.core)
+        self._pieces.write(f"{self._study.prefix}{self._group}/{first}", block, self._study.core)
         self._blocks.append(block)
 
     def finish(self, evidence: Evidence) -> None:
-        """Leave all draws to be published, with an estimate of the log evidence."""
+        """Write all draws as a result to be published, with an estimate of the log evidence."""
         run = joined(self._blocks)
         run["adaptation"]["log_evidence"][...] = evidence.log_evidence
         run["adaptation"]["log_evidence_error"][...] = evidence.error
@@ -145,4 +136,4 @@ class SampleRun:
     def remove_blocks(self) -> None:
         """Remove the blocks of a published run, which a killed process left."""
         prefix = f"{self._study.prefix}{self._group}/"
-        self._draws.remove([name for name in self._draws.names() if name.startswith(prefix)])
+        self._pieces.remove([name for name in self._pieces.names() if name.startswith(prefix)])

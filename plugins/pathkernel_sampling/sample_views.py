@@ -1,4 +1,4 @@
-"""Draws from the exact posterior against the theory: tables, the evidence, and warnings."""
+"""Tables of draws from the exact posterior against the theory, with evidence and warnings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, frame_of
 
 
-def sample_views(
-    study: StoredStudy, groups: Sequence[str], *, trace: bool = False
-) -> Iterator[Table | Chart | str]:
-    """Tables and warnings of every run, then charts of all, of traces too with ``trace``."""
+def sample_views(study: StoredStudy, groups: Sequence[str]) -> Iterator[Table | Chart | str]:
+    """Yield tables, evidence and warnings of every run, then charts of all."""
     runs = [Run(study, group) for group in groups]
     for run in runs:
         yield order_parameter_table(run)
@@ -31,11 +29,11 @@ def sample_views(
             yield f"Warning: {line}."
         yield f"Group: {study.prefix}{run.group}"
     if runs:
-        yield from sample_charts(runs, trace=trace)
+        yield from sample_charts(runs)
 
 
 def order_parameter_table(run: Run) -> Table:
-    """Posterior mean of U's largest entries against the saddle, with their diagnostics.
+    """Table of the posterior mean of U's largest entries, with their diagnostics.
 
     The entries of worst R-hat and effective sample size are always among them.
     """
@@ -79,13 +77,13 @@ def order_parameter_table(run: Run) -> Table:
 
 
 def predictor_table(run: Run) -> Table:
-    """How well the sampled predictor does, against theory and Gaussian process limit."""
+    """Table of the sampled predictor's scores, with those of theory and Gaussian process limit."""
     theory, outputs = run.theory, run.outputs
     measures = measures_of(run.study.dataset)
-    columns = dict(run.scores.data_vars)
-    columns |= {f"{measure.name}_theory": theory[measure.name] for measure in measures}
-    columns |= {f"{measure.name}_gp": theory[f"{measure.name}_gp"] for measure in measures}
-    columns |= {
+    columns = {
+        **run.scores.data_vars,
+        **{f"{measure.name}_theory": theory[measure.name] for measure in measures},
+        **{f"{measure.name}_gp": theory[f"{measure.name}_gp"] for measure in measures},
         "sd": root_mean(outputs["variance"]),
         "sd_theory": root_mean(theory["predictor_variance"]),
         "difference": root_mean((theory["predictor_mean"] - outputs["mean"]) ** 2),
@@ -117,7 +115,7 @@ def predictor_table(run: Run) -> Table:
 
 
 def evidence(run: Run) -> str:
-    """The log evidence in one line."""
+    """Return the log evidence in one line."""
     theory, following = (float(run.theory[f"log_evidence{end}"]) for end in ("", "_next"))
     value, error = sampled_log_evidence(run.draws)
     line = "Log evidence ln p(Y): theory "

@@ -1,4 +1,4 @@
-"""A run of draws beside the theory at its point: moments, scores and diagnostics."""
+"""A run of draws with the theory at its point: moments, scores and diagnostics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def draws(self) -> xr.DataTree:
-        """The run, opened each time: draws of many paths would fill the memory."""
+        """The run, opened again each time: draws of many paths would fill the memory."""
         return open_run(self.study, self.group)
 
     @cached_property
@@ -46,12 +46,12 @@ class Run:
 
     @property
     def title(self) -> str:
-        """The run in one line."""
+        """Sampler and point in one line."""
         return self.series.replace(",", f", N = {number(self.settings['width'])},", 1)
 
     @property
     def series(self) -> str:
-        """Sampler, temperature and seed, which runs at several widths have in common."""
+        """Sampler, temperature and seed in one line, common to runs at several widths."""
         sampler, _, temperature, seed = self.settings.values()
         return f"{sampler}, T = {temperature:g}, seed {seed}"
 
@@ -71,10 +71,9 @@ class Run:
         values = values.assign(values[limits].where(values["reference_done"] != 0))
         correction = open_correction(self.study, point)
         for name in ("order_parameter", "log_evidence"):
-            nothing = values[name] * np.nan
-            values[f"{name}_next"] = (
-                nothing if correction is None else to_next_order(correction, name).load()
-            )
+            values[f"{name}_next"] = values[name] * np.nan
+            if correction is not None:
+                values[f"{name}_next"] = to_next_order(correction, name).load()
         return values
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The contract of samplers, for their authors: a check in a test says what to change.
+"""Checks of a sampler for the tests of its author: a failure says what to change.
 
 from pathkernel_sampling.testing import check_sampler
 
@@ -34,13 +34,13 @@ def check_sampler(sampler: Sampler) -> None:
         f"name {sampler.name!r} must be lower-case words joined by hyphens"
     )
     assert sampler.summary.strip(), "summary must say in one line what it draws"
-    for model, x, network, new in _started(sampler):
+    for model, x, network, new in _small_models(sampler):
         _check_density(model, x)
         _check_draw(model, x, network, new)
 
 
 def _check_density(model: Model, x: jax.Array) -> None:
-    """Density and gradient are finite at a start; the gradient is the density's own."""
+    """Density and gradient are finite at a start, and the gradient is that of the density."""
     density, gradient = jax.jit(jax.value_and_grad(_density, argnums=1))(model, x)
     assert jnp.isfinite(density), "log_density is not finite at a start"
     assert gradient.shape == (model.dimension,), "the gradient must have model.dimension"
@@ -54,18 +54,18 @@ def _check_density(model: Model, x: jax.Array) -> None:
 
 
 def _check_draw(model: Model, x: jax.Array, network: Network, new: np.ndarray) -> None:
-    """A draw has an order parameter that is no less than zero, and predictions."""
+    """A draw has a positive semi-definite order parameter, and predictions."""
     size = network.n_paths * network.outputs
-    matrix, mean, variance = _read(model, x, new)
-    matrix = np.asarray(matrix)
+    matrix, mean, variance = map(np.asarray, _read(model, x, new))
     assert matrix.shape == (size, size), f"U must have shape {(size, size)}"
-    assert np.linalg.eigvalsh((matrix + matrix.T) / 2).min() > -1e-9 * np.abs(matrix).max()
+    smallest = np.linalg.eigvalsh((matrix + matrix.T) / 2).min()
+    assert smallest > -1e-9 * np.abs(matrix).max(), "U must be positive semi-definite"
     assert mean.shape == variance.shape, "mean and variance must have one shape"
-    assert jnp.isfinite(mean).all(), "the mean is not finite"
-    assert (np.asarray(variance) > -1e-9).all(), "a variance is negative"
+    assert np.isfinite(mean).all(), "the mean is not finite"
+    assert (variance > -1e-9).all(), "a variance is negative"
 
 
-def _started(sampler: Sampler) -> Iterator[tuple[Model, jax.Array, Network, np.ndarray]]:
+def _small_models(sampler: Sampler) -> Iterator[tuple[Model, jax.Array, Network, np.ndarray]]:
     generator = np.random.default_rng(0)
     for network in _NETWORKS:
         shape = (7, network.n_paths, 3)

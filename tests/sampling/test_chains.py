@@ -197,15 +197,7 @@ def test_warm_up_and_draws_of_problems_of_one_shape_are_compiled_once():
     assert chains._advance._cache_size() == before + 1
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda model: warm_up(model, jax.random.key(0), 5), "steps of the warm-up"),
-        (lambda model: draw(model, None, jax.random.key(0), 0), "count of draws"),
-        (lambda _: ChainState.from_arrays({"position": np.zeros(2)}), "lack log_density"),
-        (lambda _: warm_up(Gaussian(np.full((1, 1), np.nan)), jax.random.key(0), 20), "no start"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(small_model())
+def test_a_density_that_is_never_finite_is_refused():
+    model = Gaussian(np.full((1, 1), np.nan))
+    with pytest.raises(ValueError, match="no start"):
+        warm_up(model, jax.random.key(0), 20)

@@ -15,7 +15,8 @@ from scipy import linalg, special  # noqa: E402
 
 import pathkernel_core as pk  # noqa: E402
 from pathkernel_sampling.chains import draw, warm_up  # noqa: E402
-from pathkernel_sampling.corrections import _Energy, next_order, predict_next_order  # noqa: E402
+from pathkernel_sampling.corrections import next_order, predict_next_order  # noqa: E402
+from pathkernel_sampling.energy_derivatives import EnergyDerivatives  # noqa: E402
 from pathkernel_sampling.models import build_model  # noqa: E402
 from pathkernel_tasks.hidden_markov import HiddenMarkov  # noqa: E402
 
@@ -254,7 +255,7 @@ def test_derivatives_of_the_energy_along_a_line_are_those_of_its_eigenvalues():
     network, generator = pk.Network((2,), 9), np.random.default_rng(4)
     xi, labels = examples(network, 8, 3)
     solution = solve(network, xi, labels, 0.3)
-    energy, basis = _Energy(solution), generator.standard_normal((3, 3))
+    energy, basis = EnergyDerivatives(solution), generator.standard_normal((3, 3))
     direction = np.array([[basis[0, 0], basis[1, 0]], [basis[1, 0], basis[2, 0]]])
     noisy = pk.total_kernel(xi, solution.order_parameter) + 0.3 * np.eye(8)
     rates, vectors = linalg.eigh(pk.total_kernel(xi, direction), noisy)

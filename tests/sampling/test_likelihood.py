@@ -6,12 +6,9 @@ import pytest
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-from pathkernel_core import PathKernels  # noqa: E402
+from pathkernel_core import Network, PathKernels  # noqa: E402
 from pathkernel_core.errors import PrecisionError  # noqa: E402
-from pathkernel_sampling.likelihood import (  # noqa: E402
-    Likelihood,
-    energy,
-)
+from pathkernel_sampling.likelihood import Likelihood, energy  # noqa: E402
 
 TEMPERATURE = 0.3
 
@@ -22,10 +19,15 @@ def problem(outputs=1, examples=7, paths=3, width=5):
     return features, generator.standard_normal((examples, outputs))
 
 
+def likelihood_of(xi, labels, kind="auto", variance=1.0):
+    network = Network((xi.shape[1],), 1, (variance, 1.0, 1.0), labels.shape[1])
+    return Likelihood(PathKernels(xi, labels, kind), network, TEMPERATURE)
+
+
 def space(kind, features, labels):
     """The space with unscaled inputs, so that its features are the given ones."""
     xi = features * np.sqrt(features.shape[1] * features.shape[2])
-    return Likelihood(PathKernels(xi, labels, kind), TEMPERATURE).problem.form
+    return likelihood_of(xi, labels, kind).problem.form
 
 
 def dense_kernel(factor, left, right, outputs):
@@ -89,7 +91,7 @@ def test_the_energy_is_that_of_the_core():
     want, m_minus_r = PathKernels(xi, labels).energy_and_gradient(
         factor @ factor.T, TEMPERATURE, variance=1.7
     )
-    likelihood = Likelihood.from_problem(xi, labels, TEMPERATURE, variance_0=1.7)
+    likelihood = likelihood_of(xi, labels, variance=1.7)
     value, gradient = jax.jit(jax.value_and_grad(likelihood.log_likelihood))(factor)
     np.testing.assert_allclose(value, -0.5 * (want + 7 * np.log(2 * np.pi)), rtol=1e-12)
     np.testing.assert_allclose(gradient, -m_minus_r @ factor, rtol=1e-8, atol=1e-10)
@@ -114,7 +116,7 @@ def test_moments_are_those_of_the_gaussian_process(kind, examples, width, output
     test = generator.standard_normal((5, paths, width))
     labels = generator.standard_normal((examples, outputs))
     factor = generator.standard_normal((paths * outputs, rank))
-    likelihood = Likelihood.from_problem(xi, labels, TEMPERATURE, variance)
+    likelihood = likelihood_of(xi, labels, variance=variance)
     assert likelihood.problem.space == kind
     assert (likelihood.problem.basis is None) == (span == width)
     mean, spread = jax.jit(likelihood.moments)(factor, test)
@@ -139,9 +141,4 @@ def test_a_kernel_that_cannot_be_factorised_gives_nan_and_not_a_number(kind):
 def test_single_precision_is_refused():
     xi, labels = problem()
     with jax.enable_x64(False), pytest.raises(PrecisionError, match="JAX_ENABLE_X64"):
-        Likelihood.from_problem(xi, labels, TEMPERATURE)
-
-
-def test_temperature_must_be_positive():
-    with pytest.raises(ValueError, match="temperature must be positive"):
-        Likelihood.from_problem(*problem(), 0.0)
+        likelihood_of(xi, labels)

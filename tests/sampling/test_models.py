@@ -302,8 +302,8 @@ def test_the_network_of_the_weights_is_that_of_its_definition():
     ("change", "message"),
     [
         ({"name": "colapsed"}, "Did you mean 'collapsed'"),
-        ({"network": Network((3,), 5)}, "holds 4 paths"),
-        ({"labels": np.ones((12, 2))}, "have 2 outputs"),
+        ({"network": Network((3,), 5)}, "have 4 paths and 1 outputs, but the network 3 and 1"),
+        ({"labels": np.ones((12, 2))}, "have 4 paths and 2 outputs, but the network 4 and 1"),
         ({"name": "weights", "network": Network((2, 2), 4.5)}, "whole numbers"),
         ({"network": Network((2, 2), 1.5)}, "whole numbers"),
         ({"temperature": -1.0}, "temperature must be positive"),

@@ -304,7 +304,7 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
 ):
     assert "sample" in {result.command for result in load_plugins().results.values()}
     monkeypatch.chdir(tmp_path)
-    options = ("--width", "10", "--chains", "2", "--warm-up", "30", "--draws", "40", "--trace")
+    options = ("--width", "10", "--chains", "2", "--warm-up", "30", "--draws", "40")
     for again in (False, True):
         with pytest.raises(SystemExit) as exit_:
             main(["sample", "study.zarr", *options, *(["--no-figures"] if again else [])])
@@ -315,8 +315,8 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
         assert ("Nothing was left to compute" in out) == again
         for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Warning: the bulk effective sample"):
             assert words in out
-    folder, group = tmp_path / "study-figures" / "samples", GROUP.partition("/")[2]
-    names = ("accuracy", "order_parameters", "differences", "predictors", f"{group}/traces")
+    folder = tmp_path / "study-figures" / "samples"
+    names = ("accuracy", "order_parameters", "differences", "predictors")
     assert {str(file.relative_to(folder)) for file in folder.rglob("*.*g")} == {
         f"{name}.{kind}" for name in names for kind in ("png", "svg")
     }
@@ -416,7 +416,7 @@ def test_several_outputs_and_test_sets_of_unequal_length(
     assert mean.isnull().any(("chain", "draw", "output")).sum("example").values.tolist() == [0, 3]
     assert run["observed_data"]["label"].shape == (12, 3)
     monkeypatch.setattr("pathkernel_sampling.sample_charts.ROWS", 5)  # of three outputs, one path's
-    views = list(Samples(trace=True).views(StoredStudy(path)))
+    views = list(Samples().views(StoredStudy(path)))
     entries, scores = (view for view in views if isinstance(view, Table))
     charts = {view.name: view for view in views if isinstance(view, Chart)}
     # one measure, or three
