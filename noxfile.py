@@ -217,11 +217,11 @@ def tests_cupy(session):
 
 @nox.session(python=PYTHON, default=False)
 def benchmarks_cupy(session):
-    """Compare on the GPU; figures go to benchmarks/results, under the device's name."""
+    """Compare with today's practice and the hardware's limit on the GPU."""
     if not GPU:
         session.skip("no GPU: nvidia-smi is missing or fails")
-    session.install(".[sampling]", *_group("benchmark"), "cupy-cuda12x>=13.3")
-    parts = session.posargs or ("practice", "floor", "spaces", "streaming")
+    session.install(".", *_group("benchmark"), "cupy-cuda12x>=13.3")
+    parts = session.posargs or ("practice", "floor")
     here = {"PYTHONPATH": "."} | ENVIRONMENT
     session.run("python", "-m", "benchmarks.compare", *parts, "--backend", "cupy", env=here)
 

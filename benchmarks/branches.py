@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import warnings
 
-import jax
 import numpy as np
 
 import pathkernel_core as pk
+from benchmarks.chains import sample
 from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.prepared import prepare_data
 from pathkernel_datasets.study import Study
-from pathkernel_sampling.chains import draw, warm_up
 from pathkernel_sampling.evidence import log_evidence
 from pathkernel_sampling.models import build_model, position_at
 from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -37,8 +36,8 @@ def branches(
     """The minimum below the limit, and the one below a narrower network's solution."""
     limit = pk.minimise_action(problem, network, TEMPERATURE, starts=1)
     used = pk.minimise_action(problem, network, TEMPERATURE, start=narrow)
-    same = abs(limit.action - used.action) < 1e-6 * abs(used.action)
-    return sorted([limit] if same else [limit, used], key=lambda solution: solution.action)
+    equal = abs(limit.action - used.action) < 1e-6 * abs(used.action)
+    return sorted([limit] if equal else [limit, used], key=lambda solution: solution.action)
 
 
 def main() -> None:
@@ -57,17 +56,11 @@ def main() -> None:
             solutions = branches(problem, network, narrow)
             for solution in solutions:
                 start = position_at(network, solution.factors)
-                positions, densities, traces = [], [], []
-                for chain in range(CHAINS):
-                    key = jax.random.fold_in(jax.random.key(0), chain)
-                    state = warm_up(model, jax.random.fold_in(key, 0), WARM_UP, position=start)
-                    _, draws = draw(model, state, jax.random.fold_in(key, 1), DRAWS)
-                    positions.append(draws["position"])
-                    densities.append(draws["lp"])
-                    traces.append(np.log(np.trace(draws["order_parameter"], axis1=1, axis2=2)))
-                evidence = log_evidence(model, np.stack(positions), np.stack(densities))
+                draws = sample(model, CHAINS, WARM_UP, DRAWS, seed=0, position=start)
+                evidence = log_evidence(model, draws["position"], draws["lp"])
+                traces = np.log(np.trace(draws["order_parameter"], axis1=2, axis2=3))
                 logs = [np.log(np.trace(np.asarray(s.order_parameter))) for s in solutions]
-                distances = [f"{np.mean((np.stack(traces) - log) ** 2):.2g}" for log in logs]
+                distances = [f"{np.mean((traces - log) ** 2):.2g}" for log in logs]
                 print(
                     f"{variance:g} | {scale:g} | {width} | {solution.action:.4f} | "
                     f"{solution.log_evidence:.1f} | {evidence.log_evidence:.1f} ± "

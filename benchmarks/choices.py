@@ -1,4 +1,4 @@
-"""Accuracy by every choice of the temperature beside the best there is: ``choices FILE.zarr``.
+"""Accuracy by every choice of the temperature and the best possible: ``choices FILE.zarr``.
 
 Every choice is made over all seeds, for each width and for the Gaussian process limit; the best is
 the temperature with the largest mean accuracy on the test set itself. Means over the seeds. The log
@@ -33,29 +33,31 @@ def choice_rows(dataset: xr.Dataset, test_set: str) -> list[list[str]]:
     """Accuracy, or R², and temperature by every choice that a store allows, the heading first."""
     measure = measures_of(dataset)[0]
     choices = [name for name in CHOSEN if choices_of(dataset)[name].score in dataset]
-    taken = {name: _taken(dataset, measure, choose(dataset, name), test_set) for name in choices}
+    chosen = {
+        name: _at_choice(dataset, measure, choose(dataset, name), test_set) for name in choices
+    }
     labels = [f"{width:g}" for width in dataset["width"].values] + ["GP limit"]
     rows = [["N", "best", *choices[1:]]]
     for row, label in enumerate(labels):
         pairs = [
-            (accuracies[row], temperatures[row]) for accuracies, temperatures in taken.values()
+            (accuracies[row], temperatures[row]) for accuracies, temperatures in chosen.values()
         ]
         cells = ("not defined" if np.isnan(a) else f"{a:.3f} ({t:g})" for a, t in pairs)
         rows.append([label, *cells])
-    losses = (np.nanmean(taken["test"][0] - taken[name][0]) for name in choices[1:])
+    losses = (np.nanmean(chosen["test"][0] - chosen[name][0]) for name in choices[1:])
     return [*rows, ["mean loss", "", *(f"{100 * loss:.1f} %" for loss in losses)]]
 
 
-def _taken(
-    dataset: xr.Dataset, measure: Measure, found: xr.Dataset, test_set: str
+def _at_choice(
+    dataset: xr.Dataset, measure: Measure, choice: xr.Dataset, test_set: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Means of a measure over the seeds, and temperatures, of every width and of the limit."""
     accuracies, temperatures = [], []
     for suffix in ("", "_gp"):
-        index = found[f"index{suffix}"].sel(test_set=test_set, drop=True)
+        index = choice[f"index{suffix}"].sel(test_set=test_set, drop=True)
         accuracy = dataset[measure.name + suffix].sel(test_set=test_set, drop=True).mean("seed")
-        taken = accuracy.isel(temperature=index).where(index >= 0)
-        accuracies.append(np.atleast_1d(taken.values))
+        accuracy = accuracy.isel(temperature=index).where(index >= 0)
+        accuracies.append(np.atleast_1d(accuracy.values))
         temperatures.append(np.where(index < 0, np.nan, dataset["temperature"].values[index]))
     return np.concatenate(accuracies), np.concatenate([np.atleast_1d(t) for t in temperatures])
 

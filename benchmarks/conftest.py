@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.measuring import BACKENDS, device_name, installed, one_thread, results_file
+from benchmarks.measuring import BACKENDS, device_name, installed, one_thread
 
 
 def pytest_addoption(parser):
@@ -14,19 +14,6 @@ def pytest_addoption(parser):
         help="array library, may be repeated; by default every one that is installed",
     )
     group.addoption("--array-device", default="cpu", help="device of torch arrays: cpu or cuda")
-    group.addoption(
-        "--save-results",
-        action="store_true",
-        help="write JSON under benchmarks/results/, named after the device and the date",
-    )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config):
-    if config.getoption("--save-results") and config.getoption("benchmark_json") is None:
-        path = results_file("timings", _backends(config), config.getoption("--array-device"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        config.option.benchmark_json = str(path)
 
 
 def pytest_generate_tests(metafunc):
@@ -37,7 +24,7 @@ def pytest_generate_tests(metafunc):
 def pytest_benchmark_update_machine_info(config, machine_info):
     device = config.getoption("--array-device")
     machine_info["devices"] = {name: device_name(name, device) for name in _backends(config)}
-    machine_info["node"] = ""  # whose machine it was is nobody's business
+    machine_info["node"] = ""  # the name of the machine stays private
 
 
 @pytest.fixture(autouse=True)
@@ -52,5 +39,4 @@ def array_device(request):
 
 
 def _backends(config):
-    chosen = config.getoption("--backend")
-    return chosen or [name for name in BACKENDS if installed(name)]
+    return config.getoption("--backend") or [name for name in BACKENDS if installed(name)]

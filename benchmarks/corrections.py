@@ -3,19 +3,13 @@
 python -m benchmarks.corrections
 """
 
-import os
-
-os.environ.setdefault("JAX_ENABLE_X64", "1")  # before JAX is imported
-
 import math
 
-import jax
 import numpy as np
-from arviz_stats.base import array_stats
 from scipy.special import gammaln
 
 import pathkernel_core as pk
-from pathkernel_sampling.chains import draw, warm_up
+from benchmarks.chains import mean_and_error, sample
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.models import build_model
 from pathkernel_tasks.hidden_markov import HiddenMarkov
@@ -76,17 +70,17 @@ def predictor():
         _, u, weights = quadrature(kernel, repeated, 0.1, width)
         values, vectors = np.linalg.eigh(kernel)
         f, v = 0, (new**2).sum(1)[:, None, None] / xi.shape[1] * u
-        for value, label, seen in zip(values, vectors.T @ repeated, vectors.T @ across):
-            gain = seen[:, None, None] * u / (value * u + 0.1)
-            f, v = f + gain * label, v - gain * seen[:, None, None] * u
+        for value, label, overlap in zip(values, vectors.T @ repeated, vectors.T @ across):
+            gain = overlap[:, None, None] * u / (value * u + 0.1)
+            f, v = f + gain * label, v - gain * overlap[:, None, None] * u
         mean = (weights * f).sum((1, 2))
         exact = mean, (weights * (v + f**2)).sum((1, 2)) - mean**2
         leading = solution.predict(new[:, None])
         following = predict_next_order(solution, new[:, None])
         errors = [
-            abs(exact[moment] - getattr(found, name)).max()
+            abs(exact[moment] - getattr(prediction, name)).max()
             for moment, name in enumerate(("mean", "variance"))
-            for found in (leading, following)
+            for prediction in (leading, following)
         ]
         print(f"| {width} | " + " | ".join(f"{error:.1e}" for error in errors) + " |", flush=True)
 
@@ -100,16 +94,8 @@ def hidden_markov(draws=6000):
         network = pk.Network((2, 2), width)
         correction = next_order(pk.minimise_action(problem, network, 0.01))
         model = build_model("order-parameter", xi, realised.train.labels, network, 0.01)
-        chains = []
-        for chain in range(2):
-            key = jax.random.fold_in(jax.random.key(7), chain)
-            state = warm_up(model, jax.random.fold_in(key, 0), 300)
-            _, drawn = draw(model, state, jax.random.fold_in(key, 1), draws)
-            chains.append(drawn["order_parameter"])
-        u = np.stack(chains)
-        mean, flat = u.mean((0, 1)), u.reshape(2, draws, -1)
-        sizes = [array_stats.ess(flat[..., i], method="mean") for i in range(flat.shape[-1])]
-        error = np.linalg.norm(flat.std((0, 1)) / np.sqrt(sizes))
+        mean, errors = mean_and_error(sample(model, 2, 300, draws)["order_parameter"])
+        error = np.linalg.norm(errors)
         before = np.linalg.norm(mean - correction.order_parameter)
         after = np.linalg.norm(mean - correction.mean_order_parameter)
         diagonals = (correction.order_parameter, correction.mean_order_parameter, mean)

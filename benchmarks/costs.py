@@ -71,11 +71,11 @@ def evaluation(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable
     return costs.Sizes(*shape), lambda: problem.form.energy_and_gradient(factor, 0.1)
 
 
-def cpu_seconds(function: Callable, least: float = 0.3) -> float:
+def cpu_seconds(function: Callable, at_least: float = 0.3) -> float:
     """Median CPU seconds of a call, over calls that take some time together."""
     function()
     seconds: list[float] = []
-    while sum(seconds) < least or len(seconds) < 3:
+    while sum(seconds) < at_least or len(seconds) < 3:
         start = time.process_time()
         function()
         seconds.append(time.process_time() - start)
@@ -120,11 +120,11 @@ def minimise(heads: Sequence[int], examples: int, inputs: int, widths: Sequence[
         table.add_column(heading, justify="right")
     for width in widths:
         cpu, wall = time.process_time(), time.perf_counter()
-        found = pk.minimise_action(problem, pk.Network(heads, width), 0.1)
+        solution = pk.minimise_action(problem, pk.Network(heads, width), 0.1)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         table.add_row(
-            f"{width:g}", f"{found.evaluations}", f"{costs.evaluations(sizes, width):.0f}",
+            f"{width:g}", f"{solution.evaluations}", f"{costs.evaluations(sizes, width):.0f}",
             f"{cpu:.1f}", f"{costs.minimisation_seconds(sizes, width):.1f}", f"{wall:.1f}",
             f"{peak / 2**30:.2f}", f"{(data + costs.minimisation_bytes(sizes, width)) / 2**30:.2f}",
         )  # fmt: skip
@@ -132,7 +132,7 @@ def minimise(heads: Sequence[int], examples: int, inputs: int, widths: Sequence[
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers between commas."""
+    """Integers between commas."""
     return tuple(map(int, text.split(",")))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import os
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measuring import content
 from pathkernel.main import main
 
 COMMANDS = ("check", "show", "run")
@@ -45,20 +46,15 @@ def command(name: str, store: Path) -> tuple[int, str]:
     return cli(name, str(store))
 
 
-def content(store: Path) -> dict[Path, bytes]:
-    """All files of a store."""
-    return {file: file.read_bytes() for file in sorted(store.rglob("*")) if file.is_file()}
-
-
 def damages(
-    whole: dict[Path, bytes], chunks: int, flips: int, draw: np.random.Generator
+    intact: dict[Path, bytes], chunks: int, flips: int, draw: np.random.Generator
 ) -> Iterator[tuple[str, Path, bytes | None]]:
-    """Kind, file, and what the file holds then; None if it is deleted."""
+    """Kind of damage, file, and the damaged bytes; None if the file is deleted."""
     kinds = ("deleted", "emptied", "truncated", "flipped")
-    files = [file for file in whole if file.name != "zarr.json"]
+    files = [file for file in intact if file.name != "zarr.json"]
     for number in range(chunks):
         kind, file = kinds[number % len(kinds)], files[draw.integers(len(files))]
-        data = whole[file]
+        data = intact[file]
         changed = {
             "deleted": None,
             "emptied": b"",
@@ -68,10 +64,10 @@ def damages(
         yield f"chunk {kind}", file, changed[kind]
     order: list[Path] = []
     for _ in range(flips):
-        order = order or [list(whole)[i] for i in draw.permutation(len(whole))]
+        order = order or [list(intact)[i] for i in draw.permutation(len(intact))]
         file = order.pop()
         kind = "bit of metadata" if file.name == "zarr.json" else "bit of a chunk"
-        yield kind, file, flipped(whole[file], draw)
+        yield kind, file, flipped(intact[file], draw)
 
 
 def flipped(data: bytes, draw: np.random.Generator) -> bytes:
@@ -86,29 +82,31 @@ def measure(folder: Path, chunks: int, flips: int, seed: int) -> None:
     """Print a line for each kind of damage, and every damage that nothing noticed or mended."""
     store = folder / "study.zarr"
     assert command("run", store)[0] == 0
-    whole = content(store)
+    intact = content(store)
     normal = {name: command(name, store) for name in COMMANDS}
-    assert content(store) == whole
+    assert content(store) == intact
     counts: dict[str, Counter] = {}
-    for kind, file, data in damages(whole, chunks, flips, np.random.default_rng(seed)):
-        file.unlink() if data is None else file.write_bytes(data)
-        found = {name: command(name, store) for name in COMMANDS}
-        seen = [name for name in COMMANDS if found[name] != normal[name]]
-        if found["show"][0] == 0:  # a table of other values tells nobody
-            seen = [name for name in seen if name != "show"]
-        mended = content(store) == whole
+    for kind, file, data in damages(intact, chunks, flips, np.random.default_rng(seed)):
+        path = store / file
+        path.unlink() if data is None else path.write_bytes(data)
+        results = {name: command(name, store) for name in COMMANDS}
+        noticed = [name for name in COMMANDS if results[name] != normal[name]]
+        if results["show"][0] == 0:  # a table of wrong values is no warning
+            noticed = [name for name in noticed if name != "show"]
+        mended = content(store) == intact
         counts.setdefault(kind, Counter()).update(
-            ["all", *seen, *(["noticed"] if seen else []), *(["mended"] if mended else [])]
+            ["all", *noticed, *(["noticed"] if noticed else []), *(["mended"] if mended else [])]
         )
-        if not seen or not mended:
-            print(f"{'un' * (not seen)}noticed, {'' if mended else 'not '}mended: {kind}, {file}")
-            for path in set(content(store)) - set(whole):
-                path.unlink()
-            for path, before in whole.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(before)
+        if not noticed or not mended:
+            print(
+                f"{'un' * (not noticed)}noticed, {'' if mended else 'not '}mended: {kind}, {file}"
+            )
+            shutil.rmtree(store)
+            for file, data in intact.items():
+                (store / file).parent.mkdir(parents=True, exist_ok=True)
+                (store / file).write_bytes(data)
     columns = ("all", "noticed", *COMMANDS, "mended")
-    print(f"{len(whole)} files, {sum(map(len, whole.values()))} bytes")
+    print(f"{len(intact)} files, {sum(map(len, intact.values()))} bytes")
     print(f"{'':18}" + "".join(f"{column:>9}" for column in columns))
     for kind, count in counts.items():
         print(f"{kind:18}" + "".join(f"{count[column]:9}" for column in columns))
@@ -119,9 +117,8 @@ if __name__ == "__main__":
     parser.add_argument("--chunks", type=int, default=250)
     parser.add_argument("--flips", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    options = parser.parse_args()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), given.chunks, given.flips, given.seed)
+        measure(Path(folder), options.chunks, options.flips, options.seed)
     print(f"{time.monotonic() - begin:.0f} s")

@@ -22,8 +22,8 @@ class _PathsKernel(gpytorch.kernels.Kernel):
 
     def forward(self, x1: torch.Tensor, x2: torch.Tensor, **_) -> torch.Tensor:
         mixed = self._mixed(x1)
-        other = mixed if x1 is x2 or torch.equal(x1, x2) else self._mixed(x2)
-        return mixed @ other.mT
+        mixed_2 = mixed if x1 is x2 or torch.equal(x1, x2) else self._mixed(x2)
+        return mixed @ mixed_2.mT
 
     def _mixed(self, features: torch.Tensor) -> torch.Tensor:
         by_path = features.reshape(len(features), len(self.factor), -1)

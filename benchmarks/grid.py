@@ -1,17 +1,15 @@
-"""The grid of section 4.2, 10 widths by 10 temperatures: the time of each minimisation.
+"""The grid of section 4.2, 10 widths by 10 temperatures: starts from neighbours or from the limit.
 
-    python -m benchmarks.grid --heads network.safetensors
+    python -m benchmarks.grid --heads trained:2-4-512-128
 
-Every width is minimised twice, in turn: from high to low temperature, each minimum handed on to the
-next one as its start, as studies do; and each on its own from the Gaussian process limit. The order
-parameters of the two ways are compared. Without --heads the heads are random.
+Every width is minimised twice, in turn: from high to low temperature, each minimum the start of the
+next one, as in studies; and each temperature from the Gaussian process limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -20,83 +18,60 @@ from rich.table import Table
 
 import pathkernel_core as pk
 from benchmarks.measuring import one_thread, timed
-from benchmarks.problems import images
+from benchmarks.problems import BenchmarkProblem, images
 from pathkernel_one_shot.task import OneShotImages
 
-Minima = list[tuple[float, pk.Solution]]  # seconds and outcome, by temperature
 
-
-def along(problem: pk.PathKernels, network: pk.Network, handed_on: bool) -> Minima:
-    """Minima of one width from high to low temperature."""
-    found: Minima = []
+def minimise(drawn: BenchmarkProblem, width: float, from_neighbour: bool) -> list[pk.Solution]:
+    """Minima of one width from high to low temperature, of kernels without cached values."""
+    problem, network = pk.PathKernels(drawn.xi, drawn.labels), pk.Network(drawn.heads, width)
+    solutions: list[pk.Solution] = []
     for temperature in sorted(OneShotImages.temperatures, reverse=True):
-        start = found[-1][1] if handed_on and found else None
-        minimise = partial(pk.minimise_action, problem, network, temperature, start=start)
-        found.append(timed(minimise))
-    return found
+        start = solutions[-1] if from_neighbour and solutions else None
+        solutions.append(pk.minimise_action(problem, network, temperature, start=start))
+    return solutions
 
 
-def table(rows: dict[float, list[list[float]]]) -> Table:
-    """Milliseconds of each minimisation, median over the rounds."""
-    result = Table(title="Milliseconds of each minimisation, handed on from the left")
-    result.add_column("N", justify="right")
-    for temperature in sorted(OneShotImages.temperatures, reverse=True):
-        result.add_column(f"T={temperature:g}", justify="right")
-    for width, rounds in rows.items():
-        medians = (1000 * statistics.median(seconds) for seconds in zip(*rounds))
-        result.add_row(f"{width:g}", *(f"{value:.0f}" for value in medians))
-    return result
-
-
-def measure(heads: str, seed: int, rounds: int, widths: Sequence[float]) -> None:
-    """Minimise the grid both ways and print what was found."""
+def measure(heads: str, seed: int, rounds: int) -> None:
+    """Print seconds and evaluations of every width, and how far the order parameters differ."""
     drawn = images(seed=seed, heads=heads)
-    shape = pk.Network(drawn.heads, widths[0])
     console = Console(width=120)
-    console.print(f"{drawn.name}: P = {len(drawn.labels)}, {shape.n_paths} paths, heads {heads}")
-    seconds: dict[float, list[list[float]]] = {}
-    alone: dict[float, list[list[float]]] = {}
-    evaluations, apart = np.zeros(2, dtype=int), 0.0
-    for width in widths:
-        network = pk.Network(drawn.heads, width)
+    table = Table(title=f"{drawn.name}, heads {heads}: seconds (evaluations) of ten temperatures")
+    for heading in ("N", "from the neighbour", "from the limit", "difference of U"):
+        table.add_column(heading, justify="right")
+    totals = np.zeros((2, 2))  # (start, seconds and evaluations)
+    for width in OneShotImages.widths:
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        solutions: dict[bool, list[pk.Solution]] = {}
         for number in range(rounds):
-            ways: dict[bool, Minima] = {}
-            for handed_on in (True, False) if number % 2 == 0 else (False, True):
-                # kernels afresh, so that no way profits from what the other has computed
-                problem = pk.PathKernels(drawn.xi, drawn.labels)
-                ways[handed_on] = along(problem, network, handed_on)
-            seconds.setdefault(width, []).append([time for time, _ in ways[True]])
-            alone.setdefault(width, []).append([time for time, _ in ways[False]])
-        evaluations += [
-            sum(solution.evaluations for _, solution in ways[handed_on])
-            for handed_on in (True, False)
+            for from_neighbour in (True, False) if number % 2 == 0 else (False, True):
+                call = partial(minimise, drawn, width, from_neighbour)
+                time, solutions[from_neighbour] = timed(call)
+                seconds[from_neighbour].append(time)
+        row = [
+            (statistics.median(seconds[start]), sum(s.evaluations for s in solutions[start]))
+            for start in (True, False)
         ]
-        for (_, one), (_, other) in zip(ways[True], ways[False]):
-            scale = np.abs(other.order_parameter).max()
-            distance = np.abs(one.order_parameter - other.order_parameter).max() / scale
-            apart = max(apart, float(distance))
-    console.print(table(seconds))
-    totals = [
-        sum(statistics.median(map(sum, rounds_)) for rounds_ in way.values())
-        for way in (seconds, alone)
-    ]
-    console.print(
-        f"All {len(widths) * len(OneShotImages.temperatures)}: {totals[0]:.1f} s and "
-        f"{evaluations[0]} evaluations handed on, {totals[1]:.1f} s and {evaluations[1]} each on "
-        f"its own: {totals[1] / totals[0]:.2f} times the time, "
-        f"{evaluations[1] / evaluations[0]:.2f} times the evaluations"
-    )
-    console.print(f"Largest difference of an entry of U, relative to U's largest: {apart:.1e}")
+        totals += row
+        difference = max(
+            np.abs(near.order_parameter - far.order_parameter).max()
+            / np.abs(far.order_parameter).max()
+            for near, far in zip(solutions[True], solutions[False])
+        )
+        cells = (f"{time:.2f} ({count})" for time, count in row)
+        table.add_row(f"{width:g}", *cells, f"{difference:.0e}")
+    table.add_row("all", *(f"{time:.1f} ({count:.0f})" for time, count in totals), "")
+    console.print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--heads", default="random", help="file of heads, such as a checkpoint")
     parser.add_argument("--seed", type=int, default=0, help="of the episodes")
-    parser.add_argument("--rounds", type=int, default=3, help="times that each way is measured")
-    arguments = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each start")
+    options = parser.parse_args()
     with one_thread():
-        measure(arguments.heads, arguments.seed, arguments.rounds, OneShotImages.widths)
+        measure(options.heads, options.seed, options.rounds)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ computed, and its values are written everywhere, through the same calls as a run
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from unittest import mock
 import numpy as np
 import xarray as xr
 
-from benchmarks.measuring import one_thread
+from benchmarks.measuring import content, one_thread, timed
 from pathkernel_datasets import piece_jobs
 from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.store import open_store
@@ -32,50 +33,46 @@ TEMPERATURES = tuple(np.geomspace(0.001, 1, 20).tolist())
 
 
 def study(seeds: int) -> Study:
-    """The study on so many seeds."""
+    """The study on a number of seeds."""
     task = HiddenMarkov(examples=20, test_examples=100)
     return Study(task, WIDTHS, TEMPERATURES, range(seeds))
 
 
 def repeating() -> Callable[..., xr.Dataset]:
-    """Stand-in for what computes a piece, which computes the first of each kind only."""
+    """Stand-in for `compute_piece` that computes only the first piece of each kind."""
     computed: dict[bool, xr.Dataset] = {}
     compute = piece_jobs.compute_piece
 
-    def repeat(piece: Piece, *given: Any) -> xr.Dataset:
+    def repeat(piece: Piece, *arguments: Any) -> xr.Dataset:
         kind = piece.width is None
         if kind not in computed:
-            computed[kind] = compute(piece, *given)
+            computed[kind] = compute(piece, *arguments)
         return computed[kind]
 
     return repeat
 
 
-def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-    """CPU seconds of a call, and what it returned: a machine with other work says nothing else."""
-    start = time.process_time()
-    result = function()
-    return time.process_time() - start, result
+cpu_timed = functools.partial(timed, clock=time.process_time)
 
 
 def measure(seeds: int, folder: Path) -> None:
-    """Print what a store takes."""
+    """Print files and times of a store."""
     path = folder / "study.zarr"
     with mock.patch.object(piece_jobs, "compute_piece", repeating()):
-        wrote, points = timed(lambda: compute_study(study(seeds), path))
-        files = [file for file in path.rglob("*") if file.is_file()]
-        opened, dataset = timed(lambda: open_store(path))
-        plain, _ = timed(lambda: xr.open_zarr(path, chunks=None))
-        accuracy, _ = timed(lambda: dataset["accuracy"].load())
-        every, _ = timed(dataset.load)
-        compared, _ = timed(lambda: compute_study(study(seeds), path))
-        added, more = timed(lambda: compute_study(study(seeds + 1), path))
-    size = sum(file.stat().st_size for file in files)
+        wrote, points = cpu_timed(lambda: compute_study(study(seeds), path))
+        files = content(path)
+        opened, dataset = cpu_timed(lambda: open_store(path))
+        plain, _ = cpu_timed(lambda: xr.open_zarr(path, chunks=None))
+        accuracy, _ = cpu_timed(lambda: dataset["accuracy"].load())
+        every, _ = cpu_timed(dataset.load)
+        compared, _ = cpu_timed(lambda: compute_study(study(seeds), path))
+        added, new_points = cpu_timed(lambda: compute_study(study(seeds + 1), path))
+    size = sum(map(len, files.values()))
     print(
         f"{points} points in {len(files)} files of {size / 1e6:.0f} MB, written in {wrote:.1f} s; "
         f"opened in {opened:.2f} s (xr.open_zarr {plain:.2f} s); accuracy read in {accuracy:.2f} "
-        f"s, all in {every:.2f} s; compared in {compared:.1f} s; a seed of {more} points added in "
-        f"{added:.1f} s",
+        f"s, all in {every:.2f} s; compared in {compared:.1f} s; a seed of {new_points} points "
+        f"added in {added:.1f} s",
         flush=True,
     )
 
@@ -83,5 +80,5 @@ def measure(seeds: int, folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=50)
-    with one_thread(), tempfile.TemporaryDirectory() as place:
-        measure(parser.parse_args().seeds, Path(place))
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
+        measure(parser.parse_args().seeds, Path(folder))

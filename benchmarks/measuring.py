@@ -1,28 +1,21 @@
-"""Clocks, threads, array libraries and the record of the machine, shared by all benchmarks."""
+"""Clocks, threads and array libraries, shared by all benchmarks."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import importlib
-import importlib.metadata
 import importlib.util
-import json
-import os
 import platform
-import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-RESULTS = Path(__file__).parent / "results"
 BACKENDS = ("numpy", "torch", "jax", "cupy")
-_VERSIONS = ("numpy", "scipy", "torch", "jax", "jaxlib", "cupy", "array-api-compat")
 
 
 @contextlib.contextmanager
@@ -98,34 +91,13 @@ def device_name(backend: str, device: str = "cpu") -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-def record(backend: str, device: str) -> dict:
-    """Machine, versions and date of a measurement."""
-    versions = {"python": platform.python_version()}
-    for package in _VERSIONS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return {
-        "device": device_name(backend, device),
-        "processor": device_name("numpy"),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "threads": 1,
-        "backend": backend,
-        "versions": versions,
-        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
+def some_factor(paths: int) -> np.ndarray:
+    """A factor of U near the identity, (n, n)."""
+    generator = np.random.default_rng(0)
+    return np.eye(paths) + 0.1 * np.tril(generator.standard_normal((paths, paths)))
 
 
-def results_file(kind: str, backends: Sequence[str], device: str = "cpu") -> Path:
-    """Path of a results file: <kind>-<device>-<backends>-<date>.json."""
-    parts = (kind, device_name(backends[-1], device), *backends)
-    slug = "-".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)
-    return RESULTS / f"{slug}-{datetime.date.today().isoformat()}.json"
-
-
-def save(path: Path, part: str, figures: dict, machine: dict) -> None:
-    """Write one part of a comparison, keeping the other parts that were measured that day."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    stored[part] = {**figures, "machine": machine}
-    path.write_text(json.dumps(stored, indent=2, ensure_ascii=False) + "\n")
+def content(folder: Path) -> dict[Path, bytes]:
+    """All files below a folder."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder): file.read_bytes() for file in files}

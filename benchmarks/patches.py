@@ -1,4 +1,4 @@
-"""What the scale of the pixels changes: ``python -m benchmarks.patches trained:2-4-512-128``.
+"""Effect of the scale of the pixels: ``python -m benchmarks.patches trained:2-4-512-128``.
 
 The published code divides pixels by the standard deviation of their data set before it standardises
 patches, so that the floor of 1e-5 under a patch's variance weighs less than on grey values. The
@@ -34,22 +34,22 @@ def main() -> None:
         grey = episode_set(name, count, network.label_vectors)
         scaled = dataclasses.replace(grey, images=grey.images / deviation)
         norms = [np.linalg.norm(patches(drawn.images), axis=-1) for drawn in (grey, scaled)]
-        moved = np.mean(abs(norms[0] - norms[1]) > 0.05 * WIDTH**0.5)
-        print(f"{name}: {moved:.1%} of the patches differ in norm by more than .05")
+        changed = np.mean(abs(norms[0] - norms[1]) > 0.05 * WIDTH**0.5)
+        print(f"{name}: {changed:.1%} of the patches differ in norm by more than .05")
         sets[name] = [_joined(drawn.batches()) for drawn in (grey, scaled)]
     theories = [_predictors(network.layers, drawn) for drawn in sets.pop(VALIDATION)]
     correlation = np.corrcoef(*(kernel.ravel() for _, kernel in theories))[0, 1]
     print(f"Entries of the limit's kernel correlate at {correlation:.5f}")
     names = ["trained", *("GP limit" if width is None else f"N = {width}" for width, _ in POINTS)]
     print(f"{'test set':>15}", *(f"{name:>15}" for name in names), "(grey, scaled)")
-    for test_set, both in sets.items():
+    for test_set, scales in sets.items():
         right = []
-        for examples, (solutions, _) in zip(both, theories):
+        for examples, (solutions, _) in zip(scales, theories):
             xi = pk.attentioned_inputs(examples.inputs, network.layers, readout="mean")
             means = [path_outputs(network, [examples], "mean").output()]
             means += [solution.predict_mean(xi) for solution in solutions]
             right.append([np.mean(mean * examples.labels > 0) for mean in means])
-        print(f"{test_set:>15}", *(f"{one:>9.3f}, {two:.3f}" for one, two in zip(*right)))
+        print(f"{test_set:>15}", *(f"{grey:>9.3f}, {scaled:.3f}" for grey, scaled in zip(*right)))
 
 
 def _joined(batches) -> Examples:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import pathkernel_core as pk
+from benchmarks.measuring import to_library
+from pathkernel_one_shot.task import OneShotImages
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 
@@ -50,19 +52,13 @@ def images(seed: int = 0, temperature: float = 0.5, heads: str = "random") -> Be
 
     Without the image archives (PATHKERNEL_DATA) a random problem of the same shape stands in.
     """
-    name, found = "one-shot-images", None
     if os.environ.get("PATHKERNEL_DATA"):
-        try:
-            from pathkernel_one_shot.task import OneShotImages
-        except ImportError:
-            pass
-        else:
-            found = _attentioned(OneShotImages(heads=heads), seed)
-    if found is None:
-        name, found = "one-shot-images (random stand-in)", _image_stand_in(seed)
+        name, drawn = "one-shot-images", _attentioned(OneShotImages(heads=heads), seed)
+    else:
+        name, drawn = "one-shot-images (random stand-in)", _image_stand_in(seed)
     return BenchmarkProblem(
         name,
-        *found,
+        *drawn,
         temperature=temperature,
         widths=(10, 100, 500, 10000),
         learning_rate=0.008,
@@ -96,6 +92,12 @@ class Stream:
             xi = mixing @ generator.standard_normal((size, paths, self.inputs))
             signal = np.tensordot(xi, readout, axes=2) + 0.5 * generator.standard_normal(size)
             yield xi, np.sign(signal)
+
+    def statistics(self, backend: str = "numpy", device: str = "cpu") -> pk.SufficientStatistics:
+        """Sums over all examples, of arrays of a library."""
+        return pk.SufficientStatistics.of_batches(
+            tuple(to_library(array, backend, device) for array in batch) for batch in self.batches()
+        )
 
 
 def _attentioned(task: pk.Task, seed: int) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:

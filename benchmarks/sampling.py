@@ -19,22 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-_THIN = 10  # the predictor is evaluated at every so-many-th draw, outside the time that counts
+_THIN = 10  # the predictor is evaluated at every tenth draw, and its time is not counted
 PRACTICE = "layer-by-layer"
 SAMPLERS = ("order-parameter", "collapsed", "weights", PRACTICE)
 TIMED = ("weights", PRACTICE)
-ONE_THREAD = {
-    "JAX_ENABLE_X64": "1",
-    "JAX_PLATFORMS": "cpu",
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
 
 
 def measure(name: str, options: argparse.Namespace) -> dict:
@@ -43,6 +36,7 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     from arviz_stats.base import array_stats
 
     import pathkernel_core as pk
+    from benchmarks.chains import mean_and_error
     from benchmarks.layer_by_layer import LayerByLayer
     from pathkernel_sampling.chains import draw, warm_up
     from pathkernel_sampling.models import build_model
@@ -67,30 +61,30 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     keys = [jax.random.fold_in(jax.random.key(options.seed), chain) for chain in range(chains)]
     states = [warm_up(model, jax.random.fold_in(key, 0), options.warm_up) for key in keys]
     warm = time.process_time() - start
-    drawn, block, done = [], {"weights": 100, PRACTICE: 10}.get(name, 500), 0
-    while (limit < np.inf or done < options.draws) and time.process_time() - start < limit:
+    drawn, block, count = [], {"weights": 100, PRACTICE: 10}.get(name, 500), 0
+    while (limit < np.inf or count < options.draws) and time.process_time() - start < limit:
         row = []
         for chain, key in enumerate(keys):
             key = jax.random.fold_in(key, len(drawn) + 1)
             states[chain], draws = draw(model, states[chain], key, block)
             row.append({**draws, "position": draws["position"][::_THIN]})
         drawn.append(row)
-        done += block
-        print(f"  {name}: {done} draws, {time.process_time() - start:.0f} s", file=sys.stderr)
+        count += block
+        print(f"  {name}: {count} draws, {time.process_time() - start:.0f} s", file=sys.stderr)
     seconds = time.process_time() - start
     if not drawn:
         raise SystemExit(f"{name}: warm-up took all of {options.minutes:g} minutes; allow more")
 
-    def together(variable: str) -> np.ndarray:
-        return np.stack(
-            [np.concatenate([row[chain][variable] for row in drawn]) for chain in range(chains)]
+    def joined(variable: str) -> np.ndarray:
+        return np.concatenate(
+            [np.stack([chain_draws[variable] for chain_draws in row]) for row in drawn], axis=1
         )
 
-    u = together("order_parameter")
+    u = joined("order_parameter")
     entries = u[:, :, *np.tril_indices(u.shape[-1])]
     columns = np.moveaxis(entries, -1, 0)
     bulk = [float(array_stats.ess(column, method="bulk")) for column in columns]
-    positions = together("position")
+    positions = joined("position")
     if name == PRACTICE:  # it has the density of weights, which predicts
         model = build_model("weights", xi, drawn_task.train.labels, network, temperature)
     outputs = jax.lax.map(
@@ -106,39 +100,28 @@ def measure(name: str, options: argparse.Namespace) -> dict:
         "minimum ess": min(bulk),
         "ess per second": min(bulk) / seconds,
         "rhat": max(float(array_stats.rhat(column)) for column in columns),
-        "divergences": int(together("diverging").sum()),
-        "leapfrogs per draw": float(together("n_steps").mean()),
-        "cut off": float(together("reached_max_tree_depth").mean()),
-        "order parameter": mean_and_error(entries),
-        "predictor": mean_and_error(outputs),
+        "divergences": int(joined("diverging").sum()),
+        "leapfrogs per draw": float(joined("n_steps").mean()),
+        "cut off": float(joined("reached_max_tree_depth").mean()),
+        "order parameter": [values.tolist() for values in mean_and_error(entries)],
+        "predictor": [values.tolist() for values in mean_and_error(outputs)],
     }
 
 
-def mean_and_error(values: np.ndarray) -> dict[str, list[float]]:
-    """Means (k,) of draws (chain, draw, k), and their Monte-Carlo errors."""
-    from arviz_stats.base import array_stats
-
-    columns = np.moveaxis(values, -1, 0)
-    sizes = [float(array_stats.ess(column, method="mean")) for column in columns]
-    return {
-        "mean": values.mean((0, 1)).tolist(),
-        "error": (values.std((0, 1)) / np.sqrt(sizes)).tolist(),
-    }
-
-
-def deviation(one: dict, other: dict) -> float:
+def deviation(first: Sequence, second: Sequence) -> float:
     """Largest difference of two means, in combined Monte-Carlo errors."""
-    difference = np.subtract(one["mean"], other["mean"])
-    return float(np.abs(difference / np.hypot(one["error"], other["error"])).max())
+    (first_mean, first_error), (second_mean, second_error) = first, second
+    difference = np.subtract(first_mean, second_mean)
+    return float(np.abs(difference / np.hypot(first_error, second_error)).max())
 
 
 def in_own_process(name: str, arguments: list[str]) -> dict:
-    """Figures of one sampler, measured by a fresh interpreter on one thread."""
+    """Figures of one sampler, measured by a fresh interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
         command = [sys.executable, "-m", "benchmarks.sampling", *arguments]
         command += ["--samplers", name, "--out", str(out)]
-        subprocess.run(command, env={**os.environ, **ONE_THREAD}, check=True)
+        subprocess.run(command, env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True)
         return json.loads(out.read_text())
 
 
@@ -183,7 +166,7 @@ def show(figures: dict[str, dict]) -> None:
 
 
 def main() -> None:
-    """Measure each sampler in turn, and print and save the figures."""
+    """Measure each sampler in turn, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--samplers", nargs="+", choices=SAMPLERS, default=SAMPLERS)
@@ -193,7 +176,6 @@ def main() -> None:
     add("--warm-up", type=int, default=300, help="steps of adaptation of each chain")
     add("--minutes", type=float, default=20.0, help="CPU time of weights and layer-by-layer")
     add("--seed", type=int, default=0)
-    add("--no-save", action="store_true", help="print only")
     add("--out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.out:
@@ -203,13 +185,6 @@ def main() -> None:
     arguments = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
     figures = {name: in_own_process(name, arguments) for name in options.samplers}
     show(figures)
-    if not options.no_save:
-        from benchmarks.measuring import record, results_file, save
-
-        path = results_file("sampling", ["jax"])
-        for name, row in figures.items():
-            save(path, name, row, record("jax", "cpu"))
-        print(f"Figures in {path}")
 
 
 if __name__ == "__main__":

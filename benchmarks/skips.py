@@ -3,18 +3,12 @@
 python -m benchmarks.skips
 """
 
-import os
-
-os.environ.setdefault("JAX_ENABLE_X64", "1")  # before JAX is imported
-
 import math
 
-import jax
 import numpy as np
-from arviz_stats.base import array_stats
 
 import pathkernel_core as pk
-from pathkernel_sampling.chains import draw, warm_up
+from benchmarks.chains import mean_and_error, sample
 from pathkernel_sampling.corrections import next_order
 from pathkernel_sampling.models import build_model
 
@@ -37,19 +31,10 @@ def examples(skips, width):
     return repeated.reshape(8 * copies, xi.shape[1], -1), np.tile(labels, copies)
 
 
-def sampled(name, xi, labels, network, draws, chains=2):
+def sampled(name, xi, labels, network, draws):
     """⟨U⟩ and its Monte-Carlo error, (n, n) each."""
     model = build_model(name, xi, labels, network, TEMPERATURE)
-    drawn = []
-    for chain in range(chains):
-        key = jax.random.fold_in(jax.random.key(7), chain)
-        state = warm_up(model, jax.random.fold_in(key, 0), 600)
-        drawn.append(draw(model, state, jax.random.fold_in(key, 1), draws)[1]["order_parameter"])
-    u = np.stack(drawn)
-    flat = u.reshape(chains, draws, -1)
-    sizes = [array_stats.ess(flat[..., i], method="mean") for i in range(flat.shape[-1])]
-    error = flat.std((0, 1)) / np.sqrt(sizes)
-    return u.mean((0, 1)), error.reshape(u.shape[2:])
+    return mean_and_error(sample(model, 2, 600, draws)["order_parameter"])
 
 
 def against_samples(skips, draws=8000):

@@ -1,4 +1,4 @@
-"""Single things, timed: one evaluation, one minimisation, and what is done once before them."""
+"""Times of single steps: an evaluation, a minimisation, a prediction, the construction."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ import pytest
 import pathkernel_core as pk
 from benchmarks import problems
 from benchmarks.floor import ExampleSpaceFloor, FeatureSpaceFloor
-from benchmarks.measuring import to_library
+from benchmarks.measuring import some_factor, to_library
 
 PROBLEMS = {"markov": problems.markov, "images": problems.images}
 
@@ -20,40 +20,22 @@ def drawn(name):
 
 
 @functools.cache
-def statistics():
-    parts = (pk.SufficientStatistics.of(*batch) for batch in problems.Stream(5000).batches())
-    return functools.reduce(lambda left, right: left + right, parts)
-
-
 def kernels(name, backend, device):
     if name == "statistics":
-        total = statistics()
-        return pk.PathKernels.from_statistics(
-            pk.SufficientStatistics(
-                to_library(total.gram, backend, device),
-                to_library(total.projections, backend, device),
-                total.label_square,
-                total.n_examples,
-            )
-        )
+        return pk.PathKernels.from_statistics(problems.Stream(5000).statistics(backend, device))
     problem = drawn(name)
     xi, labels = (to_library(array, backend, device) for array in (problem.xi, problem.labels))
     return pk.PathKernels(xi, labels, space="examples")
-
-
-def factor(paths):
-    generator = np.random.default_rng(0)
-    return np.eye(paths) + 0.1 * np.tril(generator.standard_normal((paths, paths)))
 
 
 @pytest.mark.parametrize("name", ["markov", "images", "statistics"])
 def test_evaluation(benchmark, name, backend, array_device):
     benchmark.group = f"evaluation: {name}"
     problem = kernels(name, backend, array_device)
-    form, at = problem.form, factor(problem.n_paths)
+    form, factor = problem.form, some_factor(problem.n_paths)
     rounds = 200 if name == "markov" else 20
     energy, gradient = benchmark.pedantic(
-        form.energy_and_gradient, args=(at, 0.1), rounds=rounds, warmup_rounds=3
+        form.energy_and_gradient, args=(factor, 0.1), rounds=rounds, warmup_rounds=3
     )
     assert np.isfinite(energy)
     assert np.isfinite(gradient).all()
@@ -99,7 +81,7 @@ def test_prediction(benchmark, backend, array_device):
     task, problem = drawn("markov"), kernels("markov", backend, array_device)
     solution = pk.minimise_action(problem, pk.Network(task.heads, 100), task.temperature)
     xi = to_library(task.xi, backend, array_device)
-    solution.predict(xi)  # the posterior is factorised once and kept
+    solution.predict(xi)  # the posterior is factorised once and cached
     mean = benchmark.pedantic(solution.predict, args=(xi,), rounds=20, warmup_rounds=1).mean
     assert mean.shape == (100,)
 
@@ -110,20 +92,20 @@ def test_floor(benchmark, name):
     benchmark.group = f"evaluation: {name}"
     problem, temperature = kernels(name, "numpy", "cpu"), 0.1
     form, paths = problem.form, problem.n_paths
-    at = factor(paths)
+    factor = some_factor(paths)
     if name == "statistics":
         inputs = form.gram.shape[1]
-        floor = FeatureSpaceFloor(form.gram, at, temperature)
+        floor = FeatureSpaceFloor(form.gram, factor, temperature)
         silent = dataclasses.replace(form, projections=0 * form.projections, label_square=0.0)
     else:
         inputs = form.features.shape[2]
-        floor = ExampleSpaceFloor(np.sqrt(paths * inputs) * form.features, at, temperature)
+        floor = ExampleSpaceFloor(np.sqrt(paths * inputs) * form.features, factor, temperature)
         silent = dataclasses.replace(form, labels=0 * form.labels)
     benchmark.pedantic(floor, rounds=200 if name == "markov" else 20, warmup_rounds=3)
-    _, m = silent.energy_and_gradient(at, temperature)  # without labels R vanishes
+    _, m = silent.energy_and_gradient(factor, temperature)  # without labels R vanishes
     lower = np.tril(floor.blocks)
     blocks = lower + np.tril(lower, -1).T
     if name == "statistics":
-        m = at.T @ m @ at
+        m = factor.T @ m @ factor
         blocks = inputs * np.eye(paths) - temperature * blocks
     np.testing.assert_allclose(blocks, m, rtol=1e-9, atol=1e-9 * np.abs(m).max())

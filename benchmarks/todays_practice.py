@@ -63,8 +63,8 @@ def minimise(
         action.backward()
         norm = _gradient_norm(parameters)
         seconds = clock() - start
-        done = norm < tolerance or not math.isfinite(norm) or seconds > max_seconds
-        if done or step == max_steps:
+        ended = norm < tolerance or not math.isfinite(norm) or seconds > max_seconds
+        if ended or step == max_steps:
             break
         optimiser.step()
     return Descent(

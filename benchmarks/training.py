@@ -7,13 +7,8 @@ noise: what they show does not change the time.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-)
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.measuring import timed
+from benchmarks.measuring import content, timed
 
 STUDIES = {
     "markov": "run hidden-markov --seed 0-4",
@@ -26,33 +26,27 @@ STUDIES = {
 
 
 def run(arguments: str, store: Path, jobs: int) -> float:
-    """Wall seconds of a command that computes a store anew."""
+    """Wall seconds of a command that computes a store."""
     shutil.rmtree(store, ignore_errors=True)
     line = (sys.executable, "-m", "pathkernel", *arguments.split(), "--no-figures")
     line += ("--out", str(store), "--jobs", str(jobs))
     return timed(lambda: subprocess.run(line, check=True, stdout=subprocess.DEVNULL))[0]
 
 
-def content(store: Path) -> dict[Path, bytes]:
-    """All files of a store."""
-    files = (file for file in store.rglob("*") if file.is_file())
-    return {file.relative_to(store): file.read_bytes() for file in files}
-
-
 def measure(name: str, jobs: int, rounds: int, folder: Path) -> bool:
-    """Print a line for a study; whether the stores agree."""
+    """Print the times of a study, and return whether the stores agree."""
     seconds: dict[int, list[float]] = {1: [], jobs: []}
     for number in range(rounds):
         for count in list(seconds) if number % 2 == 0 else reversed(seconds):
             seconds[count].append(run(STUDIES[name], folder / f"{name}-{count}.zarr", count))
-    one, several = (statistics.median(values) for values in seconds.values())
-    same = content(folder / f"{name}-1.zarr") == content(folder / f"{name}-{jobs}.zarr")
+    single, pool = (statistics.median(values) for values in seconds.values())
+    equal = content(folder / f"{name}-1.zarr") == content(folder / f"{name}-{jobs}.zarr")
     print(
-        f"{name}: {one:.1f} s in one process, {several:.1f} s in {jobs}, ratio {one / several:.2f};"
-        f" the stores are {'the same' if same else 'different'}",
+        f"{name}: {single:.1f} s in one process, {pool:.1f} s in {jobs}, ratio {single / pool:.2f};"
+        f" the stores are {'the same' if equal else 'different'}",
         flush=True,
     )
-    return same
+    return equal
 
 
 if __name__ == "__main__":
@@ -60,7 +54,9 @@ if __name__ == "__main__":
     parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=list(STUDIES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        agree = [measure(name, given.jobs, given.rounds, Path(place)) for name in given.studies]
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        agree = [
+            measure(name, options.jobs, options.rounds, Path(folder)) for name in options.studies
+        ]
     sys.exit(0 if all(agree) else 1)

@@ -1,14 +1,14 @@
-"""Makes the documentation's figures and numbers again, and says which of them moved.
+"""Remakes the documentation's figures and numbers, and lists those that changed.
 
-    python docs/remake.py                  # all of them: hours, most for studies of one-shot images
-    python docs/remake.py markov temper    # those whose names begin so
-    python docs/remake.py --folder DIR     # where studies are kept, to go on with another time
+    python docs/remake.py                  # all: hours, mostly for studies of one-shot images
+    python docs/remake.py markov temper    # those whose names start with markov or temper
+    python docs/remake.py --folder DIR     # folder of the studies, to resume with later
 
-A page holds what is made between two comments, `<!-- made: NAME -->` and `<!-- end -->`: a number,
-or a table. It is replaced there, and what moved is printed. Pictures go to `docs/images`. Nothing
-is trained: heads are those of the trained networks that the project ships. Not made here are times
-and what else `benchmarks/` measures, what `examples/minilm.py` finds, and numbers within sentences
-that stand between no such comments.
+A page has a number or a table between two comments, `<!-- made: NAME -->` and `<!-- end -->`. It is
+replaced there, and changes are printed. Pictures go to `docs/images`. Nothing
+is trained: heads are those of the trained networks that the project ships. Not remade are the
+times and other measurements of `benchmarks/`, the results of `examples/minilm.py`, and numbers in
+sentences without such comments.
 """
 
 from __future__ import annotations
@@ -68,10 +68,9 @@ NETWORKS = {  # shipped network: options of its study
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    """What a command prints; progress and errors go where ours go."""
+    """Run a command and return its standard output."""
     print("$", *command, flush=True)
-    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, cwd=cwd)
-    return done.stdout
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, cwd=cwd).stdout
 
 
 @functools.cache
@@ -87,7 +86,7 @@ def markov_store(store: str = MARKOV) -> str:
 
 
 def markov(store: str = MARKOV) -> xr.Dataset:
-    """The same, read."""
+    """Dataset of five draws of hidden Markov chains."""
     return open_store(markov_store(store)).load()
 
 
@@ -106,12 +105,12 @@ def fraction(value: float, digits: int = 3) -> str:
 
 def table(rows: Iterable[Sequence[str]]) -> str:
     """Rows of Markdown, the first of them the heading."""
-    heading, *others = (f"| {' | '.join(row)} |" for row in rows)
+    heading, *body = (f"| {' | '.join(row)} |" for row in rows)
     line = "|" + " --- |" * (heading.count(" | ") + 1)
-    return "\n" + "\n".join((heading, line, *others)) + "\n"
+    return "\n" + "\n".join((heading, line, *body)) + "\n"
 
 
-def _spread(values: np.ndarray) -> tuple[float, float, float]:
+def _median_and_range(values: np.ndarray) -> tuple[float, float, float]:
     """Median and range of some numbers."""
     return float(np.nanmedian(values)), float(np.nanmin(values)), float(np.nanmax(values))
 
@@ -121,7 +120,7 @@ def _accuracies(dataset: xr.Dataset) -> list[tuple[float, float, float]]:
     selection = Selection(dataset)
     finite = selection.point("accuracy").isel(test_set=0).transpose("width", "seed")
     limit = selection.reference("accuracy_gp").isel(test_set=0)
-    return [_spread(values) for values in (*finite.values, limit.values)]
+    return [_median_and_range(values) for values in (*finite.values, limit.values)]
 
 
 def _spread_rows(name: str, spreads: Sequence[tuple[float, float, float]]) -> list[list[str]]:
@@ -130,7 +129,7 @@ def _spread_rows(name: str, spreads: Sequence[tuple[float, float, float]]) -> li
 
 
 def markov_accuracies() -> str:
-    """Accuracy of every variant against the width, beside the published code's."""
+    """Accuracy of every variant at each width, next to the published code's."""
     datasets = {store: markov(store) for store in VARIANTS}
     dataset = datasets[MARKOV]
     median = Selection(dataset).point("action").median("seed").values
@@ -155,7 +154,7 @@ def markov_accuracies() -> str:
 
 
 def first_table() -> str:
-    """What the first command of a newcomer prints, without captions."""
+    """Table that the first command of a newcomer prints, without its caption."""
     printed = pathkernel("run", "hidden-markov", "--out", "first.zarr")
     rows = [line.strip() for line in printed.splitlines()]
     first = next(number for number, row in enumerate(rows) if row.startswith("network "))
@@ -167,7 +166,7 @@ def markov_part(name: str) -> str:
     """Accuracy of a sub-network in the Gaussian process limit."""
     selection = Selection(markov())
     part = selection.sub_networks("accuracy_sub_network").sel(sub_network=name)
-    median, lowest, highest = map(fraction, _spread(part.values))
+    median, lowest, highest = map(fraction, _median_and_range(part.values))
     return f"{median} [{lowest}, {highest}]"
 
 
@@ -183,41 +182,41 @@ def shipped() -> str:
 
 def image_gains(network: str) -> str:
     """Accuracy and gain of every width on every test set, with both errors."""
-    found = gains(open_store(images(network)).load())
-    sets = [str(name) for name in found["test_set"].values]
-    rows = [["N", "T", *(word for name in sets for word in (name, "gain"))]]
-    for width in found["width"].values:
-        at = found.sel(width=width)
-        row = [number(width), f"{float(at['temperature']):g}"]
+    dataset = gains(open_store(images(network)).load())
+    sets = [str(name) for name in dataset["test_set"].values]
+    rows = [["N", "T", *(heading for name in sets for heading in (name, "gain"))]]
+    for width in dataset["width"].values:
+        point = dataset.sel(width=width)
+        row = [number(width), f"{float(point['temperature']):g}"]
         for name in sets:
-            row += _gain(at.sel(test_set=name))
+            row += _gain(point.sel(test_set=name))
         rows.append(row)
-    last = ["GP", f"{float(found['temperature_gp']):g}"]
+    last = ["GP", f"{float(dataset['temperature_gp']):g}"]
     for name in sets:
-        last += [fraction(float(found["accuracy_gp"].sel(test_set=name))), ""]
+        last += [fraction(float(dataset["accuracy_gp"].sel(test_set=name))), ""]
     rows.append(last)
     return table(rows)
 
 
 def _gain(point: xr.Dataset) -> list[str]:
     names = ("gain", "example_error", "seed_error")
-    gain, error, of_seeds = (100 * float(point[name]) for name in names)
-    return [fraction(float(point["accuracy"])), f"{gain:+.1f} ± {error:.1f} ({of_seeds:.1f})"]
+    gain, error, seed_error = (100 * float(point[name]) for name in names)
+    return [fraction(float(point["accuracy"])), f"{gain:+.1f} ± {error:.1f} ({seed_error:.1f})"]
 
 
-def aligned(network: str, where: str) -> str:
+def aligned(network: str, variable: str) -> str:
     """Per cent of the labels in the ten largest principal components, range over the seeds."""
     dataset = open_store(images(network)).load()
-    overlap = dataset[where].sel(temperature=0.5)
+    overlap = dataset[variable].sel(temperature=0.5)
     if "width" in overlap.dims:
         overlap = overlap.sel(width=10)
     (component,) = set(overlap.dims) - {"seed", "output"}
-    held = 100 * (overlap.isel({component: slice(10)}) ** 2).sum(component).values
-    return f"{held.min():.2g} to {held.max():.2g} %"
+    percent = 100 * (overlap.isel({component: slice(10)}) ** 2).sum(component).values
+    return f"{percent.min():.2g} to {percent.max():.2g} %"
 
 
 def comparison(network: str) -> xr.Dataset:
-    """How the theory's U agrees with that of the trained network."""
+    """Agreement of the theory's U with that of the trained network."""
     store = images(network)
     pathkernel("compare", store, "--temperature", "0.5")
     return xr.open_zarr(store, group="comparison", chunks=None, consolidated=False).load()
@@ -234,17 +233,17 @@ COMPARED = {  # heading: statistic
 
 def compared(network: str, widths: Sequence[float]) -> str:
     """Agreement of U with that of the trained network at T = 0.5, with p-values."""
-    found = comparison(network).sel(source="theory", temperature=0.5).isel(seed=0)
+    agreement = comparison(network).sel(source="theory", temperature=0.5).isel(seed=0)
     rows = [["N", *COMPARED]]
     for width in widths:
-        at = found.sel(width=width)
-        rows.append([number(width), *(_agreement(at, name) for name in COMPARED.values())])
+        point = agreement.sel(width=width)
+        rows.append([number(width), *(_agreement(point, name) for name in COMPARED.values())])
     return table(rows)
 
 
-def _agreement(at: xr.Dataset, statistic: str) -> str:
-    at = at.sel(statistic=statistic)
-    return f"{fraction(float(at['agreement']), 2)} ({fraction(float(at['p_value']))})"
+def _agreement(point: xr.Dataset, statistic: str) -> str:
+    point = point.sel(statistic=statistic)
+    return f"{fraction(float(point['agreement']), 2)} ({fraction(float(point['p_value']))})"
 
 
 def pruning(network: str) -> xr.Dataset:
@@ -253,16 +252,16 @@ def pruning(network: str) -> xr.Dataset:
     if network == MAIN:
         _draw(store)
     pathkernel("prune", store, "--temperature", "0.5", "--widths", "10,100")
-    found = xr.open_zarr(store, group="pruning", chunks=None, consolidated=False).load()
-    return found.squeeze(("quantity", "draw"))
+    dataset = xr.open_zarr(store, group="pruning", chunks=None, consolidated=False).load()
+    return dataset.squeeze(("quantity", "draw"))
 
 
 def pruned(network: str) -> str:
     """Per cent of unseen characters classified correctly as heads are removed in every order."""
-    found = pruning(network).isel(test_set=0)
-    rows = [["heads removed", *map(str, found["removed"].values)]]
-    curves = [(str(at["order"].item()), at.values) for at in found["measured"]]
-    for name, values in (*curves, ("best", found["best_measured"].values)):
+    dataset = pruning(network).isel(test_set=0)
+    rows = [["heads removed", *map(str, dataset["removed"].values)]]
+    curves = [(str(curve["order"].item()), curve.values) for curve in dataset["measured"]]
+    for name, values in (*curves, ("best", dataset["best_measured"].values)):
         rows.append([name, *("" if np.isnan(v) else f"{100 * v:.1f}" for v in values)])
     return table(rows)
 
@@ -272,17 +271,19 @@ def orders_compared() -> str:
     lost = {network: _points_lost(network) for network in NETWORKS}
     rows = [["order", *(f"`{shape}`" for shape in SHAPES)]]
     for name in lost[MAIN]:
-        held = [[lost[network].get(name) for network in _trainings(shape)] for shape in SHAPES]
-        known = [[value for value in values if value is not None] for values in held]
-        rows.append([name, *(_spread(values, 1) if values else "" for values in known)])
+        by_shape = [
+            [lost[network][name] for network in _trainings(shape) if name in lost[network]]
+            for shape in SHAPES
+        ]
+        rows.append([name, *(_spread(values, 1) if values else "" for values in by_shape)])
     return table(rows)
 
 
 def _points_lost(network: str) -> dict[str, float]:
-    """The same of one network, as it is removed by every order."""
-    found = pruning(network).isel(test_set=0)
-    curves = [(str(at["order"].item()), at.values) for at in found["measured"]]
-    curves.append(("best", found["best_measured"].values))
+    """Points that one network loses on average, by order."""
+    dataset = pruning(network).isel(test_set=0)
+    curves = [(str(curve["order"].item()), curve.values) for curve in dataset["measured"]]
+    curves.append(("best", dataset["best_measured"].values))
     return {name: float(100 * np.mean(values[0] - values[1:])) for name, values in curves}
 
 
@@ -291,24 +292,24 @@ def _trainings(shape: str) -> list[str]:
 
 
 def _spread(values: Sequence[float], digits: int, sign: str = "-") -> str:
-    """Mean of trainings, and in brackets each of them, the lowest first."""
-    mean, *each = (f"{value:{sign}.{digits}f}" for value in (np.mean(values), *sorted(values)))
-    return f"{mean} ({', '.join(each)})"
+    """Mean over trainings, and in brackets their values in ascending order."""
+    mean, *ascending = (f"{value:{sign}.{digits}f}" for value in (np.mean(values), *sorted(values)))
+    return f"{mean} ({', '.join(ascending)})"
 
 
 def choices(store: str) -> str:
-    """Accuracy by every choice of the temperature, and what each loses on the other test sets."""
+    """Accuracy by every choice of the temperature, and its loss on the other test sets."""
     dataset = StoredStudy(store).dataset.load()
-    first, *others = map(str, dataset["test_set"].values)
+    first, *further = map(str, dataset["test_set"].values)
     rows = choice_rows(dataset, first)
-    for name in others:
+    for name in further:
         _, best, *losses = choice_rows(dataset, name)[-1]
         rows.append([f"on {name}", best, *losses])
     return table(rows).replace(" 0.", " .")
 
 
 def markov_choices() -> str:
-    """The same of the hidden Markov task, with the evidence to next order."""
+    """Choices for the hidden Markov task, with the evidence to next order."""
     store = "markov-choices.zarr"
     temperatures = ("--temperature", "0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1")
     pathkernel("run", "hidden-markov", "--seed", "0-9", *temperatures, "--out", store)
@@ -317,56 +318,56 @@ def markov_choices() -> str:
 
 
 def single_heads(network: str) -> str:
-    """Per cent left without each head, in ascending order of the theory's score at N = 10."""
-    found = pruning(network).isel(test_set=0)
-    scores = found["score"].isel(order=0).values.ravel()
-    drops = found["lost"].values.ravel()
-    whole = float(found["measured"].isel(order=0).sel(removed=0))
-    left = [f"{100 * (whole - drop):.1f}" for drop in drops[np.argsort(scores)]]
-    return f"{', '.join(left[:-1])} and {left[-1]} % of {100 * whole:.1f} %"
+    """Per cent remaining without each head, in ascending order of the theory's score at N = 10."""
+    dataset = pruning(network).isel(test_set=0)
+    scores = dataset["score"].isel(order=0).values.ravel()
+    drops = dataset["lost"].values.ravel()
+    intact = float(dataset["measured"].isel(order=0).sel(removed=0))
+    remaining = [f"{100 * (intact - drop):.1f}" for drop in drops[np.argsort(scores)]]
+    return f"{', '.join(remaining[:-1])} and {remaining[-1]} % of {100 * intact:.1f} %"
 
 
 def correlations(network: str, width: float) -> str:
     """Correlations of U with that of the trained network."""
-    at = comparison(network).sel(source="theory", temperature=0.5, width=width).isel(seed=0)
-    values = (float(at["agreement"].sel(statistic=COMPARED[key])) for key in list(COMPARED)[:2])
+    point = comparison(network).sel(source="theory", temperature=0.5, width=width).isel(seed=0)
+    values = (float(point["agreement"].sel(statistic=COMPARED[key])) for key in list(COMPARED)[:2])
     return " and ".join(fraction(value, 2) for value in values)
 
 
 @functools.cache
 def _printed(benchmark: str) -> dict[str, list[list[str]]]:
     """Rows that a benchmark prints, by the title above them."""
-    title, found = "", {}
+    title, tables = "", {}
     for line in run(sys.executable, "-m", f"benchmarks.{benchmark}", cwd=ROOT).splitlines():
         if line.startswith("|"):
-            found[title].append([cell.strip() for cell in line.strip("|").split("|")])
+            tables[title].append([cell.strip() for cell in line.strip("|").split("|")])
         else:
             title = line
-            found[title] = []
-    return found
+            tables[title] = []
+    return tables
 
 
 def next_order_table(title: str, *heading: str, benchmark: str = "corrections") -> str:
-    """Table of the benchmark of the next order, or another, under the title that begins so."""
+    """Table that a benchmark prints under the title that starts with ``title``."""
     (rows,) = (rows for name, rows in _printed(benchmark).items() if name.startswith(title))
     return table([heading, *rows])
 
 
 def networks() -> str:
-    """What holds for every trained network that is shipped."""
+    """Figures of every bundled network."""
     heading = ["network", "paths", "test accuracy", "gain at N = 10: Omniglot", "Fashion-MNIST"]
     heading += ["MNIST", "correlation of U with the trained one", "off the diagonal"]
     rows = [[*heading, "head scores", "rank correlation of scores with the accuracy lost"]]
     for name in NETWORKS:
-        gain, at, removed = _of_network(name)
-        cells = [_gain(gain.sel(test_set=which))[1] for which in gain["test_set"].values]
+        gain, agreement, removed = _of_network(name)
+        cells = [_gain(gain.sel(test_set=test_set))[1] for test_set in gain["test_set"].values]
         rows.append(
             [
                 name,
-                str(at.sizes["path"]),
+                str(agreement.sizes["path"]),
                 fraction(float(removed["measured"].isel(order=0).sel(removed=0))),
                 *cells,
-                *(_agreement(at, statistic) for statistic in AGREEMENTS),
+                *(_agreement(agreement, statistic) for statistic in AGREEMENTS),
                 fraction(_rank_correlation(removed), 2),
             ]
         )
@@ -374,21 +375,21 @@ def networks() -> str:
 
 
 def shapes() -> str:
-    """The same over the trainings of every shape, and what heads removed cost."""
-    found = [[_figures(name) for name in _trainings(shape)] for shape in SHAPES]
+    """Mean figures over the trainings of every shape, and the cost of removed heads."""
+    figures = [[_figures(name) for name in _trainings(shape)] for shape in SHAPES]
     rows = [["", *(f"`{shape}`" for shape in SHAPES)]]
-    for name in found[0][0]:
+    for name in figures[0][0]:
         digits, sign = 2 if "correlation" in name else 1, "+" if "gain" in name else "-"
-        held = [[own[name] for own in trainings] for trainings in found]
-        rows.append([name, *(_spread(values, digits, sign) for values in held)])
+        by_shape = [[training[name] for training in trainings] for trainings in figures]
+        rows.append([name, *(_spread(values, digits, sign) for values in by_shape)])
     return table(rows)
 
 
 def _figures(network: str) -> dict[str, float]:
-    """Figures of a network by what they are."""
-    gain, at, removed = _of_network(network)
+    """Figures of a network by name."""
+    gain, agreement, removed = _of_network(network)
     lost, tests = _points_lost(network), gain["test_set"].values
-    agreeing = at["agreement"].sel(statistic=list(AGREEMENTS)).values
+    agreeing = agreement["agreement"].sel(statistic=list(AGREEMENTS)).values
     with_trained = ("U", "U off the diagonal", "head scores")
     lost_by = {
         "by the theory's scores": "theory N=10",
@@ -396,23 +397,25 @@ def _figures(network: str) -> dict[str, float]:
         "by raw gradients": "raw-gradient",
         "the best of 200 sets": "best-of 200",
     }
-    found = {"test accuracy, %": 100 * removed["measured"].isel(order=0).sel(removed=0)}
-    found |= {f"gain, {name}, points": 100 * gain["gain"].sel(test_set=name) for name in tests}
-    found |= {
-        f"correlation with the trained network: {words}": value
-        for words, value in zip(with_trained, agreeing)
+    figures = {"test accuracy, %": 100 * removed["measured"].isel(order=0).sel(removed=0)}
+    figures |= {f"gain, {name}, points": 100 * gain["gain"].sel(test_set=name) for name in tests}
+    figures |= {
+        f"correlation with the trained network: {label}": value
+        for label, value in zip(with_trained, agreeing)
     }
-    found["rank correlation of scores with the accuracy lost"] = _rank_correlation(removed)
-    found |= {f"points lost as heads go, {words}": lost[order] for words, order in lost_by.items()}
-    return {name: float(value) for name, value in found.items()}
+    figures["rank correlation of scores with the accuracy lost"] = _rank_correlation(removed)
+    figures |= {
+        f"points lost as heads go, {label}": lost[order] for label, order in lost_by.items()
+    }
+    return {name: float(value) for name, value in figures.items()}
 
 
 @functools.cache
 def _of_network(name: str) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset]:
     """Gains, agreement of U with the trained one, and heads removed on unseen characters."""
     gain = gains(open_store(images(name)).load()).sel(width=10)
-    at = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
-    return gain, at, pruning(name).isel(test_set=0)
+    agreement = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
+    return gain, agreement, pruning(name).isel(test_set=0)
 
 
 def _rank_correlation(removed: xr.Dataset) -> float:
@@ -427,8 +430,8 @@ def drawn(store: str, figure: str, *options: str) -> Path:
     return folder / f"{figure}.png"
 
 
-def beside(store: str, figure: str) -> Path:
-    """A figure that the command of a result has left beside the store."""
+def result_figure(store: str, figure: str) -> Path:
+    """A figure that the command of a result wrote next to the store."""
     return Path(f"{Path(store).stem}-figures", f"{figure}.png")
 
 
@@ -438,7 +441,7 @@ def sampled(figure: str) -> Path:
     pathkernel("run", "hidden-markov", "--out", store)
     pathkernel("correct", store, "--widths", widths)
     pathkernel("sample", store, "--widths", widths, "--draws", "4000")
-    return beside(store, f"samples/{figure}")
+    return result_figure(store, f"samples/{figure}")
 
 
 def of_weights(figure: str) -> Path:
@@ -446,25 +449,25 @@ def of_weights(figure: str) -> Path:
     store = images(MAIN)
     _draw(store)
     pathkernel("compare", store, "--temperature", "0.5", "--widths", "10,100")
-    return beside(store, f"comparison/{figure}")
+    return result_figure(store, f"comparison/{figure}")
 
 
 def of_deeper(figure: str) -> Path:
     """A figure of U of the deeper network by theory and of the trained weights."""
     comparison(DEEPER)
-    return beside(images(DEEPER), f"comparison/{figure}")
+    return result_figure(images(DEEPER), f"comparison/{figure}")
 
 
 def _draw(store: str) -> None:
     """Draw U from the exact posterior at N = 10."""
-    few = ("--chains", "2", "--warm-up", "300", "--draws", "200")
-    pathkernel("sample", store, "--widths", "10", "--temperature", "0.5", *few)
+    options = ("--chains", "2", "--warm-up", "300", "--draws", "200")
+    pathkernel("sample", store, "--widths", "10", "--temperature", "0.5", *options)
 
 
 def of_pruning(network: str, figure: str) -> Path:
     """A figure of heads removed."""
     pruning(network)
-    return beside(images(network), f"pruning/{figure}")
+    return result_figure(images(network), f"pruning/{figure}")
 
 
 SHAPES = MAIN, DEEPER, WIDER = "2-4-512-128", "3-3-512-170", "2-8-512-64"
@@ -519,50 +522,52 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Make what was asked for; 1 if anything moved."""
+    """Remake the chosen figures and numbers; return 1 if any changed."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("names", nargs="*", help="beginnings of names; all by default")
-    parser.add_argument("--folder", type=Path, default="remade", help="of studies (%(default)s)")
+    parser.add_argument("names", nargs="*", help="prefixes of names (default: all)")
+    parser.add_argument(
+        "--folder", type=Path, default="remade", help="folder of studies (default: %(default)s)"
+    )
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     os.chdir(options.folder)
-    wanted = tuple(options.names) or ("",)
-    moved = [name for name in PICTURES if name.startswith(wanted) and _copied(name)]
-    moved += [name for name in TEXTS if name.startswith(wanted) and _replaced(name)]
-    print(f"{len(moved)} moved:", *moved)
-    return bool(moved)
+    prefixes = tuple(options.names) or ("",)
+    changed = [name for name in PICTURES if name.startswith(prefixes) and _copied(name)]
+    changed += [name for name in TEXTS if name.startswith(prefixes) and _replaced(name)]
+    print(f"{len(changed)} changed:", *changed)
+    return bool(changed)
 
 
 def _copied(name: str) -> bool:
-    """Put a picture into its place; whether it differs from the one that was there."""
-    made, place = PICTURES[name](), IMAGES / f"{name}.png"
-    same = place.exists() and place.read_bytes() == made.read_bytes()
-    shutil.copyfile(made, place)
-    return not same
+    """Copy a picture into the documentation, and return whether it changed."""
+    source, target = PICTURES[name](), IMAGES / f"{name}.png"
+    changed = not target.exists() or target.read_bytes() != source.read_bytes()
+    shutil.copyfile(source, target)
+    return changed
 
 
 def _replaced(name: str) -> bool:
-    """Put a text into its places; whether it differs from what was there."""
-    text, moved = TEXTS[name](), False
+    """Replace a text on all pages, and return whether it changed."""
+    text, changed = TEXTS[name](), False
     for page in PAGES:
         before = page.read_text(encoding="utf-8")
         after = MADE.sub(lambda m: m[1] + text + m[4] if m[2] == name else m[0], before)
         if after != before:
             page.write_text(after, encoding="utf-8")
-            moved = True
-            _tell(page.name, name, before, text)
-    return moved
+            changed = True
+            _print_changes(page.name, name, before, text)
+    return changed
 
 
-def _tell(page: str, name: str, before: str, text: str) -> None:
+def _print_changes(page: str, name: str, before: str, text: str) -> None:
     for match in MADE.finditer(before):
         if match[2] == name and match[3] != text:
-            stood, stands = match[3].splitlines(), text.splitlines()
+            old, new = match[3].splitlines(), text.splitlines()
             print(f"{page}, {name}:")
-            for line in [line for line in stood if line not in stands]:
+            for line in [line for line in old if line not in new]:
                 print(f"  was {line}")
-            for line in [line for line in stands if line not in stood]:
+            for line in [line for line in new if line not in old]:
                 print(f"  is  {line}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathkernel_trained.network import NetworkShape
 
 _EXTRA = ("jax", "jaxlib", "optax")
+_preset_option = partial(click.option, show_default="the preset's")
 
 
 class _Trainings(SuggestingGroup):
@@ -30,7 +32,7 @@ class _Trainings(SuggestingGroup):
 def train() -> None:
     """Train a network by gradient descent.
 
-    The theory takes its queries and keys: pathkernel run one-shot-images --heads FILE.
+    To compute the theory with its queries and keys: pathkernel run one-shot-images --heads FILE.
     """
 
 
@@ -41,21 +43,19 @@ def train() -> None:
     metavar="NAME",
     default=DEFAULT,
     show_default=True,
-    help=f"Sizes, epochs and regularisation by name: {', '.join(PRESETS)}.",
+    help=f"Preset of sizes, epochs and regularisation: {', '.join(PRESETS)}.",
 )
-@click.option("--layers", type=click.IntRange(min=1), help="Attention layers L.")
-@click.option("--heads", type=click.IntRange(min=1), help="Heads H of each layer.")
-@click.option("--width", type=click.IntRange(min=1), help="Width N of the hidden layers.")
-@click.option("--qk-width", type=click.IntRange(min=1), help="Width G of queries and keys.")
-@click.option(
+@_preset_option("--layers", type=click.IntRange(min=1), help="Attention layers L.")
+@_preset_option("--heads", type=click.IntRange(min=1), help="Heads H of each layer.")
+@_preset_option("--width", type=click.IntRange(min=1), help="Width N of the hidden layers.")
+@_preset_option("--qk-width", type=click.IntRange(min=1), help="Width G of queries and keys.")
+@_preset_option(
     "--epochs",
     type=click.FloatRange(min=0, min_open=True),
     help="Passes through all pairs of training characters, such as 10 or 0.5.",
 )
-@click.option(
-    "--weight-decay",
-    type=click.FloatRange(min=0),
-    help="L2 regularisation of all weights.  [default: the preset's]",
+@_preset_option(
+    "--weight-decay", type=click.FloatRange(min=0), help="L2 regularisation of all weights."
 )
 @click.option(
     "--seed",
@@ -69,12 +69,13 @@ def train() -> None:
     type=click.IntRange(min=2),
     default=10_000,
     show_default=True,
-    help="Episodes of unseen characters to test with, an even number.",
+    help="Even number of test episodes, which show unseen characters.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder to make or to resume.  [default: one-shot-images-L-H-N-G]",
+    show_default="one-shot-images-L-H-N-G",
+    help="Folder of the training, new or to resume.",
 )
 def one_shot_images(
     name: str,
@@ -90,10 +91,9 @@ def one_shot_images(
 ) -> None:
     """Train on one-shot image classification in context, paper section 4.2.
 
-    All weights are trained on episodes of Omniglot's training characters. The folder receives the
-    network that did best on the validation characters, the latest state, and the learning curves.
-    Running the same command again resumes the training; more epochs extend a finished one. Sizes
-    given one by one replace those of the preset.
+    All weights are trained on episodes of Omniglot's training characters. The folder gets the
+    network with the best accuracy on the validation characters, the latest state, and the learning
+    curves. Running the same command again resumes the training; more epochs extend a finished one.
     """
     prepare_jax()
     from threadpoolctl import threadpool_limits
@@ -133,13 +133,13 @@ def _saved(folder: Path) -> str:
     try:
         step = read_checkpoint(folder / LATEST).about["step"]
     except (OSError, ValueError):
-        return "No checkpoint was written yet; run"
-    return f"The training after step {step} is saved in {folder}; run"
+        return "No checkpoint was saved yet; run"
+    return f"Step {step} of the training is saved in {folder}; run"
 
 
 def _say_outcome(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None:
-    if not trained.made:
-        say("Nothing was left to train: the training was complete.")
+    if not trained.new_steps:
+        say("The training was already complete.")
     accuracy = trained.test_accuracy
     error = math.sqrt(accuracy * (1 - accuracy) / episodes)
     say(

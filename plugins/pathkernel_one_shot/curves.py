@@ -19,7 +19,7 @@ _COORDINATES = {
     "step": "number of steps of gradient descent",
     "validation_step": "number of steps of gradient descent before the validation",
 }
-_VARIABLES = (
+_CURVES = (
     Variable(
         "loss", _STEP, "mean squared error, averaged over the steps since the last one listed"
     ),
@@ -49,16 +49,10 @@ _SCALARS = (
 
 
 class LearningCurves:
-    """Learning curves that grow.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        From :meth:`to_arrays`; others are ignored. Empty at the start of a training.
-    """
+    """Learning curves that grow, empty or from the arrays of a training's file."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray] | None = None):
-        names = (*_COORDINATES, *(variable.name for variable in _VARIABLES))
+        names = (*_COORDINATES, *(variable.name for variable in _CURVES))
         stored = arrays or {}
         self._values = {name: stored.get(_PREFIX + name, np.empty(0)).tolist() for name in names}
 
@@ -90,23 +84,13 @@ class LearningCurves:
     def save(
         self,
         path: str | os.PathLike,
-        attributes: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         test_accuracy: float | None = None,
+        **attributes: Any,
     ) -> None:
-        """Write a Zarr store with dimensions ``step`` and ``validation_step``, or replace it.
+        """Write or replace a Zarr store with dimensions ``step`` and ``validation_step``.
 
-        Parameters
-        ----------
-        path : path
-        attributes : mapping
-            Attributes of the dataset.
-        test_accuracy : float, optional
-            Accuracy on unseen characters, after the test.
-
-        Raises
-        ------
-        OSError
-            If the folder cannot be written.
+        ``metadata`` are those of a checkpoint, whose scalar settings become attributes.
         """
         arrays = {name.removeprefix(_PREFIX): array for name, array in self.to_arrays().items()}
         steps = {
@@ -117,6 +101,13 @@ class LearningCurves:
         values = arrays | {"best_step": best_step, "best_validation_accuracy": best_accuracy}
         if test_accuracy is not None:
             values["test_accuracy"] = test_accuracy
+        settings = metadata["settings"].items()
+        attributes = {
+            "title": "Learning curves of one-shot image classification by gradient descent",
+            **{name: value for name, value in settings if isinstance(value, (int, float, str))},
+            "package_versions": dict(metadata["package_versions"]),
+            **attributes,
+        }
         with replacing_folder(path) as partial:
-            write_dataset(labelled(values, (*_VARIABLES, *_SCALARS), steps, attributes), partial)
+            write_dataset(labelled(values, (*_CURVES, *_SCALARS), steps, attributes), partial)
             consolidate(partial)

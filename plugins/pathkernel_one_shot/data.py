@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,6 @@ from pathkernel_one_shot.omniglot import (
     ARCHIVE_DIGESTS,
     DRAWINGS,
     SPLIT_DIGESTS,
-    Character,
-    numbered_drawings,
     read_drawings,
     split_characters,
 )
@@ -22,7 +20,7 @@ from pathkernel_one_shot.tokens import label_vectors
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Drawings to train and to validate with, and label vectors.
+    """Drawings for training and validation, and label vectors.
 
     Attributes
     ----------
@@ -30,7 +28,7 @@ class TrainingData:
         Coordinates of all drawings of the training characters, from
         :func:`pathkernel_one_shot.episodes.image_coordinates`.
     validation : array, shape (20·characters, 16, 64)
-        Those of other characters.
+        Those of the validation characters.
     label_vectors : array, shape (3, 192)
         Label vectors of −, + and ?.
     provenance : mapping of str to str
@@ -53,35 +51,30 @@ class TrainingData:
 
     @property
     def train_characters(self) -> int:
-        """Number of characters to train with."""
+        """Number of training characters."""
         return len(self.train) // DRAWINGS
 
     @property
     def validation_characters(self) -> int:
-        """Number of characters to validate with."""
+        """Number of validation characters."""
         return len(self.validation) // DRAWINGS
 
 
-def omniglot_data(label_seed: int = 0) -> TrainingData:
+def omniglot_data() -> TrainingData:
     """Omniglot's 1028 training and 172 validation characters.
-
-    Parameters
-    ----------
-    label_seed : int
-        Seed of the label vectors.
 
     Raises
     ------
     pathkernel_one_shot.image_sources.ImageDataError
         If image data are missing or damaged, or cannot be downloaded.
     """
-    splits = split_characters()
     digests = {f"omniglot {split} characters": SPLIT_DIGESTS[split] for split in ("train", "val")}
     digests |= {f"omniglot {folder}": digest for folder, digest in ARCHIVE_DIGESTS.items()}
+    tables = (split_coordinates(split) for split in ("train", "val"))
+    return TrainingData(*tables, label_vectors(), digests)
 
-    def coordinates(characters: Sequence[Character]) -> np.ndarray:
-        numbers = range(DRAWINGS * len(characters))
-        return image_coordinates(read_drawings(numbered_drawings(characters, numbers)))
 
-    train, validation = coordinates(splits["train"]), coordinates(splits["val"])
-    return TrainingData(train, validation, label_vectors(label_seed), digests)
+def split_coordinates(split: str) -> np.ndarray:
+    """Coordinates of all drawings of a split's characters, (20·characters, 16, 64)."""
+    characters = split_characters(split)
+    return image_coordinates(read_drawings(characters, range(DRAWINGS * len(characters))))

@@ -22,20 +22,12 @@ from pathkernel_one_shot.path_form import (
 from pathkernel_one_shot.tokens import Episodes
 from pathkernel_trained.network import Weights
 
-_AT_ONCE = 128  # episodes evaluated together
-_IN_CACHE = 16  # episodes whose attention and its gradient a core's cache holds
+_EVALUATED = 128  # episodes evaluated together
+_IN_CACHE = 16  # episodes whose attention and its gradient fit into a core's cache
 
 
 class TrainingState(NamedTuple):
-    """Weights, and state of the optimiser.
-
-    Attributes
-    ----------
-    weights : mapping of str to array
-        Weights of the network.
-    optimiser : pytree of arrays
-        State of the optimiser.
-    """
+    """Weights of the network, and the optimiser's state, a pytree of arrays."""
 
     weights: Weights
     optimiser: Any
@@ -43,20 +35,12 @@ class TrainingState(NamedTuple):
 
 @functools.lru_cache  # so that equal settings share the compiled step
 def make_optimiser(learning_rate: float, weight_decay: float) -> optax.GradientTransformation:
-    """Adam with L2 regularisation: the decay is added to the gradient, not to the update.
-
-    Parameters
-    ----------
-    learning_rate : float
-        Constant step size.
-    weight_decay : float
-        Its product with the weights is added to the gradient, before Adam normalises it.
-    """
+    """Adam with L2 regularisation: the decay is added to the gradient, not to the update."""
     return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate))
 
 
 def single_precision(array: np.ndarray) -> jax.Array:
-    """Array in float32, which training and its tests compute in."""
+    """Convert an array to float32, the precision of training and its tests."""
     return jnp.asarray(np.asarray(array, dtype=np.float32))
 
 
@@ -77,7 +61,7 @@ def take_step(
     *,
     optimiser: optax.GradientTransformation,
 ) -> tuple[TrainingState, jax.Array]:
-    """One step down the mean squared error of a batch.
+    """Take one step down the mean squared error of a batch.
 
     Parameters
     ----------
@@ -108,20 +92,9 @@ def loss_and_gradient(
 ) -> tuple[jax.Array, Weights]:
     """Mean squared error of a batch, and its gradient with respect to the weights.
 
-    On a CPU the batch is taken in parts, which is twice as fast: the attention of one part does
-    not leave the cache. The weights are differentiated once, for the sum over all parts.
-
-    Parameters
-    ----------
-    weights : mapping of str to array
-    space : TokenSpace
-    coordinates : array, shape (P, M, D)
-        Coordinates of the tokens.
-    labels : array, shape (P,)
-
-    Returns
-    -------
-    (array, mapping of str to array)
+    ``coordinates`` are those of the tokens, (P, M, D). On a CPU the batch is taken in parts, which
+    is twice as fast: the attention of one part does not leave the cache. The weights are
+    differentiated once, for the sum over all parts.
     """
     episodes = len(labels)
     forms, to_weights = jax.vjp(lambda weights: example_forms(weights, space), weights)
@@ -147,27 +120,14 @@ def loss_and_gradient(
 def evaluate(
     weights: Weights, space: TokenSpace, table: jax.Array, episodes: Episodes
 ) -> tuple[float, float]:
-    """Accuracy and mean squared error of a network on episodes.
+    """Accuracy of a network on episodes, 0 to 1, and its mean squared error.
 
-    Parameters
-    ----------
-    weights : mapping of str to array
-    space : TokenSpace
-    table : array, shape (n, 16, 64)
-        Coordinates of the drawings.
-    episodes : Episodes
-
-    Returns
-    -------
-    accuracy : float
-        Fraction of the episodes, 0 to 1, in which output and label have the same sign.
-    loss : float
-        Mean of (f − y)².
+    An episode is classified correctly if output and label have the same sign. ``table`` are the
+    coordinates of the drawings, (n, 16, 64).
     """
-    parts = [slice(start, start + _AT_ONCE) for start in range(0, len(episodes.labels), _AT_ONCE)]
     outputs = [
-        _outputs(weights, space, table, episodes.images[part], episodes.first_labels[part])
-        for part in parts
+        _outputs(weights, space, table, batch.images, batch.first_labels)
+        for batch in episodes.batches(_EVALUATED)
     ]
     output = np.concatenate(outputs).astype(np.float64)
     accuracy = np.mean(np.sign(output) == episodes.labels)

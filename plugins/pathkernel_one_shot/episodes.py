@@ -1,11 +1,11 @@
-"""Episodes of one-shot images while training: which images, and their tokens in few coordinates.
+"""Episodes of one-shot images for training: images by number, and tokens in few coordinates.
 
 A token is patch + position + label vector. Its patch has three equal colour channels and mean 0, so
-that 63 coordinates tell it. The 64th takes the label that the image shows: the sign of the label
-times half the difference of the two label vectors. Everything else is the same in all episodes, an
-offset of each position. So tokens have 64 coordinates, and an image's patches are in a table.
+that 63 coordinates tell it. The 64th is the label that the image shows: the sign of the label times
+half the difference of the two label vectors. Everything else is the same in all episodes, an offset
+of each position. So tokens have 64 coordinates, and an image's patches are in a table.
 
-Which images make up a batch follows from the seed and the number of the step alone.
+The images of a batch follow from the seed and the number of the step alone.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scipy.linalg import helmert
 from pathkernel_one_shot.omniglot import DRAWINGS
 from pathkernel_one_shot.path_form import TokenSpace
 from pathkernel_one_shot.tokens import (
+    CHANNELS,
     PATCH,
     PATCHES,
     TOKENS,
@@ -34,14 +35,13 @@ from pathkernel_one_shot.tokens import (
 COORDINATES = PATCH**2
 """Coordinates of a token: 63 of its patch, and one of the label that its image shows."""
 
-_CHANNELS = 3
 _ORDER, _BATCH, _VALIDATION, _TEST = range(4)  # random streams of a run
-_AT_ONCE = 1000  # images whose patches are computed together
+_IMAGES = 1000  # whose patches are computed together
 
 
 @dataclass(frozen=True)
 class TrainingEpisodes:
-    """Batches of training episodes: in every epoch each pair of characters comes once.
+    """Batches of training episodes, with each pair of characters once in every epoch.
 
     Attributes
     ----------
@@ -76,53 +76,36 @@ class TrainingEpisodes:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches of an epoch. The few pairs left over are others in every epoch."""
+        """Whole batches of an epoch. The few pairs left over differ from epoch to epoch."""
         return self.pairs // self.batch
 
     def batch_of(self, step: int) -> Episodes:
-        """Batch of a step, counted from 0 over all epochs.
+        """Draw the batch of a step, counted from 0 over all epochs.
 
         The order of the pairs is drawn for every epoch; drawings, order of the context images,
-        their labels and the character of the query are drawn for every step.
-
-        Returns
-        -------
-        Episodes
-            An image's number is 20 times its character's, plus its drawing's.
+        their labels and the character of the query are drawn for every step. A drawing's number is
+        20 times its character's plus its own.
         """
-        epoch, within = divmod(step, self.steps_per_epoch)
+        epoch, index = divmod(step, self.steps_per_epoch)
         order = _epoch_order(self.pairs, self.seed, epoch)
-        chosen = order[within * self.batch : (within + 1) * self.batch]
+        pairs = _pairs(self.characters)[order[index * self.batch : (index + 1) * self.batch]]
         generator = _stream(self.seed, _BATCH, step)
-        first_is_lower = generator.integers(2, size=self.batch)
-        lower, upper = (side[chosen] for side in _pairs(self.characters))
-        context = np.where(
-            first_is_lower[:, None] == 1, np.stack([lower, upper], 1), np.stack([upper, lower], 1)
-        )
+        lower_first = generator.integers(2, size=self.batch)
+        context = np.where(lower_first[:, None] == 1, pairs, pairs[:, ::-1])
         drawings = generator.integers(DRAWINGS, size=(self.batch, 2))
-        asked = generator.integers(2, size=self.batch)
+        answers = generator.integers(2, size=self.batch)
         first_labels = 2.0 * generator.integers(2, size=self.batch) - 1.0
-        images = with_queries(context, drawings, asked, generator)
-        return Episodes(images, first_labels, np.where(asked == 0, first_labels, -first_labels))
+        images = with_queries(context, drawings, answers, generator)
+        return Episodes(images, first_labels, np.where(answers == 0, first_labels, -first_labels))
 
 
 def validation_episodes(characters: int, episodes: int, seed: int, step: int) -> Episodes:
-    """Fresh episodes to validate with after so many steps, half of each label.
-
-    Parameters
-    ----------
-    characters : int
-        Number of characters to draw from.
-    episodes : int
-        Even number of episodes.
-    seed, step : int
-        They fix the episodes.
-    """
+    """Draw an even number of episodes for the validation after a step, half of each label."""
     return character_episodes(characters, episodes, _stream(seed, _VALIDATION, step))
 
 
 def held_out_episodes(characters: int, episodes: int, seed: int) -> Episodes:
-    """Episodes to test a trained network with, half of each label; parameters as above."""
+    """Draw an even number of episodes for the test of a trained network, half of each label."""
     return character_episodes(characters, episodes, _stream(seed, _TEST, 0))
 
 
@@ -141,22 +124,16 @@ def image_coordinates(images: np.ndarray) -> np.ndarray:
     """
     table = np.zeros((len(images), PATCHES, COORDINATES), dtype=np.float32)
     basis = _patch_basis()
-    for start in range(0, len(images), _AT_ONCE):  # the patches of all would fill gigabytes
-        part = slice(start, start + _AT_ONCE)
-        table[part, :, :-1] = patches(images[part])[..., ::_CHANNELS] @ basis.T
+    for start in range(0, len(images), _IMAGES):  # the patches of all would fill gigabytes
+        part = slice(start, start + _IMAGES)
+        table[part, :, :-1] = patches(images[part])[..., ::CHANNELS] @ basis.T
     return table
 
 
 def token_space(vectors: np.ndarray) -> TokenSpace:
-    """Space of the tokens of episodes, in float64.
-
-    Parameters
-    ----------
-    vectors : array, shape (3, 192)
-        Label vectors of −, + and ?.
-    """
+    """Space of the tokens of episodes, float64, from the label vectors of −, + and ?, (3, 192)."""
     minus, plus, query = vectors
-    basis = np.vstack([np.repeat(_patch_basis(), _CHANNELS, axis=1), (plus - minus) / 2])
+    basis = np.vstack([np.repeat(_patch_basis(), CHANNELS, axis=1), (plus - minus) / 2])
     shared = np.stack([(plus + minus) / 2, (plus + minus) / 2, query])
     return TokenSpace(basis, positions() + np.repeat(shared, PATCHES, axis=0))
 
@@ -194,9 +171,9 @@ def _stream(seed: int, kind: int, number: int) -> np.random.Generator:
 
 
 @functools.lru_cache(maxsize=2)
-def _pairs(characters: int) -> tuple[np.ndarray, np.ndarray]:
-    lower, upper = np.triu_indices(characters, 1)
-    return lower.astype(np.int32), upper.astype(np.int32)
+def _pairs(characters: int) -> np.ndarray:
+    """Lower and upper character of each pair, (pairs, 2)."""
+    return np.stack(np.triu_indices(characters, 1), axis=1).astype(np.int32)
 
 
 @functools.lru_cache(maxsize=2)

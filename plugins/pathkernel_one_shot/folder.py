@@ -1,4 +1,4 @@
-"""The folder of a training: its files, its lock, and whether a training can resume there."""
+"""The folder of a training: its files, its lock, and the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ _LOCK = ".lock"
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Make the folder of a training if need be, and lock it.
-
-    Half-written files of a killed training are removed first.
+    """Make the folder of a training if needed, lock it, and remove half-written files.
 
     Raises
     ------
@@ -47,15 +45,9 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def latest_checkpoint(folder: Path, identity: Mapping[str, Any], total: int) -> Checkpoint | None:
-    """Checkpoint to resume from, or None at the start.
+    """Checkpoint to resume a training of ``total`` steps from, or None at the start.
 
-    Parameters
-    ----------
-    folder : Path
-    identity : mapping
-        Settings that fix the weights after any step, as JSON holds them.
-    total : int
-        Steps of the whole training.
+    ``identity`` are the settings that fix the weights after any step, as JSON holds them.
 
     Raises
     ------
@@ -68,8 +60,7 @@ def latest_checkpoint(folder: Path, identity: Mapping[str, Any], total: int) -> 
     if not file.exists():
         return None
     checkpoint = read_checkpoint(file)
-    differences = _differences(checkpoint.about.get("settings", {}), identity)
-    if differences:
+    if differences := _differences(checkpoint.about.get("settings", {}), identity):
         raise StoreError(
             f"{folder} holds another training and is left as it is ({'; '.join(differences)}). "
             "Choose another folder, or resume with its own settings"
@@ -77,19 +68,18 @@ def latest_checkpoint(folder: Path, identity: Mapping[str, Any], total: int) -> 
     step = checkpoint.about["step"]
     if step > total:
         raise StoreError(
-            f"{folder} holds a training of {step} steps, more than the {total} asked for. Choose "
-            "another folder, or at least as many epochs"
+            f"{folder} holds a training of {step} steps, more than {total}. Choose another folder, "
+            "or at least as many epochs"
         )
     return checkpoint if file.name == LATEST else None  # stopped before the first state was saved
 
 
-def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     lines = []
-    for name in {**stored, **wanted}:
-        old, new = stored.get(name), wanted.get(name)
+    for name in {**stored, **current}:
+        old, new = stored.get(name), current.get(name)
         if old != new:
-            option = name.replace("_", "-")
-            long = isinstance(old, (list, dict)) or isinstance(new, (list, dict))
-            values = " are others" if long else f": the folder has {old}, this run {new}"
-            lines.append(option + values)
+            scalar = not isinstance(old or new, (list, dict))
+            values = f": the folder has {old}, this run {new}" if scalar else " differ"
+            lines.append(name.replace("_", "-") + values)
     return lines

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pathkernel_core.task import Examples
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, IdxSet
-from pathkernel_one_shot.omniglot import numbered_drawings, read_drawings, split_characters
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet, read_set
+from pathkernel_one_shot.image_sources import resize
+from pathkernel_one_shot.omniglot import read_drawings, split_characters
 from pathkernel_one_shot.tokens import (
     Episodes,
     assemble,
@@ -57,12 +58,9 @@ class EpisodeSet:
 
     def batches(self) -> Iterator[Examples]:
         """Token sequences (250, 48, 192) and labels, in order; the last batch may be smaller."""
-        drawn = self.episodes
-        for start in range(0, len(drawn.labels), _BATCH):
-            part = slice(start, start + _BATCH)
-            batch = Episodes(drawn.images[part], drawn.first_labels[part], drawn.labels[part])
-            shown, batch = batch.renumbered()
-            yield assemble(self.images[shown], batch, self.label_vectors)
+        for batch in self.episodes.batches(_BATCH):
+            numbers, batch = batch.renumbered()
+            yield assemble(self.images[numbers], batch, self.label_vectors)
 
     def examples(self) -> Examples:
         """Token sequences (P, 48, 192) and labels of all episodes."""
@@ -70,7 +68,7 @@ class EpisodeSet:
 
 
 def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int = 0) -> EpisodeSet:
-    """Episodes of a set, half of each label.
+    """Draw the episodes of a set, half of each label.
 
     Parameters
     ----------
@@ -90,7 +88,7 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
     pathkernel_one_shot.image_sources.ImageDataError
         If image data are missing or damaged, or cannot be downloaded.
     """
-    names = (VALIDATION, *TEST_SETS)
+    names = tuple(_SOURCES)
     if name not in names:
         raise ValueError(f"name must be one of {', '.join(names)}, but is {name!r}")
     check_episodes("episodes", episodes)
@@ -100,31 +98,21 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
 
 
 def draw_episodes(
-    source: str | IdxSet,
-    episodes: int,
-    label_vectors: np.ndarray,
-    generator: np.random.Generator,
+    source: str | IdxSet, episodes: int, label_vectors: np.ndarray, generator: np.random.Generator
 ) -> EpisodeSet:
-    """Episodes of a split of Omniglot's characters or of classes 0 and 1 of a data set.
+    """Draw episodes of a split of Omniglot's characters, or of classes 0 and 1 of a data set.
 
-    Parameters
-    ----------
-    source : str or IdxSet
-        ``"train"``, ``"val"`` or ``"test"``; or a data set.
-    episodes : int
-        Even number of episodes, half of each label.
-    label_vectors : array, shape (3, 192)
-        Label vectors of −, + and ?.
-    generator : numpy.random.Generator
+    ``source`` is ``"train"``, ``"val"``, ``"test"`` or the data set; other parameters are those of
+    :func:`episode_set`.
     """
     if isinstance(source, str):
-        characters = split_characters()[source]
+        characters = split_characters(source)
         drawn = character_episodes(len(characters), episodes, generator)
         numbers, drawn = drawn.renumbered()
-        images = read_drawings(numbered_drawings(characters, numbers))
+        images = read_drawings(characters, numbers)
     else:
-        available = IdxImages(source)
-        classes = available.of_class(0), available.of_class(1)
+        pixels, labels = read_set(source)
+        classes = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
         numbers, drawn = two_class_episodes(classes, episodes, generator).renumbered()
-        images = available.read(numbers)
+        images = np.stack([resize(pixels[number]) for number in numbers])
     return EpisodeSet(images, drawn, label_vectors)

@@ -6,13 +6,12 @@ import functools
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damaged, locate, resize
+from pathkernel_one_shot.image_sources import LARGEST, RemoteFile, damaged, locate
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,6 @@ class IdxSet:
     Attributes
     ----------
     name : str
-        Name of the data set.
     images, labels : RemoteFile
     images_digest, labels_digest : str
         SHA-256 of the decompressed files, in hexadecimal.
@@ -64,25 +62,26 @@ MNIST = _idx_set(
 )
 
 
-@functools.lru_cache(maxsize=4)  # images and labels of two sets, 15 MiB; every seed needs them
-def read_idx(path: Path, digest: str) -> np.ndarray:
-    """Array of unsigned bytes in a gzipped IDX file.
-
-    Parameters
-    ----------
-    path : Path
-    digest : str
-        SHA-256 that the decompressed file must have, in hexadecimal.
-
-    Returns
-    -------
-    array of uint8
-        With the shape that the file states; read-only.
+def read_set(source: IdxSet) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 28, 28), grey values 0 to 255, and classes (n,), 0 to 9; read-only bytes.
 
     Raises
     ------
     ImageDataError
-        If the file is damaged or has another digest.
+        If a file is missing or damaged, or cannot be downloaded.
+    """
+    images = read_idx(locate(source.images), source.images_digest)
+    return images, read_idx(locate(source.labels), source.labels_digest)
+
+
+@functools.lru_cache(maxsize=4)  # images and labels of two sets, 15 MiB; every seed needs them
+def read_idx(path: Path, digest: str) -> np.ndarray:
+    """Array of unsigned bytes in a gzipped IDX file, of the shape that the file states; read-only.
+
+    Raises
+    ------
+    ImageDataError
+        If the file is damaged, or the SHA-256 of the decompressed file is not ``digest``.
     """
     try:
         with gzip.open(path) as stream:
@@ -96,29 +95,3 @@ def read_idx(path: Path, digest: str) -> np.ndarray:
     start = 4 + 4 * content[3]  # the fourth byte counts the dimensions, four bytes each
     shape = np.frombuffer(content[4:start], dtype=">u4")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
-
-
-class IdxImages:
-    """Images of one data set, resized when they are read.
-
-    Parameters
-    ----------
-    source : IdxSet
-
-    Raises
-    ------
-    ImageDataError
-        If a file is missing or damaged, or cannot be downloaded.
-    """
-
-    def __init__(self, source: IdxSet):
-        self._pixels = read_idx(locate(source.images), source.images_digest)
-        self._labels = read_idx(locate(source.labels), source.labels_digest)
-
-    def of_class(self, label: int) -> np.ndarray:
-        """Numbers, ascending, of the images of class ``label`` (0 to 9)."""
-        return np.flatnonzero(self._labels == label)
-
-    def read(self, numbers: Iterable[int]) -> np.ndarray:
-        """Images by number, (n, 32, 32), grey values 0 to 1."""
-        return np.stack([resize(self._pixels[number]) for number in numbers])

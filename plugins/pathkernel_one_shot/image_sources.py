@@ -1,4 +1,4 @@
-"""Where image archives come from: their public homes, or a local folder that mirrors them.
+"""Image archives: download from their public homes, or a local folder that mirrors them.
 
 The environment variable ``PATHKERNEL_DATA`` names a folder that replaces every download, with one
 subfolder per data set. Without it a file is downloaded once, with a checksum, into the user's cache
@@ -34,7 +34,6 @@ class RemoteFile:
     path : str
         Path below the cache folder, with forward slashes.
     url : str
-        Public home.
     checksum : str
         Checksum of the public file, as ``"md5:…"`` or ``"sha256:…"``.
     mirrored : str
@@ -48,7 +47,7 @@ class RemoteFile:
 
 
 def locate(file: RemoteFile) -> Path:
-    """Local path of a file: in the mirror if there is one, else in the cache, downloaded if needed.
+    """Local path of a file, in the mirror if there is one, else in the cache; download if needed.
 
     Raises
     ------
@@ -85,10 +84,10 @@ def locate(file: RemoteFile) -> Path:
     return local
 
 
-def damaged(path: Path, reason: object) -> ImageDataError:
+def damaged(path: Path, reason: str) -> ImageDataError:
     """Error for a file of unexpected content."""
     remedy = (
-        "Replace it by an intact copy"
+        "Replace it with an intact copy"
         if os.environ.get(MIRROR_VARIABLE)
         else "Delete it, and it will be downloaded again"
     )
@@ -96,18 +95,7 @@ def damaged(path: Path, reason: object) -> ImageDataError:
 
 
 def resize(image: np.ndarray) -> np.ndarray:
-    """Grey image resized to 32×32 pixels, bilinear with antialiasing.
-
-    Parameters
-    ----------
-    image : array, shape (rows, columns)
-        Grey values 0 to 255, uint8.
-
-    Returns
-    -------
-    array, shape (32, 32)
-        Grey values 0 to 1, float64.
-    """
+    """Resize a grey image of bytes 0 to 255 to (32, 32) floats 0 to 1, bilinear, antialiased."""
     from PIL import Image
 
     resized = Image.fromarray(image).resize((SIZE, SIZE), Image.Resampling.BILINEAR)

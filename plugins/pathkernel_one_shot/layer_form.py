@@ -1,4 +1,4 @@
-"""The network layer by layer, as its equations read: the reference of the path form."""
+"""The network layer by layer, after its equations: the reference of the path form."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ from pathkernel_trained.network import Weights
 
 
 def network_output(weights: Weights, tokens: jax.Array) -> jax.Array:
-    """Output of the network, computed as Eq. 1-4 read.
+    """Output (P,) of the network for inputs x (P, M, N_0), layer by layer (Eq. 1-4).
 
-    Parameters
-    ----------
-    weights : mapping of str to array
-        See :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
-    tokens : array, shape (P, M, N_0)
-        Inputs x.
-
-    Returns
-    -------
-    array, shape (P,)
+    Weights are those of :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
     """
     hidden = tokens @ weights["projection"].T  # (P, M, N)
     for layer in range(len(weights["queries"])):

@@ -2,7 +2,7 @@
 
 The drawings are those of Lake, Salakhutdinov and Tenenbaum (2015), read straight from the archives.
 The split of the 1623 characters into 1028 for training, 172 for validation and 423 for testing is
-that of Vinyals et al. (2016) as torchmeta ships it.
+that of Vinyals et al. (2016), from torchmeta.
 """
 
 from __future__ import annotations
@@ -75,69 +75,49 @@ class Character(NamedTuple):
     name: str
 
 
-def split_characters() -> dict[str, tuple[Character, ...]]:
-    """Characters of each split, ``"train"`` (1028), ``"val"`` (172) and ``"test"`` (423), sorted.
+def split_characters(split: str) -> tuple[Character, ...]:
+    """Characters of the split ``"train"`` (1028), ``"val"`` (172) or ``"test"`` (423), sorted.
 
     Raises
     ------
     ImageDataError
         If a file is missing or damaged, or cannot be downloaded.
     """
-    return read_splits({split: locate(file) for split, file in _SPLIT_FILES.items()})
+    return read_split(locate(_SPLIT_FILES[split]), split)
 
 
-def read_splits(paths: Mapping[str, Path]) -> dict[str, tuple[Character, ...]]:
-    """Characters of the splits, from one file for each split or from one file of all splits.
+def read_split(path: Path, split: str) -> tuple[Character, ...]:
+    """Characters of a split, from its own JSON file or from one file of all splits.
 
-    Parameters
-    ----------
-    paths : mapping of str to Path
-        JSON file of each split: ``{folder: {alphabet: [character]}}``, or that for each split.
+    The file holds ``{folder: {alphabet: [character]}}``, or that for each split.
 
     Raises
     ------
     ImageDataError
-        If a file cannot be read or does not hold the characters of the published split.
+        If the file cannot be read or does not hold the characters of the published split.
     """
-    splits = {}
-    for split, path in paths.items():
-        try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-            tree = tree.get(split, tree)
-            characters = sorted(
-                Character(f"images_{folder.removeprefix('images_')}", alphabet, name)
-                for folder, alphabets in tree.items()
-                for alphabet, names in alphabets.items()
-                for name in names
-            )
-            digest = _digest("/".join(character) for character in characters)
-        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise damaged(path, f"the {split} characters cannot be read ({error})") from error
-        if digest != SPLIT_DIGESTS[split]:
-            raise damaged(path, f"it holds other {split} characters than the published split")
-        splits[split] = tuple(characters)
-    return splits
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = tree.get(split, tree)
+        characters = sorted(
+            Character(f"images_{folder.removeprefix('images_')}", alphabet, name)
+            for folder, alphabets in tree.items()
+            for alphabet, names in alphabets.items()
+            for name in names
+        )
+        lines = "".join(f"{'/'.join(character)}\n" for character in characters)
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise damaged(path, f"the {split} characters cannot be read ({error})") from error
+    if hashlib.sha256(lines.encode()).hexdigest() != SPLIT_DIGESTS[split]:
+        raise damaged(path, f"it holds other {split} characters than the published split")
+    return tuple(characters)
 
 
-def numbered_drawings(
-    characters: Sequence[Character], numbers: Iterable[int]
-) -> list[tuple[Character, int]]:
-    """Drawings by the numbers of episodes: 20 times the character's, plus the drawing's."""
-    return [(characters[number // DRAWINGS], int(number % DRAWINGS)) for number in numbers]
+def read_drawings(characters: Sequence[Character], numbers: Iterable[int]) -> np.ndarray:
+    """Drawings of characters, (n, 32, 32): grey values from 0 for the ground to 1 for ink.
 
-
-def read_drawings(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
-    """Drawings of Omniglot, ink bright on dark ground. Only these are decoded.
-
-    Parameters
-    ----------
-    drawings : sequence of (Character, int)
-        Character and number of the drawing, 0 to 19.
-
-    Returns
-    -------
-    array, shape (n, 32, 32)
-        Grey values, 0 for the ground to 1 for ink.
+    Only the drawings with these numbers are decoded. A drawing's number is 20 times its character's
+    plus its own, 0 to 19.
 
     Raises
     ------
@@ -148,34 +128,29 @@ def read_drawings(drawings: Sequence[tuple[Character, int]]) -> np.ndarray:
     """
     from PIL import Image
 
+    drawings = [(characters[number // DRAWINGS], number % DRAWINGS) for number in numbers]
     archives = {
         folder: read_archive(locate(_ARCHIVES[folder]), folder, _CONTENT_DIGESTS[folder])
         for folder in sorted({character.folder for character, _ in drawings})
     }
     images = []
-    for character, number in drawings:
-        png = io.BytesIO(archives[character.folder]["/".join(character)][number])
+    for character, drawing in drawings:
+        png = io.BytesIO(archives[character.folder]["/".join(character)][drawing])
         images.append(resize(255 - np.asarray(Image.open(png).convert("L"))))
     return np.stack(images)
 
 
 @functools.lru_cache(maxsize=len(_ARCHIVES))  # 8 MB
 def read_archive(path: Path, folder: str, digest: str) -> Mapping[str, Sequence[bytes]]:
-    """PNG files in an archive, by ``folder/alphabet/character`` and in the order of their names.
+    """PNG files in a zip archive, by ``folder/alphabet/character`` and in the order of their names.
 
-    Parameters
-    ----------
-    path : Path
-        Zip file with drawings ``folder/alphabet/character/drawing.png``; other files are ignored.
-    folder : str
-        Folder in the archive.
-    digest : str
-        SHA-256 of names, sizes and bytes of all drawings, in hexadecimal.
+    Drawings are files ``folder/alphabet/character/drawing.png``; other files are ignored.
 
     Raises
     ------
     ImageDataError
-        If the file is damaged or holds other drawings.
+        If the file is damaged, or the SHA-256 of names, sizes and bytes of all drawings is not
+        ``digest``.
     """
     drawings: dict[str, list[bytes]] = {}
     content = hashlib.sha256()
@@ -197,7 +172,3 @@ def read_archive(path: Path, folder: str, digest: str) -> Mapping[str, Sequence[
     if content.hexdigest() != digest:
         raise damaged(path, "it holds other drawings than the public archive")
     return drawings
-
-
-def _digest(lines: Iterable[str]) -> str:
-    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()

@@ -2,8 +2,8 @@
 
 The network is linear in its values, so that its output is f = Σ_π w_π · ξ_π (Eq. 5): w_π is the
 product of value weights along path π, computed once per step from the readout down, and ξ_π the
-attentioned input (Eq. 7), contracted from the last layer backwards. Neither N nor G then meets the
-examples: tokens lie in a space of few dimensions,
+attentioned input (Eq. 7), contracted from the last layer backwards. N and G are then no axes of any
+array over examples: tokens lie in a space of few dimensions,
 
     x_t = Bᵀ c_t + e_t,
 
@@ -38,7 +38,7 @@ class TokenSpace(NamedTuple):
 
 
 class ExampleForms(NamedTuple):
-    """Functions of the weights that meet the examples: neither N nor G is an axis.
+    """Weights contracted for the examples: neither N nor G is an axis.
 
     Attributes
     ----------
@@ -59,36 +59,26 @@ class ExampleForms(NamedTuple):
 def network_output(weights: Weights, space: TokenSpace, coordinates: jax.Array) -> jax.Array:
     """Output of the network as the sum over paths of w_π · ξ_π.
 
-    Equal to :func:`pathkernel_one_shot.layer_form.network_output` up to rounding.
-
-    Parameters
-    ----------
-    weights : mapping of str to array
-        See :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
-    space : TokenSpace
-    coordinates : array, shape (P, M, D)
-        Coordinates c of the tokens.
-
-    Returns
-    -------
-    array, shape (P,)
+    Equal to :func:`pathkernel_one_shot.layer_form.network_output` up to rounding. Takes weights of
+    :meth:`pathkernel_trained.network.NetworkShape.weight_shapes` and coordinates c of the tokens,
+    (P, M, D); returns an array (P,).
     """
     return forms_output(example_forms(weights, space), coordinates)
 
 
 def example_forms(weights: Weights, space: TokenSpace) -> ExampleForms:
-    """Forms that all examples share."""
-    along = path_weights(weights)
+    """Contract the weights into the forms that all examples share."""
+    products = path_weights(weights)
     forms = score_forms(weights, space)
-    return ExampleForms(forms, along @ space.basis.T, along @ space.offsets.T)
+    return ExampleForms(forms, products @ space.basis.T, products @ space.offsets.T)
 
 
 def forms_output(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
-    """Output for examples: arguments and result as for :func:`network_output`."""
-    passed = path_attention(forms, coordinates)  # (P, n, M)
+    """Output (P,) for examples with coordinates (P, M, D)."""
+    attention = path_attention(forms, coordinates)  # (P, n, M)
     # w_π · x_t of every token: the same sum as with ξ, and no array of size (P, n, D)
-    seen = jnp.einsum("psd,nd->pns", coordinates, forms.coordinates) + forms.offsets
-    return jnp.sum(passed * seen, axis=(1, 2))
+    products = jnp.einsum("psd,nd->pns", coordinates, forms.coordinates) + forms.offsets
+    return jnp.sum(attention * products, axis=(1, 2))
 
 
 def path_weights(weights: Weights) -> jax.Array:
@@ -104,10 +94,7 @@ def path_weights(weights: Weights) -> jax.Array:
 
 
 def path_attention(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
-    """Weight of every token along every path, v^1_π(s) of Eq. 7, (P, n, M).
-
-    Parameters as for :func:`forms_output`.
-    """
+    """Weight of every token along every path, v^1_π(s) of Eq. 7, (P, n, M)."""
     examples, length, dimensions = coordinates.shape
     # axes are in the order in which products of matrices read and leave them
     passed = jnp.full((examples, 1, length), 1 / length, coordinates.dtype)

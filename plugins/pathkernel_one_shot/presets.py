@@ -10,7 +10,7 @@ from pathkernel_trained.network import NetworkShape
 
 @dataclass(frozen=True)
 class Preset:
-    """A network and how long it is trained.
+    """Sizes of a network, and length and regularisation of its training.
 
     Attributes
     ----------
@@ -39,18 +39,12 @@ DEFAULT = "2-4-512-128"
 
 
 def preset(name: str) -> Preset:
-    """Preset of a name.
-
-    Raises
-    ------
-    pathkernel_core.hooks.UnknownNameError
-        If there is none; the message suggests the nearest.
-    """
+    """Preset by name; raises UnknownNameError, which suggests the nearest, if there is none."""
     if name not in PRESETS:
         raise UnknownNameError(unknown_name("preset", name, PRESETS))
     return PRESETS[name]
 
 
 def default_folder(shape: NetworkShape) -> str:
-    """Name of the folder of a training, such as one-shot-images-2-4-512-128."""
+    """Default folder of a training, such as one-shot-images-2-4-512-128."""
     return f"one-shot-images-{shape.layers}-{shape.heads}-{shape.width}-{shape.qk_width}"

@@ -1,4 +1,4 @@
-"""One-shot image classification in context (section 4.2): a query asks for its kind's label."""
+"""One-shot image classification in context, paper section 4.2."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class OneShotImages(Task):
 
     heads: str = option(
         "trained:2-4-512-128",
-        f"bundled trained network, one of {', '.join(shipped_digests())}; or a file of trained "
-        "heads (.safetensors or .npz); or random, for Gaussian heads, which classify at chance",
+        f"bundled trained network, one of {', '.join(shipped_digests())}; file of trained heads "
+        "(.safetensors or .npz); or random, for Gaussian heads, which classify at chance",
     )
-    layers: int = option(2, "attention layers, if heads are random")
-    heads_per_layer: int = option(4, "heads of each layer, if heads are random")
-    qk_width: int = option(128, "width of queries and keys, if heads are random")
+    layers: int = option(2, "attention layers of random heads")
+    heads_per_layer: int = option(4, "random heads of each layer")
+    qk_width: int = option(128, "width of queries and keys of random heads")
     examples: int = option(600, "training episodes, half of each label")
     test_examples: int = option(
         1000, "episodes of each test set and of the validation set, half of each label"
     )
-    label_seed: int = option(0, "seed of the label vectors, unless the file of heads holds them")
+    label_seed: int = option(0, "seed of the label vectors, where the file of heads has none")
 
     def __post_init__(self):
         for name in ("examples", "test_examples"):
@@ -102,7 +102,7 @@ class OneShotImages(Task):
     def evaluation_sets(self, seed: int, examples: int) -> Mapping[str, Iterable[Examples]]:
         """Episodes of validation characters, of unseen characters, and out of distribution.
 
-        None is an episode that the task draws from the same seed; images are read as they come up.
+        None is an episode that the task draws from the same seed; images are read batch by batch.
         """
         _, vectors = self._trained_heads()
 
@@ -112,7 +112,7 @@ class OneShotImages(Task):
         return {name: batches(name) for name in (VALIDATION, *TEST_SETS)}
 
     def provenance(self) -> dict[str, str]:
-        """Digests of the images' content, and of the file of heads if there is one."""
+        """Digests of the content of the images, and of the file of heads if there is one."""
         digests = {"omniglot characters": ",".join(SPLIT_DIGESTS[split] for split in SPLITS)}
         for folder, digest in ARCHIVE_DIGESTS.items():
             digests[f"omniglot {folder}"] = digest
@@ -124,7 +124,7 @@ class OneShotImages(Task):
         return digests
 
     def _trained_heads(self) -> tuple[Sequence[QueryKey], np.ndarray]:
-        """Layers of the file of heads, none if heads are random; and the label vectors."""
+        """Layers of the file of heads, or none if heads are random, and the label vectors."""
         vectors = label_vectors(self.label_seed)
         if self.heads == "random":
             return (), vectors
@@ -140,9 +140,9 @@ class OneShotImages(Task):
             value = getattr(self, entry.name)
             if entry.name in _RANDOM_HEADS_ONLY and value != entry.default:
                 raise ValueError(
-                    f"{entry.name}={value} is an option of random heads, but heads names the file "
-                    f"{self.heads!r}, which says how many there are. Leave {entry.name} out, or "
-                    'set heads to "random"'
+                    f"{entry.name}={value} is an option of random heads, but heads is the file "
+                    f"{self.heads!r}, which fixes its value. Leave {entry.name} out, or set heads "
+                    'to "random"'
                 )
 
     def _random_layer(self, generator: np.random.Generator) -> QueryKey:

@@ -15,14 +15,15 @@ PATCH = 8  # pixels along each side of a patch
 PATCHES = (SIZE // PATCH) ** 2  # patches of an image
 IMAGES = 3  # of an episode: two context images and the query
 TOKENS = IMAGES * PATCHES
-WIDTH = 3 * PATCH**2  # entries of a token: three equal colour channels
+CHANNELS = 3  # equal colour channels
+WIDTH = CHANNELS * PATCH**2  # entries of a token
 _VARIANCE_FLOOR = 1e-5  # added to a patch's variance, so that a blank patch becomes 0
 _MINUS, _PLUS, _QUERY = range(3)  # rows of the label vectors
 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Which images make up each episode, before any image is read.
+    """Numbers of the images of each episode, before any image is read.
 
     Attributes
     ----------
@@ -38,81 +39,68 @@ class Episodes:
     first_labels: np.ndarray
     labels: np.ndarray
 
+    def batches(self, size: int) -> list[Episodes]:
+        """Split the episodes, in order; the last batch may be smaller."""
+        parts = [slice(start, start + size) for start in range(0, len(self.labels), size)]
+        return [
+            Episodes(self.images[part], self.first_labels[part], self.labels[part])
+            for part in parts
+        ]
+
     def renumbered(self) -> tuple[np.ndarray, Episodes]:
-        """Numbers of the images that are shown, ascending, and the episodes of their ranks."""
+        """Numbers of all images in use, ascending, and the episodes with ranks in place of them."""
         numbers, ranks = np.unique(self.images, return_inverse=True)
         # NumPy 2.0 gives the inverse the shape of the images, others a flat one
         return numbers, dataclasses.replace(self, images=ranks.reshape(self.images.shape))
 
 
 def character_episodes(characters: int, examples: int, generator: np.random.Generator) -> Episodes:
-    """Episodes of two different characters, whose query is another drawing of one of them.
+    """Draw episodes of two different characters, half of each label.
 
-    Parameters
-    ----------
-    characters : int
-        Number of characters to draw from, at least 2.
-    examples : int
-        Even number of episodes.
-    generator : numpy.random.Generator
-
-    Returns
-    -------
-    Episodes
-        An image's number is 20 times its character's, plus its drawing's.
+    The query is another drawing of one of the two. A drawing's number is 20 times its character's
+    (0 to ``characters`` − 1) plus its own (0 to 19). ``examples`` must be even.
     """
     first = generator.integers(characters, size=examples)
     second = (first + generator.integers(1, characters, size=examples)) % characters
     context = np.stack([first, second], axis=1)
     drawings = generator.integers(DRAWINGS, size=(examples, 2))
-    asked = generator.integers(2, size=examples)
-    return _episodes(with_queries(context, drawings, asked, generator), asked)
+    answers = generator.integers(2, size=examples)
+    return _episodes(with_queries(context, drawings, answers, generator), answers)
 
 
 def with_queries(
-    context: np.ndarray, drawings: np.ndarray, asked: np.ndarray, generator: np.random.Generator
+    context: np.ndarray, drawings: np.ndarray, answers: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Numbers of context images and of queries, other drawings of a context character, (P, 3).
+    """Draw a query for each context; return the numbers of all three images, (P, 3).
 
     Parameters
     ----------
     context, drawings : array of int, shape (P, 2)
         Characters and drawings of the context images.
-    asked : array of int, shape (P,)
-        Which context image shows the query's character, 0 or 1.
+    answers : array of int, shape (P,)
+        Context image, 0 or 1, that shows the query's character.
     generator : numpy.random.Generator
     """
-    row = np.arange(len(asked))
-    other = (drawings[row, asked] + generator.integers(1, DRAWINGS, size=len(asked))) % DRAWINGS
-    query = DRAWINGS * context[row, asked] + other
+    row = np.arange(len(answers))
+    shift = generator.integers(1, DRAWINGS, size=len(answers))  # never the same drawing
+    query = DRAWINGS * context[row, answers] + (drawings[row, answers] + shift) % DRAWINGS
     return np.column_stack([DRAWINGS * context + drawings, query])
 
 
 def two_class_episodes(
     classes: tuple[np.ndarray, np.ndarray], examples: int, generator: np.random.Generator
 ) -> Episodes:
-    """Episodes of two classes, each of whose images is used in contexts only or as queries only.
+    """Draw episodes of two classes, with no image both in a context and as a query.
 
-    Half of each class, drawn at random, is set aside for queries, which are used equally often.
-
-    Parameters
-    ----------
-    classes : pair of arrays
-        Numbers of the images of each class, at least 2 of each.
-    examples : int
-        Even number of episodes.
-    generator : numpy.random.Generator
-
-    Returns
-    -------
-    Episodes
-        Images are numbered as in ``classes``.
+    Half of each class, drawn at random, is reserved for queries, which are used equally often.
+    ``classes`` are the numbers of the images of each class, at least two of each; ``examples`` must
+    be even.
     """
     shuffled = [generator.permutation(images) for images in classes]
     halves = [len(images) // 2 for images in shuffled]
     first = generator.integers(2, size=examples)
-    asked = generator.integers(2, size=examples)
-    query_class = np.where(asked == 0, first, 1 - first)
+    answers = generator.integers(2, size=examples)
+    query_class = np.where(answers == 0, first, 1 - first)
     context = np.empty((2, examples), dtype=np.int64)  # one image of each class
     query = np.empty(examples, dtype=np.int64)
     for label, (images, half) in enumerate(zip(shuffled, halves)):
@@ -120,16 +108,17 @@ def two_class_episodes(
         of_label = query_class == label
         query[of_label] = np.resize(images[:half], np.count_nonzero(of_label))
     row = np.arange(examples)
-    return _episodes(np.column_stack([context[first, row], context[1 - first, row], query]), asked)
+    images = np.column_stack([context[first, row], context[1 - first, row], query])
+    return _episodes(images, answers)
 
 
 def assemble(images: np.ndarray, episodes: Episodes, vectors: np.ndarray) -> Examples:
-    """Token sequences of episodes: patches + positions + label vectors.
+    """Assemble the token sequences (P, 48, 192) of episodes: patches + positions + label vectors.
 
     Parameters
     ----------
     images : array, shape (n, 32, 32)
-        Images, in the order of the episodes' numbers.
+        Images in the order of the episodes' numbers.
     episodes : Episodes
     vectors : array, shape (3, 192)
         Label vectors of −, + and ?.
@@ -149,12 +138,7 @@ def assemble(images: np.ndarray, episodes: Episodes, vectors: np.ndarray) -> Exa
 
 
 def patches(images: np.ndarray) -> np.ndarray:
-    """Standardised 8×8 patches of grey images, each of mean 0 and variance 1.
-
-    Parameters
-    ----------
-    images : array, shape (n, 32, 32)
-        Grey values 0 to 1.
+    """Standardise the 8×8 patches of grey images (n, 32, 32) to mean 0 and variance 1.
 
     Returns
     -------
@@ -167,7 +151,7 @@ def patches(images: np.ndarray) -> np.ndarray:
     pieces = pieces.reshape(-1, PATCHES, PATCH**2)
     pieces = pieces - pieces.mean(axis=-1, keepdims=True)
     pieces /= np.sqrt(np.mean(pieces**2, axis=-1, keepdims=True) + _VARIANCE_FLOOR)
-    return np.repeat(pieces, 3, axis=-1)
+    return np.repeat(pieces, CHANNELS, axis=-1)
 
 
 def positions() -> np.ndarray:
@@ -189,6 +173,6 @@ def check_episodes(name: str, episodes: int) -> None:
         raise ValueError(f"{name} must be even and at least 2, but is {episodes}")
 
 
-def _episodes(images: np.ndarray, asked: np.ndarray) -> Episodes:
+def _episodes(images: np.ndarray, answers: np.ndarray) -> Episodes:
     labels = np.repeat([1.0, -1.0], len(images) // 2)
-    return Episodes(images, np.where(asked == 0, labels, -labels), labels)
+    return Episodes(images, np.where(answers == 0, labels, -labels), labels)

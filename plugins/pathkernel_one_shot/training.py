@@ -11,19 +11,14 @@ import numpy as np
 
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_one_shot.curves import LearningCurves
-from pathkernel_one_shot.data import omniglot_data
+from pathkernel_one_shot.data import omniglot_data, split_coordinates
 from pathkernel_one_shot.descent import evaluate, single_precision
-from pathkernel_one_shot.episodes import held_out_episodes, image_coordinates, token_space
+from pathkernel_one_shot.episodes import held_out_episodes, token_space
 from pathkernel_one_shot.folder import BEST, CURVES, LATEST, locked_folder
-from pathkernel_one_shot.omniglot import SPLITS, numbered_drawings, read_drawings, split_characters
+from pathkernel_one_shot.omniglot import DRAWINGS, SPLITS
 from pathkernel_one_shot.presets import DEFAULT, default_folder, preset
 from pathkernel_one_shot.tokens import check_episodes
-from pathkernel_one_shot.training_run import (
-    TrainingPlan,
-    TrainingSettings,
-    curve_attributes,
-    train_in,
-)
+from pathkernel_one_shot.training_run import TrainingPlan, TrainingSettings, train_in
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
 from pathkernel_trained.network import NetworkShape
 
@@ -37,25 +32,22 @@ class TrainedNetwork:
     Attributes
     ----------
     folder : Path
-        Folder of the training.
     checkpoint : Path
-        File of the network with the largest validation accuracy.
+        File of the best network, that with the largest validation accuracy.
     steps : int
         Steps of gradient descent in all.
-    made : int
-        Steps that this call made; 0 if the training was complete.
+    new_steps : int
+        Steps of this call; 0 if the training was complete.
     best_step : int
         Steps before the best network.
-    validation_accuracy : float
-        Its accuracy on the validation characters, 0 to 1.
-    test_accuracy : float
-        Its accuracy on the characters of the test split, 0 to 1.
+    validation_accuracy, test_accuracy : float
+        Accuracies of the best network on validation characters and on unseen ones, 0 to 1.
     """
 
     folder: Path
     checkpoint: Path
     steps: int
-    made: int
+    new_steps: int
     best_step: int
     validation_accuracy: float
     test_accuracy: float
@@ -73,8 +65,8 @@ def train_one_shot_images(
 ) -> TrainedNetwork:
     """Train a network on Omniglot's training characters and test it on unseen ones.
 
-    Resumes where an earlier run in the same folder stopped; see
-    :func:`pathkernel_one_shot.training_run.train`, which also lists the files.
+    Resumes an interrupted training in the same folder; see
+    :func:`pathkernel_one_shot.training_run.train` for its files and errors.
 
     Parameters
     ----------
@@ -85,7 +77,7 @@ def train_one_shot_images(
     epochs : float, optional
         Passes through all pairs of training characters; by default the preset's, or 10.
     seed : int
-        Of the initial weights and of all episodes.
+        Seed of the initial weights and of all episodes.
     test_episodes : int
         Even number of episodes of the test.
     settings : TrainingSettings, optional
@@ -93,23 +85,12 @@ def train_one_shot_images(
     report : callable
         Called with a Progress after every step.
 
-    Returns
-    -------
-    TrainedNetwork
-
     Raises
     ------
-    StoreError
-        If the folder holds another training, is no folder of a training, or cannot be written, or
-        another process trains there.
-    DivergedError
-        If the loss or the weights are no longer finite; the last checkpoint remains.
     UnknownNameError
         If there is no such preset.
     pathkernel_one_shot.image_sources.ImageDataError
         If image data are missing or damaged, or cannot be downloaded.
-    ValueError
-        If a number is out of range, or a checkpoint is damaged.
     """
     if isinstance(network, str):
         chosen = preset(network)
@@ -121,17 +102,18 @@ def train_one_shot_images(
     folder = Path(default_folder(shape) if folder is None else folder)
     plan = TrainingPlan(shape, omniglot_data(), epochs, seed, settings or TrainingSettings())
     with locked_folder(folder):  # until the test is in the curves
-        made = train_in(folder, plan, report)
+        new_steps = train_in(folder, plan, report)
         latest = read_checkpoint(folder / LATEST)
         curves = LearningCurves(latest.further)
         best_step, validation_accuracy = curves.best
         steps = latest.about["step"]
         report(Progress(steps, steps, "testing", {"accuracy": validation_accuracy}))
         accuracy = one_shot_accuracy(read_checkpoint(folder / BEST), "test", test_episodes, seed)
-        attributes = curve_attributes(latest.about) | {"test_episodes": test_episodes}
-        curves.save(folder / CURVES, attributes, accuracy)
+        curves.save(
+            folder / CURVES, latest.about, test_accuracy=accuracy, test_episodes=test_episodes
+        )
     return TrainedNetwork(
-        folder, folder / BEST, steps, made, best_step, validation_accuracy, accuracy
+        folder, folder / BEST, steps, new_steps, best_step, validation_accuracy, accuracy
     )
 
 
@@ -169,10 +151,8 @@ def one_shot_accuracy(
     check_episodes("episodes", episodes)
     if not np.isclose(checkpoint.scale, checkpoint.shape.scale, rtol=1e-6):
         raise ValueError(f"scale of the scores must be 1/√G, but is {checkpoint.scale:g}")
-    characters = split_characters()[split]
-    drawn = held_out_episodes(len(characters), episodes, seed)
-    numbers, drawn = drawn.renumbered()
-    table = image_coordinates(read_drawings(numbered_drawings(characters, numbers)))
+    table = split_coordinates(split)
+    drawn = held_out_episodes(len(table) // DRAWINGS, episodes, seed)
     with jax.enable_x64(False):
         space = jax.tree.map(single_precision, token_space(checkpoint.label_vectors))
         weights = jax.tree.map(single_precision, dict(checkpoint.weights))

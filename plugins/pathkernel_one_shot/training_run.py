@@ -46,7 +46,7 @@ class DivergedError(PathkernelError, RuntimeError):
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How to descend; the defaults are the paper's.
+    """Settings of the descent; the defaults are the paper's.
 
     Attributes
     ----------
@@ -84,13 +84,29 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Network, data and length of a training; arguments are those of :func:`train`."""
+    """Network, data and length of a training.
+
+    Attributes
+    ----------
+    shape : NetworkShape
+    data : TrainingData
+    epochs : float
+        Passes through all pairs of training characters.
+    seed : int
+        Seed of the initial weights and of all episodes.
+    settings : TrainingSettings
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, or the network has too many paths.
+    """
 
     shape: NetworkShape
     data: TrainingData
-    epochs: float
-    seed: int
-    settings: TrainingSettings
+    epochs: float = 10
+    seed: int = 0
+    settings: TrainingSettings = TrainingSettings()
 
     def __post_init__(self):
         if self.seed < 0:
@@ -128,20 +144,11 @@ class TrainingPlan:
         }
 
 
-def train(
-    folder: str | os.PathLike,
-    shape: NetworkShape,
-    data: TrainingData,
-    *,
-    epochs: float = 10,
-    seed: int = 0,
-    settings: TrainingSettings | None = None,
-    report: Report = silent,
-) -> int:
-    """Train a network by gradient descent, or resume where an earlier run stopped.
+def train(folder: str | os.PathLike, plan: TrainingPlan, report: Report = silent) -> int:
+    """Train a network by gradient descent, or resume an interrupted training; return the new steps.
 
     The same call gives the same weights bit for bit on the same machine, however often it is
-    interrupted or killed. More ``epochs`` extend a finished training; its end was an additional
+    interrupted or killed. More epochs extend a finished training; its end was an additional
     validation, and the network after that step may stay the best. Computes in float32.
 
     Parameters
@@ -149,21 +156,14 @@ def train(
     folder : path
         Folder for ``network.safetensors``, the checkpoint with the largest validation accuracy;
         ``latest.safetensors``, to resume from; and ``curves.zarr``, the learning curves.
-    shape : NetworkShape
-    data : TrainingData
-    epochs : float
-        Passes through all pairs of training characters.
-    seed : int
-        Of the initial weights and of all episodes.
-    settings : TrainingSettings, optional
-        By default the paper's.
+    plan : TrainingPlan
     report : callable
         Called with a Progress after every step.
 
     Returns
     -------
     int
-        Steps made by this call; 0 if the training was complete.
+        Steps of this call; 0 if the training was complete.
 
     Raises
     ------
@@ -173,53 +173,46 @@ def train(
     DivergedError
         If the loss or the weights are no longer finite; the last checkpoint remains.
     ValueError
-        If a number is out of range, or a checkpoint is damaged.
+        If a checkpoint is damaged.
     """
-    plan = TrainingPlan(shape, data, epochs, seed, settings or TrainingSettings())
     with locked_folder(Path(folder)):
         return train_in(Path(folder), plan, report)
 
 
 def train_in(folder: Path, plan: TrainingPlan, report: Report = silent) -> int:
-    """Train as :func:`train` does, in a folder that the caller has locked.
-
-    Returns
-    -------
-    int
-        Steps made by this call.
-    """
-    resumed = latest_checkpoint(folder, plan.identity, plan.total)
+    """Train as :func:`train` does, in a folder that the caller has locked."""
+    checkpoint = latest_checkpoint(folder, plan.identity, plan.total)
     with jax.enable_x64(False):  # whether JAX computes in double precision elsewhere or not
-        return _Training(folder, plan, resumed).run(report)
+        return _Training(folder, plan, checkpoint).run(report)
 
 
 class _Training:
     """State of a training, and its files in the folder."""
 
-    def __init__(self, folder: Path, plan: TrainingPlan, resumed: Checkpoint | None):
+    def __init__(self, folder: Path, plan: TrainingPlan, checkpoint: Checkpoint | None):
         data, settings = plan.data, plan.settings
         self._folder, self._plan = folder, plan
         self._space = jax.tree.map(single_precision, token_space(data.label_vectors))
         self._train = single_precision(data.train)
         self._validation = single_precision(data.validation)
         self._optimiser = make_optimiser(settings.learning_rate, settings.weight_decay)
-        token_width = data.label_vectors.shape[1]
-        weights = (
-            resumed.weights if resumed else initial_weights(plan.shape, token_width, plan.seed)
-        )
-        self._state = initial_state(weights, self._optimiser)
-        self._step, self._curves = 0, LearningCurves()
-        if resumed:
-            self._step, self._curves = resumed.about["step"], LearningCurves(resumed.further)
-            optimiser = _from_arrays(self._state.optimiser, resumed.further)
-            self._state = self._state._replace(optimiser=optimiser)
+        if checkpoint is None:
+            weights = initial_weights(plan.shape, data.label_vectors.shape[1], plan.seed)
+            self._state = initial_state(weights, self._optimiser)
+            self._step, self._curves, seconds = 0, LearningCurves(), 0.0
+        else:
+            state = initial_state(checkpoint.weights, self._optimiser)
+            optimiser = _from_arrays(state.optimiser, checkpoint.further)
+            self._state = state._replace(optimiser=optimiser)
+            self._step = checkpoint.about["step"]
+            self._curves = LearningCurves(checkpoint.further)
+            seconds = self._curves.last("seconds")
         self._first = self._step
-        earlier = self._curves.last("seconds") if resumed else 0.0
-        self._started = time.monotonic() - earlier
+        self._started = time.monotonic() - seconds
         self._compiled = math.inf  # when the first step ended, which is slow
 
     def run(self, report: Report) -> int:
-        """Train up to the last step; returns the number of steps made."""
+        """Train up to the last step; return the number of new steps."""
         total, settings = self._plan.total, self._plan.settings
         saved = time.monotonic()
         report(self._progress("starting"))
@@ -243,7 +236,7 @@ class _Training:
         return self._step - self._first
 
     def _descend(self, stop: int, report: Report) -> None:
-        """Make the steps of an interval."""
+        """Take the steps of an interval."""
         losses = []
         while self._step < stop:
             batch = self._plan.episodes.batch_of(self._step)
@@ -282,19 +275,19 @@ class _Training:
             save_checkpoint(self._folder / BEST, self._checkpoint({}))
 
     def _save_curves(self) -> None:
-        self._curves.save(self._folder / CURVES, curve_attributes(self._about()))
+        self._curves.save(self._folder / CURVES, self._metadata())
 
     def _checkpoint(self, arrays: Mapping[str, np.ndarray]) -> Checkpoint:
         weights = {name: np.asarray(array) for name, array in self._state.weights.items()}
-        return Checkpoint(weights, self._plan.data.label_vectors, self._about(), arrays)
+        return Checkpoint(weights, self._plan.data.label_vectors, self._metadata(), arrays)
 
-    def _about(self) -> dict[str, Any]:
+    def _metadata(self) -> dict[str, Any]:
         accuracy = self._curves.last("validation_accuracy")
         return {
             "step": self._step,
             "epoch": self._step / self._plan.episodes.steps_per_epoch,
             "validation_accuracy": None if np.isnan(accuracy) else accuracy,
-            "settings": dict(self._plan.identity),
+            "settings": self._plan.identity,
             "package_versions": versions(_RECORDED_VERSIONS),
         }
 
@@ -306,20 +299,6 @@ class _Training:
             "steps/s": steps / seconds if steps > 0 else np.nan,
         }
         return Progress(self._step, self._plan.total, doing, figures)
-
-
-def curve_attributes(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of the learning curves' dataset, from a checkpoint's ``about``."""
-    settings = {
-        name: value
-        for name, value in about["settings"].items()
-        if isinstance(value, (int, float, str))
-    }
-    return {
-        "title": "Learning curves of one-shot image classification by gradient descent",
-        **settings,
-        "package_versions": dict(about["package_versions"]),
-    }
 
 
 def _next(step: int, every: int) -> int:

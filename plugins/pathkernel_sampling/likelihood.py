@@ -89,7 +89,7 @@ def _feature_space(
     """Energy and gradient in feature space, of a factor that has no inverse.
 
     The core divides Fᵀ (M − R) F by F on both sides, which a singular U does not allow; where it
-    does, the core takes nine tenths of the time (``python -m benchmarks.compare spaces``).
+    does, the core takes nine tenths of the time.
     """
     paths, width, outputs = space.projections.shape
     reduced, rotation = _at_most_square(factor)

@@ -16,7 +16,7 @@ from pathkernel_one_shot.episodes import (
     token_space,
     validation_episodes,
 )
-from pathkernel_one_shot.omniglot import numbered_drawings, read_drawings, split_characters
+from pathkernel_one_shot.omniglot import read_drawings, split_characters
 from pathkernel_one_shot.tokens import assemble, label_vectors
 
 FIELDS = ("images", "first_labels", "labels")
@@ -116,12 +116,11 @@ def test_tokens_of_made_up_images_are_those_of_the_task():
     reason="set PATHKERNEL_DATA to a folder that holds the image archives",
 )
 def test_tokens_of_omniglot_are_those_of_the_task():
-    characters = split_characters()["val"][:30]
-    drawings = numbered_drawings(characters, range(20 * len(characters)))
-    table = image_coordinates(read_drawings(drawings))
+    characters = split_characters("val")[:30]
+    table = image_coordinates(read_drawings(characters, range(600)))
     assert table.shape == (600, 16, 64)
     for episodes in (TrainingEpisodes(30, 64, 2).batch_of(3), validation_episodes(30, 64, 2, 10)):
-        images = read_drawings([drawings[image] for image in episodes.images.ravel()])
+        images = read_drawings(characters, episodes.images.ravel())
         in_turn = dataclasses.replace(episodes, images=np.arange(192).reshape(64, 3))
         expected = assemble(images, in_turn, label_vectors()).inputs
         actual = tokens(table, episodes, label_vectors())

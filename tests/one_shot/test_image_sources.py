@@ -15,13 +15,13 @@ import pytest
 from PIL import Image
 
 from pathkernel_one_shot import omniglot
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, read_idx
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_idx, read_set
 from pathkernel_one_shot.image_sources import ImageDataError, RemoteFile, locate, resize
 from pathkernel_one_shot.omniglot import (
     Character,
     read_archive,
     read_drawings,
-    read_splits,
+    read_split,
     split_characters,
 )
 
@@ -85,15 +85,15 @@ def test_drawings_are_read_inverted_in_order_of_name(archive, drawings, monkeypa
     monkeypatch.setattr(omniglot, "locate", lambda file: archive)
     monkeypatch.setattr(omniglot, "resize", lambda image: image)
     characters = [Character(FOLDER, "Latin", f"character{number:02}") for number in (2, 1)]
-    wanted = [(character, drawing) for character in characters for drawing in (0, 1)]
     expected = [
         255 - drawings["/".join(character) + f"/{int(character.name[-2:]):04}_{drawing + 1:02}.png"]
-        for character, drawing in wanted
+        for character in characters
+        for drawing in (0, 1)
     ]
-    assert np.array_equal(read_drawings(wanted), expected)
-    for character, drawing in ((characters[0], 2), (Character(FOLDER, "Latin", "none"), 0)):
+    assert np.array_equal(read_drawings(characters, [0, 1, 20, 21]), expected)
+    for character, number in ((characters[0], 2), (Character(FOLDER, "Latin", "none"), 0)):
         with pytest.raises(LookupError):
-            read_drawings([(character, drawing)])
+            read_drawings([character], [number])
 
 
 def test_digest_sees_a_changed_drawing_but_not_how_it_was_packed(archive, drawings, tmp_path):
@@ -150,7 +150,7 @@ def test_an_archive_that_unpacks_to_gigabytes(tmp_path):
 
 def test_unknown_folder_of_drawings():
     with pytest.raises(LookupError, match="images_elsewhere"):
-        read_drawings([(Character("images_elsewhere", "Latin", "character01"), 0)])
+        read_drawings([Character("images_elsewhere", "Latin", "character01")], [0])
 
 
 def test_splits_have_one_form_for_both_origins(tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_splits_have_one_form_for_both_origins(tmp_path, monkeypatch):
     merged.write_text(json.dumps({"val": {FOLDER: {"Latin": ["a", "b"]}}, "test": {}}))
     expected = (Character(FOLDER, "Latin", "a"), Character(FOLDER, "Latin", "b"))
     for path in (single, merged):
-        assert read_splits({"val": path}) == {"val": expected}
+        assert read_split(path, "val") == expected
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_damaged_splits(tmp_path, text, message):
     path = tmp_path / "val.json"
     path.write_text(text)
     with pytest.raises(ImageDataError, match=rf"val\.json.*{message}"):
-        read_splits({"val": path})
+        read_split(path, "val")
 
 
 def idx_bytes(array):
@@ -217,7 +217,7 @@ def test_splits_that_are_nested_without_end(tmp_path):
     path = tmp_path / "splits.json"
     path.write_text("[" * 100_000)
     with pytest.raises(ImageDataError, match="the train characters cannot be read"):
-        read_splits({"train": path})
+        read_split(path, "train")
 
 
 @pytest.mark.version
@@ -246,18 +246,18 @@ def test_resize_keeps_grey_levels_and_averages_when_shrinking():
 def test_mirror_folder_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(ImageDataError, match=r"PATHKERNEL_DATA .*nowhere.* no such folder.*unset"):
-        split_characters()
+        split_characters("train")
 
 
 def test_mirror_file_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path))
     with pytest.raises(ImageDataError, match=r"lacks the file 'omniglot/class_splits\.json'"):
-        split_characters()
+        split_characters("train")
     with pytest.raises(ImageDataError, match=r"lacks the file 'mnist/t10k-images.*unset"):
-        IdxImages(MNIST)
+        read_set(MNIST)
     character = Character(FOLDER, "Latin", "character01")
     with pytest.raises(ImageDataError, match=r"lacks the file 'omniglot/images_background\.zip'"):
-        read_drawings([(character, 0)])
+        read_drawings([character], [0])
 
 
 def test_mirror_replaces_the_download(tmp_path, monkeypatch):
@@ -332,9 +332,9 @@ def test_downloads_are_encrypted(source):
 
 @needs_data
 def test_splits_are_disjoint_and_complete():
-    splits = split_characters()
-    assert [len(splits[split]) for split in omniglot.SPLITS] == [1028, 172, 423]
-    assert len(set().union(*splits.values())) == 1028 + 172 + 423
+    splits = [split_characters(split) for split in omniglot.SPLITS]
+    assert [len(characters) for characters in splits] == [1028, 172, 423]
+    assert len(set().union(*splits)) == 1028 + 172 + 423
 
 
 @needs_data
@@ -343,7 +343,7 @@ def test_the_real_archive_without_an_alphabet(tmp_path, monkeypatch):
     whole = next(sources.rglob(f"{FOLDER}.zip"))
     copy = tmp_path / whole.relative_to(sources)
     copy.parent.mkdir(parents=True)
-    character = split_characters()["train"][0]
+    character = split_characters("train")[0]
     with zipfile.ZipFile(whole) as stream, zipfile.ZipFile(copy, "w") as other:
         for entry in stream.infolist():
             if f"/{character.alphabet}/" not in entry.filename:
@@ -351,38 +351,37 @@ def test_the_real_archive_without_an_alphabet(tmp_path, monkeypatch):
     monkeypatch.setenv("PATHKERNEL_DATA", str(tmp_path))
     message = r"images_background\.zip' is damaged: it holds other drawings"
     with pytest.raises(ImageDataError, match=message):
-        read_drawings([(character, 0)])
+        read_drawings([character], [0])
     assert files_below(tmp_path) == [copy]
 
 
 @needs_data
 def test_every_character_has_twenty_drawings():
-    splits = split_characters()
-    characters = sorted(set().union(*splits.values()))
-    images = read_drawings([(character, 19) for character in characters[::100]])
+    characters = sorted(set().union(*map(split_characters, omniglot.SPLITS)))
+    images = read_drawings(characters, range(19, 20 * len(characters), 2000))
     assert images.shape == (17, 32, 32)
     assert images.min() == 0.0
     assert images.max() > 0.9
     assert images.mean() < 0.3, "ink is bright and rare"
     with pytest.raises(LookupError):
-        read_drawings([(characters[0], 20)])
+        read_drawings(characters[:1], [20])
 
 
 @needs_data
 def test_drawings_come_in_the_order_asked():
-    splits = split_characters()
-    wanted = [(splits["test"][0], 3), (splits["val"][0], 0), (splits["test"][0], 4)]
-    images = read_drawings(wanted)
-    assert np.array_equal(read_drawings(wanted[::-1]), images[::-1])
+    characters = [split_characters("test")[0], split_characters("val")[0]]
+    numbers = [3, 20, 4]
+    images = read_drawings(characters, numbers)
+    assert np.array_equal(read_drawings(characters, numbers[::-1]), images[::-1])
     assert not np.array_equal(images[0], images[2])
 
 
 @needs_data
 @pytest.mark.parametrize(("source", "count"), [(FASHION_MNIST, (1000, 1000)), (MNIST, (980, 1135))])
 def test_idx_sets(source, count):
-    images = IdxImages(source)
-    numbers = [images.of_class(label) for label in (0, 1)]
-    assert tuple(len(of_class) for of_class in numbers) == count
-    pixels = images.read(numbers[0][:3])
-    assert pixels.shape == (3, 32, 32)
-    assert 0.0 <= pixels.min() < pixels.max() <= 1.0
+    images, labels = read_set(source)
+    assert images.shape == (10_000, 28, 28)
+    assert tuple(np.bincount(labels)[:2]) == count
+    image = resize(images[0])
+    assert image.shape == (32, 32)
+    assert 0.0 <= image.min() < image.max() <= 1.0

@@ -16,12 +16,10 @@ from safetensors.numpy import save_file
 from pathkernel_core import QueryKey, attentioned_inputs
 from pathkernel_core.testing import check_task
 from pathkernel_one_shot import held_out
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxImages, read_idx
-from pathkernel_one_shot.image_sources import locate
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_set
 from pathkernel_one_shot.omniglot import (
     ARCHIVE_DIGESTS,
     SPLIT_DIGESTS,
-    numbered_drawings,
     read_drawings,
     split_characters,
 )
@@ -450,19 +448,14 @@ def test_training_validation_and_test_episodes_share_no_character_and_no_image(m
     """Neither by their names nor by what they look like."""
     offered, read = [], []
 
-    def offering(characters, numbers):
+    def reading(characters, numbers):
         offered.append(set(characters))
-        return numbered_drawings(characters, numbers)
+        read.append({(characters[number // 20], number % 20) for number in numbers})
+        return read_drawings(characters, numbers)
 
-    def reading(drawings):
-        read.append(set(drawings))
-        return read_drawings(drawings)
-
-    monkeypatch.setattr(held_out, "numbered_drawings", offering)
     monkeypatch.setattr(held_out, "read_drawings", reading)
     realisation = OneShotImages(**{**SMALL, "examples": 300, "test_examples": 300}).realise(0)
-    splits = split_characters()
-    assert offered == [set(splits[name]) for name in ("train", "test", "val")]
+    assert offered == [set(split_characters(name)) for name in ("train", "test", "val")]
     sets = (realisation.train, realisation.test_sets["omniglot"], realisation.validation)
     seen = []
     for drawings, examples in zip(read, sets, strict=True):
@@ -496,8 +489,8 @@ def test_validation_episodes_change_no_other_draw():
 @needs_data
 @pytest.mark.parametrize("source", [FASHION_MNIST, MNIST])
 def test_out_of_distribution_episodes_of_the_real_sets(source, generator):
-    images = IdxImages(source)
-    classes = (images.of_class(0), images.of_class(1))
+    _, labels = read_set(source)
+    classes = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
     episodes = two_class_episodes(classes, 1000, generator)
     assert not np.intersect1d(episodes.images[:, :2], episodes.images[:, 2]).size
     check_labels(episodes, lambda numbers: np.isin(numbers, classes[1]).astype(int))
@@ -514,7 +507,7 @@ def test_out_of_distribution_classes_are_0_and_1(source, generator, monkeypatch)
 
     monkeypatch.setattr(held_out, "two_class_episodes", offering)
     held_out.draw_episodes(source, 2, label_vectors(), generator)
-    labels = read_idx(locate(source.labels), source.labels_digest)
+    _, labels = read_set(source)
     for label, images in zip((0, 1), offered, strict=True):
         assert np.array_equal(images, np.flatnonzero(labels == label))
 

@@ -15,11 +15,12 @@ import xarray as xr
 pytest.importorskip("jax", reason="training needs the extra: pip install pathkernel[training]")
 pytest.importorskip("optax", reason="training needs the extra: pip install pathkernel[training]")
 
+from pathkernel_core.progress import silent
 from pathkernel_datasets import atomic
 from pathkernel_datasets.store import StoreError
 from pathkernel_one_shot import training, training_run
 from pathkernel_one_shot.folder import locked_folder
-from pathkernel_one_shot.training_run import DivergedError, TrainingSettings, train
+from pathkernel_one_shot.training_run import DivergedError, TrainingPlan, TrainingSettings, train
 from pathkernel_trained import checkpoint
 from pathkernel_trained.checkpoint import read_checkpoint
 from pathkernel_trained.network import NetworkShape, initial_weights
@@ -36,9 +37,9 @@ class Killed(BaseException):
     """As little to be caught as a signal."""
 
 
-def start(folder, data, **changes):
-    options = {"epochs": EPOCHS, "seed": 3, "settings": SETTINGS, **changes}
-    return train(folder, options.pop("shape", SHAPE), data, **options)
+def start(folder, data, report=silent, **changes):
+    options = {"shape": SHAPE, "epochs": EPOCHS, "seed": 3, "settings": SETTINGS, **changes}
+    return train(folder, TrainingPlan(data=data, **options), report)
 
 
 def arrays(folder):
@@ -156,8 +157,8 @@ def test_sigkill_loses_nothing_that_is_written(tmp_path, data, reference):
         "from pathkernel_trained.network import NetworkShape\n"
         "run._SAVE_SECONDS = 0.0\n"  # after every interval
         "data = TrainingData(*np.load(sys.argv[2]).values(), {'images': 'made up'})\n"
-        f"settings = run.{SETTINGS}\n"
-        f"run.train(sys.argv[1], {SHAPE}, data, epochs=1e6, seed=3, settings=settings)"
+        f"plan = run.TrainingPlan({SHAPE}, data, 1e6, 3, run.{SETTINGS})\n"
+        "run.train(sys.argv[1], plan)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(folder), str(tmp_path / "data.npz")]
@@ -200,7 +201,7 @@ def test_the_same_weights_whatever_precision_jax_has_elsewhere(tmp_path, data, r
         ({"shape": replace(SHAPE, width=9)}, "width: the folder has 8, this run 9"),
         ({"settings": replace(SETTINGS, batch=4)}, "batch: the folder has 8, this run 4"),
         ({"settings": replace(SETTINGS, learning_rate=0.1)}, "learning-rate: the folder has 0.003"),
-        ({"epochs": 1}, "a training of 40 steps, more than the 8 asked for"),
+        ({"epochs": 1}, "a training of 40 steps, more than 8"),
         ({"epochs": 0}, "epochs must be positive, but is 0"),
         ({"epochs": np.nan}, "epochs must be positive"),
         ({"shape": NetworkShape(4, 100, 8, 4)}, "100000000 paths, more than the 4096"),
@@ -216,9 +217,9 @@ def test_what_cannot_be_done_is_refused(reference, data, changes, message):
 
 
 def test_other_data_are_refused(reference, data):
-    with pytest.raises(StoreError, match="data are others"):
+    with pytest.raises(StoreError, match="data differ"):
         start(reference, replace(data, provenance={"images": "others"}))
-    with pytest.raises(StoreError, match="label-vectors are others"):
+    with pytest.raises(StoreError, match="label-vectors differ"):
         start(reference, replace(data, label_vectors=data.label_vectors + 1))
 
 
