@@ -1,63 +1,48 @@
-"""``pathkernel check``: read all of a store and name what is damaged."""
+"""``pathkernel check``: read all of a store and name the damage."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from pathkernel.kept import kept
 from pathkernel.options import store_argument
-from pathkernel.output import say
+from pathkernel.output import current_record, say
 from pathkernel.tables_command import TablesCommand
 
-if TYPE_CHECKING:
-    from pathkernel_datasets.store import Checked
 
-
-@click.command(cls=TablesCommand)
-@store_argument
+@click.command(cls=TablesCommand, params=[store_argument])
 def check(store: Path) -> None:
-    """Read all of a result store and name what is damaged.
+    """Read all of a result store and name the damage.
 
-    Exit status 1 if anything is. The command that computed the study, or the result, computes again
-    what is damaged of it.
+    Exit status 1 if there is any. The command that computed the study, or the result, mends it when
+    it is run again.
     """
     from pathkernel_datasets.store import check as read_all
 
-    found = read_all(store)
-    _keep(found)
-    for line in (*found.study, *found.results):
-        say(f"Damaged: {line}")
-    if found.study:
-        say("Run the command again that computed the study: it mends what is damaged of it.")
-    if found.results:
-        say("Run the command again that computed the result: it mends what is damaged of it.")
-    if found.study or found.results:
+    checked = read_all(store)
+    damage = [("study", fault) for fault in checked.study]
+    damage += [("results", fault) for fault in checked.results]
+    if (record := current_record()) is not None:
+        import pandas as pd
+
+        from pathkernel_views.table import Table, labelled_frame
+
+        counts = ("points", "computed", "arrays")
+        counted = pd.DataFrame({name: [getattr(checked, name)] for name in counts})
+        counted = labelled_frame(counted, {}, dict.fromkeys(counts, "1"))
+        damaged = pd.DataFrame(damage, columns=["part", "damage"])
+        record.tables += [
+            ("check", Table("damaged", "Damaged", damaged, {})),
+            ("check", Table("checked", "Checked", counted, {})),
+        ]
+    for _, fault in damage:
+        say(f"Damaged: {fault}")
+    for part in dict(damage):
+        say(f"Run the command again that computed the {part}: it mends the damage.")
+    if damage:
         raise SystemExit(1)
     say(
-        f"Nothing is damaged: {found.computed} of {found.points} points are computed, "
-        f"{found.arrays} arrays were read."
+        f"Nothing is damaged: {checked.computed} of {checked.points} points are computed, "
+        f"{checked.arrays} arrays were read."
     )
-
-
-def _keep(found: Checked) -> None:
-    """The damage, and the counts, as tables for scripts."""
-    to = kept()
-    if to is None:
-        return
-    import pandas as pd
-
-    from pathkernel_views.table import Table, labelled_frame
-
-    damaged = [
-        *(("study", fault) for fault in found.study),
-        *(("results", fault) for fault in found.results),
-    ]
-    frame = pd.DataFrame(damaged, columns=["part", "damage"])
-    to.tables.append(("check", Table("damaged", "Damaged", frame, {})))
-    counts = ("points", "computed", "arrays")
-    frame = pd.DataFrame({name: [getattr(found, name)] for name in counts})
-    frame = labelled_frame(frame, {}, dict.fromkeys(counts, "1"))
-    to.tables.append(("check", Table("checked", "Checked", frame, {})))

@@ -1,4 +1,4 @@
-"""``pathkernel heads``: a file of heads out of a model's state dict."""
+"""``pathkernel heads``: a heads file from a model's state dict."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ import click
 
 from pathkernel.options import Numbers
 from pathkernel.output import say
-
-_LAYOUTS = ("auto", "multihead", "separate", "gpt2", "fused")
+from pathkernel_tasks.layouts import LAYOUT_NAMES
 
 
 @click.command()
 @click.argument("state_dict", metavar="STATE_DICT.safetensors", type=click.Path(path_type=Path))
-@click.option("--heads-per-layer", type=click.IntRange(min=1), help="Heads H of each layer.")
+@click.option(
+    "--heads-per-layer", type=click.IntRange(min=1), help="Number H of heads of each layer."
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="File of heads to write, .safetensors or .npz; without it, what was found is listed only.",
+    help="Heads file to write, .safetensors or .npz.  [default: only list the attention modules]",
 )
 @click.option(
     "--layout",
-    type=click.Choice(_LAYOUTS),
+    type=click.Choice(("auto", *LAYOUT_NAMES)),
     default="auto",
     show_default=True,
-    help="How the model's library names its arrays.",
+    help="Naming scheme of the model's library.",
 )
 @click.option(
-    "--layers", type=Numbers(int, "L,L,…"), help="Modules to take, such as 1,2 or 1-4; all else."
+    "--layers",
+    type=Numbers(int, "L,L,…"),
+    help="Attention modules to take, by number, such as 1,2 or 1-4.  [default: all]",
 )
 @click.option(
     "--biases/--no-biases",
@@ -36,7 +39,9 @@ _LAYOUTS = ("auto", "multihead", "separate", "gpt2", "fused")
     show_default=True,
     help="Widen the heads by their biases; tokens then need a constant 1 (run custom --constant).",
 )
-@click.option("--scale", type=float, help="Factor of the scores.  [default: 1/√G]")
+@click.option(
+    "--scale", type=float, help="Factor of the attention scores.  [default: 1/√G for width G]"
+)
 def heads(
     state_dict: Path,
     heads_per_layer: int | None,
@@ -48,9 +53,9 @@ def heads(
 ) -> None:
     """Read queries and keys out of a model's state dict.
 
-    Knows four layouts: torch.nn.MultiheadAttention, separate queries and keys (BERT, ViT, CLIP,
+    Reads four layouts: torch.nn.MultiheadAttention, separate queries and keys (BERT, ViT, CLIP,
     Llama), GPT-2, and fused ones (timm, GPT-NeoX), saved as safetensors in one file or several with
-    an index. Writes a file of heads for pathkernel run custom --heads FILE.
+    an index. Writes a heads file for pathkernel run custom --heads FILE.
     """
     from pathkernel_tasks.heads_file import save_heads
     from pathkernel_tasks.layouts import find_modules
@@ -67,7 +72,9 @@ def heads(
     if heads_per_layer is None:
         raise click.UsageError("--heads-per-layer is needed: a state dict does not tell it")
     if out.exists():  # it may be the model itself
-        raise click.UsageError(f"{out} is there already, and is left as it is; name another file")
+        raise click.UsageError(
+            f"--out: {out} exists already and is not replaced; name another file"
+        )
     extracted = extract_heads(state_dict, heads_per_layer, layout, layers, biases, scale)
     save_heads(out, extracted.layers, approximation=extracted.approximation)
     for number, (prefix, layer) in enumerate(zip(extracted.modules, extracted.layers), start=1):

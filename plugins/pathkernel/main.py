@@ -1,23 +1,22 @@
-"""Entry point: the command group, and what a user sees when something goes wrong."""
+"""The command group, and the messages of errors."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import click
 
-from pathkernel.groups import SuggestingGroup
-from pathkernel.interrupts import ending_at_once
+from pathkernel.command_groups import SuggestingGroup
 from pathkernel.output import INTERRUPTED, say
 from pathkernel.result_command import result_command
-from pathkernel.run_command import check_task_names
+from pathkernel.run_command import task_command
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_datasets.errors import StoreWarning
@@ -31,35 +30,24 @@ from pathkernel_datasets.errors import StoreWarning
     type=click.Choice(("debug", "info", "warning")),
     default="warning",
     show_default=True,
-    help="What to write to stderr of the work as it goes on.",
+    help="Least level of the log messages on stderr.",
 )
-def pathkernel(traceback: bool, log_level: str) -> None:
+@click.pass_context
+def pathkernel(context: click.Context, traceback: bool, log_level: str) -> None:
     """Statistical mechanics of attention paths in multi-head attention networks.
 
     Computes, from data and fixed queries and keys, how a trained network of finite width combines
     its attention paths, and what that gains over the infinite-width limit.
     """
-    click.get_current_context().with_resource(_logging(log_level))
-
-
-@contextmanager
-def _logging(level: str) -> Iterator[None]:
-    """Write what the packages log to stderr, while a command runs."""
-    logger, handler = logging.getLogger("pathkernel"), _Lines()
+    logger, handler = logging.getLogger("pathkernel"), _Stderr()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
+    context.call_on_close(lambda: logger.removeHandler(handler))
+    context.call_on_close(lambda level=logger.level: logger.setLevel(level))
+    logger.setLevel(log_level.upper())
 
 
-class _Lines(logging.Handler):
-    """Lines on stderr, as all that commands say there."""
-
+class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         say(self.format(record), err=True)
 
@@ -91,8 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        with ending_at_once():
-            plugins = load_plugins()
+        plugins = load_plugins()
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by pathkernel.start
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         for entry in plugins.loaded:
             if entry.error:
                 source = f"{entry.name} of {entry.distribution}"
@@ -117,10 +106,10 @@ def _run(arguments: list[str]) -> int:
 
 
 def _message(error: Exception) -> str:
-    """What went wrong, in one line; where in the code is shown on request only."""
+    """One line: cause and remedy."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return (
-            f"no space left on the disk ({error}). What is computed so far is kept: free some "
+            f"no space left on the disk ({error}). All that is computed so far is saved: free some "
             "space and run the same command again to resume"
         )
     if isinstance(error, MemoryError):
@@ -144,12 +133,11 @@ def _with_commands(plugins: Plugins) -> click.Group:
         params=pathkernel.params,
         help=pathkernel.help,
         context_settings=pathkernel.context_settings,
+        commands=dict(plugins.commands),
     )
-    for command in plugins.commands.values():
-        group.add_command(command)
     for name, task in list(plugins.tasks.items()):
         try:
-            check_task_names(task)
+            task_command(task)
         except PluginError as error:
             del plugins.tasks[name]
             owner = plugins.providers[f"task {name}"]

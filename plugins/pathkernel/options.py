@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,20 +12,17 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from pathkernel_core.hooks import PluginError
 from pathkernel_core.options import option_type, takes_several
-from pathkernel_datasets.measures import WORDS
 
 _LONGEST_RANGE = 100_000
+_EXAMPLES: dict[Any, str] = {int: "0-4 or 0,1,2", float: "10,30,100"}
 
 
 class Numbers(click.ParamType):
-    """Numbers separated by commas, and for whole numbers also ranges such as 0-4."""
+    """Numbers separated by commas; of integers also ranges such as 0-4."""
 
     def __init__(self, kind: Callable[[str], float | None], name: str):
         self.kind, self.name = kind, name
-        examples: dict[Any, str] = {int: "0-4 or 0,1,2", float: "10,30,100"}
-        self.example = examples.get(kind, "0.7,none")
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float | None, ...]:
         """Text → tuple of numbers."""
@@ -43,12 +40,13 @@ class Numbers(click.ParamType):
                 else:
                     numbers.append(self.kind(part))
             except (ValueError, OverflowError):
-                self.fail(f"{part!r} is no number; write for example {self.example}", param, ctx)
+                example = _EXAMPLES.get(self.kind, "0.7,none")
+                self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
         return tuple(numbers)
 
 
 class StorePath(click.Path):
-    """A store; inside its folder also as ``.``, which has no name for what lies beside it."""
+    """Path of a store, always with a name: from inside the store, ``.`` is resolved."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -60,72 +58,64 @@ class StorePath(click.Path):
 
 
 class Part(click.ParamType):
-    """Which of so many parts, as 1/3."""
+    """Part I of N, as 1/3."""
 
     name = "I/N"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        """Text → number of the part, and of all parts."""
+        """Text → (I, N)."""
         number, _, count = value.partition("/")
         if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
             return int(number), int(count)
         return self.fail(f"{value!r} is no part; write 1/3 for the first of three", param, ctx)
 
 
-class NumberOrWord(click.ParamType):
-    """A temperature, or one of some words for how it is chosen."""
+class TemperatureOrChoice(click.ParamType):
+    """A temperature, or a way to choose it."""
 
-    def __init__(self, words: Sequence[str]):
-        self.words = tuple(words)
-        self.name = "|".join(("T", *self.words))
+    def __init__(self, choices: Sequence[str]):
+        self.choices = tuple(choices)
+        self.name = "|".join(("T", *self.choices))
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """The words."""
-        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
+        """The choices."""
+        return [CompletionItem(choice) for choice in self.choices if choice.startswith(incomplete)]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
-        """Text → number or word."""
-        if value in self.words:
+        """Text → number or choice."""
+        if value in self.choices:
             return value
         try:
             return float(value)
         except ValueError:
-            words = ", ".join(self.words)
-            return self.fail(f"{value!r} is neither a temperature nor one of {words}", param, ctx)
+            choices = ", ".join(self.choices)
+            return self.fail(f"{value!r} is neither a temperature nor one of {choices}", param, ctx)
 
 
 class Several(click.ParamType):
-    """One value of an option, or several, separated by commas."""
+    """One value of another type, or several, separated by commas."""
 
-    def __init__(self, one: click.ParamType):
-        self.one, self.name = one, one.name
+    def __init__(self, element: click.ParamType):
+        self.element, self.name = element, element.name
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """What may stand behind the last comma."""
+        """Completions of the text behind the last comma."""
         before, comma, last = incomplete.rpartition(",")
-        found = self.one.shell_complete(ctx, param, last)
-        return [CompletionItem(before + comma + item.value, type=item.type) for item in found]
+        return [
+            CompletionItem(before + comma + completion.value, type=completion.type)
+            for completion in self.element.shell_complete(ctx, param, last)
+        ]
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Text → value, or tuple of values."""
         parts = value.split(",") if isinstance(value, str) else value
         parts = parts if isinstance(parts, (list, tuple)) else [parts]
-        values = tuple(self.one.convert(part, param, ctx) for part in parts)
+        values = tuple(self.element.convert(part, param, ctx) for part in parts)
         return values if len(values) > 1 else values[0]
 
 
-store_argument = click.argument("store", metavar="FILE.zarr", type=StorePath())
-"""Argument of commands that look at a store."""
-
-temperature_option = click.option(
-    "--temperature",
-    type=NumberOrWord(WORDS),
-    help="Temperature T to report; or how it is chosen at each width, over all seeds: largest "
-    "validation accuracy (of targets: smallest error), smallest leave-one-out error, largest log "
-    "evidence, at the saddle or to next order, or on the first test set, as in the paper.  "
-    "[default: validation, or leave-one-out where the task has no validation examples]",
-)
-"""Option of commands that report a study."""
+store_argument = click.Argument(["store"], metavar="FILE.zarr", type=StorePath())
+"""Argument of commands on a store."""
 
 figures_option = click.Option(
     ["--figures/--no-figures"],
@@ -135,11 +125,18 @@ figures_option = click.Option(
 )
 """Option of commands that compute a study or a result."""
 
+out_option = click.Option(
+    ["--out"],
+    type=click.Path(path_type=Path),
+    help="Folder for the figures.  [default: next to the store]",
+)
+"""Option of commands that draw figures of a store."""
+
 
 def options_of(
     configured: type, *, several: bool = False, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> list[click.Option]:
-    """Options of a study, a task or a result: one for each of its fields with a help text.
+    """Make the options of a study, a task or a result from its fields.
 
     Parameters
     ----------
@@ -157,44 +154,23 @@ def options_of(
     ]
 
 
-def check_names(configured: type, others: Iterable[click.Parameter]) -> None:
-    """Check that no option of a task or a result is called as another one of its command.
-
-    Raises
-    ------
-    PluginError
-        If one is; the message names it.
-    """
-    taken = {"json", "csv", "help", "--json", "--csv", "--help", "-h"}
-    for other in others:
-        taken |= {str(other.name), *other.opts, *other.secondary_opts}
-    names = {name for option in options_of(configured) for name in (option.name, *option.opts)}
-    if clashes := sorted(names & taken):
-        raise PluginError(
-            f"{configured.__name__} has options whose names are taken: {', '.join(clashes)}; "
-            "rename them"
-        )
-
-
 def help_of(configured: Any, *, summarised: bool = False) -> str:
-    """Help text of a task or a result: its docstring, after its summary if asked for."""
+    """Help text of a task or a result: its docstring, with its summary in front if requested."""
     description, _, _ = (inspect.getdoc(configured) or "").partition("\n\nParameters\n")
     return f"{configured.summary}.\n\n{description}" if summarised else description
 
 
 def _option(entry: dataclasses.Field, several: bool, default: Any) -> click.Option:
-    about, dashed = entry.metadata, entry.name.replace("_", "-")
-    kind = option_type(entry)
-    flags = about.get("flags") or (f"--{dashed}",)
+    settings, kind, dashed = entry.metadata, option_type(entry), entry.name.replace("_", "-")
+    flags = settings.get("flags") or (f"--{dashed}",)
     if kind is bool:
         flags = (f"--{dashed}/--no-{dashed}",)
-    type_ = _parameter_type(kind, about.get("choices"), about.get("least"), about.get("metavar"))
-    metavar = about.get("metavar")
+    metavar, type_ = settings.get("metavar"), _parameter_type(kind, settings)
     if several:
         type_ = Several(click.types.convert_type(type_))
-        words = "|".join(about.get("choices") or ())
-        metavar = f"[{words}],…" if words else f"{type_.name.upper()},…"
-    text = about["help"]
+        choices = "|".join(settings.get("choices") or ())
+        metavar = f"[{choices}],…" if choices else f"{type_.name.upper()},…"
+    text = settings["help"]
     if isinstance(default := entry.default if default is None else default, tuple):
         text += f"  [default: {','.join(f'{value:g}' for value in default)}]"
     elif default is not None and entry.default is None:
@@ -204,7 +180,7 @@ def _option(entry: dataclasses.Field, several: bool, default: Any) -> click.Opti
         type=type_,
         metavar=metavar,
         default=entry.default,
-        required=about.get("required", False),
+        required=settings.get("required", False),
         show_default=entry.default is not None and not isinstance(entry.default, tuple),
         help=text,
     )
@@ -218,15 +194,13 @@ _NUMBERS: dict[Any, Callable[[str], float | None]] = {
 }
 
 
-def _parameter_type(
-    kind: Any, choices: Sequence[str] | None, least: float | None, metavar: str | None
-) -> Any:
-    if choices:
-        return NumberOrWord(choices) if kind is float else click.Choice(choices)
+def _parameter_type(kind: Any, settings: Mapping[str, Any]) -> Any:
+    if choices := settings.get("choices"):
+        return TemperatureOrChoice(choices) if kind is float else click.Choice(choices)
     if kind in _NUMBERS:
-        return Numbers(_NUMBERS[kind], metavar or "N,N,…")
+        return Numbers(_NUMBERS[kind], settings.get("metavar") or "N,N,…")
     if kind is Path:
         return click.Path(path_type=Path)
-    if least is not None:
+    if (least := settings.get("least")) is not None:
         return click.IntRange(min=least) if kind is int else click.FloatRange(min=least)
     return kind

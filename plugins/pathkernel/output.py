@@ -1,34 +1,67 @@
-"""What commands print and write: tables, figures, and the last words of an interrupted one."""
+"""Tables, text and figures that commands print and write."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pathkernel.kept import kept
 from pathkernel_core.text import printable
 
 if TYPE_CHECKING:
     from pathkernel_views.chart import Chart
+    from pathkernel_views.table import Table
 
 INTERRUPTED = 130  # exit status of a command ended by Ctrl-C
+_RECORD = "pathkernel.record"  # in what click's contexts of one run share
+
+
+@dataclass
+class Record:
+    """Tables and lines of a command, for ``--json`` and ``--csv``.
+
+    Attributes
+    ----------
+    silent : bool
+        Whether they are only recorded, and not printed as well.
+    tables : list of (str, Table)
+        Each with its part of the store, or the command.
+    lines : list of str
+    """
+
+    silent: bool
+    tables: list[tuple[str, Table]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+
+def start_record(silent: bool) -> Record:
+    """Record the output of the running command from now on."""
+    record = click.get_current_context().meta[_RECORD] = Record(silent)
+    return record
+
+
+def current_record() -> Record | None:
+    """Record of the running command; None if it only prints."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_RECORD)
 
 
 def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -> None:
-    """Print tables and sentences about a part of a store to stdout, or keep them for scripts.
+    """Print or record tables and sentences about a part of a store.
 
-    Without ``details`` tables of details are kept only, and a line names them.
+    Without ``details``, detail tables are only recorded, and a line names them.
     """
     from pathkernel_views.console import stdout_console
     from pathkernel_views.table import Table
 
-    console, record, more = stdout_console(), kept(), []
+    console, record, omitted = stdout_console(), current_record(), []
     for view in views:
         if isinstance(view, str):
             say(view)
@@ -36,16 +69,16 @@ def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -
             if record is not None:
                 record.tables.append((part, view))
             if view.detail and not details:
-                more.append(view.title)
+                omitted.append(view.title)
             elif record is None or not record.silent:
                 console.print(view.as_rich(console.width), crop=False)
-    if more:
-        say(f"More tables with --all: {'; '.join(dict.fromkeys(more))}")
+    if omitted:
+        say(f"More tables with --all: {'; '.join(dict.fromkeys(omitted))}")
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print text to stdout or stderr, in which nothing can command the terminal, or keep it."""
-    record = kept()
+    """Print text to stdout or stderr without terminal control characters, or record it."""
+    record = current_record()
     if record is not None and not err:
         record.lines.append(line)
         if record.silent:
@@ -54,31 +87,44 @@ def say(line: str, *, err: bool = False) -> None:
         click.echo(printable(line, keep="\n"), err=err)
 
 
+def make_folder(option: str, folder: Path) -> Path:
+    """Make the folder that an option names, and check that files can be written into it.
+
+    Raises
+    ------
+    click.UsageError
+        If they cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise click.UsageError(
+            f"{option}: the folder {folder} cannot be written ({error.strerror}); name another one"
+        ) from None
+    return folder
+
+
 def figure_folder(store: Path) -> Path:
-    """Folder of a store's figures, beside it."""
+    """Folder of a store's figures, next to it."""
     return store.with_name(f"{store.stem}-figures")
 
 
 def write_charts(
-    charts: Iterable[Chart], folder: Path, *, asked_for: bool = False, **settings: Any
+    charts: Iterable[Chart], folder: Path, *, required: bool = False, **settings: Any
 ) -> None:
     """Save charts in a folder; say where, and which were left out and why.
 
-    ``settings`` are those of :func:`pathkernel_views.chart.save`.
-
-    Raises
-    ------
-    Exception
-        If none can be drawn and they are what was asked for; else what was computed is kept, and a
-        warning says why they are missing.
+    ``settings`` are those of :func:`pathkernel_views.chart.save`. Unless they are ``required``, a
+    failure is only a warning.
     """
     from pathkernel_views.chart import NothingToPlot, save
 
     try:
-        if not save(charts, folder, lambda line: say(line, err=True), **settings) and asked_for:
+        if not save(charts, folder, lambda line: say(line, err=True), **settings) and required:
             raise NothingToPlot("nothing is drawn: there is no chart of these parts of the store")
     except Exception as error:
-        if asked_for:
+        if required:
             raise
         say(f"Warning: no figures are written ({error}).", err=True)
     else:
@@ -86,10 +132,10 @@ def write_charts(
 
 
 def leave_interrupted(message: str) -> NoReturn:
-    """Say what an interrupted command leaves, and end the process at once.
+    """Say how to resume an interrupted command, and end the process at once.
 
-    Its other threads are not waited for: a read or a trajectory that goes on would delay the end or
-    report its own. Whatever is written is safe at any moment.
+    Its other threads are not waited for: they would delay the end or report their own. Every file
+    is safe at any moment.
     """
     say(f"\nInterrupted. {message}", err=True)
     with contextlib.suppress(OSError):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from pathkernel.groups import SuggestingGroup
+from pathkernel.command_groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import Part, StorePath, check_names, figures_option, help_of, options_of
+from pathkernel.options import Part, StorePath, figures_option, help_of, options_of
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -20,63 +20,59 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.study_file import SUFFIX, StudyFileError, defaults_of, read_toml, task_named
+from pathkernel.study_file import SUFFIX, StudyFileError, defaults_of, read_study
 from pathkernel.tables_command import OPTIONS, TablesCommand
 from pathkernel_core.hooks import Plugins, UnknownNameError
 from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
 from pathkernel_datasets.study import Study
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 
 class TaskGroup(SuggestingGroup):
-    """One sub-command per task that the plugins provide."""
+    """A command for every task of the plugins, and for every study file."""
 
     kind = "task"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the tasks."""
-        return sorted(self._tasks(ctx))
+        return sorted(_plugins(ctx).tasks)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Command that runs a task, with the task's options; or the study of a file."""
+        """Command that runs a task with its options, or the study of a file."""
         if name.endswith(SUFFIX):
-            return _file_command(Path(name), ctx.find_object(Plugins) or Plugins())
-        task = self._tasks(ctx).get(name)
-        return None if task is None else _task_command(task)
+            return _file_command(Path(name), _plugins(ctx))
+        task = _plugins(ctx).tasks.get(name)
+        return None if task is None else task_command(task)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of tasks, or else files."""
-        found = super().shell_complete(ctx, incomplete)
-        return found or [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
-    def _tasks(self, ctx: click.Context) -> dict[str, type[Task]]:
-        plugins = ctx.find_object(Plugins)
-        return {} if plugins is None else plugins.tasks
+
+def _plugins(ctx: click.Context) -> Plugins:
+    return ctx.find_object(Plugins) or Plugins()
 
 
 @click.group(cls=TaskGroup, name="run", subcommand_metavar="TASK|FILE.toml [OPTIONS]")
 def run() -> None:
     """Compute a task's predictions into a labelled dataset.
 
-    FILE.toml holds a task and its options (docs/scripts.md); options that are given beside it count
-    more than its own.
+    FILE.toml holds a task and its options (docs/scripts.md); options on the command line override
+    them.
 
     Runs the theory over a grid of widths, temperatures and seeds, prints a table and writes a Zarr
-    store and figures. The same command, given again, resumes an interrupted run.
+    store and figures. The same command, run again, resumes an interrupted run.
     """
 
 
 def _file_command(path: Path, plugins: Plugins) -> click.Command:
     """Command of a task whose options have the values of a study file as defaults."""
-    content = read_toml(path)
+    name, content = read_study(path)
     try:
-        task = plugins.task(task_named(path, content))
+        task = plugins.task(name)
     except UnknownNameError as error:
         raise StudyFileError(f"{path}: {error}") from None
-    command = _task_command(task)
+    command = task_command(task)
     names = {entry.name for entry in dataclasses.fields(task)}
     options = [option for option in command.params if option.name in names]
     settings = [option for option in command.params if option.name not in {*names, *OPTIONS}]
@@ -94,44 +90,47 @@ _RUNNING = (
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="Threads of the linear algebra on the CPU, of every worker.",
+        help="Threads of every worker for linear algebra on the CPU.",
     ),
     click.Option(
         ["--jobs"],
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="Processes of this machine to compute with.",
+        help="Number of worker processes on this machine.",
     ),
     click.Option(
         ["--scheduler"],
         metavar="ADDRESS",
-        help="Compute with the workers of a Dask scheduler, tcp://HOST:PORT.",
+        help="Dask scheduler whose workers compute, tcp://HOST:PORT.",
     ),
     click.Option(
         ["--part"],
         type=Part(),
-        help="Compute one part only, such as 1/3, as do other processes that share the disk.",
+        help="Part of the study to compute, such as 1/3, while other processes that share the disk "
+        "compute the other parts.  [default: all]",
     ),
 )
 
 
-def check_task_names(task: type[Task]) -> None:
-    """Check that no option of a task is called as one of ``run``; raises a PluginError."""
-    check_names(task, [*options_of(Study), *_RUNNING])
+def task_command(task: type[Task]) -> click.Command:
+    """Command that runs a task, with the options of the task, of the grid and of computing.
 
-
-def _task_command(task: type[Task]) -> click.Command:
+    Raises
+    ------
+    PluginError
+        If two options have the same name.
+    """
     defaults = {name: getattr(task, name) for name in ("widths", "temperatures", "variances")}
     grid, options = options_of(Study, defaults=defaults), options_of(task, several=True)
     several = [entry.name for entry in dataclasses.fields(task) if takes_several(entry)]
 
     def callback(**values: Any) -> None:
-        own = {str(option.name): values.pop(str(option.name)) for option in options}
-        sweep = {name: own[name] for name in several if isinstance(own[name], tuple)}
+        task_values = {str(option.name): values.pop(str(option.name)) for option in options}
         settings = {str(option.name): values.pop(str(option.name)) for option in grid}
-        first = {name: several_values[0] for name, several_values in sweep.items()}
-        _run_study(Study(task(**own | first), sweep=sweep, **settings), **values)
+        sweep = {name: task_values[name] for name in several if type(task_values[name]) is tuple}
+        first = {name: choices[0] for name, choices in sweep.items()}
+        _run_study(Study(task(**task_values | first), sweep=sweep, **settings), **values)
 
     return TablesCommand(
         task.name,
@@ -174,12 +173,11 @@ def _run_study(
                     report=report,
                 )
     except KeyboardInterrupt:
-        kept = (
-            f"What is computed for {out} is kept; run"
-            if out.exists() or pieces_folder(out).exists()
-            else "Nothing was computed yet; run"
+        is_begun = out.exists() or pieces_folder(out).exists()
+        saved = (
+            f"All that is computed for {out} is saved" if is_begun else "Nothing is computed yet"
         )
-        leave_interrupted(f"{kept} the same command again to resume.")
+        leave_interrupted(f"{saved}; run the same command again to resume.")
     if part is not None:
         status = dataset["status"]
         say(
@@ -187,18 +185,13 @@ def _run_study(
             f"{int((status != 0).sum())} are. Table and figures: pathkernel show {out}, and plot"
         )
         return
-    _finish(out, dataset, report.called, figures)
-
-
-def _finish(out: Path, dataset: xr.Dataset, computed: bool, figures: bool) -> None:
     from pathkernel_views.study_tables import study_summary
     from pathkernel_views.study_views import still_charts
 
     print_views(study_summary(dataset), "study")
-    if not computed:
+    if not report.called:
         say("Nothing was left to compute: the store was complete.")
-    failed = int((dataset["status"] > 1).sum())
-    if failed:
+    if failed := int((dataset["status"] > 1).sum()):
         say(
             f"Warning: {failed} grid points are not minimised to the tolerance; see the variables "
             "status and gradient_norm (docs/data.md).",

@@ -20,37 +20,32 @@ if TYPE_CHECKING:
     from pathkernel_datasets.stored import StoredStudy
 
 SUFFIX = ".toml"
-_OPTIONS = "options"  # table of the task's own
-_WHOLE = 1e15  # up to which whole numbers are written without a point
+_OPTIONS = "options"  # table of the options of the task
+_LARGEST = 1e15  # of whole numbers that are written without a point
 
 
 class StudyFileError(PathkernelError, ValueError):
-    """A file holds no study, or not a right one."""
+    """A file holds no valid study."""
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
+def read_study(path: Path) -> tuple[str, dict[str, Any]]:
+    """Read a study file: the name of its task, and its other content.
 
     Raises
     ------
     StudyFileError
-        If it is no TOML.
+        If it is no TOML, or names no task.
     OSError
         If it cannot be read.
     """
     try:
         with open(path, "rb") as stream:
-            return tomllib.load(stream)
+            content = tomllib.load(stream)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StudyFileError(f"{path} is no TOML file: {error}") from None
-
-
-def task_named(path: Path, content: Mapping[str, Any]) -> str:
-    """Name of the task of a study file."""
-    name = content.get("task")
-    if not isinstance(name, str):
+    if not isinstance(name := content.pop("task", None), str):
         raise StudyFileError(f'{path}: task must name a task, such as task = "hidden-markov"')
-    return name
+    return name, content
 
 
 def defaults_of(
@@ -61,56 +56,42 @@ def defaults_of(
 ) -> dict[str, Any]:
     """Values of a study file as defaults of the options of a command.
 
-    Parameters
-    ----------
-    path : Path
-        The file; relative paths in it are taken from its folder.
-    content : mapping
-        From :func:`read_toml`.
-    settings, task_options : sequence of click.Parameter
-        Options of all tasks, and those of this one.
+    Relative paths are taken from the folder of the file. The task's options stand under
+    ``[options]``, the settings of all tasks at the top.
 
     Raises
     ------
     StudyFileError
-        If a key is not known, or its value is not of the option's type; the message names it.
+        If a key is unknown, or its value is not of the option's type; the message names it.
     """
-    options = content.get(_OPTIONS, {})
+    top = dict(content)
+    options = top.pop(_OPTIONS, {})
     if not isinstance(options, dict):
         raise StudyFileError(f"{path}: options must be a table, [options], not {options!r}")
-    given = {key: value for key, value in content.items() if key not in ("task", _OPTIONS)}
-    for key in given.keys() & {option.name for option in task_options}:
+    for key in top.keys() & {option.name for option in task_options}:
         raise StudyFileError(f"{path}: {key} is an option of the task; write it under [options]")
     defaults = {"out": str(path.with_suffix(".zarr"))}
-    for values, known, kind in ((given, settings, "setting"), (options, task_options, "option")):
-        by_name = {str(option.name): option for option in known}
+    for values, parameters, kind in ((top, settings, "setting"), (options, task_options, "option")):
+        types = {str(option.name): option.type for option in parameters}
         for key, value in values.items():
-            if key not in by_name:
-                raise StudyFileError(f"{path}: {unknown_name(kind, key, by_name)}")
-            if isinstance(value, list) and not isinstance(by_name[key].type, Numbers | Several):
+            if key not in types:
+                raise StudyFileError(f"{path}: {unknown_name(kind, key, types)}")
+            if isinstance(value, list) and not isinstance(types[key], Numbers | Several):
                 raise StudyFileError(f"{path}: {key} takes one value, not {value!r}")
-            text = _typed(value)
-            if kind == "option" or key == "out":
-                text = _from(path.parent, text, key == "out")
+            text = ",".join(map(str, value if isinstance(value, list) else [value]))
+            if key == "out" or (kind == "option" and _is_path(path.parent, text)):
+                text = str(path.parent / text)
             try:
-                by_name[key].type.convert(text, None, None)
+                types[key].convert(text, None, None)
             except click.BadParameter as error:
                 raise StudyFileError(f"{path}: {key} = {value!r}: {error.message}") from None
             defaults[key] = text
     return defaults
 
 
-def _typed(value: Any) -> str:
-    """A value of TOML as it is typed on the command line."""
-    values = value if isinstance(value, list) else [value]
-    return ",".join(str(entry) for entry in values)
-
-
-def _from(folder: Path, text: str, always: bool) -> str:
-    """A path from the file's folder; of text that may be one, only if it exists."""
-    if not (always or Path(text).suffix or "/" in text):
-        return text
-    return str(folder / text) if always or (folder / text).exists() else text
+def _is_path(folder: Path, text: str) -> bool:
+    """Whether text looks like a path, and there is such a file or folder."""
+    return bool(Path(text).suffix or "/" in text) and (folder / text).exists()
 
 
 def study_toml(study: StoredStudy) -> str:
@@ -122,13 +103,12 @@ def study_toml(study: StoredStudy) -> str:
         If an option of the task has a value that such a file cannot hold.
     """
     identity = study.identity
-    settings = {"task": identity["task"]}
-    settings |= {
-        entry.name: _whole(identity[entry.name])
+    settings = {
+        entry.name: _without_point(identity[entry.name])
         for entry in dataclasses.fields(Study)
         if entry.name in identity and entry.metadata
     }
-    settings["out"] = str(study.path.resolve())
+    settings = {"task": identity["task"], **settings, "out": str(study.path.resolve())}
     options = {name: value for name, value in study.options.items() if value is not None}
     return "\n".join(
         (
@@ -141,11 +121,11 @@ def study_toml(study: StoredStudy) -> str:
     )
 
 
-def _whole(value: Any) -> Any:
-    """Whole numbers without a point, alone or in a list."""
+def _without_point(value: Any) -> Any:
+    """Whole numbers as integers, alone or in a list."""
     if isinstance(value, list):
-        return [_whole(entry) for entry in value]
-    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE
+        return [_without_point(entry) for entry in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST
     return int(value) if is_whole else value
 
 

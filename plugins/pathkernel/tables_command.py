@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from pathkernel.kept import Kept, begin
-from pathkernel.output import say
+from pathkernel.output import Record, make_folder, say, start_record
+from pathkernel_core.hooks import PluginError
 
 OPTIONS = ("json", "csv")
-"""Names of the options of these commands, which no task or result may take."""
+"""Names of the options that every such command has."""
 
 VERSION = 1
-"""Of what ``--json`` prints: raised where something is renamed or taken away."""
+"""Of the JSON document: raised when something is renamed or removed."""
 
 
 class TablesCommand(click.Command):
@@ -26,7 +26,12 @@ class TablesCommand(click.Command):
     Parameters
     ----------
     sections : mapping of str to sequence of click.Option
-        Further parameters of the command, by the headings under which ``--help`` lists them.
+        Further parameters of the command, by their headings in ``--help``.
+
+    Raises
+    ------
+    PluginError
+        If two of its options have the same name.
     """
 
     def __init__(
@@ -42,49 +47,59 @@ class TablesCommand(click.Command):
             click.Option(
                 ["--json"],
                 is_flag=True,
-                help="Print the tables as JSON, with numbers in full precision, and nothing else.",
+                help="Print only the tables, as JSON, with numbers in full precision.",
             ),
             click.Option(
                 ["--csv"],
                 metavar="DIR",
                 type=click.Path(path_type=Path, file_okay=False),
-                help="Write the tables into a folder too, as CSV files.",
+                help="Folder to write the tables into, too, as CSV files.",
             ),
         ]
+        names = ["help", "--help", "-h"]
+        for option in self.params:
+            names += {str(option.name), *option.opts, *option.secondary_opts}
+        if clashes := sorted({name for name in names if names.count(name) > 1}):
+            raise PluginError(
+                f"the command {self.name} has several options named {', '.join(clashes)}; rename "
+                "those of the plugin"
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List options under the headings of their sections, the others last."""
-        listed = {id(option) for options in self.sections.values() for option in options}
+        """List options under the headings of their sections, the remaining ones last."""
+        listed = [option for options in self.sections.values() for option in options]
         options = [entry for entry in self.get_params(ctx) if isinstance(entry, click.Option)]
-        others = [option for option in options if id(option) not in listed]
-        for heading, options in (*self.sections.items(), ("Options", others)):
+        remaining = [option for option in options if option not in listed]
+        for heading, options in (*self.sections.items(), ("Options", remaining)):
             if records := [option.get_help_record(ctx) for option in options]:
                 with formatter.section(heading):
                     formatter.write_dl([record for record in records if record])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, and give what it printed; also where it ends with a status."""
+        """Run the command, and write what it recorded, even if it ends with a status."""
         silent, folder = (ctx.params.pop(name) for name in OPTIONS)
         if not silent and folder is None:
             return super().invoke(ctx)
-        printed = begin(silent)
+        if folder is not None:
+            make_folder("--csv", folder)
+        record = start_record(silent)
         try:
             result = super().invoke(ctx)
         except SystemExit:
-            _give(printed, ctx.command_path, folder)
+            _write(record, ctx.command_path, folder)
             raise
-        _give(printed, ctx.command_path, folder)
+        _write(record, ctx.command_path, folder)
         return result
 
 
-def _give(printed: Kept, command: str, folder: Path | None) -> None:
+def _write(record: Record, command: str, folder: Path | None) -> None:
     if folder is not None:
         from pathkernel_views.table import write_csv
 
-        write_csv(printed.tables, folder)
+        write_csv(record.tables, folder)
         say(f"Tables: {folder.resolve()}")
-    if printed.silent:
-        tables = [table.as_json(part) for part, table in printed.tables]
-        lines = printed.lines
+    if record.silent:
+        tables = [table.as_json(part) for part, table in record.tables]
+        lines = record.lines
         document = {"version": VERSION, "command": command, "tables": tables, "lines": lines}
         click.echo(json.dumps(document, allow_nan=False))

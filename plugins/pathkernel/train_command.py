@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pathkernel.groups import SuggestingGroup
+from pathkernel.command_groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
 from pathkernel.output import INTERRUPTED, say
 from pathkernel_core.extras import import_extra
@@ -52,7 +52,8 @@ def train() -> None:
 @_preset_option(
     "--epochs",
     type=click.FloatRange(min=0, min_open=True),
-    help="Passes through all pairs of training characters, such as 10 or 0.5.",
+    help="Passes through all pairs of training characters, such as 10 or 0.5.  [default: the "
+    "preset's]",
 )
 @_preset_option(
     "--weight-decay", type=click.FloatRange(min=0), help="L2 regularisation of all weights."
@@ -79,15 +80,12 @@ def train() -> None:
 )
 def one_shot_images(
     name: str,
-    layers: int | None,
-    heads: int | None,
-    width: int | None,
-    qk_width: int | None,
     epochs: float | None,
     weight_decay: float | None,
     seed: int,
     test_episodes: int,
     out: Path | None,
+    **sizes: int | None,
 ) -> None:
     """Train on one-shot image classification in context, paper section 4.2.
 
@@ -99,9 +97,7 @@ def one_shot_images(
     from threadpoolctl import threadpool_limits
 
     chosen = preset(name)
-    sizes = {"layers": layers, "heads": heads, "width": width, "qk_width": qk_width}
-    given = {size: value for size, value in sizes.items() if value is not None}
-    shape = replace(chosen.shape, **given)
+    shape = replace(chosen.shape, **{size: n for size, n in sizes.items() if n is not None})
     folder = Path(default_folder(shape)) if out is None else out
     training = import_extra("pathkernel_one_shot.training", "training", "training", _EXTRA)
     from pathkernel_datasets.progress_bar import showing_progress
@@ -120,13 +116,14 @@ def one_shot_images(
                 report=report,
             )
     except KeyboardInterrupt:
-        say(f"\nInterrupted. {_saved(folder)} the same command again to resume.", err=True)
+        message = f"{_saved(folder)}; run the same command again to resume."
+        say(f"\nInterrupted. {message}", err=True)
         raise SystemExit(INTERRUPTED) from None
     _say_outcome(trained, shape, test_episodes)
 
 
 def _saved(folder: Path) -> str:
-    """Beginning of a sentence on an interrupted training."""
+    """The state of an interrupted training, as a clause."""
     from pathkernel_one_shot.folder import LATEST
     from pathkernel_trained.checkpoint import read_checkpoint
 

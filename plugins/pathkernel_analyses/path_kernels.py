@@ -1,4 +1,4 @@
-"""Kernels of each path with itself, and of all pairs of paths in one: figure 5."""
+"""Kernels of each path with itself, and total kernels of all pairs of paths, figure 5."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _KERNEL = ("train_example", "train_example_dual")
 
 
 class SamePathKernels(Analysis):
-    """What each path alone sees in the training examples, sorted by label.
+    """Kernel of each path with itself on training examples, sorted by label.
 
-    At most 50 examples are kept, as in the paper, spread evenly over the training set, so that
-    stores stay small.
+    Of at most 50 examples, as in the paper, spread evenly over the training set, so that stores
+    stay small.
     """
 
     name: ClassVar[str] = "same-path-kernels"
@@ -42,18 +42,17 @@ class SamePathKernels(Analysis):
     }
 
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
-        """Training examples kept, counted in the order of decreasing label."""
-        kept = range(min(EXAMPLES, situation.xi.shape[0]))
-        return dict.fromkeys(_KERNEL, kept)
+        """Numbers of the stored training examples, in the order of decreasing label."""
+        return dict.fromkeys(_KERNEL, range(min(EXAMPLES, situation.xi.shape[0])))
 
     def compute(self, situation: Situation) -> Mapping[str, Any]:
         """Kernels (path, train_example, train_example_dual) and labels (train_example,)."""
-        xi, labels = _kept(situation)
+        xi, labels = _stored_examples(situation)
         return {"same_path_kernel": same_path_kernels(xi), "train_label": labels}
 
 
 class TotalKernels(SamePathKernels):
-    """What the network sees in the same examples: kernels of all pairs of paths, weighted by U.
+    """Kernel of the network on the same examples: all pairs of paths, weighted by U.
 
     For networks with one output; with several nothing is stored.
     """
@@ -76,14 +75,16 @@ class TotalKernels(SamePathKernels):
             return {}
         weights = scaled_order_parameter(situation.network, situation.solution.order_parameter)
         variance = situation.network.variances[0]
-        return {"total_kernel": total_kernel(_kept(situation)[0], weights, variance=variance)}
+        return {
+            "total_kernel": total_kernel(_stored_examples(situation)[0], weights, variance=variance)
+        }
 
 
-def _kept(situation: Situation) -> tuple[np.ndarray, np.ndarray]:
-    """Attentioned inputs and labels of the examples that are kept."""
+def _stored_examples(situation: Situation) -> tuple[np.ndarray, np.ndarray]:
+    """Attentioned inputs and labels of the examples whose kernels are stored."""
     labels = to_host(situation.realisation.train.labels)  # not centred
     labels = labels.reshape(len(labels), -1)[:, 0]
     order = np.argsort(-labels, kind="stable")
     count = min(EXAMPLES, len(order))
-    kept = order[np.linspace(0, len(order) - 1, count).round().astype(int)]
-    return np.stack([to_host(situation.xi[int(index), ...]) for index in kept]), labels[kept]
+    indices = order[np.linspace(0, len(order) - 1, count).round().astype(int)]
+    return np.stack([to_host(situation.xi[int(index), ...]) for index in indices]), labels[indices]

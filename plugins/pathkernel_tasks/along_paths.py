@@ -1,4 +1,4 @@
-"""Examples that are attentioned inputs already: a token for every path, as a network's input."""
+"""Attentioned inputs as a network's input: a token for every path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathkernel_core.backend import Array, from_host
 
 @dataclass(frozen=True)
 class Steps:
-    """Heads that attend to one token each: a number of steps on from the one that asks, or round.
+    """Heads that attend to one token each, a number of steps after the query token, cyclically.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Steps:
     """
 
     steps: Sequence[int]
-    tokens_are_paths: ClassVar[bool] = True  # so that no token is that of a skip
+    tokens_are_paths: ClassVar[bool] = True  # so that none is the token of a skip connection
 
     @property
     def n_heads(self) -> int:
@@ -35,9 +35,9 @@ class Steps:
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         batch, tokens, _ = inputs.shape
-        asking = np.arange(tokens) if query is None else np.array([query])
-        seen = (np.array(self.steps)[:, None] + asking) % tokens  # (H, queries)
-        omega = np.arange(tokens)[:, None] == seen[:, None, :]
+        queries = np.arange(tokens) if query is None else np.array([query])
+        keys = (np.array(self.steps)[:, None] + queries) % tokens  # (H, queries)
+        omega = np.arange(tokens)[:, None] == keys[:, None, :]
         xp = array_api_compat.array_namespace(inputs)
         return xp.broadcast_to(from_host(omega[None], inputs, inputs.dtype), (batch, *omega.shape))
 
@@ -55,7 +55,7 @@ class Steps:
 
 
 def layers_along(heads: Sequence[int]) -> tuple[Layer, ...]:
-    """Layers whose attentioned inputs, read out at the first token, are the tokens in their order.
+    """Make layers whose attentioned inputs, read out at the first token, are the tokens in order.
 
     Parameters
     ----------

@@ -25,35 +25,30 @@ _HEADERS = {  # readers of the header of an array in an archive, by version
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_METADATA = 2**26  # bytes of a file of metadata
-_PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # they change the values
+_METADATA = 2**26  # largest number of bytes of a metadata file
+_PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # would change the values
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
 _CHUNK = re.compile(r"c|(c\.)?\d+(\.\d+)*")  # names of files of chunks
 _PLAIN = ("transpose", "bytes", "vlen-utf8", "crc32c")  # codecs that do not compress
-_TASK = 2**13  # bytes that zarr takes to read a chunk, stored or not
-_SLACK, _RATIO = 2**24, 1000  # bytes beyond what a chunk holds; of text, and times its file
+_TASK = 2**13  # bytes of memory that zarr takes to read a chunk, stored or not
+_SLACK, _RATIO = 2**24, 1000  # bytes allowed beyond a chunk's; of text, times its file's
 
-Wanted = Callable[[str], bool]
+Selection = Callable[[str], bool]
+Stays = Callable[[str, tuple[int, ...]], bool]
+Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """Array of a Zarr folder, whose rows are read on demand.
-
-    Attributes
-    ----------
-    title : str
-        For messages.
-    array : zarr.Array
-    """
+    """Array of a Zarr folder, whose rows are read on demand; messages name it by its title."""
 
     title: str
     array: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole array."""
+        """Shape of all rows together."""
         return self.array.shape
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
@@ -65,19 +60,13 @@ class StoredArray:
 
 
 def content_digest(path: str | Path, kind: str) -> str:
-    """SHA-256 of a file's content, or of the names and contents of all files in a folder.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As :func:`~pathkernel_tasks.array_guards.regular_files`.
-    """
+    """Compute the SHA-256 of a file's content, or of names and contents of a folder's files."""
     digest = hashlib.sha256()
     for file in regular_files(path, kind):
         if file != Path(path):  # in a folder
             name = file.relative_to(path).as_posix()
-            about = f"{len(name)} {name} {file.stat().st_size} "
-            digest.update(about.encode(errors="surrogateescape"))
+            prefix = f"{len(name)} {name} {file.stat().st_size} "
+            digest.update(prefix.encode(errors="surrogateescape"))
         with file.open("rb") as stream:
             while block := stream.read(2**20):
                 digest.update(block)
@@ -87,28 +76,27 @@ def content_digest(path: str | Path, kind: str) -> str:
 def read_arrays(
     path: str | Path,
     kind: str,
-    wanted: Wanted = lambda name: True,
-    stays: Callable[[str, tuple[int, ...]], bool] = lambda name, shape: False,
-) -> tuple[dict[str, np.ndarray], str]:
-    """Arrays of a file, by name.
+    select: Selection = lambda name: True,
+    stays: Stays = lambda name, shape: False,
+) -> tuple[Arrays, str]:
+    """Read arrays of a file, by name.
 
     Parameters
     ----------
     path : str or Path
-        A ``.safetensors`` or ``.npz`` file, or a ``.zarr`` folder in format 3, of which all
-        groups are read.
+        A ``.safetensors`` or ``.npz`` file, or a ``.zarr`` folder in format 3 with all its groups.
     kind : str
         What the file is, for messages, such as ``"heads file"``.
-    wanted : callable
+    select : callable
         Name → whether to read that array; all by default. It may raise a ValueError.
     stays : callable
-        Name and shape of an array in a Zarr folder → whether to give a :class:`StoredArray`.
+        Name and shape of an array in a Zarr folder → whether to return a :class:`StoredArray`.
 
     Returns
     -------
     arrays : dict of str to array
     note : str
-        The arrays that were not read, and those of which Zarr does not store all chunks.
+        Arrays that were not read, and arrays of which Zarr does not store all chunks.
 
     Raises
     ------
@@ -123,22 +111,16 @@ def read_arrays(
     title, stored = f"{kind} {str(path)!r}", sum(file.stat().st_size for file in files)
     with _reported(title):
         if path.suffix.lower() == ".zarr":
-            arrays, notes = _zarr(path, title, stored, wanted, stays)
+            arrays, notes = _zarr(path, title, stored, select, stays)
         elif path.suffix.lower() == ".safetensors":
-            arrays, notes = _safetensors(path, title, stored, wanted)
+            arrays, notes = _safetensors(path, title, stored, select)
         else:
-            arrays, notes = _npz(path, title, stored, wanted)
+            arrays, notes = _npz(path, title, stored, select)
     return arrays, "; ".join(f"{path.name}: {note}" for note in notes)
 
 
 def safetensors_shapes(path: str | Path, kind: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays in a safetensors file, without reading them.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such file, or it is damaged.
-    """
+    """Shapes of the arrays in a safetensors file, without reading them."""
     from safetensors import safe_open
 
     regular_files(path, kind)
@@ -148,7 +130,7 @@ def safetensors_shapes(path: str | Path, kind: str) -> dict[str, tuple[int, ...]
 
 @contextmanager
 def _reported(title: str) -> Iterator[None]:
-    """Turn an error of a decoder, of any type, into a ValueError that names the file."""
+    """Turn any error of a decoder into a ValueError that names the file."""
     try:
         yield
     except MemoryError as error:
@@ -163,21 +145,21 @@ def _reported(title: str) -> Iterator[None]:
         raise ValueError(f"{title} is damaged or of another format: {reason}") from error
 
 
-def _select(names: Iterable[str], wanted: Wanted) -> tuple[list[str], list[str]]:
-    """Names to read, sorted, and a note if others are not read."""
-    chosen = [name for name in sorted(names) if wanted(name)]
-    others = printable(", ".join(name or "''" for name in sorted(set(names) - set(chosen))))
-    read = printable(f" (read: {', '.join(chosen)})") if chosen else ""
-    return chosen, [f"{others} not read{read}"] if others else []
+def _selected(names: Iterable[str], select: Selection) -> tuple[list[str], list[str]]:
+    """Names to read, sorted, and a note on the remaining ones."""
+    chosen = [name for name in sorted(names) if select(name)]
+    ignored = ", ".join(name or "''" for name in sorted(set(names) - set(chosen)))
+    read = f" (read: {', '.join(chosen)})" if chosen else ""
+    return chosen, [printable(f"{ignored} not read{read}")] if ignored else []
 
 
 def _safetensors(
-    path: Path, title: str, stored: int, wanted: Wanted
-) -> tuple[dict[str, np.ndarray], list[str]]:
+    path: Path, title: str, stored: int, select: Selection
+) -> tuple[Arrays, list[str]]:
     from safetensors import safe_open
 
     with safe_open(path, framework="numpy") as file:  # compares the shapes with the file's size
-        chosen, notes = _select(file.keys(), wanted)
+        chosen, notes = _selected(file.keys(), select)
         slices = {name: file.get_slice(name) for name in chosen}
         check_size(title, {name: (part.get_shape(), 8) for name, part in slices.items()}, stored)
         arrays = {}
@@ -199,16 +181,14 @@ def _brain_float(path: Path, name: str) -> np.ndarray:
     return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
-def _npz(
-    path: Path, title: str, stored: int, wanted: Wanted
-) -> tuple[dict[str, np.ndarray], list[str]]:
+def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays, list[str]]:
     arrays = {}
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         names = [member.filename.removesuffix(".npy") for member in members]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"it holds {sorted(repeated)} more than once")
-        chosen, notes = _select(names, wanted)
+        chosen, notes = _selected(names, select)
         entries = {name: members[names.index(name)] for name in chosen}
         numbers = {name: ((member.file_size // 8,), 8) for name, member in entries.items()}
         check_size(title, numbers, stored)  # before their headers are unpacked
@@ -223,7 +203,7 @@ def _npz(
 def _header(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, title: str
 ) -> tuple[tuple[int, ...], int]:
-    """Shape and bytes of an element of an array in an archive, which must agree with its size."""
+    """Shape and bytes of an element of an array in an archive, checked against its size."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         # others unpack a block of any size at once
         raise ValueError(f"{member.filename!r} is compressed in a way that NumPy never does")
@@ -243,12 +223,8 @@ def _header(
 
 
 def _zarr(
-    path: Path,
-    title: str,
-    stored: int,
-    wanted: Wanted,
-    stays: Callable[[str, tuple[int, ...]], bool],
-) -> tuple[dict[str, Any], list[str]]:
+    path: Path, title: str, stored: int, select: Selection, stays: Stays
+) -> tuple[Arrays, list[str]]:
     import zarr
 
     for file in path.rglob("zarr.json"):
@@ -263,46 +239,50 @@ def _zarr(
             "write named arrays with dataset.drop_encoding().to_zarr(path, zarr_format=3), or as "
             "zarr.create_group(path)['labels'] = array"
         ) from error
-    found = {name: array for name, array in members.items() if isinstance(array, zarr.Array)}
-    chosen, notes = _select(found, wanted)
-    whole = [name for name in chosen if not stays(name, found[name].shape)]
-    claims, tasks = {}, {}
+    stored_arrays = {name: part for name, part in members.items() if isinstance(part, zarr.Array)}
+    chosen, notes = _selected(stored_arrays, select)
+    loaded, claims, tasks = set(), {}, {}
     for name in chosen:
-        array = found[name]
+        array = stored_arrays[name]
         shape = tuple(map(max, array.shape, array.chunks))  # chunks are unpacked whole
-        claims[name] = shape, array.dtype.itemsize
-        tasks[name] = (
-            shape,
-            max(array.dtype.itemsize, _TASK * array.nchunks // max(1, math.prod(shape))),
-        )
-    check_size(title, {name: claims[name] for name in whole}, stored)
+        size = _TASK * array.nchunks // max(1, math.prod(shape))
+        tasks[name] = shape, max(array.dtype.itemsize, size)
+        if not stays(name, array.shape):
+            loaded.add(name)
+            claims[name] = shape, array.dtype.itemsize
+    check_size(title, claims, stored)
     check_size(title, tasks, stored, bound=math.inf)
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     for name in chosen:
-        array, about = found[name], f"{title}: {name!r} of shape {found[name].shape}"
-        with _reported(about):
-            _check_plain(about, array.attrs)
-            _check_chunks(about, path / name, array)
+        array = stored_arrays[name]
+        array_title = f"{title}: {name!r} of shape {array.shape}"
+        with _reported(array_title):
+            _check_plain(array_title, array.attrs)
+            _check_chunks(array_title, path / name, array)
             missing = array.nchunks - array.nchunks_initialized
-            arrays[name] = StoredArray(about, array) if name not in whole else _whole(about, array)
-        if missing > 0:  # meant or lost: Zarr leaves chunks of the fill value alone out
+            arrays[name] = (
+                _loaded(array_title, array) if name in loaded else StoredArray(array_title, array)
+            )
+        if missing > 0:  # deliberate or lost: Zarr does not store chunks of the fill value
             fill = np.asarray(array.fill_value).item()
             lacking = f"lacks {missing} of its {array.nchunks} chunks"
             if fill != fill:  # NaN
-                raise ValueError(f"{about} {lacking}, which would read as NaN; write it again")
+                raise ValueError(
+                    f"{array_title} {lacking}, which would read as NaN; write it again"
+                )
             notes.append(f"{name} {lacking}, read as {fill!r}")
     return arrays, notes
 
 
-def _whole(title: str, array: Any) -> np.ndarray:
-    """All of a Zarr array; text as NumPy's fixed-length type, which pads all to the longest."""
+def _loaded(title: str, array: Any) -> np.ndarray:
+    """Read all of a Zarr array; text in NumPy's fixed-length type, padded to the longest."""
     values = np.asarray(array[...])
     if values.dtype.kind != "T":
         return values
-    words = values.ravel().tolist()
-    longest = max(map(len, words), default=0)
-    check_size(title, {"text": (values.shape, 4 * longest)}, sum(map(len, words)))
-    return np.array(words, dtype=str).reshape(values.shape)
+    texts = values.ravel().tolist()
+    longest = max(map(len, texts), default=0)
+    check_size(title, {"text": (values.shape, 4 * longest)}, sum(map(len, texts)))
+    return np.array(texts, dtype=str).reshape(values.shape)
 
 
 def _check_plain(title: str, attributes: Mapping[str, object]) -> None:
@@ -318,7 +298,7 @@ def _check_plain(title: str, attributes: Mapping[str, object]) -> None:
 
 
 def _check_chunks(title: str, folder: Path, array: Any) -> None:
-    """Check that no chunk of a Zarr array takes or unpacks to more bytes than it is to hold."""
+    """Check that no chunk of a Zarr array takes or unpacks to more bytes than it may."""
     codecs = [codec.to_dict()["name"] for codec in array.metadata.codecs]
     packing = [name for name in codecs if name not in _PLAIN]
     if len(packing) > 1 or not set(packing) <= _UNPACKED.keys():
@@ -362,4 +342,4 @@ _UNPACKED: dict[str, Callable[[bytes, int], int]] = {
     "blosc": _blosc_size,
     "gzip": lambda content, bound: len(gzip.GzipFile(fileobj=io.BytesIO(content)).read(bound + 1)),
 }
-"""Bytes that a compressed chunk unpacks to, as far as the bound."""
+"""Bytes that a compressed chunk unpacks to, up to the bound."""

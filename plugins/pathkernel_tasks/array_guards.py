@@ -1,4 +1,4 @@
-"""Checks of a user's file: its kind, its claims on memory, and the shapes and numbers in it."""
+"""Checks of a user's file: its suffix, its claims on memory, and its shapes and numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,14 @@ _CONVERSION = (
     "safetensors.torch.save_file({name: array.clone() for name, array in state.items()}, "
     "'model.safetensors')"
 )
-_SMALL, _RATIO = 2**28, 1000  # bytes that any file may take, and times its size that others may
+_SMALL, _RATIO = 2**28, 1000  # bytes that any file may claim, or that many times its size
 
 Shape = Sequence[int | str]
 """Lengths of an array's axes: a number, or a symbol such as ``"N_0"``; last may be ``"..."``."""
 
 
 def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
-    """Check that a path ends in one of the suffixes, such as ``".npz"``.
-
-    Raises
-    ------
-    ValueError
-        If it does not.
-    TypeError
-        If it is no path but, for example, the arrays themselves.
-    """
+    """Check that a path ends in one of the suffixes; raise ValueError if not."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(
             f"{kind} must be named by its path, but is {type(path).__name__}; make a task of "
@@ -46,12 +39,12 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
 
 
 def regular_files(path: str | Path, kind: str) -> list[Path]:
-    """The file, or all files of a folder, sorted. A link to a file stands for that file.
+    """List the file, or all files of a folder, sorted. A link to a file stands for that file.
 
     Raises
     ------
     FileNotFoundError
-        If there is neither.
+        If the path does not exist.
     ValueError
         If a pipe, a device, a broken link or a link to another folder is among them.
     """
@@ -79,25 +72,21 @@ def check_size(
     stored: int,
     bound: float | None = None,
 ) -> None:
-    """Check the memory that a file claims, before any of it is taken.
+    """Check the memory that a file claims before any is allocated.
 
     Parameters
     ----------
-    title : str
-        Of the file, for the message.
     arrays : mapping of str to (shape, bytes of an element)
-        As the file's headers have them. An element counts at least 8 bytes, those of a number in
-        double precision.
+        From the headers. An element counts at least 8 bytes, as in double precision.
     stored : int
         Bytes of the file.
     bound : float, optional
-        Bytes that fit into memory, by default half of it.
+        Largest number of bytes; by default half of the memory.
 
     Raises
     ------
     ValueError
-        If the arrays would take more together; or more than 256 MiB and than a thousand times the
-        file.
+        If the arrays together would take more; or more than 256 MiB and a thousand times the file.
     """
     sizes = {name: math.prod(shape) * max(8, size) for name, (shape, size) in arrays.items()}
     total, bound = sum(sizes.values()), memory_bound() if bound is None else bound
@@ -116,70 +105,60 @@ def check_shapes(
     title: str,
     arrays: Mapping[str, Any],
     expected: Mapping[str, Shape],
-    known: Mapping[str, tuple[int, str]] | None = None,
+    lengths: Mapping[str, tuple[int, str]] = MappingProxyType({}),
 ) -> None:
     """Compare arrays with a table of shapes; axes of the same symbol must have the same length.
 
     Parameters
     ----------
-    title : str
-        Of the file, for the message.
     arrays : mapping of str to array
         Anything with a shape.
     expected : mapping of str to shape
         Such as ``{"inputs": ("P", "M", "N_0"), "labels": ("P", "...")}``.
-    known : mapping of str to (int, str), optional
-        Lengths of symbols that are known beforehand, and where from.
+    lengths : mapping of str to (int, str)
+        Lengths of symbols that are fixed beforehand, and their source.
 
     Raises
     ------
     ValueError
         If an array is missing, has another shape, or has an axis of length 0. The message names
-        the array, the shape wanted and the shape that it has.
+        the array, the expected shape and the actual one.
     """
     if missing := [repr(name) for name in expected if name not in arrays]:
         names = sorted(arrays) or ["no array of a name that is read"]
-        lists = [", ".join([*some[:10], *["…"] * (len(some) > 10)]) for some in (missing, names)]
+        lists = [", ".join([*part[:10], *["…"] * (len(part) > 10)]) for part in (missing, names)]
         raise ValueError(f"{title} lacks {lists[0]}; it holds {lists[1]}")
-    sizes = dict(known or {})
-    for name, wanted in expected.items():
+    sizes = dict(lengths)
+    for name, symbols in expected.items():
         shape = tuple(arrays[name].shape)
-        axes = tuple(axis for axis in wanted if axis != "...")
-        fits = len(shape) == len(axes) or (len(axes) < len(wanted) and len(shape) > len(axes))
+        axes = tuple(axis for axis in symbols if axis != "...")
+        is_right = len(shape) == len(axes) or len(shape) > len(axes) < len(symbols)
         agreed = [
             f"{axis} = {sizes[axis][0]} of {sizes[axis][1]}" for axis in axes if axis in sizes
         ]
         for axis, length in zip(axes, shape):
             if isinstance(axis, str):
                 axis, _ = sizes.setdefault(axis, (length, repr(name)))
-            fits &= 0 < length == axis
-        if not fits:
+            is_right &= 0 < length == axis
+        if not is_right:
             listed = f" with {', '.join(dict.fromkeys(agreed))}" if agreed else ""
             raise ValueError(
-                f"{title}: {name!r} must have shape ({', '.join(map(str, wanted))}){listed}, but "
+                f"{title}: {name!r} must have shape ({', '.join(map(str, symbols))}){listed}, but "
                 f"has {shape}"
             )
 
 
 def real_numbers(title: str, array: np.ndarray, *, whole: bool) -> np.ndarray:
-    """Array in float64.
-
-    Parameters
-    ----------
-    title : str
-        Of the array, for the message.
-    array : array
-    whole : bool
-        Whether the type may be one of whole numbers.
+    """Convert an array of real numbers to float64.
 
     Raises
     ------
     ValueError
-        If it holds anything but real numbers, or NaN or infinity.
+        If it holds anything but real numbers, or NaN or infinity; or integers, unless ``whole``.
     """
     if array.dtype.kind not in ("fiu" if whole else "f"):
-        wanted = "real numbers" if whole else "real floating-point numbers"
-        raise ValueError(f"{title} must hold {wanted}, but holds {array.dtype}")
+        kind = "real numbers" if whole else "real floating-point numbers"
+        raise ValueError(f"{title} must hold {kind}, but holds {array.dtype}")
     array = array.astype(np.float64, copy=False)
     if not np.isfinite(array).all():
         raise ValueError(f"{title} holds NaN or infinity")

@@ -16,23 +16,16 @@ from pathkernel_core.attention import Layer, QueryKey, Readout
 from pathkernel_core.backend import Array
 from pathkernel_core.task import KINDS, Blocks, Examples, Realisation, Task, option
 from pathkernel_core.text import printable
-from pathkernel_tasks import heads_file, kept_arrays
+from pathkernel_tasks import heads_file
 from pathkernel_tasks.along_paths import layers_along
 from pathkernel_tasks.array_files import content_digest
 from pathkernel_tasks.array_guards import check_suffix
-from pathkernel_tasks.custom_data import (
-    HELD,
-    SUFFIXES,
-    CustomData,
-    StoredExamples,
-    read_data,
-    split,
-    take,
-)
+from pathkernel_tasks.custom_data import HELD, SUFFIXES, CustomData, read_data, split
+from pathkernel_tasks.saved_arrays import named, save_arrays
 
-_BLOCK = 2000  # training examples of a block, at most
+_BLOCK = 2000  # largest number of training examples of a block
 _BLOCK_ELEMENTS = 2**23  # of its tokens and attention matrices, 64 MiB
-_SHOWN = 1000  # of training examples in blocks, those that analyses are of
+_SHOWN = 1000  # number of training examples that analyses see, where they come in blocks
 
 _CAPTURED = (
     "attentioned inputs from a file: what the model that they are of has besides its attention is "
@@ -47,50 +40,52 @@ _MATRICES = (
 
 @dataclass(frozen=True)
 class Custom(Task):
-    """Data and heads from files.
+    """Predictions on your own data, with your own heads.
 
     The data file (.npz, .safetensors or .zarr) holds inputs (P, M, N_0), labels (P,), test_inputs
-    and test_labels. Attention comes from a file of queries and keys, or as matrices attention.1,
-    attention.2, ... (P, H, M, M) of the data file, which were taken from any model. Where the file
-    holds paths (L,), the numbers of heads, inputs (P, n, N_0) are attentioned inputs already.
+    and test_labels. Attention comes from a heads file of queries and keys, or as matrices
+    attention.1, attention.2, ... (P, H, M, M) of any model in the data file. If the data file holds
+    paths (L,), the numbers of heads, inputs (P, n, N_0) are attentioned inputs already.
     """
 
     name: ClassVar[str] = "custom"
     summary: ClassVar[str] = "Token sequences, labels and heads from files"
     temperatures: ClassVar[tuple[float, ...]] = (0.01, 0.1, 1.0)
 
-    inputs: str = option(None, "data file: .npz, .safetensors or .zarr")
+    inputs: str = option(None, "Data file: .npz, .safetensors or .zarr.")
     heads: str = option(
-        None, "file of queries and keys, unless the data file holds attention matrices"
+        None, "Heads file, with queries and keys, unless the data file holds attention matrices."
     )
-    labels: str = option(None, "file of labels, if they are not in the data file")
+    labels: str = option(None, "File of labels, if the data file holds none.")
     kind: str = option(
         None,
-        "what labels are: classes or real targets; by default floating-point numbers are targets, "
-        "and whole numbers and text are classes",
+        "Kind of the labels: classes, or real targets.  [default: targets if they are "
+        "floating-point numbers; classes if they are integers or text]",
         choices=KINDS,
     )
     centred: bool = option(
-        False, "take the mean of training targets off first, and add it to predictions again"
+        False, "Subtract the mean of the training targets, and add it to predictions again."
     )
     test_fraction: float = option(
-        0.0, "fraction of the examples to test on, drawn by the seed, if there are no test sets"
+        0.0, "Fraction of the examples to test on, drawn by the seed, if there are no test sets."
     )
-    readout: str = option("last", "token read out: first, last, mean, or its index from 0")
+    readout: str = option("last", "Token read out: first, last, mean, or its index from 0.")
     key_axis: str = option(
         "first",
-        "which of the last two axes of attention matrices counts key tokens",
+        "Axis of the key tokens among the last two axes of attention matrices.",
         choices=("first", "last"),
     )
-    constant: bool = option(False, "append a constant 1 to every token, for heads with biases")
+    constant: bool = option(False, "Append a constant 1 to every token, for heads with biases.")
     approximation: str = option(
-        None, "sentence that says in what the model departs from the theory's; empty if in nothing"
+        None,
+        "Sentence on how the model departs from the theory's network; empty if it does not.  "
+        "[default: the sentence of the heads file]",
     )
 
     def __post_init__(self):
         for name in ("inputs", "labels", "heads"):
-            if isinstance(given := getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(given))
+            if isinstance(path := getattr(self, name), os.PathLike):
+                object.__setattr__(self, name, os.fspath(path))
         if self.inputs is None:
             raise ValueError(
                 "inputs must name a data file, with arrays inputs (P, M, N_0) and labels (P,)"
@@ -125,18 +120,18 @@ class Custom(Task):
         folder: str | os.PathLike | None = None,
         **options: Any,
     ) -> Custom:
-        """Task on arrays in memory, of any array library.
+        """Make a task of arrays in memory, of any array library.
 
-        They are kept in files named for their content, so that a study finds them again.
+        They are saved in files named for their content, so that a study can read them again.
 
         Parameters
         ----------
         inputs : array, shape (P, M, N_0)
             Token sequences.
         labels : array, shape (P,) or (P, C)
-            Real targets, or classes as whole numbers or text.
+            Real targets, or classes as integers or text.
         heads : sequence of QueryKey, or path
-            The first layer first, or a file of heads; left out if there is attention.
+            The first layer first, or a heads file; left out if there is attention.
         test_inputs, test_labels : array, or mapping of str to array
             A test set, or several by name; left out with ``test_fraction``.
         attention : sequence of L arrays, shape (P, H, M, M)
@@ -146,7 +141,7 @@ class Custom(Task):
             Numbers of heads of each layer, if inputs (P, n, N_0) are attentioned already, such as
             :func:`pathkernel_core.attentioned_inputs` returns them.
         folder : path, optional
-            Where the files lie; by default in the user's cache folder.
+            Folder of the files; by default in the user's cache folder.
         **options
             Other options of the task, such as ``readout`` or ``test_fraction``.
 
@@ -155,7 +150,6 @@ class Custom(Task):
         ValueError, TypeError
             If an array does not fit or holds objects, or heads are no queries and keys.
         """
-        named = kept_arrays.named
         arrays = {
             **named("inputs", inputs),
             **named("labels", labels),
@@ -166,13 +160,13 @@ class Custom(Task):
             **named("test_attention", test_attention, layers=True),
         }
         in_file = isinstance(heads, (str, os.PathLike))
-        data, heads_path = kept_arrays.keep(arrays, None if in_file else heads, folder)
+        data, heads_path = save_arrays(arrays, None if in_file else heads, folder)
         task = cls(inputs=data, heads=heads if in_file else heads_path, **options)
-        task.realise(0)  # refuses arrays that do not fit here rather than later
+        task.realise(0)  # arrays that do not fit are refused early
         return task
 
-    def _about_mean(self, labels: np.ndarray, kind: str) -> str:
-        """What is done with the mean of the targets, or should be."""
+    def _mean_note(self, labels: np.ndarray, kind: str) -> str:
+        """Note on the mean of the targets."""
         if self.centred:
             return "; centred, and predictions moved back"
         if kind == "targets" and (abs(labels.mean(axis=0)) > labels.std(axis=0)).any():
@@ -195,14 +189,14 @@ class Custom(Task):
         layers, approximation, ignored = self._layers(train, data.paths)
         notes = {
             "approximation": approximation if self.approximation is None else self.approximation,
-            "labels": data.labels.note + self._about_mean(data.train.labels, data.labels.kind),
-            "files": "; ".join(filter(None, (data.files, ignored))),
+            "labels": data.labels.note + self._mean_note(data.train.labels, data.labels.kind),
+            "files": "; ".join(filter(None, (data.note, ignored))),
         }
         return Realisation(
             layers=layers,
             readout="first" if data.paths else self._token(),
             train=train,
-            test_sets={name: self._widened(part) for name, part in data.test_sets.items()},
+            test_sets={name: self._widened(part.read()) for name, part in data.test_sets.items()},
             notes={name: sentence for name, sentence in notes.items() if sentence},
             kind=data.labels.kind,
             centred=self.centred,
@@ -212,12 +206,12 @@ class Custom(Task):
     def blocks(self, seed: int) -> Blocks | None:
         """More than 10,000 training examples, and more than features, in blocks of at most 2,000.
 
-        Arrays of a Zarr folder are read block by block, those of other files held.
+        Arrays of a Zarr folder are read block by block.
         """
         return self._read(seed)[2]
 
     def _read(self, seed: int) -> tuple[CustomData, Examples, Blocks | None]:
-        """What the files hold; training examples, all or some; and all in blocks, if some."""
+        """Data; training examples, all or a sample; and all in blocks, if it is a sample."""
         data = read_data(self.inputs, self.labels, self.key_axis, self.kind)
         if self.centred and data.labels.kind != "targets":
             raise ValueError(
@@ -236,22 +230,22 @@ class Custom(Task):
                 f"seed {seed} would repeat seed 0: the data and their test sets are fixed, and the "
                 "seed draws nothing but the split of test_fraction. Leave the seeds out"
             )
-        held, labels = data.train, data.train.labels
+        examples, labels = data.train, data.train.labels
         count = len(labels)
         if count <= HELD:
-            return data, self._widened(_whole(held)), None
-        _, tokens, width = held.inputs.shape
+            return data, self._widened(examples.read()), None
+        _, tokens, width = examples.inputs[1].shape
         shown = np.sort(np.random.default_rng(seed).choice(count, _SHOWN, replace=False))
-        train = self._widened(take(held, shown))
+        train = self._widened(examples.read(shown))
         heads = [layer.n_heads for layer in self._layers(train, data.paths)[0]]
         if math.prod(heads) * train.inputs.shape[2] * labels[0].size >= count:
-            return data, self._widened(_whole(held)), None
+            return data, self._widened(examples.read()), None
         matrices = 0 if train.layers is None else sum(heads) * tokens
         size = min(_BLOCK, max(1, _BLOCK_ELEMENTS // (tokens * (width + matrices))))
 
         def draw(number: int) -> Examples:
             rows = np.arange(number * size, min((number + 1) * size, count))
-            return self._widened(take(held, rows))
+            return self._widened(examples.read(rows))
 
         return data, train, Blocks(count, size, draw, labels.mean(axis=0))
 
@@ -289,13 +283,13 @@ class Custom(Task):
     def _layers(
         self, train: Examples, paths: tuple[int, ...]
     ) -> tuple[tuple[Layer, ...], str, str]:
-        """Attention of training examples, in what it departs, and what was not read of it."""
+        """Attention of training examples, its approximation, and a note on ignored arrays."""
         if paths:
             if self.heads is not None or self.readout != "last":
-                given = "heads" if self.heads is not None else "readout"
+                name = "heads" if self.heads is not None else "readout"
                 raise ValueError(
-                    f"data file {self.inputs!r} holds attentioned inputs (paths), so that {given} "
-                    f"{getattr(self, given)!r} has no place; leave it out"
+                    f"data file {self.inputs!r} holds attentioned inputs (paths), so that {name} "
+                    f"{getattr(self, name)!r} has no place; leave it out"
                 )
             return layers_along(paths), _CAPTURED, ""
         if self.heads is None:
@@ -328,9 +322,6 @@ class Custom(Task):
     def _widened(self, examples: Examples) -> Examples:
         if not self.constant:
             return examples
-        ones = np.ones((*examples.inputs.shape[:2], 1))
-        return dataclasses.replace(examples, inputs=np.concatenate([examples.inputs, ones], axis=2))
-
-
-def _whole(held: Examples | StoredExamples) -> Examples:
-    return held if isinstance(held, Examples) else take(held, np.arange(len(held.labels)))
+        constant = np.ones((*examples.inputs.shape[:2], 1))
+        inputs = np.concatenate([examples.inputs, constant], axis=2)
+        return dataclasses.replace(examples, inputs=inputs)

@@ -1,19 +1,19 @@
-"""Files of a user's own token sequences, with labels and attention matrices if there are any.
+"""Data files of token sequences, labels and attention matrices.
 
 ==========================  ================  ===================================================
 ``inputs``                  (P, M, N_0)       training sequences
 ``labels``                  (P,) or (P, C)    their labels
 ``attention.1`` …           (P, H, M, M)      attention matrices of each layer, instead of heads
-``paths``                   (L,)              numbers of heads H_ℓ, where sequences are attentioned
+``paths``                   (L,)              numbers of heads H_ℓ, if sequences are attentioned
                                               inputs, with a token for each of M = H_1 H_2 … paths
-``test_inputs``             (P', M', N_0)     a test set; ``test_labels`` and ``test_attention.1`` …
-                                              belong to it
+``test_inputs``             (P', M', N_0)     a test set, with ``test_labels`` and
+                                              ``test_attention.1`` …
 ``test_inputs.NAME`` …      (P', M', N_0)     or several, with ``test_labels.NAME`` and
                                               ``test_attention.NAME.1`` …
 ==========================  ================  ===================================================
 
-Names that begin alike but are none of these are refused; arrays of other names are not read, and a
-note says so. Labels may lie in a file of their own, under the same names.
+Similar names are refused as misspelt; arrays of other names are ignored, with a note. Labels may
+lie in a separate file, under the same names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,11 +34,10 @@ from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_tasks.labels import Labels, read_labels
 
 SUFFIXES = (".npz", ".safetensors", ".zarr")
-HELD = 10_000  # training examples, of more than which those of a Zarr folder stay there
+HELD = 10_000  # largest number of training examples that are read at once from a Zarr folder
 _NAME = re.compile(r"(test_)?(inputs|labels|attention)((?:\.[^.]+)*)")
 _LAYER = re.compile(r"[1-9][0-9]{0,3}")
 _SLIP = re.compile(r"(train\w*?|test|val\w*?)?[\W_]*(input|label|attention)", re.IGNORECASE)
-
 
 _SHAPES: dict[str, Shape] = {
     "inputs": ("P", "M", "N_0"),
@@ -46,7 +45,7 @@ _SHAPES: dict[str, Shape] = {
     "attention": ("P", "H", "M", "M"),
     "paths": ("L",),
 }
-"""P and M are those of each set of examples, and H that of each layer."""
+"""P and M differ between sets of examples, and H between layers."""
 
 
 class _Array(NamedTuple):
@@ -70,25 +69,50 @@ class _Array(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StoredExamples:
-    """Labelled token sequences that stay in a Zarr folder.
+class FileExamples:
+    """Labelled token sequences of a data file, in memory or in a Zarr folder.
 
     Attributes
     ----------
-    inputs : StoredArray, shape (P', M, N_0)
+    inputs : (str, array or StoredArray), shape (P', M, N_0)
+        With a title for messages.
     labels : array, shape (P,) or (P, C)
-    attention : sequence of (str, StoredArray)
-        Name and matrices of each layer, if there are any.
-    key_axis : str
+    attention : sequence of (str, array or StoredArray), shape (P', H, M, M)
+        Of each layer, if there are any.
+    key_axis : "first" or "last"
     rows : array, shape (P,)
-        Of the stored arrays, those that are meant.
+        Indices of these examples in the arrays of the file.
     """
 
-    inputs: StoredArray
+    inputs: tuple[str, Any]
     labels: np.ndarray
-    attention: Sequence[tuple[str, StoredArray]]
+    attention: Sequence[tuple[str, Any]]
     key_axis: str
     rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def part(self, indices: np.ndarray) -> FileExamples:
+        """Some of the examples, by their indices."""
+        return replace(self, labels=self.labels[indices], rows=self.rows[indices])
+
+    def read(self, indices: np.ndarray | None = None) -> Examples:
+        """Read and check the examples, or some of them.
+
+        Raises
+        ------
+        ValueError
+            If inputs or attention matrices are no numbers, or attention does not sum to 1.
+        """
+        examples = self if indices is None else self.part(indices)
+        rows: Any = examples.rows
+        title, inputs = self.inputs
+        if isinstance(inputs, np.ndarray) and len(rows) == len(inputs):
+            rows = slice(None)  # all in their order, without a copy
+        numbers = real_numbers(title, inputs[rows], whole=True)
+        layers = [_attention(title, omega[rows], self.key_axis) for title, omega in self.attention]
+        return Examples(numbers, examples.labels, layers or None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,73 +121,59 @@ class CustomData:
 
     Attributes
     ----------
-    train : Examples or StoredExamples
-        With layers of attention matrices if the file holds them. More than 10,000 of a Zarr folder
-        stay there.
-    test_sets : dict of str to Examples
+    train : FileExamples
+    test_sets : dict of str to FileExamples
         By name; ``"test"`` if it has none. Empty if the file has no test set.
     labels : Labels
-        Of all sets: their kind, and what became of them.
-    files : str
-        Which arrays were not read, or lack chunks; empty if there are none.
+        Of all sets.
+    note : str
+        Names of the arrays that were not read, or lack chunks; empty if there are none.
     paths : tuple of int
         Numbers of heads, if the sequences are attentioned inputs along their paths.
     """
 
-    train: Examples | StoredExamples
-    test_sets: dict[str, Examples]
+    train: FileExamples
+    test_sets: dict[str, FileExamples]
     labels: Labels
-    files: str = ""
+    note: str = ""
     paths: tuple[int, ...] = ()
 
 
 def read_data(
     path: str | Path, labels: str | Path | None, key_axis: str, kind: str | None = None
 ) -> CustomData:
-    """Read and check a data file.
-
-    Parameters
-    ----------
-    path : str or Path
-        File that ends in ``.npz``, ``.safetensors`` or ``.zarr``.
-    labels : str or Path, optional
-        File of labels, if the data file has none.
-    key_axis : "first" or "last"
-        Which of the last two axes of attention matrices counts key tokens.
-    kind : "classes", "targets" or None
-        What the labels are; None if their type is to tell.
+    """Read a data file, and a file of labels if there is one, and check their arrays.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a file is damaged, too large for the memory or holds pickled objects, a name is a slip,
-        or an array is missing, of a wrong shape or type, or holds NaN or infinity. The message
-        names the file and the array.
+        If a file is damaged, too large for the memory or holds pickled objects, or an array is
+        misnamed, missing, or of a wrong shape or type. The message names the file and the array.
     """
     title = f"data file {str(path)!r}"
-    arrays, note = read_arrays(path, "data file", lambda name: _is_wanted(name, title), _stays)
+    arrays, note = read_arrays(path, "data file", lambda name: _is_read(name, title), _stays)
     if labels is not None:
-        of_labels = f"labels file {str(labels)!r}"
-        more, more_notes = read_arrays(
+        labels_title = f"labels file {str(labels)!r}"
+        label_arrays, labels_note = read_arrays(
             labels,
             "labels file",
-            lambda name: _is_wanted(name, of_labels) and _parse(name).kind == "labels",
+            lambda name: _is_read(name, labels_title) and _parse(name).kind == "labels",
         )
-        note = "; ".join(filter(None, (note, more_notes)))
-        if twice := sorted(more.keys() & arrays.keys()):
-            raise ValueError(f"{title} and {of_labels} both hold {twice[0]!r}")
-        arrays |= more
+        note = "; ".join(filter(None, (note, labels_note)))
+        if twice := sorted(label_arrays.keys() & arrays.keys()):
+            raise ValueError(f"{title} and {labels_title} both hold {twice[0]!r}")
+        arrays |= label_arrays
     try:
         data = _assemble(title, arrays, key_axis, kind)
     except ValueError as error:  # a misspelt name or lost chunks may be the reason
         raise ValueError(f"{error}{note and f' ({note})'}") from error
-    return replace(data, files=note)
+    return replace(data, note=note)
 
 
 def split(data: CustomData, fraction: float, seed: int) -> CustomData:
-    """Set a fraction of the examples aside as a test set, at random.
+    """Set a random fraction of the examples aside as a test set.
 
     Raises
     ------
@@ -175,37 +185,20 @@ def split(data: CustomData, fraction: float, seed: int) -> CustomData:
             f"test_fraction={fraction:g} would split the examples, but the data have test sets: "
             f"{', '.join(data.test_sets)}. Leave one of the two out"
         )
-    count = data.train.labels.shape[0]
+    count = len(data.train)
     tested = round(fraction * count)
     if not 0 < tested < count:
         raise ValueError(f"test_fraction={fraction:g} of {count} examples leaves one side empty")
     order = np.random.default_rng(seed).permutation(count)
-    test, rest = take(data.train, order[:tested]), order[tested:]
-    train: Examples | StoredExamples
-    if isinstance(data.train, StoredExamples):
-        rest = np.sort(rest)  # blocks of it lie together
-        train = replace(data.train, labels=data.train.labels[rest], rows=data.train.rows[rest])
-    else:
-        train = take(data.train, rest)
-    return replace(data, train=train, test_sets={"test": test})
-
-
-def take(examples: Examples | StoredExamples, indices: np.ndarray) -> Examples:
-    """Some of the examples, by their indices."""
-    if isinstance(examples, Examples):
-        layers = examples.layers
-        if layers is not None:
-            layers = [layer.convert(lambda omega: omega[indices]) for layer in layers]
-        return Examples(examples.inputs[indices], examples.labels[indices], layers)
-    rows = examples.rows[indices]
-    matrices = [
-        _attention(name, omega[rows], examples.key_axis) for name, omega in examples.attention
-    ]
-    return Examples(examples.inputs[rows], examples.labels[indices], matrices or None)
+    trained = order[tested:]
+    if isinstance(data.train.inputs[1], StoredArray):
+        trained = np.sort(trained)  # so that blocks of examples lie together
+    test_sets = {"test": data.train.part(order[:tested])}
+    return replace(data, train=data.train.part(trained), test_sets=test_sets)
 
 
 def _stays(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether an array is left in its Zarr folder: of the training examples, if they are many."""
+    """Whether an array is left in its Zarr folder: of many training examples."""
     array = _parse(name)
     training = array is not None and not array.examples and array.kind in ("inputs", "attention")
     return training and len(shape) > 0 and shape[0] > HELD
@@ -217,8 +210,8 @@ def _parse(name: str) -> _Array | None:
         return _Array("", "paths")
     if not (match := _NAME.fullmatch(name)):
         return None
-    test, kind, rest = match.groups()
-    parts, layer = rest.split(".")[1:], 0
+    test, kind, suffixes = match.groups()
+    parts, layer = suffixes.split(".")[1:], 0
     if kind == "attention":
         if not parts or not _LAYER.fullmatch(parts[-1]):
             return None
@@ -228,10 +221,10 @@ def _parse(name: str) -> _Array | None:
     return _Array((parts or ["test"])[0] if test else "", kind, layer)
 
 
-def _is_wanted(name: str, title: str) -> bool:
+def _is_read(name: str, title: str) -> bool:
     if _parse(name):
         return True
-    if _SLIP.match(name):  # a slip must not pass unseen
+    if _SLIP.match(name):
         raise ValueError(
             f"{title} holds {name!r}; names must be inputs, labels, attention.1, attention.2 …, "
             "test_inputs, test_labels, test_attention.1, or test_inputs.NAME, test_labels.NAME, "
@@ -256,40 +249,36 @@ def _assemble(
         if array.examples not in sets:
             raise ValueError(f"{title}: {name!r} belongs to no test_inputs of that name")
     layers = {array.layer for array in parsed.values()} - {0}
-    numbers = range(1, min(max(layers, default=0), len(layers) + 1) + 1)  # one gap is enough
+    numbers = range(1, min(max(layers, default=0), len(layers) + 1) + 1)  # up to the first gap
     paths = _paths(title, arrays["paths"], layers) if "paths" in arrays else ()
 
-    expected: dict[str, Shape] = {}
-    for examples in sets:
-        wanted = [_Array(examples, "inputs"), _Array(examples, "labels")]
-        wanted += [_Array(examples, "attention", number) for number in numbers]
-        expected |= {str(array): array.shape for array in wanted}
-    tokens = {str(_Array(examples, "inputs").shape[1]) for examples in sets} if paths else ()
-    known = {symbol: (math.prod(paths), f"'paths' {paths}") for symbol in tokens}
-    check_shapes(title, arrays, expected, known)
-
-    names = [str(_Array(examples, "labels")) for examples in sets]
+    inputs = [_Array(examples, "inputs") for examples in sets]
+    labels = [_Array(examples, "labels") for examples in sets]
+    attention = [[_Array(examples, "attention", number) for number in numbers] for examples in sets]
+    named = [array for row in zip(inputs, labels) for array in row]
+    named += [array for row in attention for array in row]
+    tokens = {str(array.shape[1]) for array in inputs} if paths else ()
+    lengths = {symbol: (math.prod(paths), f"'paths' {paths}") for symbol in tokens}
+    check_shapes(title, arrays, {str(array): array.shape for array in named}, lengths)
     try:
-        labels = read_labels({name: arrays[name] for name in names}, kind)
+        targets = read_labels({str(array): arrays[str(array)] for array in labels}, kind)
     except ValueError as error:
         raise ValueError(f"{title}: {error}") from error
-    parts: dict[str, Examples | StoredExamples] = {}
-    for examples, values in zip(sets, labels.values.values(), strict=True):
-        name, inputs = str(_Array(examples, "inputs")), arrays[str(_Array(examples, "inputs"))]
-        attention = [str(_Array(examples, "attention", number)) for number in numbers]
-        omegas = [(f"{title}: {name!r}", arrays[name]) for name in attention]
-        if isinstance(inputs, StoredArray):
-            rows = np.arange(len(values))
-            parts[examples] = StoredExamples(inputs, values, omegas, key_axis, rows)
-        else:
-            inputs = real_numbers(f"{title}: {name!r}", inputs, whole=True)
-            matrices = [_attention(*omega, key_axis) for omega in omegas]
-            parts[examples] = Examples(inputs, values, matrices or None)
-    return CustomData(parts.pop(""), parts, labels, paths=paths)
+
+    def titled(array: _Array) -> tuple[str, Any]:
+        return f"{title}: {str(array)!r}", arrays[str(array)]
+
+    train, *tests = (
+        FileExamples(
+            titled(array), values, [*map(titled, layers)], key_axis, np.arange(len(values))
+        )
+        for array, values, layers in zip(inputs, targets.values.values(), attention, strict=True)
+    )
+    return CustomData(train, dict(zip(sets[1:], tests, strict=True)), targets, paths=paths)
 
 
 def _paths(title: str, array: np.ndarray, layers: Collection[int]) -> tuple[int, ...]:
-    """Numbers of heads, where sequences are attentioned inputs."""
+    """Numbers of heads, if sequences are attentioned inputs."""
     check_shapes(title, {"paths": array}, {"paths": _SHAPES["paths"]})
     if array.dtype.kind not in "iu" or array.min() < 1:
         raise ValueError(
@@ -312,9 +301,9 @@ def _attention(title: str, omega: np.ndarray, key_axis: str) -> Layer:
         omega = omega.swapaxes(-1, -2)
     excess = abs(omega.sum(axis=-2) - 1).max()
     if excess > 1e-3:
-        other = {"first": "last", "last": "first"}[key_axis]
+        opposite = {"first": "last", "last": "first"}[key_axis]
         raise ValueError(
             f"{title} must sum to 1 over key tokens, but is off by {excess:.3g}; key_axis is "
-            f"{key_axis!r}, so if its last two axes are the other way round, use {other!r}"
+            f"{key_axis!r}, so if its last two axes are the other way round, use {opposite!r}"
         )
     return Attention(omega)

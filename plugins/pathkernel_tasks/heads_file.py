@@ -9,10 +9,10 @@ Arrays in the file, with layers numbered from 1:
 ``labels``          (3, N_0)            label vectors of −, + and ?, if the network has its own
 ==================  ==================  ============================================================
 
-H and G may differ between layers. Arrays of other names are not read, so that a checkpoint can hold
-the rest of its network; names that begin alike are refused. A sentence ``approximation``, in the
-header of a safetensors file or as an array of text in an npz file, says in what the heads' network
-departs from the theory's.
+H and G may differ between layers. Arrays of other names are ignored, so that the file may hold a
+whole network; similar names are refused as misspelt. A sentence ``approximation``, in the header of
+a safetensors file or as an array of text in an npz file, says how the network of the heads departs
+from the theory's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathkernel_tasks import array_files, array_guards
 SUFFIXES = (".safetensors", ".npz")
 _KIND = "heads file"
 _LAYER = re.compile(r"(queries|keys)\.([1-9][0-9]{0,3})")
-_OTHERS = ("scale", "labels", "approximation")
+_OPTIONAL = ("scale", "labels", "approximation")
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Heads:
     label_vectors : array, shape (3, N_0), or None
         Label vectors of −, + and ?, if the file holds them.
     approximation : str
-        In what the network that the heads come from departs from the theory's; empty if unknown.
+        How the network of the heads departs from the theory's; empty if unknown.
     ignored : str
-        Which arrays of the file were not read; empty if there are none.
+        Names of the arrays that were not read, as a note; empty if there are none.
     """
 
     layers: tuple[QueryKey, ...]
@@ -59,18 +59,12 @@ class Heads:
 
 
 def check_suffix(path: str | Path) -> None:
-    """Check that the path ends as a heads file does.
-
-    Raises
-    ------
-    ValueError
-        If it does not.
-    """
+    """Check that a path has a suffix of heads files; raise ValueError if not."""
     array_guards.check_suffix(path, _KIND, SUFFIXES)
 
 
 def heads_digest(path: str | Path) -> str:
-    """SHA-256 of a heads file, in hexadecimal.
+    """Compute the SHA-256 of a heads file, in hexadecimal.
 
     Raises
     ------
@@ -88,22 +82,22 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
     path : str or Path
         File that ends in ``.safetensors`` or ``.npz``.
     width : int, optional
-        Width N_0 of the tokens that the heads must fit. By default that of the first layer.
+        Required width N_0 of the tokens. By default that of the first layer.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the suffix is another, the file is damaged, too large for the memory or holds pickled
-        objects, a name is a slip, or an array is missing, of a wrong shape or type, or holds NaN or
+        If the file has another suffix, is damaged, too large for the memory or holds pickled
+        objects, or an array is misnamed, missing, of a wrong shape or type, or holds NaN or
         infinity. The message names the file and the array.
     """
     check_suffix(path)
     title = f"{_KIND} {str(path)!r}"
-    arrays, ignored = array_files.read_arrays(path, _KIND, lambda name: _is_wanted(title, name))
-    about = _header(path)
-    if ignored and about.get("format", "").startswith("pathkernel "):  # of a whole network
+    arrays, ignored = array_files.read_arrays(path, _KIND, lambda name: _is_read(title, name))
+    header = _header(path)
+    if ignored and header.get("format", "").startswith("pathkernel "):
         ignored = f"{Path(path).name} is a checkpoint: compare and prune take its values, too"
     count = max((int(match[2]) for name in arrays if (match := _LAYER.fullmatch(name))), default=1)
     shapes: dict[str, array_guards.Shape] = {}
@@ -114,8 +108,8 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
     if "scale" in arrays:  # one number, in an array of any shape, or one of each layer
         scale = arrays["scale"]
         shapes["scale"] = scale.shape if scale.size == 1 else (count,)
-    known = {} if width is None else {"N_0": (width, "the tokens")}
-    array_guards.check_shapes(title, arrays, shapes, known)
+    lengths = {} if width is None else {"N_0": (width, "the tokens")}
+    array_guards.check_shapes(title, arrays, shapes, lengths)
     numbers = {
         name: array_guards.real_numbers(f"{title}: {name!r}", arrays[name], whole=False)
         for name in shapes
@@ -127,13 +121,12 @@ def read_heads(path: str | Path, width: int | None = None) -> Heads:
         queries, keys = numbers[f"queries.{number}"], numbers[f"keys.{number}"]
         scale = np.resize(numbers.get("scale", queries.shape[1] ** -0.5), count)[number - 1]
         layers.append(QueryKey(queries, keys, float(scale)))
-    return Heads(tuple(layers), numbers.get("labels"), _approximation(about, arrays), ignored)
+    return Heads(tuple(layers), numbers.get("labels"), _approximation(header, arrays), ignored)
 
 
 def save_heads(
     path: str | Path,
     layers: Sequence[QueryKey],
-    scale: float | None = None,
     label_vectors: np.ndarray | None = None,
     approximation: str = "",
 ) -> None:
@@ -145,18 +138,16 @@ def save_heads(
         File that ends in ``.safetensors`` or ``.npz``; replaced if it exists.
     layers : sequence of QueryKey
         The first layer first. Arrays are written in their own precision.
-    scale : float, optional
-        Factor of the scores of all layers. By default each layer's own.
     label_vectors : array, shape (3, N_0), optional
         Label vectors of −, + and ? that the network was trained with.
     approximation : str
-        In what the network that the heads come from departs from the theory's.
+        How the network of the heads departs from the theory's.
 
     Raises
     ------
     ValueError
-        If there is no layer, the scale is not positive and finite, the label vectors hold NaN or
-        infinity, or the suffix is another. Nothing is written then.
+        If there is no layer, the label vectors hold NaN or infinity, or the suffix is another.
+        Nothing is written then.
     """
     check_suffix(path)
     if not layers:
@@ -165,34 +156,27 @@ def save_heads(
     for number, layer in enumerate(layers, start=1):
         arrays[f"queries.{number}"] = np.ascontiguousarray(layer.queries)
         arrays[f"keys.{number}"] = np.ascontiguousarray(layer.keys)
-    if scale is None:
-        arrays["scale"] = np.array([_scale(layer) for layer in layers])
-    elif 0 < scale < math.inf:
-        arrays["scale"] = np.array(float(scale))
-    else:
-        raise ValueError(f"scale must be positive and finite, but is {scale}")
+    arrays["scale"] = np.array([_scale(layer) for layer in layers])
     if label_vectors is not None:
         if not np.isfinite(label_vectors).all():
             raise ValueError("label_vectors holds NaN or infinity")
         arrays["labels"] = np.ascontiguousarray(label_vectors)
-    if Path(path).suffix.lower() == ".npz":
-        if approximation:
-            arrays["approximation"] = np.array(approximation)
-        with replacing(path) as partial, open(partial, "wb") as stream:
-            np.savez(stream, **arrays)  # to a stream: to a name it would append the suffix
-    else:
-        from safetensors.numpy import save
+    with replacing(path) as partial:
+        if Path(path).suffix.lower() == ".npz":
+            arrays |= {"approximation": np.array(approximation)} if approximation else {}
+            with open(partial, "wb") as stream:  # to a name NumPy would append the suffix
+                np.savez(stream, **arrays)
+        else:
+            from safetensors.numpy import save
 
-        about = {"approximation": approximation} if approximation else None
-        with replacing(path) as partial:
-            partial.write_bytes(save(arrays, metadata=about))
+            header = {"approximation": approximation} if approximation else None
+            partial.write_bytes(save(arrays, metadata=header))
 
 
 def _scale(layer: QueryKey) -> float:
-    if layer.scale is not None:
-        return float(layer.scale)
     _, qk_width, width = layer.queries.shape
-    return 1 / (width * math.sqrt(qk_width))  # QueryKey's default
+    default = 1 / (width * math.sqrt(qk_width))  # of QueryKey
+    return default if layer.scale is None else float(layer.scale)
 
 
 def _header(path: str | Path) -> dict[str, str]:
@@ -204,19 +188,18 @@ def _header(path: str | Path) -> dict[str, str]:
         return file.metadata() or {}
 
 
-def _approximation(about: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
-    if "approximation" in about:
-        return printable(about["approximation"])
+def _approximation(header: dict[str, str], arrays: dict[str, np.ndarray]) -> str:
     sentence = arrays.get("approximation", np.array(""))
-    return printable(str(sentence)) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
+    text = str(sentence) if sentence.dtype.kind == "U" and sentence.ndim == 0 else ""
+    return printable(header.get("approximation", text))
 
 
-def _is_wanted(title: str, name: str) -> bool:
-    if _LAYER.fullmatch(name) or name in _OTHERS:
+def _is_read(title: str, name: str) -> bool:
+    if _LAYER.fullmatch(name) or name in _OPTIONAL:
         return True
-    if re.match(r"quer|key|scal|label|approx", name, re.IGNORECASE):  # a slip must not pass unseen
+    if re.match(r"quer|key|scal|label|approx", name, re.IGNORECASE):
         raise ValueError(
             f"{title} holds {name!r}; queries and keys must be named 'queries.1', 'keys.1', "
-            f"'queries.2' and so on, without gaps, and the rest {', '.join(_OTHERS)}"
+            f"'queries.2' and so on, without gaps, and the others {', '.join(_OPTIONAL)}"
         )
     return False

@@ -44,13 +44,14 @@ class HiddenMarkov(Task):
 
     variant: str = option(
         "plain",
-        "plain: 4 paths, two of them adversarial; strong-noise: 2 paths, noisy features; "
-        "strong-noise-uniform: the same with a uniform denoising head",
+        "Variant of the network and its data. plain: 4 paths, two of them adversarial; "
+        "strong-noise: 2 paths, noisy features; strong-noise-uniform: the same with a uniform "
+        "denoising head.",
         choices=_VARIANTS,
     )
-    examples: int = option(100, "training chains, half of each class")
-    test_examples: int = option(1000, "test chains, half of each class")
-    readout: str = option("last", "token read out", choices=("first", "last", "mean"))
+    examples: int = option(100, "Number of training chains, half of each class.")
+    test_examples: int = option(1000, "Number of test chains, half of each class.")
+    readout: str = option("last", "Token read out.", choices=("first", "last", "mean"))
 
     def __post_init__(self):
         for name in ("examples", "test_examples"):
@@ -73,10 +74,10 @@ class HiddenMarkov(Task):
             If the chains would not fit into memory.
         """
         blocks = self.blocks(seed)
-        held = self.examples if blocks is None else _BLOCK
+        in_memory = self.examples if blocks is None else _BLOCK
         check_memory(
-            f"{held} and {self.test_examples} chains",
-            8 * _COPIES * (held + self.test_examples) * TOKENS * (WIDTH + TOKENS),
+            f"{in_memory} and {self.test_examples} chains",
+            8 * _COPIES * (in_memory + self.test_examples) * TOKENS * (WIDTH + TOKENS),
             "take fewer examples or test examples",
         )
         train, test, heads = (
@@ -106,8 +107,8 @@ class HiddenMarkov(Task):
 
         def draw(number: int) -> Examples:
             # a child of what the training chains of a realisation are drawn by
-            own = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, number)))
-            return chains(min(_BLOCK, self.examples - number * _BLOCK), self._noise, own)
+            stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, number)))
+            return chains(min(_BLOCK, self.examples - number * _BLOCK), self._noise, stream)
 
         return Blocks(self.examples, _BLOCK, draw)
 
@@ -141,14 +142,14 @@ def chains(examples: int, noise: float, generator: np.random.Generator) -> Examp
 
     positive, negative = state_features()
     tokens = np.zeros((examples, TOKENS, WIDTH + TOKENS))
-    for some in batches(examples, _CACHED):
-        gaussian = generator.standard_normal((some.stop - some.start, STATES, WIDTH))
+    for batch in batches(examples, _CACHED):
+        gaussian = generator.standard_normal((batch.stop - batch.start, STATES, WIDTH))
         along = sum(
             (gaussian @ feature)[..., None] * feature / (feature @ feature)
             for feature in (positive, negative)
         )
-        signal = np.where(states[some, :, None] > 0, positive, negative)
-        tokens[some, 1:, :WIDTH] = signal + along + noise * (gaussian - along)
+        signal = np.where(states[batch, :, None] > 0, positive, negative)
+        tokens[batch, 1:, :WIDTH] = signal + along + noise * (gaussian - along)
     tokens[:, :, WIDTH:] = np.eye(TOKENS)
     return Examples(tokens, labels)
 

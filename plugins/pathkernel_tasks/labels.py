@@ -20,7 +20,7 @@ class Labels:
         float64, under the names of their arrays.
     kind : "classes" or "targets"
     note : str
-        What became of them; empty if nothing was changed.
+        How they were changed; empty if they were not.
     names : tuple of str or None
         Class that each of several outputs stands for, if they have names.
     """
@@ -32,10 +32,10 @@ class Labels:
 
 
 def read_labels(labels: Mapping[str, np.ndarray], kind: str | None = None) -> Labels:
-    """Labels of the training and test examples as the theory takes them, and their kind.
+    """Convert labels of training and test examples to the theory's, and tell their kind.
 
-    Their type decides unless a kind is asked for: whole numbers, booleans and text are classes,
-    floating-point numbers are targets, whatever they are. Whole numbers of several outputs are
+    Their type decides unless ``kind`` does: integers, booleans and text are classes,
+    floating-point numbers are targets, whatever their values. Integers of several outputs are
     classes if every row holds a single 1, among 0 or −1.
 
     Two classes become −1 and +1 in sorted order; C > 2 classes become C outputs, +1 for the class
@@ -51,7 +51,7 @@ def read_labels(labels: Mapping[str, np.ndarray], kind: str | None = None) -> La
     ------
     ValueError
         If labels are NaN, of another type or shape, do not differ, are of classes that the
-        training labels lack, or not of the kind that is asked for. The message names the array.
+        training labels lack, or not of the given kind. The message names the array.
     """
     arrays = {name: _vector(name, array) for name, array in labels.items()}
     first = next(iter(arrays))
@@ -69,7 +69,7 @@ def read_labels(labels: Mapping[str, np.ndarray], kind: str | None = None) -> La
             return _of_outputs(arrays)
     elif kind == "classes" or (kind is None and arrays[first].dtype.kind != "f"):
         return _of_classes(arrays, first)
-    return _real(arrays, first, asked=kind is not None)
+    return _of_targets(arrays, first, kind is not None)
 
 
 def _vector(name: str, array: np.ndarray) -> np.ndarray:
@@ -105,18 +105,18 @@ def _of_classes(arrays: dict[str, np.ndarray], first: str) -> Labels:
         strange = np.setdiff1d(array, classes)
         if strange.size:
             raise ValueError(f"{name} holds the class {strange[0]}, which {first} lacks")
-    places = {name: np.searchsorted(classes, array) for name, array in arrays.items()}
+    indices = {name: np.searchsorted(classes, array) for name, array in arrays.items()}
     names = tuple(
         f"{name:g}" if classes.dtype.kind == "f" else printable(str(name)) for name in classes
     )
     if len(classes) == 2:
-        mapped = {name: 2.0 * place - 1 for name, place in places.items()}
+        mapped = {name: 2.0 * index - 1 for name, index in indices.items()}
         plain = names == ("-1", "1") and classes.dtype.kind != "U"
         note = "" if plain else f"classes {names[0]} and {names[1]} became −1 and +1"
         return Labels(mapped, "classes", note)
     mapped = {
-        name: np.where(place[:, None] == np.arange(len(classes)), 1.0, -1.0)
-        for name, place in places.items()
+        name: np.where(index[:, None] == np.arange(len(classes)), 1.0, -1.0)
+        for name, index in indices.items()
     }
     listed = ", ".join(names[:10]) + (", …" if len(classes) > 10 else "")
     note = (
@@ -127,39 +127,40 @@ def _of_classes(arrays: dict[str, np.ndarray], first: str) -> Labels:
 
 
 def _coding(arrays: dict[str, np.ndarray]) -> int | None:
-    """Number that stands beside the single 1 of every row, 0 or −1; None if there is none."""
-    for other in (0, -1):
+    """Value next to the single 1 of every row, 0 or −1; None if the labels are not one-hot."""
+    for off in (0, -1):
         if all(
-            np.isin(array, (other, 1)).all() and ((array == 1).sum(axis=1) == 1).all()
+            np.isin(array, (off, 1)).all() and ((array == 1).sum(axis=1) == 1).all()
             for array in arrays.values()
         ):
-            return other
+            return off
     return None
 
 
 def _of_outputs(arrays: dict[str, np.ndarray]) -> Labels:
-    other = _coding(arrays)
-    if other is None:
+    off = _coding(arrays)
+    if off is None:
         raise ValueError(
             f"classes of several outputs must hold a single 1 in every row, among 0 or −1, but "
             f"{', '.join(arrays)} hold others; take them as targets with kind='targets' "
             "(--kind targets)"
         )
     mapped = {name: np.where(array == 1, 1.0, -1.0) for name, array in arrays.items()}
-    note = "" if other else "one-hot classes of 0 and 1 became −1 and +1"
+    note = "" if off else "one-hot classes of 0 and 1 became −1 and +1"
     return Labels(mapped, "classes", note)
 
 
-def _real(arrays: dict[str, np.ndarray], first: str, asked: bool) -> Labels:
+def _of_targets(arrays: dict[str, np.ndarray], first: str, is_explicit: bool) -> Labels:
     for name, array in arrays.items():
         if array.dtype.kind == "U":
             raise ValueError(f"{name} holds text, which is no target; leave kind='targets' out")
     values = {name: array.astype(np.float64) for name, array in arrays.items()}
     if not np.ptp(values[first], axis=0).any():
         raise ValueError(f"{first} holds the same number everywhere; there is nothing to learn")
-    note = "real targets, scored by squared error" + (" as asked for" if asked else "")
-    whole = all(array.ndim == 1 and (array == array.round()).all() for array in values.values())
-    if not asked and whole:
+    note = "real targets, scored by squared error" + (" as asked for" if is_explicit else "")
+    if not is_explicit and all(
+        array.ndim == 1 and (array == array.round()).all() for array in values.values()
+    ):
         note += (
             "; they are whole numbers, but stored as floating-point ones: if they are classes, say "
             "so with kind='classes' (--kind classes)"

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _OTHER = re.compile(r"cross_?att|multihead_attn|encoder_attn", re.IGNORECASE)
-"""Modules that attend to another sequence, which has no place in the theory."""
+"""Modules that attend to another sequence, which the theory does not cover."""
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,14 @@ class Layout:
     Attributes
     ----------
     name : str
-        By which it is chosen.
     origin : str
         Models that have it.
     weights : str
         Array of the queries' weights, or of those of queries, keys and values together.
     keys : str
-        Array of the keys' weights; empty if they are not apart.
+        Array of the keys' weights; empty if they share an array with the queries'.
     by_head : bool
-        Whether each head's queries, keys and values follow one another, instead of all queries,
-        all keys and all values.
+        Whether the array holds head after head, instead of all queries, all keys and all values.
     departures : str
         Parts of the model's attention that the heads leave out, besides its depth.
     """
@@ -61,16 +59,17 @@ LAYOUTS = (
         departures="its causal mask and the positions that its attention sees are left out",
     ),
 )
+LAYOUT_NAMES = tuple(dict.fromkeys(layout.name for layout in LAYOUTS))
 
 
 def find_modules(names: Collection[str], layout: str = "auto") -> dict[str, Layout]:
-    """Attention modules of a state dict, from the names of its arrays.
+    """Find the attention modules of a state dict by the names of its arrays.
 
     Parameters
     ----------
     names : collection of str
     layout : str
-        The name of one of :data:`LAYOUTS`, or ``"auto"`` for the only one that fits.
+        One of :data:`LAYOUT_NAMES`, or ``"auto"`` for the only one that fits.
 
     Returns
     -------
@@ -83,9 +82,8 @@ def find_modules(names: Collection[str], layout: str = "auto") -> dict[str, Layo
     ValueError
         If the layout is unknown or fits nothing, or several fit.
     """
-    choices = list(dict.fromkeys(entry.name for entry in LAYOUTS))
-    if layout not in ("auto", *choices):
-        raise ValueError(f"layout must be auto or one of {', '.join(choices)}, not {layout!r}")
+    if layout not in ("auto", *LAYOUT_NAMES):
+        raise ValueError(f"layout must be auto or one of {', '.join(LAYOUT_NAMES)}, not {layout!r}")
     if {"queries.1", "keys.1"} <= set(names):
         raise ValueError(
             "it holds queries and keys already, as pathkernel writes them; take it as it is: "

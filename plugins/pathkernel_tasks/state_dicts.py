@@ -1,6 +1,6 @@
-"""Queries and keys out of state dicts of common libraries, saved as safetensors.
+"""Queries and keys from state dicts of common libraries, saved as safetensors.
 
-Only NumPy and safetensors are needed, not the library that the model is of. With a bias b the score
+Only NumPy and safetensors are needed, not the library of the model. With a bias b the score
 (W_K x + b_K)·(W_Q y + b_Q) is that of tokens with a constant 1 appended and of the wider heads
 [W_K b_K] and [W_Q b_Q]. The keys' bias cancels in the softmax; the queries' does not.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from pathkernel_tasks.array_files import read_arrays, safetensors_shapes
 from pathkernel_tasks.array_guards import (
     Shape,
     check_shapes,
-    check_size,
     check_suffix,
     real_numbers,
     regular_files,
@@ -30,7 +29,7 @@ from pathkernel_tasks.layouts import Layout, find_modules
 
 _KIND = "state dict"
 _FILE = "model.safetensors"
-_INDEX_SIZE = 2**26  # bytes of an index
+_INDEX_SIZE = 2**26  # largest number of bytes of an index
 _DEPTH = (
     "its attention sees hidden states and not the bare tokens, and its nonlinear blocks and "
     "normalisation are left out, and its skip connections but for those of --skips"
@@ -44,7 +43,7 @@ _NORM = re.compile(r"\b(q|k|query|key)_?(norm|ln|layernorm)\b")
 
 @dataclass(frozen=True)
 class ExtractedHeads:
-    """Heads that were read out of a state dict.
+    """Heads from a state dict.
 
     Attributes
     ----------
@@ -55,7 +54,7 @@ class ExtractedHeads:
     constant : bool
         Whether tokens need a constant 1 appended, because of biases.
     approximation : str
-        In what the model departs from the theory's network; empty for a lone attention module.
+        How the model departs from the theory's network; empty for a lone attention module.
     """
 
     layers: tuple[QueryKey, ...]
@@ -72,7 +71,7 @@ def extract_heads(
     biases: bool = True,
     scale: float | None = None,
 ) -> ExtractedHeads:
-    """Queries and keys of a model, from its state dict.
+    """Read the queries and keys of a model from its state dict.
 
     Parameters
     ----------
@@ -110,7 +109,7 @@ def extract_heads(
         raise ValueError(f"heads_per_layer must be at least 1, but is {heads_per_layer}")
     prefixes = tuple(list(modules)[number - 1] for number in numbers)
     names = [name for prefix in prefixes for name in _names(modules[prefix], prefix)]
-    arrays = _read(path, {name: shapes[name] for name in names if name in shapes})
+    arrays = _read(path, names)
     pairs = [
         _queries_and_keys(title, modules[prefix], prefix, arrays, heads_per_layer)
         for prefix in prefixes
@@ -139,17 +138,7 @@ def extract_heads(
 def state_dict_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     """Names and shapes of a state dict's arrays, without reading them.
 
-    Parameters
-    ----------
-    path : str or Path
-        As for :func:`extract_heads`.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If it is no safetensors file.
+    Parameters and errors are those of :func:`extract_heads`.
     """
     return {
         name: shape
@@ -158,14 +147,11 @@ def state_dict_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _read(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+def _read(path: str | Path, names: Collection[str]) -> dict[str, np.ndarray]:
     """Some arrays of a state dict, in float64."""
-    parts, arrays = _parts(path), {}
-    stored = sum(part.stat().st_size for part in parts)
-    sizes = {name: (shape, 8) for name, shape in shapes.items()}
-    check_size(f"{_KIND} {str(path)!r}", sizes, stored)
-    for part in parts:
-        for name, array in read_arrays(part, _KIND, shapes.__contains__)[0].items():
+    arrays = {}
+    for part in _parts(path):
+        for name, array in read_arrays(part, _KIND, names.__contains__)[0].items():
             title = f"{_KIND} {str(part)!r}: {name!r}"
             arrays[name] = real_numbers(title, array, whole=False)
     return arrays
@@ -211,49 +197,61 @@ def _queries_and_keys(
     title: str, layout: Layout, prefix: str, arrays: Mapping[str, np.ndarray], heads: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Queries and keys (H, G, N_0 + 1), with their biases last; grouped keys are repeated."""
+    read = _separate if layout.keys else _fused
+    return read(title, layout, prefix, arrays, heads)
 
-    def with_bias(name: str, rows: np.ndarray, fallback: np.ndarray | float = 0.0) -> np.ndarray:
-        bias = arrays.get(name, fallback)
-        return np.column_stack([rows, np.broadcast_to(bias, len(rows))])
 
-    if not layout.keys:  # queries, keys and values of equal size
-        weights, bias, q_bias, k_bias, extra = _names(layout, prefix)
-        if extra in arrays:
-            raise ValueError(f"{extra} adds a key that no token holds; the theory has none")
-        width = min(arrays[weights].shape, default=0)
-        transposed = layout.name == "gpt2" and arrays[weights].shape == (width, 3 * width)
-        shapes: dict[str, Shape] = {bias: (3 * width,), q_bias: (width,), k_bias: (width,)}
-        shapes = {name: shape for name, shape in shapes.items() if name in arrays}
-        shapes[weights] = (width, 3 * width) if transposed else (3 * width, width)
-        check_shapes(title, arrays, shapes)
-        _check_heads(prefix, width, heads)
-        parts = [arrays.get(name, np.zeros(width)) for name in (q_bias, k_bias)]
-        stacked = with_bias(
-            bias,
+def _fused(
+    title: str, layout: Layout, prefix: str, arrays: Mapping[str, np.ndarray], heads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Queries and keys of an array that holds queries, keys and values of equal size."""
+    weights, bias, q_bias, k_bias, extra = _names(layout, prefix)
+    if extra in arrays:
+        raise ValueError(f"{extra} adds a key that no token holds; the theory has none")
+    width = min(arrays[weights].shape, default=0)
+    transposed = layout.name == "gpt2" and arrays[weights].shape == (width, 3 * width)
+    biases: dict[str, Shape] = {bias: (3 * width,), q_bias: (width,), k_bias: (width,)}
+    shapes = {name: shape for name, shape in biases.items() if name in arrays}
+    shapes[weights] = (width, 3 * width) if transposed else (3 * width, width)
+    check_shapes(title, arrays, shapes)
+    _check_heads(prefix, width, heads)
+    parts = [arrays.get(name, np.zeros(width)) for name in (q_bias, k_bias)]
+    stacked = np.column_stack(
+        [
             arrays[weights].T if transposed else arrays[weights],
-            np.concatenate([*parts, np.zeros(width)]),
-        )
-        if layout.by_head:
-            queries, keys, _ = stacked.reshape(heads, 3, -1, width + 1).swapaxes(0, 1)
-        else:
-            queries, keys, _ = stacked.reshape(3, heads, -1, width + 1)
-        return queries, keys
+            arrays.get(bias, np.concatenate([*parts, np.zeros(width)])),
+        ]
+    )
+    if layout.by_head:
+        queries, keys, _ = stacked.reshape(heads, 3, -1, width + 1).swapaxes(0, 1)
+    else:
+        queries, keys, _ = stacked.reshape(3, heads, -1, width + 1)
+    return queries, keys
+
+
+def _separate(
+    title: str, layout: Layout, prefix: str, arrays: Mapping[str, np.ndarray], heads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Queries and keys of an array each."""
     weights, key_weights, bias, key_bias = _names(layout, prefix)
-    shapes = {weights: ("H G", "N_0"), key_weights: ("rows", "N_0")}
+    shapes: dict[str, Shape] = {weights: ("H G", "N_0"), key_weights: ("rows", "N_0")}
     shapes |= {bias: ("H G",)} if bias in arrays else {}
     shapes |= {key_bias: ("rows",)} if key_bias in arrays else {}
     check_shapes(title, arrays, shapes)
-    _check_heads(prefix, len(arrays[weights]), heads)
-    queries = with_bias(bias, arrays[weights])
-    queries = queries.reshape(heads, -1, queries.shape[1])
-    _, qk_width, columns = queries.shape
-    rows = len(arrays[key_weights])
-    if rows % qk_width or heads % (rows // qk_width):
+    rows, key_rows = len(arrays[weights]), len(arrays[key_weights])
+    _check_heads(prefix, rows, heads)
+    qk_width = rows // heads
+    if key_rows % qk_width or heads % (key_rows // qk_width):
         raise ValueError(
-            f"{prefix}: {rows} rows of keys do not divide into groups for {heads} heads of width "
-            f"{qk_width}; is heads_per_layer right?"
+            f"{prefix}: {key_rows} rows of keys do not divide into groups for {heads} heads of "
+            f"width {qk_width}; is heads_per_layer right?"
         )
-    groups = with_bias(key_bias, arrays[key_weights]).reshape(-1, qk_width, columns)
+    queries, groups = (
+        np.column_stack([arrays[name], arrays.get(constant, np.zeros(len(arrays[name])))]).reshape(
+            -1, qk_width, arrays[name].shape[1] + 1
+        )
+        for name, constant in ((weights, bias), (key_weights, key_bias))
+    )
     return queries, np.repeat(groups, heads // len(groups), axis=0)
 
 

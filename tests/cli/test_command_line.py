@@ -501,4 +501,4 @@ def test_a_task_whose_option_is_called_as_one_of_run_is_skipped(name, capsys):
     assert plugins.tasks == {}
     err = capsys.readouterr().err
     assert "the task clashing of mine 1.0 is skipped" in err
-    assert "rename them" in err
+    assert "rename those of the plugin" in err

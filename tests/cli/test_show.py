@@ -1,6 +1,7 @@
 """``show`` and ``plot`` on stores with results, of which some cannot be shown."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -178,6 +179,24 @@ def test_charts_and_details(show, tmp_path):
     assert out.count("three") == 1
     assert show("show", "--only", "tabled", "--all")[1].count("three") == 2
     assert "S/N" in show("show", "--all")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("plot", "--out", "file"), "--out"),
+        (("report", "--out", "file/report.html"), "--out"),
+        (("show", "--csv", "file/tables"), "--csv"),
+    ],
+)
+def test_folders_that_cannot_be_written(show, tmp_path, monkeypatch, arguments, option):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("no folder")
+    status, out, err = show(*arguments)
+    assert (status, out) == (2, "")
+    message = rf"Error: {option}: the folder file\S* cannot be written \(.+\); name another one\n"
+    assert re.search(message, err)
+    assert (tmp_path / "file").read_text() == "no folder"
 
 
 def test_a_plot_that_writes_nothing_fails(show, tmp_path):

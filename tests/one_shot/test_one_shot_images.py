@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -188,7 +189,7 @@ def test_heads_round_trip(tmp_path, layers, suffix):
 
 def test_heads_scale(tmp_path, layers):
     path = tmp_path / "heads.npz"
-    save_heads(path, layers, scale=0.1)
+    save_heads(path, [replace(layer, scale=0.1) for layer in layers])
     assert [layer.scale for layer in read_heads(path, WIDTH).layers] == [0.1, 0.1]
     bare = [QueryKey(layer.queries, layer.keys) for layer in layers]
     save_heads(path, bare)

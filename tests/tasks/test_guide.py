@@ -9,7 +9,6 @@ import xarray as xr
 from safetensors.numpy import save_file
 
 import pathkernel_core as pk
-from pathkernel.heads_command import _LAYOUTS
 from pathkernel.main import main
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_tasks.layouts import LAYOUTS
@@ -109,7 +108,7 @@ def test_heads_command(invoke):
         (["model.safetensors", "--out", "h.npz", "--heads-per-layer", "5"], "do not divide"),
         (
             ["model.safetensors", "--out", "model.safetensors", "--heads-per-layer", "3"],
-            "model.safetensors is there already",
+            "model.safetensors exists already",
         ),
         (["model.safetensors", "--layout", "gpt2"], "no queries and keys are found"),
         (["none.safetensors"], "there is no state dict"),
@@ -137,8 +136,6 @@ def test_run_custom_says_what_it_lacks(invoke):
         assert message in err
 
 
-def test_every_layout_is_offered_and_documented():
-    names = [entry.name for entry in LAYOUTS]
-    assert ("auto", *dict.fromkeys(names)) == _LAYOUTS
-    for name in names:
-        assert f"| `{name}` |" in GUIDE
+def test_every_layout_is_documented():
+    for layout in LAYOUTS:
+        assert f"| `{layout.name}` |" in GUIDE

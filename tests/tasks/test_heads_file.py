@@ -20,7 +20,7 @@ def arrays():
 )
 def test_slips(tmp_path, arrays, name):
     np.savez(tmp_path / "heads.npz", **arrays, **{name: np.ones(2)})
-    with pytest.raises(ValueError, match=rf"holds '{name}'; .* and the rest scale, labels"):
+    with pytest.raises(ValueError, match=rf"holds '{name}'; .* and the others scale, labels"):
         read_heads(tmp_path / "heads.npz")
 
 
@@ -45,19 +45,11 @@ def test_what_is_not_read_is_said(tmp_path, arrays):
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"scale": np.inf}, "scale must be positive and finite, but is inf"),
-        ({"scale": np.nan}, "scale must be positive and finite, but is nan"),
-        ({"scale": 0.0}, r"scale must be positive and finite, but is 0\.0"),
-        ({"label_vectors": np.full((3, WIDTH), np.nan)}, "label_vectors holds NaN or infinity"),
-    ],
-)
-def test_what_would_be_refused_is_not_written(tmp_path, arrays, suffix, options, message):
+def test_what_would_be_refused_is_not_written(tmp_path, arrays, suffix):
     path = tmp_path / f"heads.{suffix}"
-    with pytest.raises(ValueError, match=message):
-        save_heads(path, [pk.QueryKey(arrays["queries.1"], arrays["keys.1"])], **options)
+    layer = pk.QueryKey(arrays["queries.1"], arrays["keys.1"])
+    with pytest.raises(ValueError, match="label_vectors holds NaN or infinity"):
+        save_heads(path, [layer], label_vectors=np.full((3, WIDTH), np.nan))
     assert not path.exists()
 
 

@@ -1,4 +1,4 @@
-"""Groups of commands that suggest the nearest name."""
+"""Groups of commands that suggest the nearest name for an unknown one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathkernel_core.hooks import unknown_name
 
 
 class SuggestingGroup(click.Group):
-    """Group that suggests the nearest command for an unknown one."""
+    """Group of commands; ``kind`` names a member in messages."""
 
     kind = "command"
 

@@ -1,4 +1,4 @@
-"""Arrays in memory, kept in files of a data set's form so that studies find them again."""
+"""Arrays in memory, saved as data files that studies can read again."""
 
 from __future__ import annotations
 
@@ -17,21 +17,9 @@ from pathkernel_tasks.heads_file import save_heads
 
 
 def named(name: str, value: Any, *, layers: bool = False) -> dict[str, np.ndarray]:
-    """Arrays by the names that a data file gives them.
+    """Name an array, or the arrays of a mapping from test sets, as a data file does.
 
-    Parameters
-    ----------
-    name : str
-        Such as ``"test_inputs"``.
-    value : array, mapping of str to array, or None
-        For several test sets a mapping from their names.
-    layers : bool
-        Whether there is a list of arrays, one for each layer, instead of each array.
-
-    Raises
-    ------
-    ValueError
-        If an array holds objects.
+    With ``layers``, there is a list of arrays, one for each layer, instead of each array.
     """
     if value is None:
         return {}
@@ -51,25 +39,16 @@ def named(name: str, value: Any, *, layers: bool = False) -> dict[str, np.ndarra
     return {name: array}
 
 
-def keep(
+def save_arrays(
     arrays: Mapping[str, np.ndarray],
     heads: Sequence[QueryKey] | None,
     folder: str | os.PathLike | None = None,
 ) -> tuple[Path, Path | None]:
-    """Write a data file, and one of heads if there are any, named for their content.
-
-    Parameters
-    ----------
-    arrays : mapping of str to array
-        By the names of a data file.
-    heads : sequence of QueryKey, optional
-    folder : path, optional
-        By default one in the user's cache folder.
+    """Write a data file and a heads file, named for their content; by default in the user's cache.
 
     Returns
     -------
-    (path, path or None)
-        Of the data and of the heads.
+    data, heads : Path, Path or None
     """
     import pooch
 

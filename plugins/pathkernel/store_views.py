@@ -1,0 +1,123 @@
+"""The views of the selected parts of a store, which ``show``, ``plot`` and ``report`` present."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pathkernel.options import TemperatureOrChoice, store_argument
+from pathkernel_core.errors import MissingExtraError, PathkernelError
+from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
+from pathkernel_core.result import Result
+from pathkernel_datasets.measures import WORDS
+
+if TYPE_CHECKING:
+    from pathkernel_datasets.stored import StoredStudy
+
+STUDY = "study"
+"""The study among the parts of a store; the others are its results."""
+
+SELECTION: list[click.Parameter] = [
+    store_argument,
+    click.Option(
+        ["--temperature"],
+        type=TemperatureOrChoice(WORDS),
+        help="Temperature T, or the criterion that chooses it at each width over all seeds: best "
+        "validation score, smallest leave-one-out error, largest log evidence at the saddle or to "
+        "next order, or best score on the first test set, as in the paper.  [default: validation, "
+        "or leave-one-out where the task has no validation examples]",
+    ),
+    click.Option(
+        ["--seed"], type=int, help="Seed in views of a single seed.  [default: the first]"
+    ),
+    click.Option(
+        ["--only"],
+        metavar="NAME,NAME,…",
+        help="Parts of the store, such as study,samples.  [default: all]",
+    ),
+]
+"""Parameters of commands that make a :class:`Selection`."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Parts of a store, at a temperature and a seed."""
+
+    store: Path
+    temperature: float | str | None
+    seed: int | None
+    only: str | None
+
+    @cached_property
+    def study(self) -> StoredStudy:
+        """The study of the store."""
+        from pathkernel_datasets.selection import index_of
+        from pathkernel_datasets.stored import StoredStudy
+
+        study = StoredStudy(self.store, click.get_current_context().find_object(Plugins))
+        if self.seed is not None:
+            index_of(study.dataset, "seed", self.seed)
+        return study
+
+    @cached_property
+    def parts(self) -> Sequence[str]:
+        """Names of the selected parts, by default all, the study first."""
+        stored = [STUDY, *self.study.results]
+        parts = stored if self.only is None else [name.strip() for name in self.only.split(",")]
+        for name in parts:
+            if name not in stored:
+                raise UnknownNameError(unknown_name(f"part of {self.store}", name, stored))
+        return parts
+
+    def views(self, part: str) -> Iterator[Any]:
+        """Views of a part, or a line that says why there are none."""
+        if part == STUDY:
+            from pathkernel_views.study_views import study_views
+
+            yield from study_views(self.study.dataset, self.temperature, self.seed)
+            return
+        result = self.study.plugins.results.get(part)
+        if result is None:
+            yield f"{part}: skipped, no plugin that is installed knows this result"
+            return
+        try:
+            yield from views_of_values(self._configured(result), self.study)
+        except MissingExtraError as error:
+            yield f"{part}: skipped, {error}"
+        except (PathkernelError, OSError):
+            raise
+        except Exception as error:  # of a plugin; the views of other results must be seen
+            yield f"{part}: skipped, {type(error).__name__}: {error}"
+
+    def _configured(self, result: type[Result]) -> Result:
+        """A result at the selected temperature and seed, as far as its views take them."""
+        takes = {entry.name: entry.metadata.get("choices") for entry in dataclasses.fields(result)}
+        temperature = self.temperature
+        if isinstance(temperature, str) and not takes.get("temperature"):
+            temperature = None
+        chosen = {"seed": self.seed, "temperature": temperature}
+        names = [name for name in result.view_options if chosen.get(name) is not None]
+        return result(**{name: chosen[name] for name in names})
+
+
+def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
+    """Views of a result, for every value of a swept option."""
+    from pathkernel_views.chart import Chart
+
+    for single in study.singles:
+        if result.name not in single.results:
+            continue
+        value = single.prefix.rstrip("/").replace("-", " ", 1).replace("_", " ")
+        if value:
+            yield value
+        for view in result.views(single):
+            if value and isinstance(view, Chart):
+                name, title = f"{single.prefix}{view.name}", f"{view.title}, {value}"
+                view = dataclasses.replace(view, name=name, title=title)
+            yield view
