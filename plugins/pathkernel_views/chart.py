@@ -1,4 +1,4 @@
-"""A chart: a titled Altair chart that is drawn when asked for, its look, and its files.
+"""A chart: a titled Altair chart that is drawn on demand, its theme, and its files.
 
 >>> import pandas as pd
 >>> from pathkernel_views.primitives import lines
@@ -9,7 +9,7 @@
 >>> chart.altair().save("accuracy.png")                                    # doctest: +SKIP
 >>> save([chart], "figures", formats=("pdf",), width=3.4)                  # doctest: +SKIP
 
-Altair is imported where something is drawn, and not with this module.
+Altair is imported on first use, not with this module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMATS = ("png", "svg", "pdf")
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"  # the first is bundled with vl-convert
 INK = "#222222"
 
-# Okabe and Ito's colours, which the colour-blind can tell apart
+# Okabe and Ito's palette, safe for colour-blind readers
 BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, AMBER, BLACK, GREY = "#56B4E9", "#E69F00", "#000000", "#777777"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, AMBER, BLACK, GREY)
@@ -53,7 +53,7 @@ MEANINGS = {
     "random": GREY,
     "best set": BLACK,
 }
-"""Colour of everything whose name begins so, in every chart."""
+"""Colours of series in every chart, by the beginning of their name."""
 
 THEME = {
     "font": FONT,
@@ -81,24 +81,25 @@ THEME = {
         "labelLimit": 0,
         "symbolSize": 60,
         "symbolStrokeWidth": 1.4,
+        "labelOffset": 8,
         "rowPadding": 1,
-        "columnPadding": 8,
+        "columnPadding": 12,
         "offset": 6,
     },
     "point": {"filled": True, "size": 20, "strokeWidth": 0.5},
 }
-"""What Vega-Lite calls a configuration: sizes in points, for a paper's column."""
+"""Vega-Lite configuration of all charts, with sizes in points for a paper's column."""
 
 _RESOLUTION = 200  # dots per inch of PNG files
 _POINTS = 72  # per inch
 _LETTER = 4.5  # mean width of a title's letters in points
-_LARGEST = 3.0  # factor of panels, whose titles may be wider than they are
+_LARGEST = 3.0  # factor of panels, since a title may be wider than they are
 _MARK = "pathkernel"  # in every file of a chart
 _LOCK = ".lock"
 
 
 class NothingToPlot(PathkernelError, ValueError):
-    """A store lacks the data of a chart, or they are not computed yet."""
+    """The data of a chart are missing from the store, or not computed yet."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,13 @@ class Chart:
     Attributes
     ----------
     name : str
-        Lower-case words joined by underscores; the name of its files. It may hold folders.
+        Lower-case words joined by underscores: the name of its files, with folders if it has any.
     title : str
         Short.
     caption : str
-        In sentences: the content, with the settings; also for readers who do not see it.
+        Sentences on content and settings, also the description for screen readers.
     draw : callable
-        Gives the Altair chart, without title and theme; may raise :class:`NothingToPlot`.
+        Returns the Altair chart, without title and theme; may raise :class:`NothingToPlot`.
     detail : bool
         Whether it is drawn on request only.
     """
@@ -126,18 +127,21 @@ class Chart:
     detail: bool = False
 
     def altair(self, *, title: bool = True) -> alt.TopLevelMixin:
-        """The chart with its theme, to be changed as any other.
+        """Return the themed Altair chart.
 
-        Below the title, or alone, a line names the values that switches show.
+        A line below the title, or instead of it, names the current values of the switches.
         """
         import altair as alt
 
-        chart = self.draw()
-        lines = [json.dumps(printable(" ".join(self.title.split())))] if title else []
+        chart, heading = self.draw(), printable(" ".join(self.title.split()))
+        lines = [json.dumps(heading)] if title else []
+        first_lines = [heading]
         if isinstance(chart.title, alt.TitleParams):
             lines.append(chart.title.text.expr)
+            first_lines.append(chart.usermeta["setting"])
         if lines:
             chart.title = alt.TitleParams(text=alt.ExprRef(f"[{', '.join(lines)}]"))
+        chart.usermeta = {"title": first_lines}
         return chart.configure(**THEME).properties(description=self.caption)
 
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> Any:
@@ -154,14 +158,14 @@ def save(
     width: float | None = None,
     title: bool = True,
 ) -> list[Path]:
-    """Write every chart as ``<name>.<format>``, whole or not at all; return the files.
+    """Write every chart as ``<name>.<format>``, atomically, and return the files.
 
     Parameters
     ----------
     folder : path
-        Made if it does not exist. Charts of the same names are replaced, other files are not.
+        Created if missing. Charts of the same names are replaced, other files are not.
     report : callable
-        Called with a line of text for every chart that is skipped or fails, and why.
+        Called with a line of text on every chart that is skipped or fails, and the reason.
     formats : sequence of str
         Among :data:`FORMATS`.
     dpi : float
@@ -169,7 +173,7 @@ def save(
     width : float, optional
         Width of every chart in inches; letters keep their size.
     title : bool
-        Whether charts have their title and name the values that switches show.
+        Whether charts have a title and name the values of their switches.
 
     Raises
     ------
@@ -201,7 +205,7 @@ def save(
                 report(f"{chart.name}: skipped, {reason}")
             except (PathkernelError, OSError):
                 raise
-            except Exception as error:  # the others must be seen
+            except Exception as error:  # one broken chart must not cost the others
                 failure = error
                 report(f"Warning: {chart.name} is not drawn ({type(error).__name__}: {error}).")
     if failure is not None and not written:
@@ -210,14 +214,14 @@ def save(
 
 
 def vega_lite_version() -> str:
-    """Version of Vega-Lite that Altair writes for, as vl-convert names it."""
+    """Return Altair's version of Vega-Lite, in the form of vl-convert."""
     import altair as alt
 
     return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
 
 def rendered(spec: dict[str, Any], kind: str, dpi: float = _RESOLUTION) -> bytes:
-    """A specification as the content of a file, by vl-convert."""
+    """Return the content of an image file of a specification, by vl-convert."""
     import vl_convert
     from PIL import Image, PngImagePlugin
 
@@ -235,70 +239,67 @@ def rendered(spec: dict[str, Any], kind: str, dpi: float = _RESOLUTION) -> bytes
 
 
 def _printable(part: Any) -> Any:
-    """The specification without control characters, on which vl-convert ends the process."""
+    """Escape control characters, on which vl-convert aborts the process."""
     if isinstance(part, str):
         plain = part.replace("\n", "").isprintable()
         return part if plain else printable(part, keep="\n")
     if isinstance(part, list):
-        return [_printable(each) for each in part]
+        return [_printable(child) for child in part]
     if isinstance(part, dict):
         return {_printable(key): _printable(value) for key, value in part.items()}
     return part
 
 
-def resized(spec: dict[str, Any], points: float) -> dict[str, Any]:
-    """The specification with its panels scaled so that the whole is so wide; letters stay.
+def resized(spec: dict[str, Any], points: float, legend_columns: int = 8) -> dict[str, Any]:
+    """Scale the panels of a specification to a total width; letters keep their size.
 
-    Where panels would become too small, fewer stand beside each other; long titles are broken.
+    Panels that would become too small are arranged in fewer columns, and so are the entries of a
+    legend that is too wide. Long titles are wrapped.
     """
     if "title" in spec:
-        spec = spec | {"title": {"text": _title_lines(spec, int(points / _LETTER))}}
+        texts = [text.replace(" = ", "\xa0=\xa0") for text in spec["usermeta"]["title"]]
+        lines = [line for text in texts for line in textwrap.wrap(text, int(points / _LETTER))]
+        spec = spec | {"title": {"text": [line.replace("\xa0", " ") for line in lines]}}
     panels = json.dumps(spec.get("spec"))
     smallest = 0.35 if '"labels": false' in panels else 0.75 if '"format": ".2f"' in panels else 0.5
     for columns in range(spec.get("columns", 1), 0, -1):
-        if "columns" in spec:
-            spec = spec | {"columns": columns}
-            if len(spec.get("facet", {}).get("sort", "")) % columns:  # no axis below a gap
-                spec["resolve"] = spec.get("resolve", {}) | {"axis": {"x": "independent"}}
-        factor, other = 0.8, 1.0
-        width, other_width = _width(_scaled(spec, factor)), _width(spec)
+        arranged = spec | {"columns": columns} if "columns" in spec else spec
+        if len(spec.get("facet", {}).get("sort", "")) % columns:  # no axis below a gap
+            arranged["resolve"] = spec.get("resolve", {}) | {"axis": {"x": "independent"}}
+        previous, factor = 1.0, 0.8
+        previous_width, width = (
+            _width(_scaled(arranged, value, legend_columns)) for value in (previous, factor)
+        )
         for _ in range(2):  # not proportional: a legend or a heading may be wider than the panels
-            if abs(slope := (width - other_width) / (factor - other)) < 1:
+            if abs(slope := (width - previous_width) / (factor - previous)) < 1:
                 break
-            other, other_width = factor, width
+            previous, previous_width = factor, width
             factor = min(max(0.3, factor + (points - width) / slope), _LARGEST)
-            width = _width(_scaled(spec, factor))
+            width = _width(_scaled(arranged, factor, legend_columns))
             if abs(width - points) < 1:
                 break
         if factor > smallest:
             break
-    return _scaled(spec, factor)
+    if width > points + 1 and legend_columns > 1:
+        return resized(spec, points, legend_columns // 2)
+    return _scaled(arranged, factor, legend_columns)
 
 
-def _title_lines(spec: dict[str, Any], letters: int) -> list[str]:
-    """Lines of a title, with the values that switches show first, of so many letters at most."""
-    text = spec["title"]["text"]["expr"].replace("', '", '", "')
-    for parameter in spec.get("params", ()):
-        value = json.dumps(parameter["value"]).replace("\\", r"\\")
-        text = re.sub(rf"\b{re.escape(parameter['name'])}\b", value, text)
-    lines = json.loads(text.replace('" + "', "").replace(" = ", "\xa0=\xa0"))
-    parts = [part for line in lines for part in textwrap.wrap(line, letters)]
-    return [part.replace("\xa0", " ") for part in parts]
-
-
-def _scaled(part: Any, factor: float) -> Any:
-    """A copy in which widths and heights of panels are multiplied."""
+def _scaled(part: Any, factor: float, legend_columns: int) -> Any:
+    """Copy a specification with scaled panels and bounded numbers of legend columns."""
     if isinstance(part, list):
-        return [_scaled(child, factor) for child in part]
+        return [_scaled(child, factor, legend_columns) for child in part]
     if not isinstance(part, dict):
         return part
     copy = {}
     for key, value in part.items():
         if key in ("width", "height") and isinstance(value, (int, float)):
             copy[key] = value * factor
+        elif key == "legend" and value and "columns" in value:
+            copy[key] = value | {"columns": min(value["columns"], legend_columns)}
         else:
             is_drawn = key not in ("data", "datasets", "config", "mark", "params")
-            copy[key] = _scaled(value, factor) if is_drawn else value
+            copy[key] = _scaled(value, factor, legend_columns) if is_drawn else value
     return copy
 
 
@@ -312,20 +313,21 @@ def _is_marked(content: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, dash and marker by which a series is told from others."""
+    """Colour, dash and marker of a series."""
 
     colour: str
     dash: tuple[int, ...]
     shape: str
 
 
+_LIMIT_SHAPE = "M-2,0L2,0"  # a line long enough for its dashes to show in a legend
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 _DASHES = ((1, 0), (6, 2), (2, 2))
 _LIMIT_DASHES = ((5, 3), (2, 2), (8, 2, 2, 2))
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Colour, dash and marker of every series, by the meaning of its name.
+    """Return colour, dash and marker of every series, by the meaning of its name.
 
     Limits are dashed. Series of one meaning have shades of its colour, and no two series have the
     same marker and dash.
@@ -339,10 +341,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     colours = {name: meaning or next(free) for name, meaning in meanings.items()}
     series = {}
     for n, (name, colour) in enumerate(colours.items()):
-        same = [other for other in names if colours[other] == colour]
-        shade = _tint(colour, 0.65 * same.index(name) / max(2, len(same) - 1))
+        relatives = [name for name in names if colours[name] == colour]
+        shade = _tint(colour, 0.65 * relatives.index(name) / max(2, len(relatives) - 1))
         if "GP limit" in name:
-            series[name] = Look(shade, _LIMIT_DASHES[same.index(name) % 3], "stroke")
+            series[name] = Look(shade, _LIMIT_DASHES[relatives.index(name) % 3], _LIMIT_SHAPE)
         else:
             series[name] = Look(shade, _DASHES[n // len(_SHAPES) % 3], _SHAPES[n % len(_SHAPES)])
     return series

@@ -1,4 +1,4 @@
-"""The terminal: tables on stdout."""
+"""The console on which tables are printed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from rich.console import Console
 
 
 def stdout_console() -> Console:
-    """Console for tables: as wide as the terminal."""
-    # without a terminal there is no width to fit into, and a cut table helps nobody
+    """Return a console for tables, as wide as the terminal."""
+    # without a terminal there is no width to fit, and tables must not be cut
     return Console(width=None if sys.stdout.isatty() else 120)

@@ -1,4 +1,4 @@
-"""Files in the way: only what the same command wrote is replaced."""
+"""Protection of existing files: only files of the same kind are replaced."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathkernel_core.errors import PathkernelError
 
 
 class FileInTheWayError(PathkernelError, FileExistsError):
-    """Another file, or a folder, has the name of one to be written."""
+    """A folder, or a file of another kind, has the name of a file to be written."""
 
 
 def check_replaceable(file: Path, kind: str, is_ours: Callable[[bytes], bool]) -> None:
-    """Raise FileInTheWayError unless a file is missing, empty or, by its content, of that kind."""
+    """Raise FileInTheWayError unless a file is missing, empty or, by its content, replaceable."""
     if file.is_dir():
         raise FileInTheWayError(f"{file} is a folder; choose another name for the {kind}")
     content = file.read_bytes() if file.exists() else b""
     if content and not is_ours(content):
         raise FileInTheWayError(
-            f"{file} is there already and is no {kind}; delete it, or choose another place"
+            f"{file} already exists and is not a {kind}; delete it or choose another name"
         )

@@ -1,4 +1,4 @@
-"""Sentences about points whose action has several minima, and about kernels out of proportion."""
+"""Sentences about points with several minima of the action, and about small kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathkernel_core.minima import SMALLEST_SHARE
 from pathkernel_core.solution import CLOSE
 from pathkernel_datasets.selection import number
 
-_NAMED = 5  # points that a sentence names
+_NAMED = 5  # points that a sentence lists
 
 
 def minima_sentences(dataset: xr.Dataset) -> list[str]:
-    """Where minimisations found several minima, where they are close, and where kernels are small.
+    """Return sentences about several minima, about close minima and about small kernels.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
     several = dataset["minima"] > 1
     close = 0.5 * dataset["width"] * dataset["action_gap"] < CLOSE
     share = dataset["explained_share_gp"].min("seed")
-    small = dataset["temperature"].values[(share < SMALLEST_SHARE).values]
+    temperatures = dataset["temperature"].values[(share < SMALLEST_SHARE).values]
     sentences = []
     if several.any():
         sentences.append(
@@ -33,10 +33,10 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
             f"Within {CLOSE:g} nats of each other at {_points(close)}: there the posterior may "
             "hold both, and results change abruptly with width and temperature."
         )
-    if small.size:
+    if temperatures.size:
         sentences.append(
-            f"At T = {', '.join(map(number, small))} the kernel of the Gaussian process limit "
-            f"explains less than {100 * SMALLEST_SHARE:g} % of the squared labels that its "
+            f"At T = {', '.join(map(number, temperatures))} the kernel of the Gaussian process "
+            f"limit explains less than {100 * SMALLEST_SHARE:g} % of the squared labels that its "
             "features span: inputs are small against the temperature. Scale them up, raise the "
             "variances or lower T."
         )
@@ -44,11 +44,11 @@ def minima_sentences(dataset: xr.Dataset) -> list[str]:
 
 
 def _points(condition: xr.DataArray) -> str:
-    """Points at which a condition holds, the first of them by name."""
+    """List the points at which a condition holds, and count those beyond the first few."""
     points = condition.stack(point=("width", "temperature", "seed"))
     names = [
         f"N = {number(width)}, T = {temperature:g}, seed {seed}"
         for width, temperature, seed in points["point"].values[points.values]
     ]
-    rest = len(names) - _NAMED
-    return "; ".join(names[:_NAMED]) + f" and {rest} more points" * (rest > 0)
+    remaining = len(names) - _NAMED
+    return "; ".join(names[:_NAMED]) + f" and {remaining} more points" * (remaining > 0)

@@ -1,4 +1,4 @@
-"""The picture of a network: its strongest paths through the heads of its layers."""
+"""The chart of a network: its strongest paths through the heads of its layers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pandas as pd
 from pathkernel_views.chart import GREY, PALETTE
 from pathkernel_views.picture import HALF, Picture, computed, field
 
-_STRONGEST = 8  # paths that are drawn
+_STRONGEST = 8  # maximum number of paths in the chart
 
 
 def network(
     frame: pd.DataFrame, path: str, strength: str, heads: Sequence[int], **settings: Any
 ) -> alt.TopLevelMixin:
-    """The strongest paths through the heads of the layers, from the input below to the output.
+    """Draw the strongest paths through the heads of the layers, input below and output above.
 
     Parameters
     ----------
     path : str
         Column of the paths' names: their head in every layer, such as "1-2" or "skip-1".
     strength : str
-        Column of weights, at least 0: lines are as thick.
+        Column of weights, at least 0, shown as the widths of lines.
     heads : sequence of int
         Heads of each layer.
     """
@@ -61,7 +61,7 @@ def network(
             count_=json.dumps([1, *heads, 1]),
         )
         .transform_flatten(["head_", "level_", "count_"])
-        .transform_calculate(  # skips run beside the first head, paths of one head side by side
+        .transform_calculate(  # skips pass left of the first head, paths of one head side by side
             x_="(toNumber(datum.head_) || 0.3) - (datum.count_ + 1) / 2 + 0.03 * (datum.rank - 4.5)"
         )
         .mark_line(opacity=0.85, strokeCap="round")

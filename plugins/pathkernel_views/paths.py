@@ -1,4 +1,4 @@
-"""Order parameters over pairs of paths as long frames, and which paths are the strongest."""
+"""Order parameters over pairs of paths as long frames, and the choice of the strongest paths."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import pandas as pd
 import xarray as xr
 
 ROWS = 64
-"""Rows of a matrix that a chart shows; more are too small to be told apart."""
+"""Maximum number of rows of a matrix in a chart, with cells that can still be told apart."""
 
 KERNELS = 4
-"""Paths of which a chart shows the kernel."""
+"""Maximum number of paths whose kernel a chart shows."""
 
 NUMBERS = 80_000
-"""Numbers that a chart may hold, about .7 MB."""
+"""Maximum number of values in a chart, about 0.7 MB."""
 
 
 def matrix_frame(matrix: xr.DataArray | np.ndarray, names: list[str]) -> pd.DataFrame:
-    """A square matrix in long form: columns path, path_dual and U.
+    """Convert a square matrix to long form, with the columns path, path_dual and U.
 
-    A DataArray has the dims path and path_dual, and perhaps output and output_dual; the names of
-    the rows are those of :func:`row_names`.
+    A DataArray has the dims path and path_dual, and optionally output and output_dual; ``names``
+    are those of :func:`row_names`.
     """
     if isinstance(matrix, xr.DataArray):
         dims = ("path", "output", "path_dual", "output_dual")
@@ -32,7 +32,7 @@ def matrix_frame(matrix: xr.DataArray | np.ndarray, names: list[str]) -> pd.Data
 
 
 def row_names(dataset: xr.Dataset | xr.DataArray) -> list[str]:
-    """Names of the rows of U: paths or, of several outputs, paths with an output."""
+    """Return the names of the rows of U: paths, with the output if there are several."""
     names = [str(path) for path in dataset["path"].values]
     if "output" in dataset.dims:
         names = [f"{path} output {c}" for path in names for c in dataset["output"].values]
@@ -40,32 +40,32 @@ def row_names(dataset: xr.Dataset | xr.DataArray) -> list[str]:
 
 
 def path_diagonal(values: xr.DataArray) -> xr.DataArray:
-    """U(π, π) of values with the dims path and path_dual; of several outputs the mean over them."""
+    """Return U(π, π), the mean over outputs, of values with the dims path and path_dual."""
     for dim in ("path", "output"):
         if dim in values.dims:
-            every = xr.DataArray(np.arange(values.sizes[dim]), dims=dim)
-            values = values.isel({dim: every, f"{dim}_dual": every})
+            indices = xr.DataArray(np.arange(values.sizes[dim]), dims=dim)
+            values = values.isel({dim: indices, f"{dim}_dual": indices})
     return values.mean("output") if "output" in values.dims else values
 
 
 def limit_diagonal(dataset: xr.Dataset) -> np.ndarray:
-    """U(π, π) in the Gaussian process limit: variances of readout and heads, shape (path,)."""
+    """Return U(π, π) in the Gaussian process limit, shape (path,): a product of variances."""
     _, *values, readout = dataset.attrs["variances"]
     heads = (dataset[f"path_layer_{layer}"].values for layer in dataset["layer"].values)
     strengths = [np.where(head > 0, variance, 1.0) for head, variance in zip(heads, values)]
     return readout * np.prod(strengths, axis=0)
 
 
-def strongest(diagonals: np.ndarray, outputs: int = 1, most: int = ROWS) -> np.ndarray:
-    """Indices of the paths of largest U(π, π), in their order; all if there is room.
+def strongest(diagonals: np.ndarray, outputs: int = 1, max_rows: int = ROWS) -> np.ndarray:
+    """Return the indices, in ascending order, of the paths of largest mean U(π, π).
 
-    The mean of the diagonals, shape (…, paths), decides; a path has as many rows as outputs.
+    ``diagonals`` has the shape (…, paths); a path takes one row for each output.
     """
     rows = np.reshape(diagonals, (-1, np.shape(diagonals)[-1]))
     mean = pd.DataFrame(rows).mean().fillna(0.0).to_numpy()
-    return np.sort(np.argsort(-mean, kind="stable")[: max(1, most // outputs)])
+    return np.sort(np.argsort(-mean, kind="stable")[: max(1, max_rows // outputs)])
 
 
 def of_paths(shown: int, paths: int) -> str:
-    """The sentence of a caption about paths that are left out; empty if all are shown."""
+    """Return a caption's sentence about paths left out, empty if all are shown."""
     return f" Of {paths} paths the {shown} strongest are shown." if shown < paths else ""

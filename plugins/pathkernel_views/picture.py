@@ -1,4 +1,4 @@
-"""The parts that all pictures share: data, series, panels, switches, ranges and titles."""
+"""The parts that all charts share: data, series, panels, switches, ranges and titles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIGITS = 6  # of numbers within charts
 
 
 class Picture:
-    """A frame, and the channels and layers of its chart; parameters as for the primitives."""
+    """A frame with the channels and layers of its chart; parameters as for the primitives."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Picture:
         self.series, self.panel = series or "series", panel
         self.names = distinct(self.frame, self.series)
         self.panels = distinct(self.frame, panel) if panel else [""]
-        # without a gap in the last row, if possible
+        # a full last row, if possible
         count, rows = len(self.panels), range(min(columns, len(self.panels)), 1, -1)
         self.columns = next((n for n in rows if count % n == 0), min(columns, count))
         labels = frame.attrs.get("columns", {})
@@ -59,20 +59,20 @@ class Picture:
         self.switches = {name: f"{self.title(name)} " * numeric[name] for name in switches}
 
     def title(self, column: str) -> str:
-        """Title of a column."""
+        """Return the title of a column."""
         return printable(self._titles.get(column) or column.replace("_", " "))
 
     def measured(self, column: str) -> dict[str, str]:
-        """Type and title of a channel of numbers."""
+        """Return type and title of a channel of numbers."""
         return {"type": "quantitative", "title": self.title(column)}
 
     def range(self, **channel: Any) -> dict[str, Any]:
-        """Channels of a mark that spans the ranges along y."""
+        """Return the channels of a mark that spans the ranges along y."""
         low, high = self.ends
         return {"y": alt.Y(field=low, **channel), "y2": alt.Y2(high)}
 
     def tips(self, *columns: str) -> list[alt.Tooltip]:
-        """Values that a pointer shows."""
+        """Return the tooltips of some columns."""
         tips = []
         for name in dict.fromkeys(filter(None, columns)):
             numeric = pd.api.types.is_numeric_dtype(self.frame[name])
@@ -82,7 +82,7 @@ class Picture:
         return tips
 
     def series_channels(self) -> list[Any]:
-        """Stroke, fill, dash and marker of the series, which have one legend."""
+        """Return stroke, fill, dash and marker of the series, with a common legend."""
         room = HALF if len(self.panels) == 1 else 1.4 * HALF
         columns = int(room / (4.2 * max(map(len, self.names)) + 30))
         legend = alt.Legend(columns=max(1, columns), symbolOpacity=1)
@@ -113,7 +113,7 @@ class Picture:
         exact: bool = False,
         **resolve: str,
     ) -> alt.TopLevelMixin:
-        """The layers with their data, in panels, with switches."""
+        """Combine the layers with their data, in panels and with switches."""
         if not exact:
             width = min(width, (FULL - 40) / self.columns - 12)
         chart = alt.layer(*layers).properties(width=width, height=height)
@@ -125,9 +125,10 @@ class Picture:
                 chart = chart.resolve_axis(x="independent")
         else:
             chart.data = self.data
-        settings, parameters = [], []
+        settings, first_settings, parameters = [], [], []
         for name, prefix in self.switches.items():
             values = distinct(self.frame, name)
+            first_settings.append(prefix + values[0])
             if len(values) == 1:
                 settings.append(json.dumps(prefix + values[0]))
                 continue
@@ -139,11 +140,12 @@ class Picture:
         if settings:
             chart.params = parameters or alt.Undefined
             chart.title = alt.TitleParams(text=alt.ExprRef(" + ', ' + ".join(settings)))
+            chart.usermeta = {"setting": ", ".join(first_settings)}
         return chart
 
 
 def inline(frame: pd.DataFrame, as_text: Collection[str] = ()) -> alt.InlineData:
-    """Data of a chart as CSV text, small and without a limit of rows; some columns stay text."""
+    """Return data of a chart as CSV text: small, and without Altair's limit of rows."""
     numbers = {
         str(name): "number"
         for name, values in frame.items()
@@ -155,7 +157,7 @@ def inline(frame: pd.DataFrame, as_text: Collection[str] = ()) -> alt.InlineData
 
 
 def computed(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """The rows that have values in these columns; raises NothingToPlot if there are none."""
+    """Return the rows with values in these columns; raise NothingToPlot if there are none."""
     rows = frame.dropna(subset=list(columns))
     if rows.empty:
         raise NothingToPlot(f"{' and '.join(columns).replace('_', ' ')} is not computed yet")
@@ -163,7 +165,7 @@ def computed(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 
 def scale_of(frame: pd.DataFrame, log: bool = False, nice: bool = True) -> alt.Scale:
-    """Scale of all values of a frame, which stays where a switch turns; or, of none, of a panel."""
+    """Return a scale of all values of a frame, automatic without values."""
     values = frame.to_numpy(dtype=float)
     values = values[np.isfinite(values) & (values > 0 if log else True)]
     scale = alt.Scale(type="log", padding=6) if log else alt.Scale(zero=False, padding=6)
@@ -175,12 +177,12 @@ def scale_of(frame: pd.DataFrame, log: bool = False, nice: bool = True) -> alt.S
 
 
 def distinct(frame: pd.DataFrame, column: str) -> list[Any]:
-    """Different values of a column, in their order."""
+    """Return the distinct values of a column, in order of appearance."""
     return frame[column].drop_duplicates().tolist()
 
 
 def field(name: str) -> str:
-    """A column in an expression of Vega."""
+    """Return a column as a Vega expression."""
     return f"datum[{json.dumps(name)}]"
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the house: a long DataFrame and names of columns in, an Altair chart out.
+"""Kinds of charts: a long DataFrame and names of columns in, an Altair chart out.
 
 >>> import pandas as pd
 >>> frame = pd.DataFrame({"network": ["theory"] * 2 + ["GP limit"], "width": [10, 100, None],
@@ -7,12 +7,17 @@
 >>> chart = lines(frame, "width", "mean", low="low", high="high", series="network", log=True,
 ...               switches=("seed",), titles={"width": "width N", "mean": "accuracy"})
 
-``series`` is a column that is told by colour, dash and marker, after its meaning
-(:data:`pathkernel_views.chart.MEANINGS`); ``panel`` a column, each value of which has a panel;
-``switches`` are columns of which one value at a time is shown: the first in the frame's order,
-until a reader chooses another. Values stand in the order in which the frame has them. ``titles``
-are words for columns, at axes and in tooltips; by default the labels of the frame. ``low`` and
-``high`` are columns of the ends of ranges, and ``columns`` the most panels in a row.
+Settings of all of them:
+
+- ``series``: column shown by colour, dash and marker, with colours by meaning
+  (:data:`pathkernel_views.chart.MEANINGS`);
+- ``panel``: column with a panel for each value;
+- ``switches``: columns of which one value at a time is shown, at first the frame's first;
+- ``titles``: titles of columns at axes and in tooltips, by default the labels of the frame;
+- ``low``, ``high``: columns of the ends of ranges;
+- ``columns``: maximum number of panels in a row.
+
+Values are ordered as in the frame.
 """
 
 from __future__ import annotations
@@ -37,12 +42,12 @@ from pathkernel_views.picture import (
     scale_of,
 )
 
-_LABELLED = 27  # rows of a heat map that are named, if not by numbers
-_WITH_VALUES = 8  # columns of a heat map whose cells have room for their values
+_LABELLED = 27  # largest heat map with names at its rows
+_WITH_VALUES = 8  # largest heat map with values in its cells
 _NAMED_POINTS = 24
-_FEW_POINTS = 200  # more are smaller
+_FEW_POINTS = 200  # above this, markers are smaller
 _ASIDE = 4  # points between the error bars of two series
-_FEW_TICKS = 12  # values along an axis that all have ticks
+_FEW_TICKS = 12  # up to this, every value along an axis has a tick
 
 
 def lines(
@@ -59,23 +64,23 @@ def lines(
     steps: bool = False,
     **settings: Any,
 ) -> alt.TopLevelMixin:
-    """Lines along x, with the range from ``low`` to ``high``.
+    """Draw lines along x, with the range from ``low`` to ``high``.
 
-    A row without x is a limit: a dashed line across the panel, with its range as a band. Text along
-    x has no lines but points side by side.
+    A row without x is a limit: a dashed line across the panel, with its range as a band. If x is
+    text, points are drawn side by side instead of lines.
 
     Parameters
     ----------
     bands : bool or collection of str
-        Whether ranges of lines are bands and not bars; or the series of which they are bands.
+        Whether ranges are drawn as bands instead of bars, or the series whose ranges are.
     hollow : str
-        Column of booleans: rows whose markers are hollow, as where a minimisation failed.
+        Column of booleans: rows with hollow markers, such as minimisations that failed.
     markers : bool
-        Whether the points of lines have markers.
+        Whether lines have markers at their points.
     same_y : bool
         Whether all panels have the same scale.
     steps : bool
-        Whether lines are steps, as of histograms.
+        Whether lines are steps, as in histograms.
     """
     if hollow:
         frame = frame.astype({hollow: int})
@@ -110,7 +115,7 @@ def lines(
     offset = alt.ExprRef(f"{number} < 0 ? 0 : {_ASIDE} * ({number} - {middle})")
     tips = picture.tips(picture.series, x, y, *ends)
     limits = alt.Chart().transform_filter(f"!isValid({field(x)})").encode(tooltip=tips)
-    others = alt.Chart().transform_filter(f"isValid({field(x)})").encode(x=along, tooltip=tips)
+    curves = alt.Chart().transform_filter(f"isValid({field(x)})").encode(x=along, tooltip=tips)
     stroke, fill, dash, shape = picture.series_channels()
     line = {"stroke": stroke, "strokeDash": dash}
     width = 1.4 if markers or steps else 0.5
@@ -118,30 +123,31 @@ def lines(
     layers = []
     if ends:
         reach = picture.range(**vertical)
-        band, bar = (others.transform_filter(number + test) for test in (" < 0", " >= 0"))
+        band, bar = (curves.transform_filter(number + test) for test in (" < 0", " >= 0"))
         of_limits.insert(0, limits.mark_rect(opacity=0.13).encode(fill=fill, **reach))
         layers = [
             band.mark_area(opacity=0.2).encode(fill=fill, **reach),
             bar.mark_rule(xOffset=offset).encode(stroke=stroke, **reach),
         ]
     layers += of_limits * bool(frame[x].isna().any())  # without data they have no scale
-    others = others.encode(y=up)
+    curves = curves.encode(y=up)
     if not is_text:
         style = {"xOffset": offset, "interpolate": "step" if steps else "linear"}
-        layers.append(others.mark_line(strokeWidth=width, **style).encode(**line))
+        layers.append(curves.mark_line(strokeWidth=width, **style).encode(**line))
     if markers:
-        inside, point = fill.copy(), others.mark_point(opacity=1, xOffset=offset)
+        inside = fill.copy()
         if hollow:
             inside.condition = {"test": f"{field(hollow)} > 0", "value": "white"}
-            point.mark.strokeWidth = 1
+        # the stroke of limits in the legend is that of the markers
+        point = curves.mark_point(opacity=1, xOffset=offset, size=14, strokeWidth=1.2)
         layers.append(point.encode(shape=shape, fill=inside, stroke=stroke))
-        layers.append(others.mark_circle(opacity=0, size=200, aria=False))  # to point at
+        layers.append(curves.mark_circle(opacity=0, size=200, aria=False))  # to point at
     resolve = {} if same_y else {"y": "independent"}
     return picture.chart(layers, HALF * 0.95, 140, **resolve)
 
 
 def bars(frame: pd.DataFrame, x: str, y: str, **settings: Any) -> alt.TopLevelMixin:
-    """Bars of heads, those of one head side by side; whiskers from ``low`` to ``high``."""
+    """Draw a group of bars for each head, with whiskers from ``low`` to ``high``."""
     picture = Picture(computed(frame, y), **{"columns": 6} | settings)
     scale = scale_of(picture.frame[[y, *picture.ends]].assign(zero=0.0))
     axis = alt.Axis(labelAngle=0, labelOverlap=True)
@@ -171,12 +177,12 @@ def points(
     same_x: bool = True,
     **settings: Any,
 ) -> alt.TopLevelMixin:
-    """Points with the range from ``low`` to ``high``, against a reference line.
+    """Draw points with the range from ``low`` to ``high``, and a reference line.
 
     Parameters
     ----------
     name : str
-        Column of the points' names, which stand beside them if there is room.
+        Column of names, printed next to the points while there is room.
     reference : str
         The diagonal, of axes of one scale; the line y = 0; or none.
     same_x : bool
@@ -191,8 +197,8 @@ def points(
         for _, rows in frame.groupby(groups) if groups else [("", frame)]:
             across = 0.85 * side / max(np.ptp((frame if same_x else rows)[x]), 1e-300)
             down = side / max(frame[high].max() - frame[low].min(), 1e-300)
-            places = rows[[x, y, low, high]].to_numpy(dtype=float) * [across, *[-down] * 3]
-            frame.loc[rows.index, ["dx_", "dy_"]] = _name_shifts(places, rows[name])
+            positions = rows[[x, y, low, high]].to_numpy(dtype=float) * [across, *[-down] * 3]
+            frame.loc[rows.index, ["dx_", "dy_"]] = _name_shifts(positions, rows[name])
     picture = Picture(frame, **settings)
     frame, ends = picture.frame, picture.ends
     up, along = scale_of(frame[[y, *ends]]), scale_of(frame[[x] if same_x else []])
@@ -224,28 +230,28 @@ def points(
     return picture.chart(layers, side, side, **resolve)
 
 
-def _name_shifts(places: np.ndarray, names: pd.Series) -> list[tuple[float, float]]:
-    """Shifts of names from their points that cover fewest points, error bars and other names.
+def _name_shifts(positions: np.ndarray, names: pd.Series) -> list[tuple[float, float]]:
+    """Shift names from their points so that they overlap fewest points, error bars and names.
 
-    NaN where there is no name, or no room for it. ``places`` (points, 4) are x, y and the ends of
-    the error bar, downwards, in points.
+    NaN where there is no name, or no room for it. ``positions`` (points, 4) are x, y and the ends
+    of the error bar, downwards, in points.
     """
-    x, _, low, high = places.T
+    x, _, low, high = positions.T
     centres = list(np.stack([x, (low + high) / 2], axis=1))
     halves = [np.array([2.5, half + 2.5]) for half in np.abs(high - low) / 2]
     shifts = []
-    for centre, text in zip(places[:, :2], names):
+    for centre, text in zip(positions[:, :2], names):
         half = np.array([2.0 * len(str(text)), 3.5])
         aside = half[0] + 4
         options = [(0, -7), (0, 8)] + [(dx, dy) for dy in (0, -6, 7) for dx in (aside, -aside)]
-        shift, least = (np.nan, np.nan), 2
+        shift, overlap = (np.nan, np.nan), 2
         for option in options if isinstance(text, str) else ():
             is_hit = np.all(np.abs(np.array(centres) - centre - option) < halves + half, axis=1)
-            covered = is_hit.sum() + is_hit[len(places) :].sum()  # names count twice
-            if covered < least:
-                shift, least = option, covered
+            covered = is_hit.sum() + is_hit[len(positions) :].sum()  # names count twice
+            if covered < overlap:
+                shift, overlap = option, covered
         shifts.append(shift)
-        if least < 2:
+        if overlap < 2:
             centres.append(centre + shift)
             halves.append(half)
     return shifts
@@ -262,16 +268,16 @@ def heatmaps(
     edges: Collection[Any] = (),
     **settings: Any,
 ) -> alt.TopLevelMixin:
-    """Heat maps of one scale, with the values in the cells and names at the axes while they fit.
+    """Draw heat maps of one scale, with values in the cells and names at the axes if they fit.
 
     Parameters
     ----------
     centred : bool
         Whether the colours diverge from zero.
     domain : tuple of float, optional
-        Ends of the scale, by default from :func:`heat_domain`; what lies beyond has their colour.
+        Ends of the scale, by default from :func:`heat_domain`; values beyond are clamped.
     edges : collection
-        Values along both sides before which lines divide the cells, such as classes.
+        Values along both axes before which a line divides the cells, such as starts of classes.
     """
     domain = domain or heat_domain(computed(frame, value)[value])
     size = max(frame[x].nunique(), frame[y].nunique())
@@ -282,11 +288,11 @@ def heatmaps(
     picture = Picture(frame, **{"columns": columns} | settings)
     across, down = distinct(picture.frame, x), distinct(picture.frame, y)
     index = [*picture.switches, *filter(None, [picture.panel]), y]
-    # wide, as names of rows and columns would be most of the data
-    wide = picture.frame.set_index([*index, x])[value].unstack(x, sort=False).reset_index()
+    # one row of the matrix per line: in long form most of the data would be names
+    matrix = picture.frame.set_index([*index, x])[value].unstack(x, sort=False).reset_index()
     keys = [str(name) for name in across]
-    wide.columns = [*index, *keys]
-    picture.data = inline(wide, as_text=keys)
+    matrix.columns = [*index, *keys]
+    picture.data = inline(matrix, as_text=keys)
 
     cell = field("cell_")
     axis = alt.Axis(labels=labels, ticks=labels, labelOverlap=True)
@@ -336,25 +342,21 @@ def heatmaps(
 
 
 def heat_domain(values: pd.Series) -> tuple[float, float]:
-    """Ends of a scale around zero, without the 1 in 100 largest of many values."""
+    """Return the ends of a scale around zero; of over 400 values the largest 1 % is left out."""
     sizes = values.dropna().abs()
     high = float(sizes.quantile(0.99) if len(sizes) > 400 else sizes.max()) or 1.0
     return -high, high
 
 
 def beside(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixin:
-    """Charts of the same series in one; switches of one name turn all."""
+    """Join charts of the same series under one title, setting and legend."""
     joined = alt.concat(*charts, columns=columns)
-    parameters = {}
-    for chart in charts:
-        if chart.params is not alt.Undefined:
-            parameters |= {parameter.name: parameter for parameter in chart.params}
-        joined.title, chart.title, chart.params = chart.title, alt.Undefined, alt.Undefined
-    if parameters:
-        joined.params = list(parameters.values())
+    joined.title, joined.usermeta = charts[0].title, charts[0].usermeta
+    for chart in joined.concat:
+        chart.title = chart.usermeta = alt.Undefined
     return joined
 
 
 def _escaped(name: str) -> str:
-    """Name of a column as Vega reads it, which takes dots and brackets for parts of a path."""
+    """Escape a column name for Vega, which reads dots and brackets as parts of a path."""
     return "".join(f"\\{sign}" if sign in ".[]\\\"'" else sign for sign in name)

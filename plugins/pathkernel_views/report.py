@@ -1,4 +1,4 @@
-"""The report: the views of a store as one HTML page that trusts no text of the store."""
+"""The report: the views of a store as one HTML page, in which all text of the store is escaped."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from pathkernel_views.files import check_replaceable
 from pathkernel_views.table import Table, csv_text
 
 GENERATOR = '<meta name="generator" content="pathkernel">'
-"""In the head of every page: it tells a report from other pages."""
+"""Element in the head of every page, by which a report is recognised."""
 
-_HEAD = 4096  # bytes of a page in which that stands
+_HEAD = 4096  # bytes at the start of a page that contain it
 _VERSIONS = ("pathkernel", "numpy", "scipy", "xarray", "zarr", "altair")
 
 
@@ -43,15 +43,14 @@ def write_report(
     *,
     command: str = "",
 ) -> None:
-    """Write the page of a store: its parts by name, with their tables, charts and sentences.
+    """Write a store as one HTML page: tables, charts and sentences of its parts, by name.
 
-    A report that is there is replaced, whole or not at all. ``command`` is the command line that
-    makes the page.
+    An existing report is replaced atomically. ``command`` is the command line that makes the page.
 
     Raises
     ------
     FileInTheWayError
-        If a folder is there, or a file that is no report.
+        If ``out`` is a folder, or a file that is not a report.
     OSError
         If the file cannot be written.
     """
@@ -93,7 +92,7 @@ class _Page:
         )
 
     def html(self, title: str, subtitle: str) -> str:
-        """The whole page, which needs nothing else and lets nothing in or out."""
+        """Return the page: one file that loads nothing and sends nothing."""
         import vl_convert
 
         folder = files(__package__)
@@ -121,7 +120,7 @@ class _Page:
         )
 
     def _view(self, view: Any) -> str:
-        """Markup of a view; of one that cannot be drawn, the reason."""
+        """Return the markup of a view, or the reason why it cannot be drawn."""
         try:
             if isinstance(view, Table):
                 return self._table(view)
@@ -133,7 +132,7 @@ class _Page:
             view = f"{view.title}: left out, {reason}"
         except (PathkernelError, OSError):
             raise
-        except Exception as error:  # whatever a stranger's raises, the others must be seen
+        except Exception as error:  # one broken view of a plugin must not cost the page
             view = f"{view.title}: not drawn ({type(error).__name__}: {error})"
         return f'<p class="note">{_text(view)}</p>'
 
@@ -141,13 +140,13 @@ class _Page:
         spec = chart.altair(title=False).to_dict()
         del spec["description"]
         spec["config"]["background"] = "transparent"
-        json.dumps(spec, allow_nan=False)  # a failure is told in the chart's stead
-        wide = ' class="wide"' * ("facet" in spec)
+        json.dumps(spec, allow_nan=False)  # a failure is reported in place of the chart
+        is_wide = ' class="wide"' * ("facet" in spec)
         index = len(self._charts)
         self._charts.append(spec)
         self._titles.append(chart.title)
         return (
-            f'<figure{wide} id="chart-{index}" data-chart="{index}" '
+            f'<figure{is_wide} id="chart-{index}" data-chart="{index}" '
             f'data-name="{_file(chart.name)}">'
             f'<h3>{_text(chart.title)}</h3><p class="note">{_text(chart.caption)}</p></figure>'
         )
@@ -184,13 +183,13 @@ def _provenance(dataset: xr.Dataset, command: str) -> dict[str, Any]:
     for name in _VERSIONS:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    now = datetime.datetime.now(datetime.UTC).isoformat(" ", "minutes")
-    made = {"report made": now, "report made by": command, "versions at the report": versions}
-    return made | {name.replace("_", " "): value for name, value in dataset.attrs.items()}
+    date = datetime.datetime.now(datetime.UTC).isoformat(" ", "minutes")
+    origin = {"report made": date, "report made by": command, "versions at the report": versions}
+    return origin | {name.replace("_", " "): value for name, value in dataset.attrs.items()}
 
 
 def _nested(value: Any) -> str:
-    """Values, JSON among them, as tables within tables; lists of plain values in one line."""
+    """Return values, also in JSON, as nested tables; lists of plain values in one line."""
     if isinstance(value, str) and value.startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
             return _nested(json.loads(value))

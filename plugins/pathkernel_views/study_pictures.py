@@ -26,10 +26,15 @@ from pathkernel_views.paths import (
     strongest,
 )
 from pathkernel_views.primitives import bars, beside, heatmaps, lines
-from pathkernel_views.study_tables import choice_frame, curves_frame, of_every_value
+from pathkernel_views.study_tables import (
+    choice_frame,
+    curves_frame,
+    head_score_frame,
+    of_every_value,
+)
 from pathkernel_views.table import frame_of
 
-_WIDTHS = 3  # beside each other
+_WIDTHS = 3  # panels of widths in a row
 _TITLES = {
     "seed": "seed",
     "width": "width N",
@@ -38,7 +43,10 @@ _TITLES = {
     "path_dual": "path′",
     "test_set": "test set",
     "strength": "U(π, π) / limit",
-    "score": "head score (largest 1)",
+    "head": "head",
+    "score_median": "head score (largest 1)",
+    "score_lowest": "lowest",
+    "score_highest": "highest",
     "component": "principal component i",
     "overlap": "overlap with the labels",
     "example_dual": "example′",
@@ -48,9 +56,9 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class StudyPictures:
-    """Altair charts of a study; switches turn its option, temperature and seed.
+    """Altair charts of a study, with switches for its option, temperature and seed.
 
-    With ``still`` they hold only the temperature and the seed that are shown first.
+    With ``still`` they contain only the initial temperature and seed.
     """
 
     dataset: xr.Dataset
@@ -60,12 +68,12 @@ class StudyPictures:
 
     @property
     def option(self) -> list[str]:
-        """The option that is swept, if there is one."""
+        """List of the swept option, empty if there is none."""
         option = swept_option(self.dataset)
         return [option] if option else []
 
     def temperatures(self, part: xr.Dataset) -> dict[str, float | str | None]:
-        """The temperature, or choice, shown first, and all of the store, by their labels."""
+        """Return the initial temperature, or choice, and all of the store, by their labels."""
         first = Selection(part, self.temperature)
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
@@ -73,7 +81,7 @@ class StudyPictures:
         return {label: self.temperature} | ({} if self.still else _grid(part))
 
     def seeds(self, part: xr.Dataset) -> list[int]:
-        """Indices of the seeds that are computed, the one that is asked for first."""
+        """Return the indices of the computed seeds, the requested one first."""
         computed = (part["status"] != 0).any(["temperature", "width"])
         indices = np.flatnonzero(computed.values).tolist()
         if self.seed is not None:
@@ -88,7 +96,7 @@ class StudyPictures:
     def of_settings(
         self, size: int, build: Callable[[xr.Dataset, Selection, list[int]], pd.DataFrame]
     ) -> pd.DataFrame:
-        """Frames at every temperature, each of some seeds, while a chart has room for them.
+        """Concatenate the frames of as many temperatures and seeds as a chart has room for.
 
         ``size`` is the number of values at one temperature and seed.
         """
@@ -105,7 +113,7 @@ class StudyPictures:
         return of_every_value(self.dataset, frames)
 
     def against(self, measure: Measure, x: str) -> alt.TopLevelMixin:
-        """A measure against the width, the temperature or an option that has several values."""
+        """Draw a measure against the width, the temperature or a swept option."""
         first, *_ = by_value(self.dataset).values()
         temperatures = _grid(first) if x == "temperature" else self.temperatures(first)
         frames = [
@@ -136,7 +144,7 @@ class StudyPictures:
         )
 
     def order_parameters(self) -> alt.TopLevelMixin:
-        """U as heat maps at a few widths and in the limit."""
+        """Draw U as heat maps at a few widths and in the limit."""
         outputs = self.dataset.sizes.get("output", 1)
 
         def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
@@ -166,7 +174,7 @@ class StudyPictures:
         )
 
     def strongest_paths(self) -> alt.TopLevelMixin:
-        """The network with the paths of largest U."""
+        """Draw the network with the paths of largest U."""
 
         def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
             matrices = selection.point("order_parameter").isel(seed=seeds, width=_few_widths(part))
@@ -184,29 +192,19 @@ class StudyPictures:
         )
 
     def head_scores(self) -> alt.TopLevelMixin:
-        """Scores of heads and skips at a few widths."""
+        """Draw scores of heads and skips at a few widths."""
 
         def build(part: xr.Dataset, selection: Selection, _: list[int]) -> pd.DataFrame:
-            frames = {
-                name: frame_of(selection.point(name).isel(width=_few_widths(part)).rename("score"))
-                for name in ("skip_score", "head_score")
-                if name in part
-            }
-            if "skip_score" in frames:
-                frames["skip_score"]["head"] = "skip"
-            frame = pd.concat(frames.values()).dropna(subset="score")
-            frame["head"] = frame["head"].astype(str)
-            frame["network"] = "N = " + frame["width"].map(number)
-            frame["layer"] = "layer " + frame["layer"].astype(str)
-            groups = frame.groupby(["layer", "network", "head"], sort=False)["score"]
-            return groups.agg(score="median", lowest="min", highest="max").reset_index()
+            frame = head_score_frame(part, selection)
+            frame = frame[frame["width"].isin(part["width"].values[_few_widths(part)])]
+            return frame.assign(layer="layer " + frame["layer"].astype(str))
 
         return bars(
             self.of_settings(100, build),
             "head",
-            "score",
-            low="lowest",
-            high="highest",
+            "score_median",
+            low="score_lowest",
+            high="score_highest",
             series="network",
             panel="layer",
             switches=[*self.option, "shown"],
@@ -214,7 +212,7 @@ class StudyPictures:
         )
 
     def alignment(self) -> alt.TopLevelMixin:
-        """Overlap of the kernel's first components with the labels."""
+        """Draw the overlap of the kernel's first components with the labels."""
         count = max(10, 3 * self.dataset.sizes["component"] // 10)
 
         def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
@@ -236,7 +234,7 @@ class StudyPictures:
         )
 
     def kernels(self) -> alt.TopLevelMixin:
-        """Kernels of a few paths, and of all together."""
+        """Draw the kernels of a few paths, and the total kernel."""
 
         def build(part: xr.Dataset) -> pd.DataFrame:
             seed, paths = self.seeds(part)[0], few(part.sizes["path"], KERNELS)
@@ -278,10 +276,10 @@ class StudyPictures:
         )
 
     def temperature_choice(self) -> alt.TopLevelMixin:
-        """Scores and temperatures by every choice."""
+        """Draw scores and temperatures of every choice of the temperature."""
         frame, measure = of_every_value(self.dataset, choice_frame), measures_of(self.dataset)[0]
         if frame.empty:
-            raise NothingToPlot("the grid of no seed is complete, so no temperature is chosen yet")
+            raise NothingToPlot("no seed is complete, so no temperature is chosen yet")
         score, low, high = (f"{measure.name}_{key}" for key in ("median", "lowest", "highest"))
         settings = {
             "series": "choice",
@@ -296,10 +294,11 @@ class StudyPictures:
 
 
 def _grid(part: xr.Dataset) -> dict[str, float | str | None]:
-    """All temperatures of a store by their labels."""
+    """Return all temperatures of a store, by their labels."""
     return {f"T = {value:g}": float(value) for value in part["temperature"].values}
 
 
-def _few_widths(dataset: xr.Dataset, most: int = 5) -> list[int]:
+def _few_widths(dataset: xr.Dataset, count: int = 5) -> list[int]:
+    """Return the indices of some widths, from the smallest to the largest."""
     order = np.argsort(dataset["width"].values)
-    return [int(order[index]) for index in few(len(order), most)]
+    return [int(order[index]) for index in few(len(order), count)]

@@ -1,4 +1,4 @@
-"""A study as tables: every width and limit, the gain over the limit, choices of the temperature."""
+"""Tables of a study: widths and limits, head scores, gains over the limit, chosen temperatures."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from pathkernel_views.table import Table, frame_of, labelled_frame
 UNCONVERGED = {
     name.replace("_", " "): STATUS_CODES[name] for name in ("max_evaluations", "stalled")
 }
-"""Status of points that have values although their minimisation did not converge."""
+"""Status of points with values whose minimisation did not converge."""
 
 
 def of_every_value(
     dataset: xr.Dataset, build: Callable[[xr.Dataset], pd.DataFrame]
 ) -> pd.DataFrame:
-    """Frames of all values of an option below each other, the value in the first column.
+    """Concatenate the frames of all values of an option, with the value in the first column.
 
-    Values of which nothing is computed yet are left out, but not all.
+    Values without any computed point are left out; if that is all of them, NothingToPlot is raised.
     """
     option, frames, missing = swept_option(dataset), [], None
     for value, part in by_value(dataset).items():
@@ -57,7 +57,7 @@ def of_every_value(
 
 
 def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> pd.DataFrame:
-    """A row for each width, each limit and each test set of a study.
+    """Return a row for each width, each limit and each test set of a study.
 
     Parameters
     ----------
@@ -84,10 +84,11 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
 def curves_frame(
     dataset: xr.Dataset, measure: Measure, temperature: float | str | None = None
 ) -> pd.DataFrame:
-    """The rows of :func:`study_frame` for a chart of one measure against the width or another axis.
+    """Return the rows of :func:`study_frame` for a chart of one measure.
 
-    The range of an accuracy of a single seed is one binomial standard error of the test set either
-    way. Two more columns: ``curve``, "theory" or the name of a limit, and ``unconverged``.
+    For a single seed, the range of an accuracy is one binomial standard error of the test set on
+    either side. Two columns are added: ``curve``, "theory" or the name of a limit, and
+    ``unconverged``.
     """
 
     def of_value(part: xr.Dataset) -> pd.DataFrame:
@@ -108,7 +109,7 @@ def curves_frame(
 
 
 def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
-    """Rows of widths, of the limit and of the limits of sub-networks."""
+    """Return the rows of the widths, the limit and the limits of sub-networks."""
     widths, computed = dataset["width"].values, selection.references_done
 
     def of_networks(name: str) -> xr.DataArray:
@@ -162,7 +163,7 @@ def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
 
 
 def _over_seeds(name: str, label: str, units: str, values: xr.DataArray) -> xr.Dataset:
-    """Median, range and number over the seeds, NaN left out."""
+    """Return median, range and count over the seeds, ignoring NaN."""
     statistics = {
         "median": values.median("seed"),
         "lowest": values.min("seed"),
@@ -182,14 +183,14 @@ def _over_seeds(name: str, label: str, units: str, values: xr.DataArray) -> xr.D
 
 def _status(codes: list[int]) -> str:
     names = {code: name.replace("_", " ") for name, code in STATUS_CODES.items()}
-    problems = sorted(item for item in Counter(codes).items() if item[0] != CONVERGED)
-    return ", ".join(f"{count} of {len(codes)} {names[code]}" for code, count in problems) or "ok"
+    counts = sorted(Counter(code for code in codes if code != CONVERGED).items())
+    return ", ".join(f"{count} of {len(codes)} {names[code]}" for code, count in counts) or "ok"
 
 
 def study_summary(
     dataset: xr.Dataset, temperature: float | str | None = None
 ) -> Iterator[Table | str]:
-    """The study's table, and sentences about it; parameters as for :func:`study_frame`."""
+    """Yield the study's table and sentences about it; parameters as for :func:`study_frame`."""
     measures, frame = measures_of(dataset), study_frame(dataset, temperature)
     several = any(frame[f"{measure.name}_seeds"].max() > 1 for measure in measures)
     one_column = len(measures) * dataset.sizes["test_set"] == 1
@@ -221,7 +222,7 @@ def study_summary(
 
 
 def study_details(dataset: xr.Dataset, temperature: float | str | None = None) -> Iterator[Table]:
-    """The minimisation at every width, gains over the limit, and choices of the temperature."""
+    """Yield tables of the minimisation, of head scores, gains and chosen temperatures."""
     frame = study_frame(dataset, temperature)
     scores = tuple(f"{measure.name}_" for measure in measures_of(dataset))
     columns = [name for name in frame if name != "test_set" and not name.startswith(scores)]
@@ -236,6 +237,8 @@ def study_details(dataset: xr.Dataset, temperature: float | str | None = None) -
     }
     caption = "Medians over the seeds of the action per width and of the evaluations of the energy."
     yield Table("minimisation", "Minimisation", minima, cells, caption, detail=True)
+    if "head_score" in dataset:
+        yield _head_score_table(dataset, temperature)
     if all(complete_seeds(part).size for part in by_value(dataset).values()):
         yield gains_table(dataset, temperature)
     table = choice_table(dataset)
@@ -275,7 +278,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 def _sentences(
     dataset: xr.Dataset, temperature: float | str | None, frame: pd.DataFrame
 ) -> Iterator[str]:
-    """Doubts about temperatures and minima, scores of skips, notes of the task, missing points."""
+    """Yield sentences on chosen temperatures, skips, minima, notes of the task, missing points."""
     option, parts = swept_option(dataset), by_value(dataset)
     first, *_ = parts.values()
     lines = _doubts(dataset, Selection(first, temperature).chosen, frame)
@@ -293,7 +296,7 @@ def _sentences(
 
 
 def _doubts(dataset: xr.Dataset, choice: str | None, frame: pd.DataFrame) -> list[str]:
-    """Reasons for a second look at the temperatures that were chosen, if they were."""
+    """Return warnings about chosen temperatures."""
     if choice is None:
         return []
     grid = dataset["temperature"].values
@@ -307,16 +310,57 @@ def _doubts(dataset: xr.Dataset, choice: str | None, frame: pd.DataFrame) -> lis
     size = min(part.sizes["path"] * part.sizes.get("output", 1) for part in parts)  # of U_1
     narrow = frame["network"][frame["width"] < size].unique()
     if choice == "leave-one-out" and len(narrow):
-        of = "paths times outputs" if "output" in dataset.sizes else "paths"
+        unit = "paths times outputs" if "output" in dataset.sizes else "paths"
         lines.append(
-            f"{', '.join(narrow)}: below the number of {of}, {size}, where leave-one-out is "
+            f"{', '.join(narrow)}: below the number of {unit}, {size}, where leave-one-out is "
             "optimistic (docs/temperature.md)."
         )
     return lines
 
 
+def head_score_frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
+    """Return scores of heads and skips, as median and range over the seeds.
+
+    A row for each width, or the limit (width missing), and each head of each layer, "skip" for a
+    skip connection.
+    """
+    frames = []
+    for name in ("skip_score", "head_score"):
+        for suffix in ("", "_gp"):
+            if name + suffix not in dataset:
+                continue
+            scores = selection.reference(f"{name}_gp") if suffix else selection.point(name)
+            scores = scores.transpose(..., "layer", "head", missing_dims="ignore")
+            frame = frame_of(_over_seeds("score", "score of the head", "1", scores))
+            if suffix:
+                frame = frame.assign(width=np.nan, network="GP limit")
+            else:
+                frame["network"] = "N = " + frame["width"].map(number)
+            frame["head"] = frame["head"].astype(str) if "head" in frame else "skip"
+            frames.append(frame[frame["score_seeds"] > 0])
+    columns = ["network", "width", "temperature", "layer", "head"]
+    columns += [f"score_{key}" for key in ("median", "lowest", "highest", "seeds")]
+    labels = {"head": "head, or skip", "network": "width or limit"}
+    frame = pd.concat(frames)[columns].sort_values("layer", kind="stable", ignore_index=True)
+    return labelled_frame(frame, labels)
+
+
+def _head_score_table(dataset: xr.Dataset, temperature: float | str | None) -> Table:
+    frame = of_every_value(
+        dataset, lambda part: head_score_frame(part, Selection(part, temperature))
+    )
+    cells = _option_cell(dataset) | {"layer": "{layer}", "head": "{head}"}
+    across, lines = ("network", "{score_median:.3f}"), swept_option(dataset) or ""
+    caption = (
+        "Weight of U on the paths through a head, or past the heads by a skip connection, where "
+        "that of the strongest head is 1: medians over the seeds, at the temperatures of the "
+        "study's table."
+    )
+    return Table("head_scores", "Scores of heads", frame, cells, caption, across, lines, True)
+
+
 def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> Table:
-    """The gain of finite width over the limit, see :func:`pathkernel_datasets.gains.gains`.
+    """Return the table of gains over the limit, see :func:`pathkernel_datasets.gains.gains`.
 
     Raises
     ------
@@ -350,7 +394,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
 
 
 def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
-    """Scores and temperatures by each choice of the temperature, over the seeds that are complete.
+    """Return scores and temperatures for each choice of the temperature, over complete seeds.
 
     A row for each choice, test set and width, or limit (width missing), with the median and the
     range over the seeds; empty if there is no choice, or no seed is complete.
@@ -381,7 +425,7 @@ def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
 
 
 def choice_table(dataset: xr.Dataset) -> Table | None:
-    """Scores and temperatures by each choice of the temperature; None if there is no choice."""
+    """Return the table of :func:`choice_frame`, or None if there is no choice."""
     frame = of_every_value(dataset, choice_frame)
     if "choice" not in frame:
         return None

@@ -1,4 +1,4 @@
-"""A study as views: its tables, sentences about it, and its charts."""
+"""The views of a study: tables, sentences and charts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 def study_views(
     dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
 ) -> Iterator[Table | Chart | str]:
-    """Tables, sentences and charts of a study, in the order in which they are read.
+    """Yield tables, sentences and charts of a study, in reading order.
 
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`, complete or not; of several values of an
-        option, charts have a switch for them.
+        From :func:`pathkernel_datasets.store.open_store`, complete or not; several values of an
+        option become a switch of the charts.
     temperature : float or str, optional
         Temperature of the store, or how it is chosen for each width and for the limits, as for
         :class:`pathkernel_datasets.selection.Selection`.
     seed : int, optional
-        Seed that charts of one seed show first; by default the first that is computed.
+        Initial seed of charts of a single seed; by default the first computed one.
 
     Raises
     ------
@@ -52,9 +52,10 @@ def study_views(
 def still_charts(
     dataset: xr.Dataset, temperature: float | str | None = None, seed: int | None = None
 ) -> list[Chart]:
-    """The charts of a study for files, where no switch can be turned.
+    """Return the charts of a study for files, which have no switches.
 
-    Of several values of an option, the charts against it, and those of each value in a folder.
+    If an option has several values, these are the charts against it, and a folder of charts for
+    each value.
     """
     settings = (temperature, seed, True)
     option, charts = swept_option(dataset), list(study_charts(dataset, *settings))
@@ -79,9 +80,9 @@ def study_charts(
     seed: int | None = None,
     still: bool = False,
 ) -> Iterator[Chart]:
-    """The charts of a study; parameters as for :func:`study_views`.
+    """Yield the charts of a study; parameters as for :func:`study_views`.
 
-    With ``still`` they hold only the temperature and the seed that they show first.
+    With ``still`` they contain only the initial temperature and seed.
     """
 
     def drawn(name: str, *arguments: Any) -> Callable[[], alt.TopLevelMixin]:
@@ -101,12 +102,12 @@ def study_charts(
     axes = {option: described(option)} if option else {}
     axes |= {"width": "width N"}
     axes |= {"temperature": "temperature T"} if sizes["temperature"] > 1 else {}
-    for (x, words), measure in itertools.product(axes.items(), measures_of(dataset)):
+    for (x, axis), measure in itertools.product(axes.items(), measures_of(dataset)):
         heading = measure.axis.partition(" (")[0].capitalize()
         yield Chart(
             measure.name if x == "width" else f"{measure.name}_against_{x}",
             f"{heading} against {described(x)}",
-            f"{heading} on test examples against {words}. Dashed lines are Gaussian process (GP) "
+            f"{heading} on test examples against {axis}. Dashed lines are Gaussian process (GP) "
             f"limits. {ranges}",
             drawn("against", measure, x),
         )
@@ -135,7 +136,7 @@ def study_charts(
         charts["head_scores"] = (
             "Scores of heads",
             "Weight of U on the paths through a head, or past the heads by a skip connection, "
-            "where that of the strongest head is 1. Medians over the seeds; whiskers span them.",
+            "where that of the strongest head is 1. Medians and ranges over the seeds.",
         )
     if "same_path_kernel" in dataset and "train_label" in dataset:
         charts["kernels"] = (
@@ -147,8 +148,8 @@ def study_charts(
     if sizes["temperature"] > 1:
         charts["temperature_choice"] = (
             "Choices of the temperature",
-            "Scores at the temperatures that each way to choose them takes, medians and ranges "
-            "over the seeds, and these temperatures.",
+            "Scores at the temperatures of each choice, medians and ranges over the seeds, and "
+            "the chosen temperatures.",
         )
     for name, (title, caption) in charts.items():
         yield Chart(name, title, caption, drawn(name))

@@ -1,4 +1,4 @@
-"""A table: a long pandas DataFrame, and how its rows are printed.
+"""A table: a long pandas DataFrame with templates for its printed rows.
 
 >>> import pandas as pd
 >>> frame = pd.DataFrame({"width": [10, 100], "rank": 1, "eigenvalue": [2.5, 1.04]})
@@ -7,7 +7,7 @@
 >>> table.headings, table.rows
 (['N', '1'], [['10', '2.50'], ['100', '1.04']])
 
-Printed columns are templates over a row; JSON and CSV hold the frame itself, in full precision.
+Printed columns are templates over a row; JSON and CSV contain the frame, in full precision.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group
 
 _HUGE = 1e7
-_WIDE = 10_000  # characters, as good as any number
+_WIDE = 10_000  # characters, more than any table has
 _ROUNDING = 1e-12
 _MISSING = re.compile(r" [(\[]-(, -)*[)\]]")  # brackets without a value
-_LONGEST_NAME = 48  # letters of a file's name, which every file system takes
+_LONGEST_NAME = 48  # characters of a file name, few enough for every file system
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Table:
         :func:`labelled_frame`.
     cells : mapping of str to str
         Printed heading → template over a row, such as ``"{mean:.3f} ± {error:.3f}"``, or in per
-        cent ``"{accuracy:.1p}"``. A missing value prints as "-", and so does a template all of
-        whose values are missing; brackets without a value are left out.
+        cent ``"{accuracy:.1p}"``. A missing value prints as "-", and so does a template whose
+        values are all missing; brackets without a value are omitted.
     across : (str, str), optional
-        A column, each value of which heads a printed column, or a template of such headings; and
-        the template of their cells. Rows whose other cells are equal share a line. These columns
-        stand where ``cells`` has the same key as a heading, by default last.
+        A column whose values become headings of printed columns, or a template of these headings;
+        and the template of their cells. Rows with equal other cells share a line. The columns
+        replace the key of ``cells`` with the same name, and are last by default.
     lines : str
         Column of the frame: a line is drawn where its value changes.
     detail : bool
@@ -122,7 +122,7 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Whether the cells of each printed column are numbers, which stand to the right."""
+        """Whether each printed column is numeric, and so aligned to the right."""
         return self._printed[2]
 
     @property
@@ -139,17 +139,17 @@ class Table:
         ]
 
     def as_json(self, part: str) -> dict[str, Any]:
-        """The table for :func:`json.dumps`, see docs/scripts.md; ``part`` is the owner's name."""
+        """Return the table for :func:`json.dumps`, as in docs/scripts.md; ``part`` is its owner."""
         records = self.frame.to_dict("records")
         rows = [{str(key): plain(value) for key, value in record.items()} for record in records]
         texts = {"part": part, "name": self.name, "title": self.title, "caption": self.caption}
         return texts | {"columns": self.columns, "rows": rows}
 
     def as_rich(self, width: int = 80) -> Group:
-        """The table for rich's console of that width; nothing in it is markup, or a command.
+        """Return the table for a rich console; markup and control characters are escaped.
 
-        Cells of text are broken between words where the console is narrow. Numbers are never
-        squeezed: a wider table is printed with longer lines.
+        In a narrow console, text wraps between words. Numbers never wrap, so a table may be wider
+        than the console.
         """
         from rich import box
         from rich.console import Console, Group
@@ -161,7 +161,7 @@ class Table:
         headings = [printable(heading, keep="\n") for heading in headings]
         rows = [[printable(cell, keep="\n") for cell in row] for row in rows]
         for heading, is_numeric, *cells in zip(headings, are_numeric, *rows):
-            if is_numeric:  # headings may be broken, but numbers not
+            if is_numeric:  # headings may wrap, but numbers may not
                 longest = max((len(line) for cell in cells for line in cell.split("\n")), default=1)
                 wrap = textwrap.TextWrapper(longest or 1, break_long_words=False).wrap
                 heading = "\n".join(part for line in heading.split("\n") for part in wrap(line))
@@ -189,11 +189,11 @@ class Table:
         return f"<p><em>{title}</em></p>{self.as_html()}<p><small>{caption}</small></p>"
 
     def as_html(self) -> str:
-        """The table as an HTML element, all text escaped."""
+        """Return the table as an HTML element, with all text escaped."""
 
         def line(tag: str, cells: list[str]) -> str:
             style = [' class="number"' * is_numeric for is_numeric in self.numeric]
-            parts = (f"<{tag}{of}>{_escaped(cell)}</{tag}>" for cell, of in zip(cells, style))
+            parts = (f"<{tag}{css}>{_escaped(cell)}</{tag}>" for cell, css in zip(cells, style))
             return f"<tr>{''.join(parts)}</tr>"
 
         body = "".join(line("td", row) for row in self.rows)
@@ -203,7 +203,7 @@ class Table:
 def labelled_frame(
     frame: pd.DataFrame, labels: Mapping[str, str], units: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
-    """The frame with labels, and units, of its columns; those that it has stay."""
+    """Return the frame with labels and units of columns added to the ones it has."""
     described = frame.attrs.get("columns", {})
     frame = frame.copy(deep=False)
     frame.attrs["columns"] = columns = {}
@@ -217,7 +217,7 @@ def labelled_frame(
 
 
 def frame_of(data: xr.Dataset | xr.DataArray) -> pd.DataFrame:
-    """Labelled values in long form: a row for each combination of labels.
+    """Convert labelled values to long form, with a row for each combination of labels.
 
     Columns are the dimensions that have labels, other coordinates and the variables; labels and
     units come from the attributes ``long_name`` and ``units``.
@@ -242,20 +242,20 @@ def frame_of(data: xr.Dataset | xr.DataArray) -> pd.DataFrame:
 def write_csv(tables: Iterable[tuple[str, Table]], folder: str | os.PathLike) -> list[Path]:
     """Write tables, each with the part that it belongs to, as ``PART-NAME.csv``.
 
-    Those of one part and name share a file; a file that has the same columns is replaced. Names
-    that no file can have are shortened and end in a checksum.
+    Tables of the same part and name share a file. A file with the same columns is replaced. Names
+    that are not valid for files are shortened and end in a checksum.
 
     Raises
     ------
     FileInTheWayError
-        If a file is there already that has other columns.
+        If a file exists and has other columns.
     """
     frames: dict[str, list[pd.DataFrame]] = {}
     for part, table in tables:
         name = part if table.name == part else f"{part}-{table.name}"
         frames.setdefault(name, []).append(table.frame.astype(object))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    joined = {Path(folder, f"{_file(name)}.csv"): pd.concat(of) for name, of in frames.items()}
+    joined = {Path(folder, f"{_file(name)}.csv"): pd.concat(rows) for name, rows in frames.items()}
     for path, frame in joined.items():  # before any is written
         _check_columns(path, csv_text(frame[:0]))
     for path, frame in joined.items():
@@ -270,14 +270,14 @@ def _check_columns(file: Path, header: str) -> None:
 
 
 def _file(name: str) -> str:
-    """Name of a table's file, different for different names."""
+    """Return a unique file name for the name of a table."""
     plain = re.sub(r"[^\w-]+", "_", name)[:_LONGEST_NAME]
     checksum = hashlib.sha256(name.encode()).hexdigest()[:8]
     return plain if plain == name else f"{plain}-{checksum}"
 
 
 def csv_text(frame: pd.DataFrame, digits: int | None = None) -> str:
-    """A frame as CSV without control characters; numbers by default in full precision."""
+    """Return a frame as CSV without control characters, numbers by default in full precision."""
 
     def cell(value: Any) -> Any:
         value = plain(value)
@@ -293,7 +293,7 @@ def csv_text(frame: pd.DataFrame, digits: int | None = None) -> str:
 
 
 def plain(value: Any) -> bool | int | float | str | None:
-    """A cell as JSON and CSV have it: None where it is missing or not finite."""
+    """Convert a cell to a value of JSON and CSV: None if it is missing or not finite."""
     if isinstance(value, (np.generic, np.ndarray, xr.DataArray)):
         value = value.item()
     if value is None or value is pd.NA or value is pd.NaT:
@@ -308,7 +308,7 @@ def plain(value: Any) -> bool | int | float | str | None:
 
 
 class _Cells(string.Formatter):
-    """Templates: missing values as "-", whole numbers without a point, small ones not as 0."""
+    """Formatter of cells: "-" if missing, integers without a point, small values not as 0."""
 
     def format_field(self, value: Any, form: str) -> str:
         value = plain(value)

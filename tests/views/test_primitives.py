@@ -196,7 +196,7 @@ def test_files(frame, tmp_path):
     files[0].write_bytes(b"mine")
     said = []
     assert save([drawn], tmp_path, said.append) == []
-    assert "is no chart of pathkernel" in said[0]
+    assert "is not a chart of pathkernel" in said[0]
     assert files[0].read_bytes() == b"mine"
 
 

@@ -274,7 +274,7 @@ def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypat
     page = tmp_path / "study.html"
     page.write_text("<!doctype html>mine")
     assert run(monkeypatch, ".", "--only", "strange") == 1
-    assert "study.html is there already and is no report; delete it" in capsys.readouterr().err
+    assert "study.html already exists and is not a report; delete it" in capsys.readouterr().err
     assert page.read_text() == "<!doctype html>mine"
     page.write_text("")
     for _ in range(2):  # nothing, and then a report replaces a report

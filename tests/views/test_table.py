@@ -89,7 +89,7 @@ def test_csv_files_replace_their_own_only(tmp_path):
     write_csv([("study", table(np.nan, 10.0))], file.parent)
     assert file.read_text() == 'N,what\n,"\\x1b[1m,"\n10,"\\x1b[1m,"\n'
     with pytest.raises(
-        FileInTheWayError, match="is no table of the columns width, what; delete it"
+        FileInTheWayError, match="is not a table of the columns width, what; delete it"
     ):
         write_csv([("study", table(2, name="width"))], file.parent)
     assert file.read_text().startswith("N,what")
