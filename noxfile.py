@@ -242,7 +242,7 @@ def wheel(session):
         held = [
             (root / package).rglob(f"*{kind}") for kind in (".py", ".typed", ".css", ".js", ".html")
         ]
-        networks = (root / package).rglob("shipped_networks/*")
+        networks = (root / package).rglob("bundled_networks/*")
         for source in itertools.chain(*held, networks):
             name = source.relative_to((root / package).parent).as_posix()
             if name not in shipped:

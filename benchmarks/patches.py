@@ -17,9 +17,9 @@ import pathkernel_core as pk
 from pathkernel_core.task import Examples
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.tokens import WIDTH, patches
+from pathkernel_trained.bundled import heads_path
 from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.path_network import read_paths
-from pathkernel_trained.shipped import heads_path
 
 DEVIATIONS = dict(zip((VALIDATION, *TEST_SETS), (0.084, 0.084, 0.353, 0.308)))
 POINTS = ((10, 0.75), (100, 0.25), (None, 0.05))  # width, none in the limit, and temperature

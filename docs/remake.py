@@ -33,8 +33,8 @@ from pathkernel_datasets.gains import gains
 from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored import StoredStudy
+from pathkernel_trained.bundled import bundled_digests, heads_path
 from pathkernel_trained.path_network import read_paths
-from pathkernel_trained.shipped import heads_path, shipped_digests
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -54,7 +54,7 @@ PUBLISHED = {  # by the published code on its own draw of the data, at the width
     "strong noise, random head": (".945", "", "", "", "", "", ".774", ".764"),
     "strong noise, uniform head": (".957", ".955", ".954", ".925", ".881", ".862", ".857", ".843"),
 }
-NETWORKS = {  # shipped network: options of its study
+NETWORKS = {  # bundled network: options of its study
     "2-4-512-128": ("--seed", "0-4"),
     "2-4-512-128-seed1": ("--seed", "0-4", "--widths", "10,100"),
     "2-4-512-128-seed2": ("--seed", "0-4", "--widths", "10,100"),
@@ -91,7 +91,7 @@ def markov(store: str = MARKOV) -> xr.Dataset:
 
 
 def images(network: str) -> str:
-    """Store of one-shot images with the heads of a shipped network."""
+    """Store of one-shot images with the heads of a bundled network."""
     store = f"{network}.zarr"
     options = ("--heads", f"trained:{network}", *NETWORKS[network], "--out", store)
     pathkernel("run", "one-shot-images", *options)
@@ -170,10 +170,10 @@ def markov_part(name: str) -> str:
     return f"{median} [{lowest}, {highest}]"
 
 
-def shipped() -> str:
-    """How well the networks that come along were trained."""
+def bundled() -> str:
+    """How well the bundled networks were trained."""
     rows = [["network", "best step", "validation", "test"]]
-    for name in shipped_digests():
+    for name in bundled_digests():
         about = read_paths(heads_path(name)).about
         right = (f"{100 * about[f'{which}_accuracy']:.1f} %" for which in ("validation", "test"))
         rows.append([f"`{name}`", f"{about['step']:,}", *right])
@@ -247,7 +247,7 @@ def _agreement(point: xr.Dataset, statistic: str) -> str:
 
 
 def pruning(network: str) -> xr.Dataset:
-    """Heads of a shipped network removed in every order."""
+    """Heads of a bundled network removed in every order."""
     store = images(network)
     if network == MAIN:
         _draw(store)
@@ -515,7 +515,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "wider-pruned": lambda: pruned(WIDER),
     "one-shot-networks": networks,
     "one-shot-shapes": shapes,
-    "shipped-networks": shipped,
+    "bundled-networks": bundled,
     "one-shot-pruned": lambda: pruned(MAIN),
     "pruned-orders": orders_compared,
 }

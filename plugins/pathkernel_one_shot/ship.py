@@ -15,8 +15,8 @@ import xarray as xr
 
 from pathkernel_one_shot.folder import BEST, CURVES
 from pathkernel_tasks.heads_file import heads_digest
+from pathkernel_trained.bundled import DIGESTS, FOLDER
 from pathkernel_trained.path_network import read_paths, save_paths
-from pathkernel_trained.shipped import DIGESTS, FOLDER
 
 
 def ship(trainings: Iterable[Path], folder: Path = FOLDER) -> None:

@@ -16,7 +16,7 @@ from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet
 from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, SPLIT_DIGESTS, SPLITS
 from pathkernel_one_shot.tokens import WIDTH, check_episodes, label_vectors
 from pathkernel_tasks.heads_file import check_suffix, heads_digest, read_heads
-from pathkernel_trained.shipped import heads_path, shipped_digests
+from pathkernel_trained.bundled import bundled_digests, heads_path
 
 _RANDOM_HEADS_ONLY = ("layers", "heads_per_layer", "qk_width")
 
@@ -42,7 +42,7 @@ class OneShotImages(Task):
 
     heads: str = option(
         "trained:2-4-512-128",
-        f"bundled trained network, one of {', '.join(shipped_digests())}; file of trained heads "
+        f"bundled trained network, one of {', '.join(bundled_digests())}; file of trained heads "
         "(.safetensors or .npz); or random, for Gaussian heads, which classify at chance",
     )
     layers: int = option(2, "attention layers of random heads")

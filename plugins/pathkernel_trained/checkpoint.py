@@ -1,7 +1,7 @@
 """Checkpoints: safetensors files of a trained network, with all its weights or along its paths.
 
-Every file is a file of heads (:mod:`pathkernel_tasks.heads_file`) that also holds either the other
-weights, or all that the theory, comparison and pruning ask of them, which is a hundredth of the
+Every file is a heads file (:mod:`pathkernel_tasks.heads_file`) that also holds either the other
+weights, or the products of them that the theory, comparison and pruning use, a hundredth of the
 weights of a wide network. Layers are numbered from 1, and may differ in their numbers of heads H:
 
 ====================  ==============  ==============================================================
@@ -19,8 +19,8 @@ or
 ``value_norms.1`` …   (H,)            Frobenius norms of the values of each layer
 ====================  ==============  ==============================================================
 
-A training's file further holds the state of the optimiser and the learning curves. The header has
-facts about the network as JSON.
+A training's file also holds the state of the optimiser and the learning curves. The header has
+metadata of the network as JSON.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ import numpy as np
 from pathkernel_core.backend import to_host
 from pathkernel_datasets.atomic import replacing
 from pathkernel_tasks.array_files import read_arrays
-from pathkernel_tasks.array_guards import real_numbers
+from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
 
 FORMAT = "pathkernel paths 1"
 
 _PLAIN = ("projection", "readout")
 _HEADS_ONLY = (
-    "A file that holds queries and keys only goes to: pathkernel run TASK --heads; comparison and "
+    "A file that holds queries and keys only is for: pathkernel run TASK --heads; comparison and "
     "pruning take values and readout, too; the theory's score of every head is in a study's store, "
     "as head_score. Train a network with: pathkernel train one-shot-images, "
     "or write your own with pathkernel_trained.checkpoint.save_checkpoint"
@@ -53,21 +53,21 @@ _HEADS_ONLY = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A network with all its weights, and facts about it.
+    """A network with all its weights, and its metadata.
 
     Attributes
     ----------
     weights : mapping of str to array
-        Of any array library; what PyTorch would differentiate is taken detached. See
+        Of any array library; PyTorch's parameters are detached. See
         :meth:`pathkernel_trained.network.NetworkShape.weight_shapes`.
     label_vectors : array, shape (3, N_0), or None
         Label vectors of −, + and ? that the network was trained with, if its task has them.
     about : mapping
-        ``settings`` of the training, ``step`` and so on, as JSON holds it.
+        Metadata for JSON, such as ``settings`` and ``step`` of the training.
     further : mapping of str to array
-        Other arrays of the file, of a training to resume.
+        Other arrays of the file, with which a training resumes.
     scale : float, optional
-        Factor of the scores; 1/√G if left out.
+        Factor of the scores, by default 1/√G.
     """
 
     weights: Weights
@@ -87,10 +87,10 @@ class Checkpoint:
 
 
 def save_checkpoint(path: str | os.PathLike, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint with all its weights; replaces an older one in one stroke.
+    """Write a checkpoint with all its weights, and replace an older file atomically.
 
     Raises a ValueError if the path does not end in ``.safetensors``, and an OSError if the file
-    cannot be written; an older one is then still there.
+    cannot be written; an older one is then unchanged.
     """
     arrays = dict(checkpoint.further)
     for name in _PLAIN:
@@ -108,7 +108,7 @@ def write_network(
     label_vectors: np.ndarray | None,
     about: Mapping[str, Any],
 ) -> None:
-    """Write arrays of a network, and facts about it; errors as for :func:`save_checkpoint`."""
+    """Write arrays and metadata of a network; errors as for :func:`save_checkpoint`."""
     from safetensors.numpy import save
 
     path = Path(path)
@@ -127,14 +127,14 @@ def write_network(
 
 
 def read_network(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays of a network's file, and facts about it.
+    """Read arrays and metadata of a network's file.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is damaged, or holds no network but, for example, queries and keys only.
+        If it is damaged, or holds no network, but queries and keys only, for example.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -149,7 +149,7 @@ def read_network(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[s
         if is_network := header.get("format") == FORMAT:
             about = json.loads(header["about"])
             if not isinstance(about, dict):
-                raise ValueError(f"facts about the network must be a mapping, not {about!r:.50}")
+                raise ValueError(f"metadata of the network must be a mapping, not {about!r:.50}")
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
     if not is_network:
@@ -185,33 +185,20 @@ def checked_checkpoint(
 ) -> Checkpoint:
     """Checkpoint from the arrays of a file with all weights; raises as ``read_checkpoint``."""
     title = f"checkpoint {str(path)!r}"
-    try:
-        weights: dict[str, Any] = {name: arrays.pop(name) for name in _PLAIN}
-        weights |= {name: join_layers(numbered(arrays, name)) for name in LAYERED}
-        shape = shape_of(weights)
-        scale, labels = arrays.pop("scale"), arrays.pop("labels", None)
-    except KeyError as error:
-        raise ValueError(f"{title} lacks {error}") from error
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{title} is damaged: {error}") from error
-    if scale.shape or not 0 < scale < np.inf:
-        raise ValueError(
-            f"{title}: scale must be one positive number, such as 1/√G = {shape.scale:g}, but is "
-            f"{scale}"
-        )
-    if labels is not None and labels.shape != (3, weights["projection"].shape[1]):
-        raise ValueError(
-            f"{title}: labels must have one row for each of −, + and ?, not {labels.shape}"
-        )
-    for name, layers in (*weights.items(), ("labels", () if labels is None else labels)):
-        for array in layers if isinstance(layers, tuple) else (layers,):
-            real_numbers(f"{title}: {name}", array, whole=False)
-    return Checkpoint(weights, labels, about, arrays, float(scale))
-
-
-def numbered(arrays: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
-    """Take the arrays ``name.1``, ``name.2``, … out of those of a file; KeyError without any."""
-    layers = [arrays.pop(f"{name}.1")]
-    while f"{name}.{len(layers) + 1}" in arrays:
-        layers.append(arrays.pop(f"{name}.{len(layers) + 1}"))
-    return layers
+    counts = [sum(key.startswith(f"{name}.") for key in arrays) for name in LAYERED]
+    shapes: dict[str, Shape] = {"projection": ("N", "N_0"), "readout": ("N",), "scale": ()}
+    for layer in range(1, max(1, *counts) + 1):
+        shapes[f"values.{layer}"] = (f"H_{layer}", "N", "N")
+        shapes |= dict.fromkeys((f"queries.{layer}", f"keys.{layer}"), (f"H_{layer}", "G", "N_0"))
+    shapes |= {"labels": (3, "N_0")} if "labels" in arrays else {}
+    check_shapes(title, arrays, shapes)
+    for name in shapes:
+        real_numbers(f"{title}: {name!r}", arrays[name], whole=False)
+    weights: dict[str, Any] = {name: arrays.pop(name) for name in _PLAIN}
+    for name in LAYERED:
+        layers = [arrays.pop(f"{name}.{layer}") for layer in range(1, max(1, *counts) + 1)]
+        weights[name] = join_layers(layers)
+    scale, labels = float(arrays.pop("scale")), arrays.pop("labels", None)
+    if scale <= 0:
+        raise ValueError(f"{title}: 'scale' must be positive, such as 1/√G, but is {scale:g}")
+    return Checkpoint(weights, labels, about, arrays, scale)

@@ -1,13 +1,13 @@
-"""How well two order parameters agree, and how well by chance.
+"""Agreement of two order parameters, and its significance.
 
 A statistic compares U of a trained network with U of the theory. Its p-value comes from a
 permutation test: the trained network's heads are relabelled within each layer, rows and columns of
 U together, and the p-value is the fraction of relabellings that agree at least as well. The null
-hypothesis is that it does not matter which head is which.
+hypothesis is that all heads of a layer are exchangeable.
 
-No sign or order is left to be matched beforehand: U is quadratic in the weights, so that it does
-not change under rotations of a hidden layer or under the sign flips that leave the network's output
-alone, the flip of one head's values gives another function, and heads keep their numbers because
+No sign or order must be matched beforehand: U is quadratic in the weights, so that it does not
+change under rotations of a hidden layer or under sign flips that leave the network's output as it
+is, the flip of one head's values gives another function, and heads have the same numbers because
 theory and network share queries and keys.
 """
 
@@ -26,12 +26,12 @@ from scipy.stats import rankdata
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
 
-_ROUNDING = 1e-10  # numbers that differ by less may be the same, summed in another order
-_BATCH_ENTRIES = 2**22  # of relabelled order parameters that are held at a time
+_ROUNDING = 1e-10  # larger than differences by the order of summation
+_BATCH_ENTRIES = 2**22  # of relabelled order parameters that are in memory at once
 
 
 class Statistic(NamedTuple):
-    """A number that says how well two order parameters agree; larger is better.
+    """Measure of the agreement of two order parameters; larger is better.
 
     ``features`` takes (k, n, n) order parameters to the numbers that are compared, (k, m), and
     ``compare`` such numbers of k and of r order parameters to the statistic, (k, r).
@@ -54,9 +54,9 @@ class Agreement:
     values, p_values : array, shape (..., s)
         The statistics, and fractions of the relabellings of heads that agree at least as well.
     relabellings : int
-        Number of relabellings that were tried, the one given among them.
+        Number of relabellings, the identity among them.
     exact : bool
-        Whether these are all that there are; otherwise they were drawn at random.
+        Whether these are all relabellings; otherwise they were drawn at random.
     """
 
     statistics: tuple[Statistic, ...]
@@ -83,10 +83,10 @@ def compare_order_parameters(
     order_parameters : array, shape (..., n, n)
         Order parameters U, such as those of all widths and temperatures; NaN where unknown.
     trained : array, shape (n, n)
-        Order parameter of the trained network, at any scale: every statistic leaves it out.
+        Order parameter of the trained network, at any scale: no statistic depends on it.
     relabellings : int
-        Largest number of relabellings of heads; all of them if there are no more than that,
-        otherwise the one given and others at random with the ``seed``.
+        Largest number of relabellings of heads: all of them if there are no more than that,
+        otherwise the identity and random ones drawn with the ``seed``.
 
     Raises
     ------
@@ -104,27 +104,27 @@ def compare_order_parameters(
             f"{trained.shape} and order_parameters {order_parameters.shape}"
         )
     grid = order_parameters.shape[:-2]
-    others = order_parameters.reshape(-1, *shape)
+    theory = order_parameters.reshape(-1, *shape)
     orders, exact = relabelled_paths(network, relabellings, seed)
-    chosen, values, p_values = statistics(network), [], []
-    for statistic in chosen:
-        ours = statistic.features(others)
-        found = statistic.compare(ours, statistic.features(trained[None]))[:, 0]
-        reached = np.zeros(len(found))
-        for batch in np.array_split(orders, -(-orders.size * shape[0] // _BATCH_ENTRIES)):
+    batches = np.array_split(orders, -(-orders.size * shape[0] // _BATCH_ENTRIES))
+    compared = statistics(network)
+    values, p_values = np.full((2, len(theory), len(compared)), np.nan)
+    for column, statistic in enumerate(compared):
+        features = statistic.features(theory)
+        value = statistic.compare(features, statistic.features(trained[None]))[:, 0]
+        reached = np.zeros(len(value))
+        for batch in batches:
             relabelled = trained[batch[:, :, None], batch[:, None, :]]
-            other = statistic.compare(ours, statistic.features(relabelled))
-            reached += (other >= found[:, None] - _ROUNDING).sum(axis=1)
-        values.append(found)
-        p_values.append(np.where(np.isnan(found), np.nan, reached / len(orders)))
-    values, p_values = (
-        np.stack(numbers, axis=-1).reshape(*grid, len(chosen)) for numbers in (values, p_values)
-    )
-    return Agreement(chosen, values, p_values, len(orders), exact)
+            by_chance = statistic.compare(features, statistic.features(relabelled))
+            reached += (by_chance >= value[:, None] - _ROUNDING).sum(axis=1)
+        values[:, column] = value
+        p_values[:, column] = np.where(np.isnan(value), np.nan, reached / len(orders))
+    shape = *grid, len(compared)
+    return Agreement(compared, values.reshape(shape), p_values.reshape(shape), len(orders), exact)
 
 
 def statistics(network: Network) -> tuple[Statistic, ...]:
-    """What is compared, for a network with those heads."""
+    """Statistics that compare order parameters of a network."""
     upper = np.triu_indices(network.n_paths)
     above = np.triu_indices(network.n_paths, k=1)
 
@@ -175,43 +175,43 @@ def statistics(network: Network) -> tuple[Statistic, ...]:
     )
 
 
-def relabelled_paths(network: Network, most: int, seed: int) -> tuple[np.ndarray, bool]:
-    """Orders (r, n) of the paths that come from relabelling heads within each layer.
+def relabelled_paths(network: Network, largest: int, seed: int) -> tuple[np.ndarray, bool]:
+    """Orders (r, n) of the paths after relabelling heads within each layer, and if they are all.
 
-    Indices of paths; the first row is the order as it is. At most so many, at random with the seed
-    where there are more; and whether these are all.
+    Orders are indices of paths, the first the identity. If there are more than ``largest``, so many
+    are drawn at random with the seed.
     """
-    exact = math.prod(math.factorial(count) for count in network.heads) <= most
+    exact = math.prod(math.factorial(count) for count in network.heads) <= largest
     if exact:
         labels = itertools.product(*(itertools.permutations(range(h)) for h in network.heads))
     else:
         generator = np.random.default_rng(seed)
-        drawn = ([generator.permutation(h) for h in network.heads] for _ in range(most - 1))
+        drawn = ([generator.permutation(h) for h in network.heads] for _ in range(largest - 1))
         labels = itertools.chain([[range(h) for h in network.heads]], drawn)
     paths = np.arange(network.n_paths).reshape(network.heads)
     return np.array([paths[np.ix_(*layers)].ravel() for layers in labels]), exact
 
 
-def _correlation(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+def _correlation(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
     """Pearson correlation of all pairs of rows, NaN for a row of equal numbers."""
-    if ours.shape[1] < 2:
-        return np.full((len(ours), len(theirs)), np.nan)
-    return np.clip(_standardised(ours) @ _standardised(theirs).T, -1, 1)
+    if theory.shape[1] < 2:
+        return np.full((len(theory), len(trained)), np.nan)
+    return np.clip(_standardised(theory) @ _standardised(trained).T, -1, 1)
 
 
-def _rank_correlation(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    return _correlation(*(rankdata(_rounded(rows), axis=1) for rows in (ours, theirs)))
+def _rank_correlation(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    return _correlation(*(rankdata(_rounded(rows), axis=1) for rows in (theory, trained)))
 
 
-def _equal_signs(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    if not ours.shape[1]:
-        return np.full((len(ours), len(theirs)), np.nan)
-    return (1 + np.sign(ours) @ np.sign(theirs).T / ours.shape[1]) / 2
+def _equal_signs(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    if not theory.shape[1]:
+        return np.full((len(theory), len(trained)), np.nan)
+    return (1 + np.sign(theory) @ np.sign(trained).T / theory.shape[1]) / 2
 
 
-def _equal_signs_weighted(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    weight = np.abs(ours) @ np.abs(theirs).T
-    return (1 + ours @ theirs.T / np.where(weight > 0, weight, np.nan)) / 2
+def _equal_signs_weighted(theory: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    weight = np.abs(theory) @ np.abs(trained).T
+    return (1 + theory @ trained.T / np.where(weight > 0, weight, np.nan)) / 2
 
 
 def _standardised(rows: np.ndarray) -> np.ndarray:
@@ -222,6 +222,6 @@ def _standardised(rows: np.ndarray) -> np.ndarray:
 
 
 def _rounded(rows: np.ndarray) -> np.ndarray:
-    """Rows in parts of their largest number, without what summing in another order changes."""
+    """Rows in parts of their largest number, to 11 digits."""
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     return np.round(rows / np.where(largest == 0, 1, largest), 11)

@@ -1,4 +1,4 @@
-"""The order parameter of a trained network compared with a study's, at every point of its grid."""
+"""Comparison of a trained network's order parameter with a study's, as a labelled dataset."""
 
 from __future__ import annotations
 
@@ -39,20 +39,17 @@ _VARIABLES = (
     ),
 )
 _COORDINATES = {
-    "source": "where the order parameter comes from that is compared with the trained one",
-    "statistic": "how the agreement is measured",
-    "meaning": "the statistic in words",
+    "source": "source of the order parameter that is compared with the trained one",
+    "statistic": "measure of the agreement",
+    "meaning": "description of the statistic",
 }
-_ABOUT = ("step", "validation_accuracy")  # what is told of the training, if the file does
 
 
 def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dataset:
     """Compare a study's order parameters with that of the network that its heads come from.
 
-    The dataset has ``order_parameter_trained(path, path_dual)``, at the scale of the theory's
-    weights; ``order_parameter_sampled(seed, temperature, width, path, path_dual)``, the posterior
-    mean, NaN where there are no draws; ``agreement`` and ``p_value(source, seed, temperature,
-    width, statistic)``, source theory or sampled; ``head_score_trained(layer, head)``. Raises as
+    The trained U is at the scale of the theory's weights; values of the source ``sampled`` are NaN
+    where there are no draws. Raises as
     :func:`pathkernel_trained.study_checkpoint.study_checkpoint`.
     """
     file, trained = study_checkpoint(study, checkpoint)
@@ -61,10 +58,9 @@ def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dat
     theory = dataset["order_parameter"].where(dataset["status"] != NOT_COMPUTED)
     theory = theory.transpose(*POINT, *_MATRIX)
     sampled = xr.full_like(theory, np.nan)
-    for at, draws in order_parameter_draws(study).items():
+    for point, draws in order_parameter_draws(study).items():
         mean = draws.mean(("chain", "draw")).transpose(*_MATRIX)
-        mean = mean.sel({name: dataset[name].values for name in _MATRIX})
-        sampled.loc[{name: getattr(at, name) for name in POINT}] = mean.values
+        sampled.loc[{name: getattr(point, name) for name in POINT}] = mean.values
     sources = {"theory": theory.values, "sampled": sampled.values}
     agreement = compare_order_parameters(
         network, np.stack([*sources.values()]), trained.order_parameter
@@ -76,23 +72,25 @@ def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dat
         "p_value": agreement.p_values,
         "head_score_trained": padded_rows(head_scores(network, trained.order_parameter)),
     }
-    labels = {
-        "source": ("source", tuple(sources)),
-        "statistic": ("statistic", [statistic.name for statistic in agreement.statistics]),
-        "meaning": ("statistic", [statistic.long_name for statistic in agreement.statistics]),
-    }
     coordinates = coordinates_along(
         dataset, {dim for variable in _VARIABLES for dim in variable.dims}
     )
-    for name, (dim, entries) in labels.items():
+    for name, dim, entries in (
+        ("source", "source", tuple(sources)),
+        ("statistic", "statistic", [statistic.name for statistic in agreement.statistics]),
+        ("meaning", "statistic", [statistic.long_name for statistic in agreement.statistics]),
+    ):
         coordinates[name] = coordinate(dim, entries, _COORDINATES[name])
-    named = study.identity["options"]["heads"] if checkpoint is None else checkpoint
     attributes = {
-        "checkpoint": str(named),
+        "checkpoint": str(checkpoint or study.identity["options"]["heads"]),
         "checkpoint_sha256": heads_digest(file),
         "trained_width": trained.width,
         "relabellings": agreement.relabellings,
         "relabellings_are": "all" if agreement.exact else "drawn at random",
-        **{f"trained_{name}": trained.about[name] for name in _ABOUT if name in trained.about},
+        **{
+            f"trained_{name}": trained.about[name]
+            for name in ("step", "validation_accuracy")
+            if name in trained.about
+        },
     }
     return labelled(values, _VARIABLES, coordinates, attributes)

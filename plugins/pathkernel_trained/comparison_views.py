@@ -1,4 +1,4 @@
-"""A trained network's order parameter beside the theory's and the sampled one: table and charts."""
+"""Tables and charts of a trained network's order parameter, the theory's and the sampled one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shown_points(
     temperature: float | str | None = None,
     seed: int | None = None,
 ) -> tuple[list[Point], str]:
-    """Points to show, by default all widths at the first seed, and in words how they are chosen."""
+    """Points to show, by default all widths at the first seed, and a sentence on their choice."""
     selection = Selection(study, temperature)
     points = []
     for width in np.sort(study["width"].values) if widths is None else widths:
@@ -42,19 +42,19 @@ def shown_points(
 def comparison_views(
     study: xr.Dataset, comparison: xr.Dataset, points: Sequence[Point], choice: str
 ) -> Iterator[Table | Chart]:
-    """Agreement with the trained network, then U, its entries, and scores of heads.
+    """Views of the agreement with the trained network, of U, its entries, and head scores.
 
     Of more than three widths, charts show the smallest, a middle one and the largest.
     """
     setting = choice[0].upper() + choice[1:]
     yield from _agreement_tables(comparison, points, setting)
-    some = sorted(points, key=lambda at: at.width)
-    some = [some[place] for place in few(len(some), _CHARTED_WIDTHS)]
-    if len(some) < len(points):
-        setting += f" {len(some)} of {len(points)} widths, the others by --widths."
+    charted = sorted(points, key=lambda point: point.width)
+    charted = [charted[index] for index in few(len(charted), _CHARTED_WIDTHS)]
+    if len(charted) < len(points):
+        setting += f" {len(charted)} of {len(points)} widths, the others by --widths."
     size = study.sizes["path"]
     paths = of_paths(len(strongest(np.zeros(size))), size)
-    drawn = (study, comparison, some)
+    drawn = (study, comparison, charted)
     yield Chart(
         "order_parameters",
         "Order parameter U, theory and trained network",
@@ -80,12 +80,12 @@ def comparison_views(
 def _agreement_tables(
     comparison: xr.Dataset, points: Sequence[Point], setting: str
 ) -> Iterator[Table]:
-    """Agreement with the trained network by every statistic, of the theory and of the samples."""
-    count, which = (comparison.attrs[name] for name in ("relabellings", "relabellings_are"))
-    every = f"all {count}" if which == "all" else f"{count} random"
+    """Tables of all statistics of agreement, of the theory and of the samples."""
+    is_exact = comparison.attrs["relabellings_are"] == "all"
+    relabellings = ("all {}" if is_exact else "{} random").format(comparison.attrs["relabellings"])
     for source in ("theory", "sampled"):
         entries = comparison[["agreement", "p_value"]].sel(source=source).load()
-        values = [at for at in _values(entries, points) if at["agreement"].notnull().any()]
+        values = [part for part in _at(entries, points) if part["agreement"].notnull().any()]
         if values:
             yield Table(
                 "agreement",
@@ -93,29 +93,29 @@ def _agreement_tables(
                 f"{comparison.attrs['trained_width']})",
                 frame_of(xr.concat(values, "point", combine_attrs="override")),
                 {"agreement with the trained U": "{meaning}"},
-                f"In brackets the p-value: the fraction of {every} relabellings of heads that "
-                f"agree at least as well. {setting}",
+                f"In brackets the p-value: the fraction of {relabellings} relabellings of heads "
+                f"that agree at least as well. {setting}",
                 across=("N = {width}\nT = {temperature}", "{agreement:.2f} ({p_value:.3f})"),
             )
 
 
-def _values(grid: xr.Dataset | xr.DataArray, points: Sequence[Point]) -> list:
-    return [grid.sel(seed=at.seed, width=at.width, temperature=at.temperature) for at in points]
+def _at(grid: xr.Dataset | xr.DataArray, points: Sequence[Point]) -> list:
+    return [grid.sel(vars(point)) for point in points]
 
 
 def _matrices(
     study: xr.Dataset, comparison: xr.Dataset, points: Sequence[Point]
 ) -> dict[str, np.ndarray]:
-    """U of the theory and of the samples where they are known, and of the trained network."""
+    """U of the theory and of the samples where they exist, and of the trained network."""
     theory = study["order_parameter"].where(study["status"] != NOT_COMPUTED)
     sources = {
         "theory": theory.transpose("path", "path_dual", ...),
         "sampled": comparison["order_parameter_sampled"],
     }
     matrices = {
-        f"{source}, N = {number(at.width)}, T = {at.temperature:g}": matrix.values
+        f"{source}, N = {number(point.width)}, T = {point.temperature:g}": matrix.values
         for source, grid in sources.items()
-        for at, matrix in zip(points, _values(grid, points))
+        for point, matrix in zip(points, _at(grid, points))
         if matrix.notnull().all()
     }
     if not any(name.startswith("theory") for name in matrices):
@@ -125,7 +125,7 @@ def _matrices(
 
 
 def _frame(study: xr.Dataset, comparison: xr.Dataset, points: Sequence[Point]) -> pd.DataFrame:
-    """Entries of every U in parts of its largest, between the strongest paths."""
+    """Entries of every U in parts of its largest |entry|, between the strongest paths."""
     matrices = _matrices(study, comparison, points)
     shown = strongest(np.stack([np.diag(u) / np.diag(u).max() for u in matrices.values()]))
     names = [str(path) for path in study["path"].values[shown]]
@@ -150,12 +150,12 @@ def _entries(*drawn: Any) -> alt.TopLevelMixin:
 
     frame = _frame(*drawn)
     *theory, trained = (name for name in frame["source"].unique() if "sampled" not in name)
-    wide = frame.pivot(index=["path", "path_dual"], columns="source", values="U").reset_index()
-    wide = wide[wide["path"] <= wide["path_dual"]]  # U is symmetric
-    is_diagonal = wide["path"] == wide["path_dual"]
-    wide["kind"] = np.where(is_diagonal, "on the diagonal", "off the diagonal")
-    wide["path"] = wide["path"].where(is_diagonal)
-    frame = wide.melt(["path", "kind", trained], theory, "point", "theory")
+    pairs = frame.pivot(index=["path", "path_dual"], columns="source", values="U").reset_index()
+    pairs = pairs[pairs["path"] <= pairs["path_dual"]]  # U is symmetric
+    is_diagonal = pairs["path"] == pairs["path_dual"]
+    pairs["kind"] = np.where(is_diagonal, "on the diagonal", "off the diagonal")
+    pairs["path"] = pairs["path"].where(is_diagonal)
+    frame = pairs.melt(["path", "kind", trained], theory, "point", "theory")
     return scattered(
         frame.rename(columns={trained: "trained"}).sort_values("kind", kind="stable"),
         "theory",

@@ -1,8 +1,8 @@
-"""What a network does without some of its heads: the evaluator that orders of heads are tried on.
+"""Evaluators: networks evaluated on examples without some of their heads.
 
 A trained network of the theory's form is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product
 of its weights along path π and ξ_π the attentioned input (Eq. 7). Neither changes when heads are
-removed: the sum loses the paths through them, and its factor is that of the paths left.
+removed: the sum loses the paths through them, and n is the number of paths left.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Evaluator(Protocol):
 
     @property
     def quantities(self) -> Mapping[str, int]:
-        """Name of each quantity → 1 if larger is better, −1 if smaller; heads go by the first."""
+        """Name of each quantity → 1 if larger is better, −1 if smaller; the first scores heads."""
 
     def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
-        """Values (k, Q, P, C) of Q quantities with the heads ``present``, bool (k, ΣH_ℓ).
+        """Q quantities of all P examples of a set, with the heads ``present``, bool (k, ΣH_ℓ).
 
-        Of every one of P examples of the set of that name; C draws or outputs are evaluated at
-        once. Heads are in the order of ``every_head``.
+        Heads are in the order of ``every_head``. Values have shape (k, Q, P, C), where C draws or
+        outputs are evaluated at once.
         """
 
 
@@ -64,20 +64,11 @@ class PathOutputs:
     values: np.ndarray
     labels: np.ndarray
 
-    def __post_init__(self):
-        expected = (len(self.labels), int(np.prod(self.heads)))
-        if self.values.shape != expected:
-            raise ValueError(
-                f"values must have shape {expected}, examples × paths, but has {self.values.shape}"
-            )
-
     @property
     def through(self) -> np.ndarray:
         """Which paths pass through which head, bool (n, ΣH_ℓ), heads as in ``every_head``."""
-        paths = np.array(Network(self.heads, 1).paths)
-        return np.stack(
-            [paths[:, layer - 1] == head for layer, head in every_head(self.heads)], axis=1
-        )
+        layers, numbers = np.array(every_head(self.heads)).T
+        return np.array(Network(self.heads, 1).paths)[:, layers - 1] == numbers
 
     def output(self, removed: Iterable[Head] = ()) -> np.ndarray:
         """Output (P,) of the network without some heads, its layers rescaled."""
@@ -87,8 +78,8 @@ class PathOutputs:
     def correct(self, present: np.ndarray) -> np.ndarray:
         """Whether networks with heads ``present``, bool (k, ΣH_ℓ), classify examples right, (k, P).
 
-        The sign of the output decides, which the factor of a layer leaves as it is. 1 if it is
-        right, 0 if it is wrong, ½ for an output of zero, such as that of a layer without heads.
+        The sign of the output decides, which does not depend on n: 1 if it is right, 0 if it is
+        wrong, ½ for an output of zero, such as that of a layer without heads.
         """
         is_path_left = (~np.asarray(present) @ self.through.T == 0).astype(float)  # (k, n)
         return (1 + np.sign(is_path_left @ self.values.T * self.labels)) / 2

@@ -1,4 +1,4 @@
-"""The heads of a network as players of a game, and the scores that ask the network itself."""
+"""The heads of a network as players of a game, and the scores computed by evaluating it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from pathkernel_trained.removal_games import (
 )
 from pathkernel_trained.scores import HeadScores
 
-_AT_ONCE = 128  # networks that are evaluated at once
+_BATCH = 128  # networks that are evaluated at once
 
 
 class HeadGame:
-    """An evaluator's first quantity as the worth of sets of heads, a larger one better."""
+    """An evaluator's first quantity as the worth of sets of heads, larger is better."""
 
     def __init__(self, evaluator: Evaluator, validation: str):
         self.evaluator, self.validation = evaluator, validation
         self.players, self.layers = sum(evaluator.heads), evaluator.heads
-        whole = evaluator.evaluate(validation, np.ones((1, self.players), dtype=bool))
-        self.draws = whole.shape[-1]
+        self.all_heads = np.ones((1, self.players), dtype=bool)
+        self.draws = evaluator.evaluate(validation, self.all_heads).shape[-1]
         self.signs = np.array(list(evaluator.quantities.values()))
         self.removable = are_removable(self.layers) | (not evaluator.keeps_layers)
 
     def means(self, examples: str, present: np.ndarray) -> np.ndarray:
         """Mean of the first quantity, its sign such that larger is better, (k, C)."""
-        parts = np.array_split(present, -(-len(present) // _AT_ONCE))
+        parts = np.array_split(present, -(-len(present) // _BATCH))
         means = [self.evaluator.evaluate(examples, part)[:, 0].mean(axis=1) for part in parts]
         return self.signs[0] * np.concatenate(means)
 
@@ -45,44 +45,45 @@ class HeadGame:
 
     def allowed(self, present: np.ndarray) -> np.ndarray:
         """Which sets of heads may be left, (k,)."""
-        if not self.evaluator.keeps_layers:
-            return np.ones(len(present), dtype=bool)
-        return keep_every_layer(present, self.layers)
+        keeps_layers = self.evaluator.keeps_layers
+        return keep_every_layer(present, self.layers) | (not keeps_layers)
 
     def examples(self, test: str) -> int:
         """Number of examples of a set."""
-        whole = np.ones((1, self.players), dtype=bool)
-        return self.evaluator.evaluate(test, whole).shape[2]
+        return self.evaluator.evaluate(test, self.all_heads).shape[2]
 
     def lost_without(self, examples: str) -> np.ndarray:
         """Loss of every example with every single head, (C, ΣH_ℓ, P); NaN if it must stay."""
-        present = np.ones((1 + self.removable.sum(), self.players), dtype=bool)
-        present[np.arange(1, len(present)), np.flatnonzero(self.removable)] = False
-        whole, *values = self.evaluator.evaluate(examples, present)[:, 0]
-        lost = np.full((self.players, *whole.shape), np.nan)
-        lost[self.removable] = self.signs[0] * (whole - np.array(values))
+        present = np.concatenate(
+            [self.all_heads, ~np.eye(self.players, dtype=bool)[self.removable]]
+        )
+        complete, *values = self.evaluator.evaluate(examples, present)[:, 0]
+        lost = np.full((self.players, *complete.shape), np.nan)
+        lost[self.removable] = self.signs[0] * (complete - np.array(values))
         return np.moveaxis(lost, -1, 0)
 
     def best(self, examples: str, counts: Sequence[int]) -> np.ndarray:
-        """Values (removed, Q, C) of the best sets of all; NaN if they are too many."""
+        """Values (removed, Q, C) of the best sets of all; NaN if there are too many sets."""
         if self.players > EXACT_PLAYERS:
             return np.full((len(counts), len(self.signs), self.draws), np.nan)
-        every = every_coalition(self.players)
-        sizes = np.isin(self.players - every.sum(axis=1), counts)
-        allowed = every[sizes & self.allowed(every)]
-        best = best_of(lambda sets: self.means(examples, sets).mean(axis=-1), allowed)
+        sets = every_coalition(self.players)
+        sets = sets[np.isin(self.players - sets.sum(axis=1), counts) & self.allowed(sets)]
+        best = best_of(lambda present: self.means(examples, present).mean(axis=-1), sets)
         return self.evaluator.evaluate(examples, best).mean(axis=2)
 
 
-def own_scores(
-    game: HeadGame, most: int, shapley: int | Literal["exact"], greedy: int, seed: int
+def evaluated_scores(
+    game: HeadGame, removals: int, shapley: int | Literal["exact"], greedy: int, seed: int
 ) -> Iterator[tuple[str, HeadScores]]:
-    """Scores (C, ΣH_ℓ) that ask the network on validation examples, by name."""
+    """Scores (C, ΣH_ℓ) from evaluations on validation examples, by name.
+
+    The greedy order stops after some removals; other parameters are those of
+    :func:`pathkernel_trained.orders.compare_orders`.
+    """
     lost = game.lost_without(game.validation)
     yield "ablation", HeadScores(lost.mean(axis=-1), standard_error(lost))
     if shapley == "exact":
-        every = every_coalition(game.players)
-        worths = game.means(game.validation, every).T
+        worths = game.means(game.validation, every_coalition(game.players)).T
         yield "shapley", HeadScores(np.array([exact_shapley(w, game.players) for w in worths]))
     elif shapley:
 
@@ -94,7 +95,7 @@ def own_scores(
         values, errors = zip(*map(sampled, range(game.draws)))
         yield "shapley", HeadScores(np.array(values), np.array(errors))
     if greedy:
-        order = greedy_order(game.worth, game.players, game.allowed, most, at_once=greedy)
+        order = greedy_order(game.worth, game.players, game.allowed, removals, at_once=greedy)
         score = np.where(game.removable, float(len(order)), np.nan)
         score[list(order)] = range(len(order))
         yield "greedy", HeadScores(score)

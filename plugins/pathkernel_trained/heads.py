@@ -1,4 +1,4 @@
-"""Heads by layer and number, sets of them that may be removed, and orders to remove them in.
+"""Heads by layer and number, sets of them that may be removed, and orders of removal.
 
 Functions of arrays number the heads of all layers from 0, the first layer first, as
 :func:`every_head` lists them.
@@ -15,7 +15,7 @@ Head = tuple[int, int]
 
 
 def every_head(heads: Sequence[int]) -> tuple[Head, ...]:
-    """All heads of a network with so many in each layer, the first layer first."""
+    """All heads of a network with H_ℓ heads in each layer, the first layer first."""
     return tuple(
         (layer, head) for layer, count in enumerate(heads, start=1) for head in range(1, count + 1)
     )
@@ -27,7 +27,7 @@ def head_label(head: Head) -> str:
 
 
 def removable_heads(heads: Sequence[int]) -> tuple[Head, ...]:
-    """Heads that can be removed alone: all but those that are the only one of their layer."""
+    """Heads that can be removed alone: all that share their layer with another."""
     return tuple(head for head in every_head(heads) if heads[head[0] - 1] > 1)
 
 
@@ -55,31 +55,38 @@ def by_layer(values: np.ndarray, heads: Sequence[int]) -> np.ndarray:
     return table
 
 
-def kept_heads(heads: Sequence[int], removed: Iterable[Head]) -> tuple[tuple[int, ...], ...]:
-    """Heads that each layer keeps, as :meth:`pathkernel_core.network.Network.keep_heads` takes.
+def from_layers(table: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Values (…, layer, head) as (…, ΣH_ℓ), the inverse of :func:`by_layer`."""
+    layers, numbers = np.array(every_head(heads)).T - 1
+    return np.asarray(table)[..., layers, numbers]
 
-    Raises a ValueError if there is no such head, one is named twice, or a layer would be left
-    without any of its H_ℓ heads.
+
+def kept_heads(heads: Sequence[int], removed: Iterable[Head]) -> tuple[tuple[int, ...], ...]:
+    """Heads left in each layer, as :meth:`pathkernel_core.network.Network.keep_heads` takes them.
+
+    Raises a ValueError if there is no such head, one is named twice, or a layer would lose all of
+    its H_ℓ heads.
     """
     removed = [tuple(head) for head in removed]
     for head in removed:
-        if head not in every_head(heads):
+        if head not in every_head(heads) or removed.count(head) > 1:
             layers = ", ".join(
                 f"layer {layer} has heads 1 to {count}" for layer, count in enumerate(heads, 1)
             )
-            raise ValueError(f"removed names (layer, head) = {head}, but {layers}")
-        if removed.count(head) > 1:
-            raise ValueError(f"removed names (layer, head) = {head} twice")
-    kept = tuple(
+            raise ValueError(
+                f"removed names (layer, head) = {head}, but {layers}, each of which can be removed "
+                "once"
+            )
+    left = tuple(
         tuple(head for head in range(1, count + 1) if (layer, head) not in removed)
         for layer, count in enumerate(heads, start=1)
     )
-    for layer, left in enumerate(kept, start=1):
-        if not left:
-            raise ValueError(
-                f"removed takes every head of layer {layer}, and the output would be 0; leave one"
-            )
-    return kept
+    if () in left:
+        raise ValueError(
+            f"removed takes every head of layer {left.index(()) + 1}, and the output would be 0; "
+            "leave one"
+        )
+    return left
 
 
 def removal_order(
@@ -104,8 +111,7 @@ def removal_order(
     scores = np.asarray(scores, dtype=float)
     if np.isnan(scores[are_removable(heads) | (not keeps_layers)]).any():
         raise ValueError(
-            "scores hold NaN, which has no place in an order; give every head one, but for those "
-            "that are the only one of their layer"
+            "scores hold NaN, which cannot be ordered; score every head that may be removed"
         )
     layers, left, order = np.repeat(range(len(heads)), heads), list(heads), []
     for head in np.argsort(scores, kind="stable"):
@@ -118,7 +124,7 @@ def removal_order(
 def random_orders(
     heads: Sequence[int], count: int, seed: int, *, keeps_layers: bool = True
 ) -> np.ndarray:
-    """Orders drawn at random, (count, removals); parameters as for :func:`removal_order`."""
+    """Random removal orders, (count, removals); parameters as for :func:`removal_order`."""
     generator = np.random.default_rng(seed)
     drawn = (np.argsort(generator.permutation(sum(heads))) for _ in range(count))
     return np.array([removal_order(rank, heads, keeps_layers=keeps_layers) for rank in drawn])

@@ -1,4 +1,4 @@
-"""Names, dimensions and meaning of everything in a comparison of orders; all units are 1."""
+"""Names, dimensions and meanings of the variables in a comparison of orders; all units are 1."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _MEANINGS = {
     "episode_label": (("episode_set", "episode"), "label of the episode"),
 }
 VARIABLES = [Variable(name, *described) for name, described in _MEANINGS.items()]
-"""All that a comparison of orders may hold."""
+"""Variables of a comparison of orders."""
 
 COORDINATES = {
     "order": "order in which heads are removed, by its score",
@@ -72,7 +72,7 @@ COORDINATES = {
     "order_width": "width N of the order parameter that scores heads",
     "order_temperature": "temperature T of the order parameter that scores heads",
     "removed": "number of heads removed",
-    "quantity": "name of the values measured; the first is the one that heads go by",
+    "quantity": "name of the values measured; the first scores heads",
     "better": "1 if larger values of the quantity are better, -1 if smaller ones are",
     "draw": "column of the measure, such as a draw of the training examples",
     "reference": "order that others are compared with",

@@ -1,4 +1,4 @@
-"""The network of Eq. 1-4 as it is trained: every weight trainable, and no factors 1/√N.
+"""The network of Eq. 1-4 as it is trained: all weights trainable, and no factors 1/√N.
 
     z⁰ = V⁰ x,    z^ℓ = H_ℓ^{-1/2} Σ_h attention_h(V^{ℓh} z^{ℓ-1}),    f = a · mean over t of z^L_t
 
@@ -19,19 +19,19 @@ import numpy as np
 from pathkernel_core.backend import Array
 
 Weights = Mapping[str, Array | tuple[Array, ...]]
-"""Arrays of a network by name; their shapes are those of :meth:`NetworkShape.weight_shapes`.
+"""Arrays of a network by name, of the shapes of :meth:`NetworkShape.weight_shapes`.
 
 Values, queries and keys are one array over all layers, or a tuple of an array for each layer where
 layers have different numbers of heads.
 """
 
 LAYERED = ("values", "queries", "keys")
-"""Names of the weights that every layer has of its own."""
+"""Names of the weights that every layer has."""
 
 
 @dataclass(frozen=True)
 class NetworkShape:
-    """Sizes of a network. Its layers may differ in their numbers of heads, as after pruning.
+    """Sizes of a network, whose layers may differ in their numbers of heads, as after pruning.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class NetworkShape:
                     f"heads must be one number, or one for each of the {self.layers} layers, but "
                     f"is {heads}"
                 )
-            if len(set(heads)) == 1:  # one way to write every network
+            if len(set(heads)) == 1:  # equal networks have equal shapes
                 object.__setattr__(self, "heads", heads[0])
 
     @property
@@ -104,11 +104,13 @@ def initial_weights(shape: NetworkShape, token_width: int, seed: int) -> dict[st
     """Weights to start training from: uniform between ±1/√fan_in, float32.
 
     ``token_width`` N_0 is the fan-in of projection, queries and keys; that of the other weights is
-    N. Every weight has a random stream of its own, so that a change of one size leaves the others'
-    weights as they are. Raises a ValueError if layers have different numbers of heads.
+    N. Every weight has a separate random stream, so that a change of one size does not change the
+    others. Raises a ValueError if layers have different numbers of heads.
     """
     if isinstance(shape.heads, tuple):
-        raise ValueError(f"training starts with as many heads in every layer, not {shape.heads}")
+        raise ValueError(
+            f"training starts with equally many heads in all layers, not {shape.heads}"
+        )
     shapes = shape.weight_shapes(token_width)
     streams = np.random.SeedSequence(seed).spawn(len(shapes))
     weights = {}
@@ -141,7 +143,7 @@ class Cost:
     Attributes
     ----------
     parameters : int
-        Numbers that were trained.
+        Number of trained parameters.
     flops : int
         Floating-point operations of one sequence, computed layer by layer: multiplications and
         additions of matrix products. Softmax and means are not counted.
@@ -151,9 +153,9 @@ class Cost:
     flops: int
 
 
-def network_cost(shape: NetworkShape, token_width: int, tokens: int) -> Cost:
-    """Parameters and operations of a network on sequences of M tokens of width N_0."""
-    heads = sum(shape.heads_per_layer)
+def network_cost(shape: NetworkShape, token_width: int, tokens: int, removed: int = 0) -> Cost:
+    """Cost of a network on sequences of M tokens of width N_0, without ``removed`` of its heads."""
+    heads = sum(shape.heads_per_layer) - removed
     width, inner = shape.width, shape.qk_width
     parameters = width * token_width + width + heads * (width**2 + 2 * inner * token_width)
     projection = tokens * width * token_width
@@ -166,7 +168,7 @@ def network_cost(shape: NetworkShape, token_width: int, tokens: int) -> Cost:
 
 
 def join_layers(layers: Sequence[Array]) -> Array | tuple[Array, ...]:
-    """Weights of all layers as :data:`Weights` holds them: stacked if their shapes are the same."""
+    """Weights of all layers, stacked if their shapes are equal, and else a tuple."""
     alike = len({tuple(layer.shape) for layer in layers}) == 1
     return np.stack(layers) if alike else tuple(layers)
 

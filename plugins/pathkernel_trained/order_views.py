@@ -1,13 +1,4 @@
-"""Tables and charts of a comparison of orders of heads, of a trained network or of a live model.
-
->>> from pathkernel_views.chart import Chart, save
->>> from pathkernel_views.console import stdout_console
->>> views = list(order_views(result))                                      # doctest: +SKIP
->>> for view in views:                                                     # doctest: +SKIP
-...     if not isinstance(view, Chart):
-...         stdout_console().print(view, crop=False)
->>> save([view for view in views if isinstance(view, Chart)], "figures")   # doctest: +SKIP
-"""
+"""Tables and charts of a comparison of orders, of a trained network or of a live model."""
 
 from __future__ import annotations
 
@@ -37,15 +28,15 @@ _NEEDS = {
     "weights": "with the weights alone",
     "examples": "with the network and labelled examples",
 }
-_IN_A_TABLE = 6  # scores beside each other
-_WITH_ERRORS = 24  # heads that have error bars
+_COLUMNS = 6  # scores in a table
+_WITH_ERRORS = 24  # largest number of heads that have error bars
 _BEST, _RANDOM_SERIES = "best set of all", "random, 95 %"
 
 
 def order_views(
     result: xr.Dataset, orders: Sequence[str] | None = None
 ) -> Iterator[Table | Chart | str]:
-    """Values as heads are removed, orders, single heads and correlations; then details.
+    """Views of the values as heads are removed, of orders, single heads and correlations.
 
     Parameters
     ----------
@@ -62,17 +53,17 @@ def order_views(
         for quantity in result["quantity"].values:
             yield _removal_table(part.sel(quantity=quantity), detail)
         if not detail:
-            main = orders or _few(names, _CHARTED, 4)
+            main = orders or _charted(names, _CHARTED, 4)
             yield _removal_chart(mean, "removed", main)
             yield _removal_chart(mean, "removed_all", names)
             yield _advice(part)
             if result.sizes["draw"] == 1:
                 yield _order_table(result)
-        for start in range(0, len(scored), _IN_A_TABLE):
-            yield _head_table(part, scored[start : start + _IN_A_TABLE], detail or start > 0)
+        for start in range(0, len(scored), _COLUMNS):
+            yield _head_table(part, scored[start : start + _COLUMNS], detail or start > 0)
         if not detail:
             main = [
-                order for order in orders or _few(scored, _CHARTED_SCORES, 6) if order in scored
+                order for order in orders or _charted(scored, _CHARTED_SCORES, 6) if order in scored
             ]
             yield _head_chart(part, "single_heads", main)
             yield _head_chart(part, "single_heads_all", scored)
@@ -81,10 +72,10 @@ def order_views(
         yield from _difference_tables(mean.sel(quantity=quantity))
 
 
-def _few(names: Sequence[str], kinds: Sequence[str], most: int) -> list[str]:
-    """The first order, the first of each kind, and others as far as there is room."""
+def _charted(names: Sequence[str], kinds: Sequence[str], count: int) -> list[str]:
+    """The first order, the first of each kind, and further ones up to a number of orders."""
     of_kinds = (next((name for name in names if kind_of(name) == kind), "") for kind in kinds)
-    return list(dict.fromkeys([names[0], *filter(None, of_kinds), *names]))[:most]
+    return list(dict.fromkeys([names[0], *filter(None, of_kinds), *names]))[:count]
 
 
 def _setting(part: xr.Dataset) -> str:
@@ -92,10 +83,10 @@ def _setting(part: xr.Dataset) -> str:
 
 
 def _warnings(mean: xr.Dataset) -> Iterator[str]:
-    """A warning for every test set on which no order can be told from another."""
-    whole = mean[["measured", "measured_error"]].isel(order=0, removed=0, quantity=0)
+    """A warning for every test set on which orders cannot be told apart."""
+    unpruned = mean[["measured", "measured_error"]].isel(order=0, removed=0, quantity=0)
     for name in mean["test_set"].values if "chance" in mean.attrs else ():
-        accuracy, error = (float(values) for values in whole.sel(test_set=name).values())
+        accuracy, error = (float(values) for values in unpruned.sel(test_set=name).values())
         if accuracy < mean.attrs["chance"] + 3 * error:
             yield (
                 f"Warning: on {name} the whole network is no better than chance ({accuracy:.1%} ± "
@@ -131,7 +122,7 @@ def _removal_table(part: xr.Dataset, detail: bool) -> Table:
 
 
 def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
-    """Values as heads are removed in some orders, with a band at random."""
+    """Values as heads are removed in some orders, with a band of random ones."""
     return Chart(
         name,
         f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed",
@@ -174,28 +165,26 @@ def _draw_removal(mean: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
 
 
 def _advice(part: xr.Dataset) -> str:
-    """Orders that lost least in the mean, of those that need equally much."""
+    """A sentence on the orders of the smallest mean loss, by the needs of their scores."""
     part = part.isel(quantity=0)
     change = part["measured"].isel(removed=0) - part["measured"].isel(removed=slice(1, None))
     lost = int(part["better"]) * change.mean("removed")
-    least = []
+    best = []
     for need, group in lost.sel(order=orders_of(part)).groupby("needs"):
         names = group["order"].values[np.isclose(group, group.min(), atol=1e-9)]
-        least.append(
-            f"{' = '.join(map(str, names))} ({float(group.min()):.3f}) {_NEEDS[str(need)]}"
-        )
+        best.append(f"{' = '.join(map(str, names))} ({float(group.min()):.3f}) {_NEEDS[str(need)]}")
     return (
         f"Least {part['quantity'].item()} lost on {part['test_set'].item()}, mean over the numbers "
-        f"of heads removed: {', '.join(least)}; {float(lost.sel(order=RANDOM)):.3f} at random."
+        f"of heads removed: {', '.join(best)}; {float(lost.sel(order=RANDOM)):.3f} at random."
     )
 
 
 def _order_table(result: xr.Dataset) -> Table:
-    """Heads in the order in which they go, and those that stay."""
+    """Heads in the order of their removal, and those that stay."""
     rows = []
     for name in orders_of(result):
         steps = [removed_heads(result, name, count) for count in result["removed"].values[1:]]
-        nested = all({*one} <= {*other} for one, other in itertools.pairwise(steps))
+        nested = all({*smaller} <= {*larger} for smaller, larger in itertools.pairwise(steps))
         sets = [" ".join(map(head_label, step)) for step in (steps[-1:] if nested else steps)]
         stay = {*every_head(result.attrs["heads_per_layer"])} - {*steps[-1]}
         stay = " ".join(map(head_label, sorted(stay)))
@@ -211,13 +200,13 @@ def _order_table(result: xr.Dataset) -> Table:
 
 
 def _heads(part: xr.Dataset, orders: Sequence[str]) -> pd.DataFrame:
-    """Losses by all heads that can be removed alone, and their scores."""
+    """Losses without the heads that can be removed alone, and their scores."""
     names = ["lost", "lost_error", "score", "rank_correlation"]
     return frame_of(part[names].sel(order=list(orders))).dropna(subset=["lost"])
 
 
 def _head_table(part: xr.Dataset, orders: Sequence[str], detail: bool) -> Table:
-    """Losses by single heads on a test set beside some scores."""
+    """Losses without single heads on a test set, and some scores."""
     return Table(
         "single_heads",
         f"{part['quantity'].values[0]} lost on {part['test_set'].item()} without a single head, "
@@ -231,7 +220,7 @@ def _head_table(part: xr.Dataset, orders: Sequence[str], detail: bool) -> Table:
 
 
 def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
-    """Loss by every single head against its score."""
+    """Loss without every single head against its score."""
     return Chart(
         name,
         f"{part['quantity'].values[0]} lost without single heads",
@@ -271,7 +260,7 @@ def _draw_heads(part: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
 
 
 def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
-    """Rank correlations with the loss by single heads, less the first order's, and by layer."""
+    """Rank correlations of scores with losses, less the first order's, and by layer."""
     heads = int(result["lost"].isel(draw=0).notnull().sum())
     correlation = result["rank_correlation"]
     data = result.mean("draw", keep_attrs=True).assign(
@@ -279,22 +268,22 @@ def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
     )
     title = "Rank correlation ρ of scores with the loss by single heads"
     chance = 1.96 / np.sqrt(heads - 1)
-    for name, text, others in (
+    for name, text, bounds in (
         ("rank_correlation", title, ["lowest", "highest"]),
         ("correlation_difference", f"{title}, less that of {result['order'].values[0]}", []),
     ):
-        several = others and result.sizes["draw"] > 1
+        several = bounds and result.sizes["draw"] > 1
         draws = {"draws": "{lowest:+.2f} to {highest:+.2f}"} if several else {}
         yield Table(
             f"{name}s",
             text,
-            frame_of(with_bounds(data[[name, f"{name}_interval", *others]])),
+            frame_of(with_bounds(data[[name, f"{name}_interval", *bounds]])),
             {"score": "{order}", "ρ": f"{{{name}:+.2f}}"} | draws,
             f"Spearman's, over {heads} heads, of which chance gives ±{chance:.2f} in 95 of 100 "
             f"cases; on {_setting(result)}. Brackets: central 95 % of "
             f"{result.attrs['resamples']} bootstrap resamples of the examples, or of the heads.",
             across=("resampled", f"[{{{name}_lower:+.2f}}, {{{name}_upper:+.2f}}]"),
-            detail=detail or not others,
+            detail=detail or not bounds,
         )
     yield Table(
         "layer_correlations",
@@ -308,14 +297,14 @@ def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
 
 
 def _difference_tables(part: xr.Dataset) -> Iterator[Table]:
-    """One quantity of every order less the first's, and less the random ones', with intervals."""
-    first, *others = (str(name) for name in part["order"].values)
+    """A quantity of every order less that of the first and of random ones, with intervals."""
+    first, *later = (str(name) for name in part["order"].values)
     data = with_bounds(part[["difference", "difference_interval"]].round(12))
     for reference, name in zip(part["reference"].values, (first, "random orders")):
         yield Table(
             "differences",
             f"{part['quantity'].item()} less that of {name} as heads are removed",
-            frame_of(data.sel(order=others, reference=[reference]).isel(removed=slice(1, None))),
+            frame_of(data.sel(order=later, reference=[reference]).isel(removed=slice(1, None))),
             {"heads removed:\norder": "{order}", "test set": "{test_set}"},
             f"Brackets: central 95 % of {part.attrs['resamples']} bootstrap resamples, the same "
             "examples for both.",
@@ -329,7 +318,7 @@ def _difference_tables(part: xr.Dataset) -> Iterator[Table]:
 
 
 def with_bounds(data: xr.Dataset) -> xr.Dataset:
-    """The variables, with the lower and the upper end in place of every interval."""
+    """Replace every interval of a dataset by variables of its lower and its upper end."""
     ends = {
         name.replace("interval", end): values.sel(bound=end, drop=True)
         for name, values in data.items()

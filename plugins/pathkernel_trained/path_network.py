@@ -1,12 +1,13 @@
-"""A trained network along its paths: all that the theory, comparison and pruning ask of one.
+"""A trained network along its paths, as the theory, comparison and pruning use it.
 
 The network is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product of its weights along path π
-and ξ_π the attentioned input (Eq. 7), which its queries and keys give. Values and readout enter
-in nothing else but the order parameter and the norms that heads are scored by.
+and ξ_π the attentioned input (Eq. 7), which its queries and keys determine. Values and readout also
+enter the order parameter, and the norms that score heads.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,11 @@ import numpy as np
 from pathkernel_core.attention import QueryKey
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import order_parameter_from_weights, path_weights
-from pathkernel_tasks.array_guards import real_numbers
+from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import (
     Checkpoint,
     checked_checkpoint,
-    numbered,
     read_network,
     write_network,
 )
@@ -58,17 +58,6 @@ class PathNetwork:
     label_vectors: np.ndarray | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self):
-        heads = self.shape.heads_per_layer
-        paths, token_width = int(np.prod(heads)), self.layers[0].queries.shape[2]
-        for name, actual, expected in (
-            ("path_weights", self.path_weights.shape, (paths, token_width)),
-            ("order_parameter", self.order_parameter.shape, (paths, paths)),
-            ("value_norms", tuple(map(np.shape, self.value_norms)), tuple((h,) for h in heads)),
-        ):
-            if actual != expected:
-                raise ValueError(f"{name} must have shape {expected}, but has {actual}")
-
     @property
     def shape(self) -> NetworkShape:
         """Sizes of the network."""
@@ -97,11 +86,11 @@ def empirical_order_parameter(weights: Weights) -> np.ndarray:
 
     The trained network has no factors 1/√N, the theory's has one in front of the readout and of
     every value weight (Eq. 2, 4). The two are the same function if the theory's weights are √N
-    times the trained ones, so that is how they enter here. The scale of U then still is not the
-    theory's, as descent with little weight decay does not draw from the posterior: compare
-    structure and signs (:mod:`pathkernel_trained.comparison`). Rotations of a hidden layer do not
-    change U. Other changes of its basis, which the output does not show either, do: U is of
-    these weights, not of the function that they compute.
+    times the trained ones, as they are here. Even so U has another scale than the theory's, as
+    descent with little weight decay does not draw from the posterior: compare structure and signs
+    (:mod:`pathkernel_trained.comparison`). Rotations of a hidden layer do not change U. Other
+    changes of its basis do, although the output stays the same: U describes these weights, not the
+    function that they compute.
     """
     readout = np.sqrt(shape_of(weights).width) * _double(weights["readout"])
     return order_parameter_from_weights(_theory_values(weights), readout)
@@ -110,33 +99,33 @@ def empirical_order_parameter(weights: Weights) -> np.ndarray:
 def without_heads(
     network: Checkpoint | PathNetwork, removed: Iterable[Head]
 ) -> Checkpoint | PathNetwork:
-    """A trained network without some heads, (layer, head), not trained again.
+    """Remove some heads, (layer, head), from a trained network, without training it again.
 
-    Queries, keys and values of the heads are gone; all other weights are as they were. The network
-    has 1/√H_ℓ in front of each layer's sum, with the heads H_ℓ that the layer has, so that leaving
-    heads out also rescales the layer. ``about`` names the heads, and has that of the whole network
-    as ``whole_network``. Raises as :func:`pathkernel_trained.heads.kept_heads`.
+    Queries, keys and values of the heads are removed; all other weights stay. The factor 1/√H_ℓ in
+    front of each layer's sum counts the heads that are left, so that the layer is rescaled.
+    ``about`` names the heads, and has that of the whole network as ``whole_network``. Raises as
+    :func:`pathkernel_trained.heads.kept_heads`.
     """
     removed, heads = tuple(removed), network.shape.heads_per_layer
-    kept = kept_heads(heads, removed)
+    remaining = kept_heads(heads, removed)
     about = {
         "removed_heads": [list(head) for head in removed],
         "heads_of_whole_network": list(heads),
         "whole_network": dict(network.about),
     }
-    left = [np.array(numbers) - 1 for numbers in kept]
+    indices = [np.array(numbers) - 1 for numbers in remaining]
     if isinstance(network, Checkpoint):
         weights = dict(network.weights)
         for name in LAYERED:
-            weights[name] = join_layers([layer[few] for layer, few in zip(weights[name], left)])
+            weights[name] = join_layers([layer[i] for layer, i in zip(weights[name], indices)])
         return replace(network, weights=weights, about=about, further={})
-    paths = Network(heads, 1).paths_through(kept)
+    paths = Network(heads, 1).paths_through(remaining)
     return replace(
         network,
-        layers=tuple(layer.keep_heads(few) for layer, few in zip(network.layers, kept)),
+        layers=tuple(layer.keep_heads(left) for layer, left in zip(network.layers, remaining)),
         path_weights=network.path_weights[paths],
         order_parameter=network.order_parameter[np.ix_(paths, paths)],
-        value_norms=tuple(norms[few] for norms, few in zip(network.value_norms, left)),
+        value_norms=tuple(norms[i] for norms, i in zip(network.value_norms, indices)),
         about=about,
     )
 
@@ -160,7 +149,7 @@ def save_paths(path: str | os.PathLike, network: PathNetwork) -> None:
 
 
 def read_paths(path: str | os.PathLike) -> PathNetwork:
-    """Network of a file along its paths, from its weights where the file has them.
+    """Read a network along its paths, from a file of either kind.
 
     Raises as :func:`pathkernel_trained.checkpoint.read_checkpoint`.
     """
@@ -168,26 +157,29 @@ def read_paths(path: str | os.PathLike) -> PathNetwork:
     if "path_weights" not in arrays:
         return along_paths(checked_checkpoint(path, arrays, about))
     heads, title = read_heads(path), f"checkpoint {str(path)!r}"
-    try:
-        width, products, order_parameter = (
-            real_numbers(f"{title}: {name!r}", arrays[name], whole=name == "width")
-            for name in ("width", "path_weights", "order_parameter")
-        )
-        norms = [
-            real_numbers(f"{title}: 'value_norms'", layer, whole=False)
-            for layer in numbered(arrays, "value_norms")
-        ]
-    except KeyError as error:
-        raise ValueError(f"{title} lacks {error}") from error
-    try:
-        return PathNetwork(
-            int(width),
-            heads.layers,
-            *(products, order_parameter, tuple(norms)),
-            *(heads.label_vectors, about),
-        )
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{title} is damaged: {error}") from error
+    counts = [layer.n_heads for layer in heads.layers]
+    paths, token_width = math.prod(counts), heads.layers[0].queries.shape[2]
+    norms: dict[str, Shape] = {f"value_norms.{i}": (count,) for i, count in enumerate(counts, 1)}
+    products: dict[str, Shape] = {
+        "path_weights": (paths, token_width),
+        "order_parameter": (paths, paths),
+    }
+    check_shapes(title, arrays, {"width": (), **products, **norms})
+    numbers = {
+        name: real_numbers(f"{title}: {name!r}", arrays[name], whole=name == "width")
+        for name in ("width", *products, *norms)
+    }
+    width = int(numbers["width"])
+    if width < 1:
+        raise ValueError(f"{title}: 'width' must be at least 1, but is {width}")
+    return PathNetwork(
+        width,
+        heads.layers,
+        *(numbers[name] for name in products),
+        tuple(numbers[name] for name in norms),
+        heads.label_vectors,
+        about,
+    )
 
 
 def _theory_values(weights: Weights) -> list[np.ndarray]:

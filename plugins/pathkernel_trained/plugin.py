@@ -1,4 +1,4 @@
-"""Registers what is found of trained networks, without importing what it needs to run."""
+"""Registers the results of trained networks, without importing what computes them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Heads of a study's trained network: scored, removed, and the outcome kept in its store."""
+"""Heads of a study's trained network scored and removed: the dataset, and the pruned network."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,121 +21,143 @@ from pathkernel_datasets.measures import kind_of as kind_of_labels
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_tasks.heads_file import heads_digest
-from pathkernel_trained.checkpoint import (
-    read_checkpoint,
-    read_network,
-    save_checkpoint,
-)
+from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.correlation import spearman
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
 from pathkernel_trained.heads import are_removable, removable_heads
 from pathkernel_trained.layout import labelled_orders
-from pathkernel_trained.network import NetworkShape, network_cost
+from pathkernel_trained.network import network_cost
 from pathkernel_trained.orders import compare_orders, orders_of, removed_heads
 from pathkernel_trained.path_network import PathNetwork, save_paths, without_heads
 from pathkernel_trained.removal_games import EXACT_PLAYERS
 from pathkernel_trained.results import Pruning
-from pathkernel_trained.scores import SCORES, HeadScores, Material, kind_of
+from pathkernel_trained.scores import SCORES, HeadScores, ScoreSources, kind_of
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from pathkernel_trained.theory_drops import theory_drops
 from pathkernel_trained.theory_scores import (
-    label,
+    order_label,
     score_grid,
     theory_order_parameter,
     theory_points,
     theory_scores,
 )
 
-_PERMUTATIONS = 500  # that sampled Shapley values are means over
+_PERMUTATIONS = 500  # of heads, for sampled Shapley values
 
 
-def pruned(study: StoredStudy, wanted: Pruning, report: Report) -> xr.Dataset:
+def pruned(study: StoredStudy, options: Pruning, report: Report) -> xr.Dataset:
     """Compare orders in which the heads of a study's trained network can be removed.
 
-    Path outputs on validation and test examples, and the theory's losses, are taken from the store
-    if it has those of the same network and settings. The dataset is as docs/pruning.md lists it.
+    Path outputs on validation and test examples, and the theory's losses, are read from the store
+    if it has those of the same network and settings. docs/pruning.md lists the dataset.
 
     Raises
     ------
     StoreError
         If the store is damaged, its heads are not those of a checkpoint, or it lacks the point; or
-        the checkpoint is of another network, or of one without a head to spare.
+        the checkpoint is of another network, or no head of it can be removed.
     FileNotFoundError, ValueError
         If the checkpoint is missing or damaged, a number is out of range, or there is no order of
-        the kind that is needed.
+        the kind that ``options`` name.
     """
-    if kind_of_labels(study.dataset) == "targets":
+    dataset = study.dataset
+    if kind_of_labels(dataset) == "targets":
         raise StoreError(
             f"{study.path} is a study of real targets, and heads are removed by the accuracy that "
             "is lost, which takes classes ±1; the theory's score of every head is in the store, as "
             "head_score"
         )
-    file, network = study_checkpoint(study, wanted.checkpoint)
-    heads, dataset = network.shape.heads_per_layer, study.dataset
+    file, network = study_checkpoint(study, options.checkpoint)
+    heads = network.shape.heads_per_layer
     if not removable_heads(heads):
         raise StoreError(
             f"every layer of {file} has one head only, so that none can be removed; train a "
             "network with more"
         )
     draws = order_parameter_draws(study)
-    points = theory_points(dataset, wanted.widths, wanted.temperature, wanted.seed, draws)
-    labels = {label("theory", at): at for at in points}
-    labels |= {label("sampled", at): at for at in points if at in draws}
-    others = [score.name for score in SCORES if score.name not in ("theory", "sampled")]
-    order_named([*labels, *others], wanted.order)  # a slip should show before the work
+    points = theory_points(dataset, options.widths, options.temperature, options.seed, draws)
+    labels = {order_label("theory", point): point for point in points}
+    labels |= {order_label("sampled", point): point for point in points if point in draws}
+    kinds = [score.name for score in SCORES if score.name not in ("theory", "sampled")]
+    order_named([*labels, *kinds], options.order)  # an error is raised before the work
     seed = points[0].seed
-    settings = {"heads": heads_digest(file), "episodes": wanted.episodes, "seed": seed}
+    settings = {"heads": heads_digest(file), "episodes": options.episodes, "seed": seed}
     settings |= versions(("pathkernel",))
-    outputs, tokens = _path_outputs(study, file, network, settings, report)
-    scoring, *test_sets = outputs
-    total = len(outputs) * wanted.episodes
+    stored = study.result(Pruning.name).to_dataset() if study.holds(Pruning.name) else xr.Dataset()
+    if stored.attrs.get("settings") == json.dumps(settings, sort_keys=True):
+        outputs, tokens = _read_outputs(stored)
+    else:
+        outputs, tokens = _path_outputs(study, file, network, settings, report)
+    validation, *test_sets = outputs
+    total = len(outputs) * options.episodes
 
-    def tell(doing: str) -> None:
-        report(Progress(total, total, doing))
+    def tell(activity: str) -> None:
+        report(Progress(total, total, activity))
 
-    drops = _theory_drops(study, points[0], file, test_sets, tell)
+    theory_settings = {"at": str(points[0]), "test_sets": test_sets} | versions(("pathkernel",))
+    theory_settings = json.dumps(theory_settings, sort_keys=True)
+    if stored.attrs.get("theory_settings") == theory_settings:
+        names = ("theory_accuracy", "theory_drop", "theory_drop_error", "theory_error_rise")
+        drops = stored[list(names)].load()
+    else:
+        tell("theory: data and attention")
+        matrix = theory_order_parameter(dataset, points[0])
+        drops = theory_drops(study.rebuild(points[0], heads=str(file)), matrix, test_sets, tell)
     tell("comparing orders")
-    material = Material(dataset, points, draws, drops, network, outputs[scoring])
+    sources = ScoreSources(dataset, points, draws, drops, network, outputs[validation])
     scores: dict[str, HeadScores] = {}
     for score in SCORES:
-        scores |= {} if score.compute is None else score.compute(material)
+        scores |= {} if score.compute is None else score.compute(sources)
     compared = compare_orders(
         PathEvaluator(outputs),
         scores,
-        scoring,
+        validation,
         test_sets,
-        random=wanted.random,
+        random=options.random,
         shapley="exact" if sum(heads) <= EXACT_PLAYERS else _PERMUTATIONS,
         greedy=1,
-        best_of=wanted.sets,
+        best_of=options.sets,
         best=True,
-        resamples=wanted.resamples,
+        resamples=options.resamples,
         seed=seed,
     )
-    at_points = [labels.get(str(name)) for name in compared["order"].values]
+    order_points = [labels.get(str(name)) for name in compared["order"].values]
     of_orders = {
-        f"order_{name}": [np.nan if at is None else getattr(at, name) for at in at_points]
+        f"order_{name}": [
+            np.nan if point is None else getattr(point, name) for point in order_points
+        ]
         for name in ("width", "temperature")
     }
-    others = [
-        labelled_orders({}, of_orders),
-        labelled_orders(_costs(network, compared, tokens), {}),
+    token_width = network.layers[0].queries.shape[2]
+    costs = [
+        network_cost(network.shape, token_width, tokens, int(count))
+        for count in compared["removed"].values
+    ]
+    parts = [
+        compared,
+        labelled_orders(
+            {name: [getattr(cost, name) for cost in costs] for name in ("parameters", "flops")},
+            of_orders,
+        ),
         drops,
         _grid(dataset, compared, points[0]),
         _stored_outputs(outputs),
     ]
-    result = xr.merge([compared, *others], join="exact", compat="equals", combine_attrs="override")
+    result = xr.merge(parts, join="exact", compat="equals", combine_attrs="override")
     return result.assign_attrs(
         title=f"Heads removed from the trained network of {dataset.attrs['label']}",
         chance=0.5,
         tokens=tokens,
         settings=json.dumps(settings, sort_keys=True),
-        theory_settings=drops.attrs["theory_settings"],
+        theory_settings=theory_settings,
     )
 
 
 def order_named(names: Sequence[str], kind: str) -> str:
-    """The first of the orders that is of a kind, such as ``theory N=10`` of ``theory``."""
+    """Return the first order of a kind, such as ``theory N=10`` of ``theory``.
+
+    Raises a ValueError if there is none.
+    """
     for name in names:
         if kind_of(name) == kind:
             return name
@@ -145,35 +167,37 @@ def order_named(names: Sequence[str], kind: str) -> str:
     )
 
 
-def check_removal(study: StoredStudy, wanted: Pruning) -> None:
+def check_removal(study: StoredStudy, options: Pruning) -> None:
     """Raise a ValueError, before any work, if a pruned network cannot be made and written."""
-    file, network = study_checkpoint(study, wanted.checkpoint)
-    out, remove = wanted.out, wanted.remove
+    file, network = study_checkpoint(study, options.checkpoint)
+    out, remove = options.out, options.remove
     if out.suffix.lower() != ".safetensors" or not out.resolve().parent.is_dir():
         raise ValueError(f"--out {out} must end in .safetensors, in a folder that exists")
     if out.exists() and out.samefile(file):
         raise ValueError(f"--out {out} is the trained network itself; name another file")
     if out.exists() and not _is_pruned(out):
-        raise ValueError(f"--out {out} is there already, and is no pruned network; name another")
+        raise ValueError(f"--out {out} exists, and is no pruned network; name another file")
     heads = network.shape.heads_per_layer
     if remove > sum(heads) - len(heads):
         raise ValueError(
-            f"--remove {remove} is too much: of {sum(heads)} heads at most "
-            f"{sum(heads) - len(heads)} can go, as each of the {len(heads)} layers keeps one"
+            f"--remove {remove} is too large: of {sum(heads)} heads at most "
+            f"{sum(heads) - len(heads)} can be removed, as each of the {len(heads)} layers keeps "
+            "one"
         )
 
 
-def write_pruned(study: StoredStudy, wanted: Pruning, result: xr.Dataset) -> None:
-    """Write the network without the heads that go first by the order that is wanted.
+def write_pruned(study: StoredStudy, options: Pruning, result: xr.Dataset) -> None:
+    """Write the network without the first heads of the order that ``options`` name.
 
-    It has all its weights if the file of the whole network has, and else is along its paths.
+    It has all its weights if the trained network's file has, and else is stored along its paths.
     """
-    file, network = study_checkpoint(study, wanted.checkpoint)
-    removed = removed_heads(result, order_named(orders_of(result), wanted.order), wanted.remove)
-    if "path_weights" not in read_network(file)[0]:
-        save_checkpoint(wanted.out, without_heads(read_checkpoint(file), removed))
+    file, network = study_checkpoint(study, options.checkpoint)
+    order = order_named(orders_of(result), options.order)
+    removed = removed_heads(result, order, options.remove)
+    if "path_weights" in read_network(file)[0]:
+        save_paths(options.out, without_heads(network, removed))
     else:
-        save_paths(wanted.out, without_heads(network, removed))
+        save_checkpoint(options.out, without_heads(read_checkpoint(file), removed))
 
 
 def _is_pruned(file: Path) -> bool:
@@ -190,96 +214,54 @@ def _path_outputs(
     settings: Mapping[str, Any],
     report: Report,
 ) -> tuple[dict[str, PathOutputs], int]:
-    """Path outputs on every set, first the one to score heads on, and the number of tokens."""
-    heads = network.shape.heads_per_layer
-    stored = _stored(study, "settings", json.dumps(settings, sort_keys=True))
-    if stored is not None and "tokens" in stored.attrs:
-        outputs = {}
-        for name in stored["episode_set"].values:
-            own = stored[["path_output", "episode_label"]].sel(episode_set=name).dropna("episode")
-            outputs[str(name)] = PathOutputs(
-                heads, own["path_output"].values, own["episode_label"].values
-            )
-        return outputs, int(stored.attrs["tokens"])
-    episodes = settings["episodes"]
-    sets = study.task(heads=str(file)).evaluation_sets(settings["seed"], episodes)
+    """Path outputs on every set of examples, validation first, and the number of tokens."""
+    sets = study.task(heads=str(file)).evaluation_sets(settings["seed"], settings["episodes"])
     readout = study.dataset.attrs["readout"]
     readout = readout if readout in ("first", "last", "mean") else int(readout)
-    tokens, done, total = 0, 0, len(sets) * episodes
-    outputs = {}
+    outputs, tokens, completed, total = {}, 0, 0, len(sets) * settings["episodes"]
+
+    def checked(name: str, batches: Iterable[Examples]) -> Iterator[Examples]:
+        nonlocal tokens, completed
+        for batch in batches:
+            if batch.labels.ndim != 1 or not np.isin(batch.labels, (-1.0, 1.0)).all():
+                raise StoreError(
+                    "heads are removed by the accuracy that is lost, which takes labels ±1, but "
+                    f"{name} of {study.dataset.attrs['task']} has others"
+                )
+            tokens = batch.inputs.shape[1]
+            yield batch
+            completed += len(batch.labels)
+            report(Progress(completed, total, name))
+
     for name, batches in sets.items():
-        report(Progress(done, total, f"{name}: reading data"))
-
-        def checked(batches: Iterable[Examples] = batches, name: str = name) -> Iterator[Examples]:
-            nonlocal tokens, done
-            for batch in batches:
-                _check_labels(study, name, batch.labels)
-                tokens = batch.inputs.shape[1]
-                yield batch
-                done += len(batch.labels)
-                report(Progress(done, total, name))
-
-        outputs[name] = path_outputs(network, checked(), readout)
+        report(Progress(completed, total, f"{name}: reading data"))
+        outputs[name] = path_outputs(network, checked(name, batches), readout)
     return outputs, tokens
 
 
-def _theory_drops(
-    study: StoredStudy,
-    at: Point,
-    file: Path,
-    test_sets: Sequence[str],
-    tell: Callable[[str], None],
-) -> xr.Dataset:
-    """Losses of the theory with single heads, from the store if it has those of the point."""
-    settings = {"at": str(at), "test_sets": test_sets} | versions(("pathkernel",))
-    settings = json.dumps(settings, sort_keys=True)
-    stored = _stored(study, "theory_settings", settings)
-    if stored is not None:
-        names = ("theory_accuracy", "theory_drop", "theory_drop_error", "theory_error_rise")
-        drops = stored[list(names)].load()
-    else:
-        tell("theory: data and attention")
-        matrix = theory_order_parameter(study.dataset, at)
-        drops = theory_drops(study.rebuild(at, heads=str(file)), matrix, test_sets, tell)
-    return drops.assign_attrs(theory_settings=settings)
+def _read_outputs(stored: xr.Dataset) -> tuple[dict[str, PathOutputs], int]:
+    """Path outputs that a comparison has stored, and the number of tokens."""
+    outputs, heads = {}, tuple(stored.attrs["heads_per_layer"])
+    stored = stored[["path_output", "episode_label"]].load()
+    for name in stored["episode_set"].values:
+        episodes = stored.sel(episode_set=name).dropna("episode")
+        values, labels = episodes["path_output"].values, episodes["episode_label"].values
+        outputs[str(name)] = PathOutputs(heads, values, labels)
+    return outputs, int(stored.attrs["tokens"])
 
 
-def _stored(study: StoredStudy, name: str, settings: str) -> xr.Dataset | None:
-    """The comparison that the store holds, if this attribute of it is the same."""
-    if not study.holds(Pruning.name):
-        return None
-    stored = study.result(Pruning.name).to_dataset()
-    return stored if stored.attrs.get(name) == settings else None
+def _grid(dataset: xr.Dataset, compared: xr.Dataset, point: Point) -> xr.Dataset:
+    """Rank correlation of the theory's scores over the grid with those of a point, and with losses.
 
-
-def _check_labels(study: StoredStudy, name: str, labels: np.ndarray) -> None:
-    if labels.ndim != 1 or not np.isin(labels, (-1.0, 1.0)).all():
-        raise StoreError(
-            f"heads are removed by the accuracy that is lost, which takes labels ±1, but {name} of "
-            f"{study.dataset.attrs['task']} has others"
-        )
-
-
-def _costs(network: PathNetwork, compared: xr.Dataset, tokens: int) -> dict[str, Any]:
-    """Cost after every removal; every head costs the same, so that the number decides."""
-    shape, token_width = network.shape, network.layers[0].queries.shape[2]
-    heads, costs = list(shape.heads_per_layer), []
-    for _ in compared["removed"].values:
-        left = NetworkShape(shape.layers, tuple(heads), shape.width, shape.qk_width)
-        costs.append(network_cost(left, token_width, tokens))
-        heads[int(np.argmax(heads))] -= 1
-    return {name: [getattr(cost, name) for cost in costs] for name in ("parameters", "flops")}
-
-
-def _grid(dataset: xr.Dataset, compared: xr.Dataset, at: Point) -> xr.Dataset:
-    """Agreement of the theory's scores over the grid, and at every point with the true losses."""
+    Losses are those of the network on the test sets without single heads.
+    """
     removable = are_removable(dataset.attrs["heads_per_layer"])
-    scores = score_grid(dataset, at.seed)[:, :, removable]
+    scores = score_grid(dataset, point.seed)[:, :, removable]
     lost = compared["lost"].isel(draw=0).values
-    lost = lost[:, ~np.isnan(lost[0])]  # of heads that are there and removable
+    lost = lost[:, ~np.isnan(lost[0])]  # of heads that exist and are removable
     return labelled_orders(
         {
-            "theory_agreement": spearman(scores, theory_scores(dataset, at)[removable]),
+            "theory_agreement": spearman(scores, theory_scores(dataset, point)[removable]),
             "theory_correlation": spearman(scores[:, :, None], lost),
         },
         {name: dataset[name].values for name in ("temperature", "width")},
@@ -287,7 +269,7 @@ def _grid(dataset: xr.Dataset, compared: xr.Dataset, at: Point) -> xr.Dataset:
 
 
 def _stored_outputs(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
-    """Path outputs, so that the next comparison of the network need not compute them."""
+    """Path outputs, from which the same network can be compared again."""
     values, labels = (
         padded_rows([getattr(part, name) for part in outputs.values()])
         for name in ("values", "labels")

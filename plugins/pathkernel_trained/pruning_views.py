@@ -1,4 +1,4 @@
-"""A comparison of orders of removal, beside the theory's own losses, scores and their grid."""
+"""Tables and charts of the removal of heads, the theory's losses and scores, and their grid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def pruning_views(result: xr.Dataset) -> Iterator[Table | Chart | str]:
-    """Everything about a comparison of orders, first the page that is shown by default.
+    """Views of a comparison of orders, first the page that is shown by default.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def pruning_views(result: xr.Dataset) -> Iterator[Table | Chart | str]:
 
 
 def removal_lines(result: xr.Dataset, name: str, remove: int) -> Iterator[str]:
-    """Heads that the order of that name removes first, their cost in accuracy and the saving."""
+    """Sentences on the heads that an order removes first, the loss in accuracy and the saving."""
     removed = removed_heads(result, name, remove)
     left = kept_heads(result.attrs["heads_per_layer"], removed)
     yield (
@@ -62,16 +62,16 @@ def removal_lines(result: xr.Dataset, name: str, remove: int) -> Iterator[str]:
         f"{', '.join(str(len(layer)) for layer in left)}"
     )
     of_order = result.sel(order=name).isel(draw=0, quantity=0)
-    whole, pruned = (of_order.sel(removed=count) for count in (0, remove))
+    unpruned, pruned = (of_order.sel(removed=count) for count in (0, remove))
     losses = zip(
         result["test_set"].values,
-        100 * (whole["measured"] - pruned["measured"]).values,
+        100 * (unpruned["measured"] - pruned["measured"]).values,
         100 * pruned["change_error"].values,
     )
     lost = ", ".join(f"{loss:.1f} ± {error:.1f} on {test}" for test, loss, error in losses)
     yield f"Points of accuracy lost: {lost}"
     for quantity, variable in (("Parameters", "parameters"), ("Operations per example", "flops")):
-        old, new = (int(part[variable]) for part in (whole, pruned))
+        old, new = (int(part[variable]) for part in (unpruned, pruned))
         yield f"{quantity}: {old:,} before, {new:,} now ({1 - new / old:.1%} less)"
 
 
@@ -80,17 +80,17 @@ def _theory_table(part: xr.Dataset, *, detail: bool) -> Table:
     names = ("lost", "lost_error", "theory_drop", "theory_drop_error")
     frame = frame_of(part[list(names)]).dropna(subset=["lost"])
     agreement = ", ".join(
-        f"{way} {spearman(rows['lost'], rows['theory_drop']):.2f}"
-        for way, rows in frame.groupby("prediction", sort=False)
+        f"{prediction} {spearman(rows['lost'], rows['theory_drop']):.2f}"
+        for prediction, rows in frame.groupby("prediction", sort=False)
     )
-    whole = part["measured"].isel(order=0, removed=0).item()
+    accuracy = part["measured"].isel(order=0, removed=0).item()
     return Table(
         "theory_losses",
         f"Accuracy lost on {part['test_set'].item()} without a single head (points), by the theory",
         frame,
         {
             "head": "{layer}-{head}",
-            f"network,\nof {whole:.1%}": "{lost:.1p} ± {lost_error:.1p}",
+            f"network,\nof {accuracy:.1%}": "{lost:.1p} ± {lost_error:.1p}",
             "theory,\n{prediction}": "",
         },
         f"± standard errors. The theory, at {_point(part)}, has "
@@ -142,6 +142,6 @@ def _draw_grid(result: xr.Dataset) -> alt.TopLevelMixin:
 
 
 def _point(result: xr.Dataset) -> str:
-    """Point of the theory by which the first order goes."""
+    """Point of the theory that scores the first order."""
     first = result.isel(order=0)
     return f"N = {number(float(first['order_width']))}, T = {float(first['order_temperature']):g}"

@@ -1,4 +1,4 @@
-"""Players that are worth something together: what each is worth, and who can be spared jointly.
+"""Cooperative games: the worth of every player, and players that can be removed together.
 
 A game is the worth of every coalition of players, such as the accuracy of a network with some of
 its heads. Nothing is known here of networks: a worth is a function of coalitions, which are rows of
@@ -19,7 +19,7 @@ Allowed = Callable[[np.ndarray], np.ndarray]
 """Coalitions, array of bool (k, H), to whether players may be removed until they are left, (k,)."""
 
 EXACT_PLAYERS = 16
-"""Largest number of players for whom all 2^H coalitions are looked at."""
+"""Largest number of players for whom all 2^H coalitions are evaluated."""
 
 
 def every_coalition(players: int) -> np.ndarray:
@@ -32,14 +32,14 @@ def every_coalition(players: int) -> np.ndarray:
     """
     if not 1 <= players <= EXACT_PLAYERS:
         raise ValueError(
-            f"players must be between 1 and {EXACT_PLAYERS} for all coalitions to be looked at, "
+            f"players must be between 1 and {EXACT_PLAYERS} for all coalitions to be evaluated, "
             f"but is {players}; for more, draw permutations with sampled_shapley"
         )
     return np.indices((2,) * players, dtype=bool).reshape(players, -1).T
 
 
 def exact_shapley(worth: Worth | np.ndarray, players: int) -> np.ndarray:
-    """Shapley value of every player: what it adds, averaged over all orders of arrival.
+    """Shapley value of every player: its mean contribution over all orders of arrival.
 
     φ_h = Σ_{S ∌ h} |S|! (H − |S| − 1)! / H! · (v(S ∪ h) − v(S)), a sum over all 2^H coalitions.
 
@@ -62,7 +62,7 @@ def exact_shapley(worth: Worth | np.ndarray, players: int) -> np.ndarray:
     """
     coalitions = every_coalition(players)
     worths = _worths(worth if callable(worth) else lambda _: worth, coalitions)
-    # what a coalition counts as the one that a player joins, by its size, and as the one it makes
+    # weights of a coalition, by its size: before and after the arrival of a player
     joined = [
         factorial(s) * factorial(players - s - 1) / factorial(players) for s in range(players)
     ]
@@ -110,8 +110,8 @@ def sampled_shapley(
     orders = np.concatenate([orders, orders[:, ::-1]])
     arrival = np.argsort(orders, axis=1)
     present = arrival[:, None, :] < np.arange(players + 1)[:, None]  # (order, arrived, player)
-    distinct, places = np.unique(present.reshape(-1, players), axis=0, return_inverse=True)
-    worths = _worths(worth, distinct)[places.ravel()].reshape(permutations, players + 1)
+    distinct, rows = np.unique(present.reshape(-1, players), axis=0, return_inverse=True)
+    worths = _worths(worth, distinct)[rows.ravel()].reshape(permutations, players + 1)
     added = np.take_along_axis(np.diff(worths, axis=1), arrival, axis=1)
     pairs = added.reshape(2, -1, players).mean(axis=0)
     return pairs.mean(axis=0), pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs))
@@ -121,10 +121,10 @@ def greedy_order(
     worth: Worth,
     players: int,
     allowed: Allowed | None = None,
-    most: int | None = None,
+    removals: int | None = None,
     at_once: int = 1,
 ) -> tuple[int, ...]:
-    """Players in the order in which they go when each time the best of what can be left is.
+    """Order in which players go if every removal leaves the coalition of the largest worth.
 
     Parameters
     ----------
@@ -134,10 +134,10 @@ def greedy_order(
         Number H of players.
     allowed : callable, optional
         Which coalitions may be left; by default all.
-    most : int, optional
-        Removals after which to stop; by default until no coalition may be left.
+    removals : int, optional
+        Number of removals; by default until no coalition may be left.
     at_once : int
-        How many players go at every step: those without any one of whom the worth is largest.
+        Number of players that go at every step: those without any one of whom the worth is largest.
 
     Returns
     -------
@@ -150,25 +150,25 @@ def greedy_order(
         If a coalition has not one finite worth.
     """
     left, order = np.ones(players, dtype=bool), []
-    while len(order) < (players if most is None else most):
-        here = np.flatnonzero(left)
-        coalitions = np.tile(left, (len(here), 1))
-        coalitions[np.arange(len(here)), here] = False
+    while len(order) < (players if removals is None else removals):
+        candidates = np.flatnonzero(left)
+        coalitions = np.tile(left, (len(candidates), 1))
+        coalitions[np.arange(len(candidates)), candidates] = False
         if allowed is not None:
             may = np.asarray(allowed(coalitions), dtype=bool)
-            coalitions, here = coalitions[may], here[may]
-        if not len(here):
+            coalitions, candidates = coalitions[may], candidates[may]
+        if not len(candidates):
             break
-        for player in here[np.argsort(-_worths(worth, coalitions), kind="stable")][:at_once]:
-            rest = left & (np.arange(players) != player)
-            if allowed is None or np.all(allowed(rest[None])):
-                left = rest
+        for player in candidates[np.argsort(-_worths(worth, coalitions), kind="stable")][:at_once]:
+            remaining = left & (np.arange(players) != player)
+            if allowed is None or np.all(allowed(remaining[None])):
+                left = remaining
                 order.append(int(player))
     return tuple(order)
 
 
 def best_of(worth: Worth, coalitions: np.ndarray) -> np.ndarray:
-    """Of the coalitions of every size, the one of the largest worth; of equals the first.
+    """Select the coalition of the largest worth of every size; of equals the first.
 
     Parameters
     ----------
@@ -187,13 +187,13 @@ def best_of(worth: Worth, coalitions: np.ndarray) -> np.ndarray:
     ValueError
         If a coalition has not one finite worth.
     """
-    worths, size = _worths(worth, coalitions), np.sum(coalitions, axis=1)
-    best = [np.argmax(np.where(size == each, worths, -np.inf)) for each in np.unique(size)[::-1]]
+    worths, sizes = _worths(worth, coalitions), np.sum(coalitions, axis=1)
+    best = [np.argmax(np.where(sizes == size, worths, -np.inf)) for size in np.unique(sizes)[::-1]]
     return np.asarray(coalitions, dtype=bool)[best]
 
 
 def left_after(orders: Sequence[Sequence[int]] | np.ndarray, players: int) -> np.ndarray:
-    """Who is left after 0, 1, … removals in every order.
+    """Coalitions left after 0, 1, … removals in every order.
 
     Parameters
     ----------
@@ -213,10 +213,10 @@ def left_after(orders: Sequence[Sequence[int]] | np.ndarray, players: int) -> np
 
 
 def _worths(worth: Worth, coalitions: np.ndarray) -> np.ndarray:
-    found = np.asarray(worth(coalitions), dtype=float)
-    if found.shape != (len(coalitions),) or not np.isfinite(found).all():
+    worths = np.asarray(worth(coalitions), dtype=float)
+    if worths.shape != (len(coalitions),) or not np.isfinite(worths).all():
         raise ValueError(
             f"worth must be one finite number for each of {len(coalitions)} coalitions, but has "
-            f"shape {found.shape} and {np.count_nonzero(~np.isfinite(found))} that are not finite"
+            f"shape {worths.shape} and {np.count_nonzero(~np.isfinite(worths))} that are not finite"
         )
-    return found
+    return worths

@@ -28,8 +28,8 @@ class Comparison(Result):
 
     FILE.zarr is a study of that network: pathkernel run one-shot-images --heads trained:NAME or
     network.safetensors, or pathkernel run custom. At every point of the study, U of the trained
-    values and readout is compared with the theory's U, and with the sampled one where draws are
-    there. The result is kept in the same Zarr store.
+    values and readout is compared with the theory's U, and with the mean of its draws where the
+    store has any. The result is stored in the group "comparison" of the store.
     """
 
     name = "comparison"
@@ -39,33 +39,33 @@ class Comparison(Result):
 
     checkpoint: Path | None = option(
         None,
-        "The trained network.  [default: the one that the study was run with]",
+        "Trained network.  [default: the one that the study was run with]",
         type=Path,
     )
     widths: tuple[float, ...] | None = option(
         None,
-        "Widths N to show, among the study's; at most three in charts.  [default: all]",
+        "Widths N to show, among the study's; charts show at most three.  [default: all]",
         type=tuple,
         flags=("--width", "--widths"),
     )
     temperature: float | str | None = option(
         None,
-        "Temperature T to report; or how it is chosen at each width, as for pathkernel show.",
+        "Temperature T to show, or its choice at each width, as for pathkernel show.",
         choices=WORDS,
         type=float,
     )
-    seed: int | None = option(None, "Seed to show; by default the study's first.", type=int)
+    seed: int | None = option(None, "Seed to show.  [default: the study's first]", type=int)
 
     def compute(self, study: StoredStudy, report: Report) -> xr.Dataset:
         """Agreement at every point of the study."""
         from pathkernel_trained.comparison_store import compared
 
-        self._points(study.dataset)  # a slip should show before the work
+        self._points(study.dataset)  # an error is raised before the work
         report(Progress(0, None, "comparing"))
         return compared(study, self.checkpoint)
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
-        """Agreement at every width that is shown, U, its entries, and scores of heads."""
+        """Views of the agreement, U, its entries, and head scores at the widths shown."""
         from pathkernel_datasets.schema import POINT
         from pathkernel_trained.comparison_views import comparison_views
 
@@ -87,9 +87,9 @@ class Pruning(Result):
 
     FILE.zarr is a study with the network's heads: pathkernel run one-shot-images --heads
     trained:NAME or network.safetensors, or pathkernel run custom. Heads are removed in increasing
-    order of several scores, without training again, and the networks that are left are tested on
-    the task's test sets; on one-shot images those are unseen characters and images of other kinds.
-    The outcome is kept in the store's group "pruning".
+    order of several scores, without training again, and the pruned networks are tested on the
+    task's test sets; on one-shot images those are unseen characters and images of other kinds. The
+    result is stored in the group "pruning" of the store.
     """
 
     name = "pruning"
@@ -97,51 +97,49 @@ class Pruning(Result):
     summary = "Find which heads of a trained network matter"
 
     checkpoint: Path | None = option(
-        None, "The trained network.  [default: the one that the study was run with]", type=Path
+        None, "Trained network.  [default: the one that the study was run with]", type=Path
     )
     order: str = option(
-        "theory", "What --remove goes by; the tables show all.", choices=tuple(NEEDS)
+        "theory", "Order in which --remove takes heads; tables show all.", choices=tuple(NEEDS)
     )
-    remove: int | None = option(None, "Heads to remove for --out.", type=int, least=1)
+    remove: int | None = option(None, "Number of heads to remove for --out.", type=int, least=1)
     out: Path | None = option(
-        None, "File of the pruned network to write (.safetensors).", type=Path
+        None, "File (.safetensors) to write the pruned network to.", type=Path
     )
     episodes: int = option(
         10_000,
-        "Examples (episodes) of each set, an even number; at most those that the task has.",
+        "Number of examples (episodes) of each set, even; at most as many as the task has.",
         least=2,
     )
     widths: tuple[float, ...] | None = option(
         None,
-        "Widths N, among the study's, whose order parameters score heads; --order goes by the "
-        "first.  [default: that which the choice of temperature prefers, 10, and those with draws]",
+        "Widths N, among the study's, whose order parameters score heads; --order uses the "
+        "first.  [default: the best by the choice of temperature, 10, and those with draws]",
         type=tuple,
         flags=("--width", "--widths"),
     )
     temperature: float | None = option(
         None,
-        "Temperature T, one of the study's; by default at each width the one of pathkernel show.",
+        "Temperature T, one of the study's.  [default: its choice at each width]",
         type=float,
     )
-    seed: int | None = option(None, "Seed, one of the study's; by default its first.", type=int)
-    sets: int = option(
-        200, "Random sets of so many heads of which best-of takes the best.", least=1
-    )
-    random: int = option(200, "Orders that are drawn at random, to compare with.", least=2)
-    resamples: int = option(2000, "Resamples of the bootstrap.", least=1)
+    seed: int | None = option(None, "Seed, one of the study's.  [default: its first]", type=int)
+    sets: int = option(200, "Number of random head sets that best-of tries at each size.", least=1)
+    random: int = option(200, "Number of random orders to compare with.", least=2)
+    resamples: int = option(2000, "Number of bootstrap resamples.", least=1)
 
     def __post_init__(self):
         if (self.remove is None) != (self.out is None):
             raise ValueError(
-                "--remove says how many heads to remove and --out where the pruned network goes: "
-                "give both or none"
+                "--remove is the number of heads to remove, and --out the file of the pruned "
+                "network: give both or neither"
             )
 
     def compute(self, study: StoredStudy, report: Report) -> xr.Dataset:
-        """Compare all orders; write the pruned network if there is to be one."""
+        """Compare all orders, and write the pruned network if ``out`` names its file."""
         from pathkernel_trained import pruning
 
-        if self.out is not None:  # before the work, not after it
+        if self.out is not None:  # an error is raised before the work
             pruning.check_removal(study, self)
         compared = pruning.pruned(study, self, report)
         if self.out is not None:
@@ -149,7 +147,7 @@ class Pruning(Result):
         return compared
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
-        """Accuracies, orders, single heads, scores, and the cost of what ``out`` lacks."""
+        """Views of accuracies, orders, single heads and scores, and of the pruned network."""
         from pathkernel_trained.orders import orders_of
         from pathkernel_trained.pruning import order_named
         from pathkernel_trained.pruning_views import pruning_views, removal_lines

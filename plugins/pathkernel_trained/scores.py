@@ -14,7 +14,7 @@ import numpy as np
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
-from pathkernel_trained.heads import are_removable, per_layer
+from pathkernel_trained.heads import are_removable, from_layers, per_layer
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -32,12 +32,21 @@ class HeadScores(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
-    """All that scores are computed from: the study, its losses, and its trained network.
+class ScoreSources:
+    """Data from which scores are computed.
 
-    ``points`` are those of the study whose order parameters score heads, ``draws`` the draws of U
-    by point, ``losses`` of :func:`pathkernel_trained.theory_drops.theory_drops`, and ``outputs``
-    path outputs on the examples that heads are scored on.
+    Attributes
+    ----------
+    study : xarray.Dataset
+    points : sequence of Point
+        Points of the study whose order parameters score heads.
+    draws : mapping of Point to xarray.DataArray
+        Draws of U.
+    losses : xarray.Dataset
+        From :func:`pathkernel_trained.theory_drops.theory_drops`.
+    network : PathNetwork
+    outputs : PathOutputs
+        On the examples that heads are scored on.
     """
 
     study: xr.Dataset
@@ -60,14 +69,14 @@ class Score:
         ``theory``, the ``weights`` of the trained network, or it and labelled ``examples``.
     meaning : str
     compute : callable, optional
-        Scores by the label of their order; :func:`pathkernel_trained.orders.compare_orders`
-        computes those that have none, of any network.
+        Scores by the label of their order; without it
+        :func:`pathkernel_trained.orders.compare_orders` computes them for any network.
     """
 
     name: str
     needs: str
     meaning: str
-    compute: Callable[[Material], Mapping[str, HeadScores]] | None = None
+    compute: Callable[[ScoreSources], Mapping[str, HeadScores]] | None = None
 
 
 def trained_scores(network: PathNetwork) -> np.ndarray:
@@ -80,9 +89,9 @@ def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndar
     """Mean over examples of |∂(f − y)²/∂m_h|, with a factor m_h = 1 in front of head h, (ΣH_ℓ,).
 
     This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
-    over the heads of a layer, if ``normalised``: all layers are then equally important as a whole,
-    and the only head of a layer has 1. As f is linear in m_h, the derivative is 2 (f − y) f_h,
-    where f_h is the part of f that passes through the head.
+    over the heads of a layer, if ``normalised``: all layers are then equally important, and the
+    only head of a layer has 1. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
+    the part of f that passes through the head.
     """
     parts = outputs.values @ outputs.through / np.sqrt(outputs.values.shape[1])
     misfit = outputs.output() - outputs.labels
@@ -93,29 +102,33 @@ def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndar
     return np.concatenate([layer / (np.linalg.norm(layer) or 1.0) for layer in layers])
 
 
-def _theory(of: Material) -> dict[str, HeadScores]:
-    from pathkernel_trained.theory_scores import label, theory_scores
+def _theory(sources: ScoreSources) -> dict[str, HeadScores]:
+    from pathkernel_trained.theory_scores import order_label, theory_scores
 
-    return {label("theory", at): HeadScores(theory_scores(of.study, at)) for at in of.points}
-
-
-def _sampled(of: Material) -> dict[str, HeadScores]:
-    from pathkernel_trained.theory_scores import label, sampled_scores
-
-    drawn = [at for at in of.points if at in of.draws]
     return {
-        label("sampled", at): HeadScores(*sampled_scores(of.study, of.draws[at])) for at in drawn
+        order_label("theory", point): HeadScores(theory_scores(sources.study, point))
+        for point in sources.points
     }
 
 
-def _theory_loss(of: Material, prediction: str) -> dict[str, HeadScores]:
-    """Rise of the theory's error; none if some head's removal leaves the action no minimum."""
-    table = of.losses["theory_error_rise"].sel(prediction=prediction).values
-    rises = np.concatenate(
-        [row[:count] for row, count in zip(table, of.network.shape.heads_per_layer)]
-    )
-    are_known = np.isfinite(rises[are_removable(of.network.shape.heads_per_layer)]).all()
-    return {prediction: HeadScores(rises)} if are_known else {}
+def _sampled(sources: ScoreSources) -> dict[str, HeadScores]:
+    from pathkernel_trained.theory_scores import order_label, sampled_scores
+
+    return {
+        order_label("sampled", point): HeadScores(
+            *sampled_scores(sources.study, sources.draws[point])
+        )
+        for point in sources.points
+        if point in sources.draws
+    }
+
+
+def _theory_loss(sources: ScoreSources, prediction: str) -> dict[str, HeadScores]:
+    """Rise of the theory's error; no scores if it is unknown for a head that can be removed."""
+    heads = sources.network.shape.heads_per_layer
+    rises = from_layers(sources.losses["theory_error_rise"].sel(prediction=prediction), heads)
+    is_complete = np.isfinite(rises[are_removable(heads)]).all()
+    return {prediction: HeadScores(rises)} if is_complete else {}
 
 
 _RISE = "rise of the theory's own squared error on validation examples without h, at the first N:"
@@ -131,7 +144,7 @@ SCORES = (
         "sampled",
         "theory",
         "the same of the posterior mean of U, where `pathkernel sample` has drawn at that point; "
-        "its error is a jackknife over ten stretches of each chain",
+        "its error is a jackknife over ten blocks of each chain",
         _sampled,
     ),
     *(
@@ -146,47 +159,49 @@ SCORES = (
         "trained",
         "weights",
         "Σ |U_ππ'| of the trained weights' own U (Eq. 13)",
-        lambda of: {"trained": HeadScores(trained_scores(of.network))},
+        lambda sources: {"trained": HeadScores(trained_scores(sources.network))},
     ),
     Score(
         "gradient",
         "examples",
         "`raw-gradient`, divided by its ℓ2 norm over the heads of the layer, as Michel, Levy and "
         "Neubig (NeurIPS 2019) do",
-        lambda of: {"gradient": HeadScores(gradient_scores(of.outputs))},
+        lambda sources: {"gradient": HeadScores(gradient_scores(sources.outputs))},
     ),
     Score(
         "raw-gradient",
         "examples",
         "mean of |∂(f − y)²/∂m_h| over validation examples, with a factor m_h = 1 before h",
-        lambda of: {"raw-gradient": HeadScores(gradient_scores(of.outputs, normalised=False))},
+        lambda sources: {
+            "raw-gradient": HeadScores(gradient_scores(sources.outputs, normalised=False))
+        },
     ),
     Score(
         "magnitude",
         "weights",
         "Frobenius norm of the value weights V^{ℓh}",
-        lambda of: {"magnitude": HeadScores(np.concatenate(of.network.value_norms))},
+        lambda sources: {"magnitude": HeadScores(np.concatenate(sources.network.value_norms))},
     ),
     Score("ablation", "examples", "loss on validation examples when h alone is removed"),
     Score(
         "shapley",
         "examples",
-        "Shapley value of h on validation examples: its gain beside the heads that are there "
-        "already, averaged over orders of arrival",
+        "Shapley value of h on validation examples: its gain next to the heads that are present, "
+        "averaged over orders of arrival",
     ),
     Score(
         "greedy",
         "examples",
-        "at every step the head goes without which least is lost on validation examples",
+        "at every step the head whose removal costs least on validation examples",
     ),
     Score(
         "best-of",
         "examples",
-        "of K random sets of each size the one without which least is lost on validation examples; "
+        "of K random sets of each size the one whose removal costs least on validation examples; "
         "the sets need not contain one another, and score no single heads",
     ),
 )
-"""All kinds of scores; in a comparison orders have their sequence."""
+"""All kinds of scores, in the sequence of their orders in a comparison."""
 
 NEEDS = {score.name: score.needs for score in SCORES}
 """Name of a score → its ``needs``."""

@@ -1,8 +1,8 @@
-"""Scores of heads from a study's store: of the theory's order parameter, and of sampled ones."""
+"""Head scores from a study's store, of the theory's order parameter and of sampled ones."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import xarray as xr
@@ -14,11 +14,12 @@ from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import NOT_COMPUTED, number
 from pathkernel_datasets.temperature_choice import default_choice
+from pathkernel_trained.heads import from_layers
 
 PAPER_WIDTH = 10.0
 """Width at which the paper scores heads (Fig. 3e, f)."""
 
-_STRETCHES = 10  # that each chain is cut into
+_BLOCKS = 10  # of every chain, for the jackknife
 
 
 def theory_points(
@@ -28,7 +29,7 @@ def theory_points(
     seed: int | None = None,
     drawn: Iterable[Point] = (),
 ) -> list[Point]:
-    """Points of a study whose order parameters score heads; the first is the one to go by.
+    """Points of a study whose order parameters score heads; the default order uses the first.
 
     By default they are of the study's first seed and of the width that the choice of temperature
     prefers, the paper's N = 10, and the widths of ``drawn``, points with draws; each at the
@@ -37,103 +38,83 @@ def theory_points(
     """
     chosen = dataset["width"].values if widths is None else widths
     points = [Point.find(dataset, width, temperature, seed) for width in chosen]
-    if widths is None:
-        points = _by_score(dataset, points, set(drawn))
-    return points
+    if widths is not None:
+        return points
+    indexers = {
+        name: xr.DataArray([getattr(point, name) for point in points], dims="point")
+        for name in ("temperature", "width")
+    }
+    choice = choices_of(dataset)[default_choice(dataset)]
+    grid = dataset[[choice.score, "status"]].sel(indexers)
+    score = choice.sign * grid[choice.score].where(grid["status"] != NOT_COMPUTED)
+    is_computed = score.notnull().sel(seed=points[0].seed)
+    if not is_computed.any():
+        raise StoreError("no point of the study is computed yet; resume it with: pathkernel run")
+    seeds = score.notnull().sum("seed").where(is_computed, 0)
+    total = score.sum("seed").where(seeds == seeds.max())  # sums over fewer seeds do not compare
+    best = points[int(total.argmax("point"))]
+    computed = [point for point, is_there in zip(points, is_computed.values) if is_there]
+    paper = [point for point in computed if point.width == PAPER_WIDTH]
+    drawn = set(drawn)
+    return list(dict.fromkeys([best, *paper, *(point for point in computed if point in drawn)]))
 
 
-def label(kind: str, at: Point) -> str:
+def order_label(kind: str, point: Point) -> str:
     """Name of the order by the scores at a point, such as ``theory N=10``."""
-    return f"{kind} N={number(at.width)}"
+    return f"{kind} N={number(point.width)}"
 
 
-def theory_scores(dataset: xr.Dataset, at: Point) -> np.ndarray:
-    """Scores of all heads from the theory's order parameter, the largest 1, (ΣH_ℓ,)."""
-    return np.concatenate(head_scores(_network(dataset), theory_order_parameter(dataset, at)))
+def theory_scores(dataset: xr.Dataset, point: Point) -> np.ndarray:
+    """Scores of all heads at a point of a study, the largest 1, (ΣH_ℓ,).
+
+    Raises a StoreError if the point is not computed.
+    """
+    table = _computed(dataset, point)["head_score"].transpose("layer", "head")
+    return from_layers(table.values, dataset.attrs["heads_per_layer"])
 
 
-def theory_order_parameter(dataset: xr.Dataset, at: Point) -> np.ndarray:
-    """The theory's order parameter (n, n) at a point, in path order; StoreError if it lacks it."""
-    found = dataset.sel(seed=at.seed, temperature=at.temperature, width=at.width)
-    matrix = _in_path_order(dataset, found["order_parameter"])
-    if int(found["status"]) == NOT_COMPUTED or np.isnan(matrix).any():
-        raise StoreError(
-            f"the store holds no order parameter at N = {number(at.width)}, T = "
-            f"{at.temperature:g}, seed {at.seed}; go on with: pathkernel run, or choose --widths"
-        )
-    return matrix
+def theory_order_parameter(dataset: xr.Dataset, point: Point) -> np.ndarray:
+    """Order parameter (n, n) at a point of a study; StoreError if the point is not computed."""
+    return _computed(dataset, point)["order_parameter"].transpose("path", "path_dual").values
 
 
 def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
-    """Theory's scores at every point of a study's grid, (temperature, width, ΣH_ℓ).
-
-    NaN where a point is not computed.
-    """
-    study = dataset.sel(seed=seed)
-    matrices = study["order_parameter"].where(study["status"] != NOT_COMPUTED)
-    matrices = _in_path_order(dataset, matrices.transpose("temperature", "width", ...))
-    network = _network(dataset)
-    return np.array(
-        [[np.concatenate(head_scores(network, matrix)) for matrix in row] for row in matrices]
-    )
+    """Scores of all heads over a study's grid, (temperature, width, ΣH_ℓ), NaN if not computed."""
+    study = dataset[["head_score", "status"]].sel(seed=seed)
+    scores = study["head_score"].where(study["status"] != NOT_COMPUTED)
+    scores = scores.transpose("temperature", "width", "layer", "head")
+    return from_layers(scores.values, dataset.attrs["heads_per_layer"])
 
 
 def sampled_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     """Scores of all heads from the mean of draws of U, and their Monte-Carlo errors, (ΣH_ℓ,) each.
 
-    Draws have the dimensions chain, draw, path and path_dual. Errors come from the jackknife: each
-    chain is cut into ten stretches, which must be long against the draws' correlation, and the
-    scores are computed without each of them in turn. They are NaN for a single draw.
+    Draws have the dimensions chain, draw, path and path_dual. Errors come from the jackknife over
+    ten blocks of each chain, which must be long against the draws' correlation; they are NaN for a
+    single draw.
     """
-    network = _network(dataset)
-    chains = _in_path_order(dataset, draws.transpose("chain", "draw", ...))
-    parts = min(_STRETCHES, chains.shape[1])
-    stretches = [part for chain in chains for part in np.array_split(chain, parts)]
-    sums = np.array([part.sum(axis=0) for part in stretches])
-    counts = np.array([len(part) for part in stretches])
-    total, size = sums.sum(axis=0), counts.sum()
+    network = Network(dataset.attrs["heads_per_layer"], 1)
+    chains = draws.transpose("chain", "draw", "path", "path_dual").values
+    count = min(_BLOCKS, chains.shape[1])
+    blocks = [block for chain in chains for block in np.array_split(chain, count)]
+    sums = np.array([block.sum(axis=0) for block in blocks])
+    sizes = np.array([len(block) for block in blocks])
+    total, size = sums.sum(axis=0), sizes.sum()
     scores = np.concatenate(head_scores(network, total / size))
-    if len(sums) == 1:
+    if len(blocks) == 1:
         return scores, np.full_like(scores, np.nan)
-    without = [
-        np.concatenate(head_scores(network, (total - part) / (size - n)))
-        for part, n in zip(sums, counts)
+    jackknife = [
+        np.concatenate(head_scores(network, (total - block) / (size - length)))
+        for block, length in zip(sums, sizes)
     ]
-    return scores, np.sqrt(len(sums) - 1) * np.std(without, axis=0)
+    return scores, np.sqrt(len(blocks) - 1) * np.std(jackknife, axis=0)
 
 
-def _network(dataset: xr.Dataset) -> Network:
-    return Network(dataset.attrs["heads_per_layer"], float(dataset["width"].values.max()))
-
-
-def _in_path_order(dataset: xr.Dataset, matrices: xr.DataArray) -> np.ndarray:
-    """Order parameters (…, path, path_dual), by the labels of the paths, in the core's order."""
-    labels = _network(dataset).path_labels
-    matrices = matrices.transpose(..., "path", "path_dual")
-    return matrices.sel(path=list(labels), path_dual=list(labels)).values
-
-
-def _by_score(
-    dataset: xr.Dataset, points: Sequence[Point], drawn: Collection[Point]
-) -> list[Point]:
-    """Of points at all widths: that of the best score, the paper's, those with draws.
-
-    The score is what the default choice of a temperature goes by.
-    """
-    wanted = {
-        name: xr.DataArray([getattr(at, name) for at in points], dims="point")
-        for name in ("temperature", "width")
-    }
-    choice = choices_of(dataset)[default_choice(dataset)]
-    at_points = dataset[[choice.score, "status"]].sel(wanted)
-    score = choice.sign * at_points[choice.score].where(at_points["status"] != NOT_COMPUTED)
-    known = score.notnull()
-    computed = known.sel(seed=points[0].seed)
-    if not computed.any():
-        raise StoreError("no point of the study is computed yet; go on with: pathkernel run")
-    seeds = known.sum("seed").where(computed, 0)  # sums over fewer seeds are not comparable
-    total = score.sum("seed").where(seeds == seeds.max())
-    best = points[int(total.argmax("point"))]
-    held = [at for at, there in zip(points, computed.values) if there]
-    paper = [at for at in held if at.width == PAPER_WIDTH]
-    return list(dict.fromkeys([best, *paper, *(at for at in held if at in drawn)]))
+def _computed(dataset: xr.Dataset, point: Point) -> xr.Dataset:
+    study = dataset.sel(seed=point.seed, temperature=point.temperature, width=point.width)
+    if int(study["status"]) == NOT_COMPUTED or study["order_parameter"].isnull().any():
+        raise StoreError(
+            f"the store holds no order parameter at {point.words}; resume it with: pathkernel run, "
+            "or choose --widths"
+        )
+    return study

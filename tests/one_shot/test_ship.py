@@ -1,4 +1,4 @@
-"""Finished trainings become shipped networks; others are refused."""
+"""Finished trainings become bundled networks; others are refused."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def training(folder, seed, **scalars):
 
 def test_networks_are_named_by_size_and_seed_and_listed_with_their_digests(tmp_path):
     trainings = [training(tmp_path / f"{seed}", seed, test_accuracy=0.75) for seed in (0, 3)]
-    out = tmp_path / "shipped"
+    out = tmp_path / "bundled"
     out.mkdir()
     ship(trainings[:1], out)
     ship(trainings[1:], out)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
 from pathkernel_core import Network
-from pathkernel_trained.comparison import compare_order_parameters, relabelled_paths
+from pathkernel_trained.comparison import compare_order_parameters
 from pathkernel_trained.path_network import empirical_order_parameter
 
 NETWORKS = [Network(heads, 10) for heads in ((2, 3), (3, 2), (4,), (2, 2, 2))]
@@ -34,9 +34,9 @@ def values_of(network, ours, theirs):
 
 def relabelled(network, matrix, labels):
     """U of the network whose head h of layer l was number labels[l][h - 1] + 1 before."""
-    place = {path: index for index, path in enumerate(network.paths)}
+    positions = {path: index for index, path in enumerate(network.paths)}
     order = [
-        place[tuple(names[head - 1] + 1 for names, head in zip(labels, path))]
+        positions[tuple(names[head - 1] + 1 for names, head in zip(labels, path))]
         for path in network.paths
     ]
     return matrix[np.ix_(order, order)]
@@ -54,7 +54,7 @@ def expected_statistics(network, ours, theirs):
     off = [pair for pair in pairs if pair[0] != pair[1]]
     x_off, y_off = ([matrix[pair] for pair in off] for matrix in (ours, theirs))
     products = np.array(x_off) * np.array(y_off)
-    found = {
+    actual = {
         "correlation": pearsonr(x, y)[0],
         "correlation_off_diagonal": pearsonr(x_off, y_off)[0],
         "rank_correlation": spearmanr(x, y)[0],
@@ -64,12 +64,12 @@ def expected_statistics(network, ours, theirs):
     }
     for layer, count in enumerate(network.heads):
         blocks = ([], [])
-        for one, other in itertools.combinations_with_replacement(range(1, count + 1), 2):
-            rows = [i for i in range(n) if paths[i][layer] == one]
-            columns = [j for j in range(n) if paths[j][layer] == other]
+        for first, second in itertools.combinations_with_replacement(range(1, count + 1), 2):
+            rows = [i for i in range(n) if paths[i][layer] == first]
+            columns = [j for j in range(n) if paths[j][layer] == second]
             for means, matrix in zip(blocks, (ours, theirs)):
                 means.append(np.mean([abs(matrix[i, j]) for i in rows for j in columns]))
-        found[f"blocks_layer_{layer + 1}"] = pearsonr(*blocks)[0]
+        actual[f"blocks_layer_{layer + 1}"] = pearsonr(*blocks)[0]
     scores = []
     for matrix in (ours, theirs):
         through = [
@@ -83,17 +83,17 @@ def expected_statistics(network, ours, theirs):
             for head in range(1, count + 1)
         ]
         scores.append(through)
-    return found | {"head_scores": spearmanr(*scores)[0]}
+    return actual | {"head_scores": spearmanr(*scores)[0]}
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: str(network.heads))
 def test_statistics_are_what_their_names_say(network):
     ours, theirs = random_order_parameters(network, 1, 2)
-    found = values_of(network, ours, theirs)
+    actual = values_of(network, ours, theirs)
     expected = expected_statistics(network, ours, theirs)
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-10, err_msg=name)
+        np.testing.assert_allclose(actual[name], value, rtol=1e-10, err_msg=name)
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: str(network.heads))
@@ -101,15 +101,15 @@ def test_p_values_count_the_relabellings_that_agree_as_well(network):
     ours, theirs = random_order_parameters(network, 2, 2)
     agreement = compare_order_parameters(network, ours, theirs)
     observed = expected_statistics(network, ours, theirs)
-    others = [
+    by_chance = [
         expected_statistics(network, ours, relabelled(network, theirs, labels))
         for labels in all_labels(network)
     ]
     assert agreement.exact
-    assert agreement.relabellings == len(others)
-    for name, found in named(agreement, agreement.p_values).items():
-        reached = sum(other[name] >= observed[name] - 1e-9 for other in others)
-        assert found == pytest.approx(reached / len(others)), name
+    assert agreement.relabellings == len(by_chance)
+    for name, p_value in named(agreement, agreement.p_values).items():
+        reached = sum(values[name] >= observed[name] - 1e-9 for values in by_chance)
+        assert p_value == pytest.approx(reached / len(by_chance)), name
 
 
 @given(st.integers(0, 10**6), st.sampled_from(NETWORKS), st.data())
@@ -157,12 +157,12 @@ def test_p_values_of_unrelated_networks_are_uniform():
     ours = random_order_parameters(network, 4, trials)
     theirs = random_order_parameters(network, 5, trials)
     names = ("correlation", "correlation_off_diagonal", "equal_signs_weighted")
-    found = {name: [] for name in names}
-    for one, other in zip(ours, theirs):
-        agreement = compare_order_parameters(network, one, other)
+    samples = {name: [] for name in names}
+    for theory, trained in zip(ours, theirs):
+        agreement = compare_order_parameters(network, theory, trained)
         for name in names:
-            found[name].append(named(agreement, agreement.p_values)[name])
-    for name, p_values in found.items():
+            samples[name].append(named(agreement, agreement.p_values)[name])
+    for name, p_values in samples.items():
         for level in (1, 3, 6):
             chance = level / groups
             error = np.sqrt(chance * (1 - chance) / trials)
@@ -174,30 +174,16 @@ def test_where_there_are_many_relabellings_random_ones_stand_for_them():
     network = Network((4, 4), 10)
     ours, theirs = random_order_parameters(network, 6, 2)
     theirs = theirs + 0.3 * ours
-    every = compare_order_parameters(network, ours, theirs)
-    assert (every.exact, every.relabellings) == (True, 576)
-    some = compare_order_parameters(network, ours, theirs, relabellings=400, seed=1)
-    assert (some.exact, some.relabellings) == (False, 400)
-    np.testing.assert_array_equal(some.values, every.values)
-    assert some.p_values.min() >= 1 / 400, "the labels as they are count, too"
-    error = np.sqrt(every.p_values * (1 - every.p_values) / 400)
-    assert (np.abs(some.p_values - every.p_values) < 4 * error + 1 / 400).all()
-    again = compare_order_parameters(network, ours, theirs, relabellings=400, seed=1)
-    np.testing.assert_array_equal(again.p_values, some.p_values)
-
-
-def test_relabelled_paths_are_those_of_the_labels():
-    network = NETWORKS[0]
-    orders, exact = relabelled_paths(network, 12, 0)
-    matrix = random_order_parameters(network, 7)
-    assert exact
-    assert orders[0].tolist() == list(range(6))
-    expected = {relabelled(network, matrix, labels).tobytes() for labels in all_labels(network)}
-    assert {matrix[np.ix_(order, order)].tobytes() for order in orders} == expected
-    orders, exact = relabelled_paths(network, 11, 0)
-    assert (orders.shape, exact) == ((11, 6), False)
-    assert orders[0].tolist() == list(range(6))
-    assert {matrix[np.ix_(order, order)].tobytes() for order in orders} <= expected
+    exact = compare_order_parameters(network, ours, theirs)
+    assert (exact.exact, exact.relabellings) == (True, 576)
+    sampled = compare_order_parameters(network, ours, theirs, relabellings=400, seed=1)
+    assert (sampled.exact, sampled.relabellings) == (False, 400)
+    np.testing.assert_array_equal(sampled.values, exact.values)
+    assert sampled.p_values.min() >= 1 / 400, "the labels as they are count, too"
+    error = np.sqrt(exact.p_values * (1 - exact.p_values) / 400)
+    assert (np.abs(sampled.p_values - exact.p_values) < 4 * error + 1 / 400).all()
+    repeated = compare_order_parameters(network, ours, theirs, relabellings=400, seed=1)
+    np.testing.assert_array_equal(repeated.p_values, sampled.p_values)
 
 
 def test_a_grid_is_compared_point_by_point():
@@ -209,10 +195,10 @@ def test_a_grid_is_compared_point_by_point():
         warnings.simplefilter("error")
         agreement = compare_order_parameters(network, grid, trained)
     assert agreement.values.shape == agreement.p_values.shape == (2, 3, 9)
-    for place in np.ndindex(2, 3):
-        single = compare_order_parameters(network, grid[place], trained)
-        np.testing.assert_allclose(agreement.values[place], single.values, atol=1e-12)
-        np.testing.assert_array_equal(agreement.p_values[place], single.p_values)
+    for index in np.ndindex(2, 3):
+        single = compare_order_parameters(network, grid[index], trained)
+        np.testing.assert_allclose(agreement.values[index], single.values, atol=1e-12)
+        np.testing.assert_array_equal(agreement.p_values[index], single.p_values)
     assert np.isnan(agreement.values[1, 2]).all()
     assert np.isnan(agreement.p_values[1, 2]).all()
 
@@ -230,8 +216,8 @@ def test_what_is_not_defined_is_nan():
     assert values["equal_signs"] == 0.5, "a zero counts half"
     assert values["correlation"] > 0.3, "both have their weight on the diagonal"
     assert p_values["correlation"] == 1, "which every relabelling has"
-    one = compare_order_parameters(Network((1,), 10), np.ones((1, 1)), np.ones((1, 1)))
-    assert np.isnan(one.values).all()
+    single = compare_order_parameters(Network((1,), 10), np.ones((1, 1)), np.ones((1, 1)))
+    assert np.isnan(single.values).all()
 
 
 @pytest.mark.parametrize(
@@ -290,9 +276,9 @@ def test_no_sign_is_left_to_be_matched():
         "values": weights["values"] * np.array([-1, 1])[:, None, None, None],
         "readout": -weights["readout"],
     }
-    for same in (rotated, flipped):
-        np.testing.assert_allclose(path_products(same), path_products(weights), atol=1e-12)
-        np.testing.assert_allclose(empirical_order_parameter(same), before, atol=1e-12)
+    for equivalent in (rotated, flipped):
+        np.testing.assert_allclose(path_products(equivalent), path_products(weights), atol=1e-12)
+        np.testing.assert_allclose(empirical_order_parameter(equivalent), before, atol=1e-12)
 
 
 def test_the_flip_of_one_head_is_another_network():

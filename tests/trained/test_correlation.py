@@ -10,10 +10,10 @@ from pathkernel_trained.correlation import Bootstrap, interval, spearman
 @pytest.mark.parametrize("ties", [False, True])
 def test_coefficients_are_scipys(ties):
     generator = np.random.default_rng(0)
-    one, other = generator.normal(size=(2, 20, 8))
+    first, second = generator.normal(size=(2, 20, 8))
     if ties:
-        one, other = one.round(), other.round()
-    for a, b, rho in zip(one, other, spearman(one, other)):
+        first, second = first.round(), second.round()
+    for a, b, rho in zip(first, second, spearman(first, second)):
         assert rho == pytest.approx(spearmanr(a, b).statistic, abs=1e-12)
 
 
@@ -27,22 +27,22 @@ def test_shapes_and_constants():
 def test_intervals_are_those_of_plain_resampling(monkeypatch):
     generator = np.random.default_rng(1)
     values = generator.normal(size=(2, 400))
-    found = Bootstrap(4000, 1).means(values)
-    assert found.shape == (2, 4000)
+    actual = Bootstrap(4000, 1).means(values)
+    assert actual.shape == (2, 4000)
     rows = generator.integers(400, size=(4000, 400))
     expected = np.quantile(values[:, rows].mean(axis=2), [0.025, 0.975], axis=1).T
-    np.testing.assert_allclose(interval(found), expected, atol=0.01)
-    monkeypatch.setattr("pathkernel_trained.correlation._AT_ONCE", 400 * 7)  # in many parts
-    np.testing.assert_array_equal(Bootstrap(4000, 1).means(values), found)
+    np.testing.assert_allclose(interval(actual), expected, atol=0.01)
+    monkeypatch.setattr("pathkernel_trained.correlation._BATCH", 400 * 7)  # in many parts
+    np.testing.assert_array_equal(Bootstrap(4000, 1).means(values), actual)
 
 
 def test_head_intervals():
     loss = np.arange(8.0)
     score = np.stack([loss, -loss, np.random.default_rng(2).random(8)])
-    places = Bootstrap(2000, 0).places(8)
-    found = interval(spearman(score[:, places], loss[places]))
-    np.testing.assert_allclose(found[:2], [[1, 1], [-1, -1]])  # whichever heads are drawn
-    assert found[2, 1] - found[2, 0] > 0.5, "8 heads say little"
+    drawn = Bootstrap(2000, 0).drawn_heads(8)
+    actual = interval(spearman(score[:, drawn], loss[drawn]))
+    np.testing.assert_allclose(actual[:2], [[1, 1], [-1, -1]])  # whichever heads are drawn
+    assert actual[2, 1] - actual[2, 0] > 0.5, "8 heads say little"
 
 
 def test_an_interval_leaves_out_what_is_not_known():

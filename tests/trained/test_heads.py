@@ -51,7 +51,7 @@ def test_values_by_layer():
         ([(2, 1)], "every head of layer 2"),
         ([(1, 3)], r"\(1, 3\), but layer 1 has heads 1 to 2, layer 2 has heads 1 to 1"),
         ([(0, 1)], r"names \(layer, head\) = \(0, 1\)"),
-        ([(1, 2), (1, 2)], "twice"),
+        ([(1, 2), (1, 2)], "can be removed once"),
     ],
 )
 def test_what_cannot_be_removed(removed, message):
@@ -60,17 +60,17 @@ def test_what_cannot_be_removed(removed, message):
 
 
 @given(scored(), st.booleans())
-def test_an_order_goes_by_score_and_empties_no_layer(scores, keeps):
+def test_an_order_goes_by_score_and_empties_no_layer(scores, keeps_layers):
     heads = [len(layer) for layer in scores]
     flat, names = np.concatenate(scores), every_head(heads)
-    order = removal_order(flat, heads, keeps_layers=keeps).tolist()
-    assert len(order) == sum(heads) - len(heads) * keeps
+    order = removal_order(flat, heads, keeps_layers=keeps_layers).tolist()
+    assert len(order) == sum(heads) - len(heads) * keeps_layers
     for count, head in enumerate(order):
-        left = [other for other in range(sum(heads)) if other not in order[:count]]
-        if keeps:  # the next one is the lowest of those that are not the last of their layers
-            layers = [names[other][0] for other in left]
-            left = [other for other in left if layers.count(names[other][0]) > 1]
-        assert head == min(left, key=lambda other: (flat[other], other))
+        left = [candidate for candidate in range(sum(heads)) if candidate not in order[:count]]
+        if keeps_layers:  # the lowest of those that are not the last of their layers is next
+            layers = [names[candidate][0] for candidate in left]
+            left = [candidate for candidate in left if layers.count(names[candidate][0]) > 1]
+        assert head == min(left, key=lambda candidate: (flat[candidate], candidate))
 
 
 def test_a_layers_last_head_is_skipped():
@@ -100,16 +100,16 @@ def test_scores_go_with_the_heads_when_heads_are_renamed(heads, seed):
     new = [generator.permutation(count) for count in heads]  # new name of each head, from 0
     paths = np.array(network.paths) - 1
     renamed = np.stack([names[paths[:, layer]] for layer, names in enumerate(new)], axis=1)
-    place = np.ravel_multi_index(renamed.T, heads)
-    moved = np.empty_like(order_parameter)
-    moved[np.ix_(place, place)] = order_parameter
-    before, after = head_scores(network, order_parameter), head_scores(network, moved)
-    for old, found, names in zip(before, after, new):
-        np.testing.assert_allclose(found[names], old, rtol=1e-12)
+    paths_after = np.ravel_multi_index(renamed.T, heads)
+    renamed_matrix = np.empty_like(order_parameter)
+    renamed_matrix[np.ix_(paths_after, paths_after)] = order_parameter
+    before, after = head_scores(network, order_parameter), head_scores(network, renamed_matrix)
+    for old, scores, names in zip(before, after, new):
+        np.testing.assert_allclose(scores[names], old, rtol=1e-12)
     flat, starts = np.concatenate(before), np.cumsum([0, *heads])
-    moved = np.concatenate([start + names for start, names in zip(starts, new)])
+    renamed_matrix = np.concatenate([start + names for start, names in zip(starts, new)])
     if len(np.unique(flat.round(9))) == sum(heads):
-        expected = moved[removal_order(flat, heads)]
+        expected = renamed_matrix[removal_order(flat, heads)]
         np.testing.assert_array_equal(removal_order(np.concatenate(after), heads), expected)
 
 

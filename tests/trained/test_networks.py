@@ -1,15 +1,12 @@
 """Pruned checkpoints: what is left of a network, its file, and what is saved."""
 
-import json
-
 import numpy as np
 import pytest
 from made_up_networks import WIDTHS, made_up
-from safetensors.numpy import load_file, save_file
 
 from pathkernel_core import Network
 from pathkernel_tasks.heads_file import read_heads
-from pathkernel_trained.checkpoint import FORMAT, Checkpoint, read_checkpoint, save_checkpoint
+from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.heads import kept_heads
 from pathkernel_trained.network import Cost, NetworkShape, initial_weights, network_cost, shape_of
 from pathkernel_trained.path_network import along_paths, empirical_order_parameter, without_heads
@@ -19,77 +16,59 @@ ABOUT = {"step": 7, "validation_accuracy": 0.75}
 
 
 @pytest.fixture
-def whole():
+def network():
     return Checkpoint(made_up((3, 3)), np.ones((3, WIDTHS[2])), ABOUT)
 
 
 @pytest.mark.parametrize("removed", [[(1, 2)], [(1, 1), (2, 3)], [(2, 1), (2, 2), (1, 3)]])
-def test_a_pruned_network_is_written_and_read(tmp_path, whole, removed):
-    pruned = without_heads(whole, removed)
+def test_a_pruned_network_is_written_and_read(tmp_path, network, removed):
+    pruned = without_heads(network, removed)
     path = tmp_path / "pruned.safetensors"
     save_checkpoint(path, pruned)
-    found = read_checkpoint(path)
-    kept = kept_heads((3, 3), removed)
-    assert found.shape.heads_per_layer == tuple(len(layer) for layer in kept)
-    assert found.shape == pruned.shape == shape_of(pruned.weights)
+    restored = read_checkpoint(path)
+    remaining = kept_heads((3, 3), removed)
+    assert restored.shape.heads_per_layer == tuple(len(layer) for layer in remaining)
+    assert restored.shape == pruned.shape == shape_of(pruned.weights)
     for name in ("values", "queries", "keys"):
-        for layer, (left, heads) in enumerate(zip(found.weights[name], kept)):
-            expected = whole.weights[name][layer][np.array(heads) - 1]
+        for layer, (left, heads) in enumerate(zip(restored.weights[name], remaining)):
+            expected = network.weights[name][layer][np.array(heads) - 1]
             np.testing.assert_array_equal(left, expected)
     for name in ("projection", "readout"):
-        np.testing.assert_array_equal(found.weights[name], whole.weights[name])
-    assert found.about["removed_heads"] == [list(head) for head in removed]
-    assert found.about["heads_of_whole_network"] == [3, 3]
-    assert found.about["whole_network"] == ABOUT
-    assert "validation_accuracy" not in found.about, "it is that of the whole network"
+        np.testing.assert_array_equal(restored.weights[name], network.weights[name])
+    assert restored.about["removed_heads"] == [list(head) for head in removed]
+    assert restored.about["heads_of_whole_network"] == [3, 3]
+    assert restored.about["whole_network"] == ABOUT
+    assert "validation_accuracy" not in restored.about, "it is that of the whole network"
     # a file of heads, too
     layers = read_heads(path, WIDTHS[2]).layers
-    assert tuple(layer.n_heads for layer in layers) == found.shape.heads_per_layer
+    assert tuple(layer.n_heads for layer in layers) == restored.shape.heads_per_layer
     # which the theory's network without those heads takes
-    network = Network((3, 3), 10).keep_heads(kept)
-    assert network.heads == found.shape.heads_per_layer
+    theory = Network((3, 3), 10).keep_heads(remaining)
+    assert theory.heads == restored.shape.heads_per_layer
     # its order parameter is that part of the whole one
-    paths = Network((3, 3), 10).paths_through(kept)
+    paths = Network((3, 3), 10).paths_through(remaining)
     np.testing.assert_allclose(
-        empirical_order_parameter(found.weights),
-        empirical_order_parameter(whole.weights)[np.ix_(paths, paths)],
+        empirical_order_parameter(restored.weights),
+        empirical_order_parameter(network.weights)[np.ix_(paths, paths)],
         rtol=1e-12,
     )
-    assert len(trained_scores(along_paths(found))) == sum(map(len, kept))
+    assert len(trained_scores(along_paths(restored))) == sum(map(len, remaining))
 
 
-def test_what_cannot_be_pruned(whole):
+def test_what_cannot_be_pruned(network):
     with pytest.raises(ValueError, match="every head of layer 2, and the output would be 0"):
-        without_heads(whole, [(2, 1), (2, 2), (2, 3)])
+        without_heads(network, [(2, 1), (2, 2), (2, 3)])
     with pytest.raises(ValueError, match="layer 1 has heads 1 to 3"):
-        without_heads(whole, [(1, 4)])
+        without_heads(network, [(1, 4)])
 
 
-def test_a_pruned_network_can_be_pruned_again(whole):
-    once = without_heads(whole, [(1, 2)])  # what was head 3 is now head 2
+def test_a_pruned_network_can_be_pruned_again(network):
+    once = without_heads(network, [(1, 2)])  # what was head 3 is now head 2
     twice = without_heads(once, [(1, 2), (2, 1)])
-    direct = without_heads(whole, [(1, 2), (1, 3), (2, 1)])
+    direct = without_heads(network, [(1, 2), (1, 3), (2, 1)])
     for name in direct.weights:
-        for one, other in zip(twice.weights[name], direct.weights[name]):
-            np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("name", ["values.1", "queries.2", "keys.1"])
-@pytest.mark.parametrize("wrong", ["shape", "missing", "type", "nan"])
-def test_damaged_files_of_unequal_layers(tmp_path, whole, name, wrong):
-    path = tmp_path / "pruned.safetensors"
-    save_checkpoint(path, without_heads(whole, [(1, 2)]))
-    arrays = load_file(path)
-    array = arrays.pop(name)
-    if wrong != "missing":
-        arrays[name] = {
-            "shape": array[:, :-1],
-            "type": array.astype(np.int32),
-            "nan": np.where(array > 0, np.nan, array),
-        }[wrong]
-    save_file(arrays, path, metadata={"format": FORMAT, "about": json.dumps({})})
-    with pytest.raises(ValueError, match=r"pruned\.safetensors'"):
-        read_checkpoint(path)
+        for first, second in zip(twice.weights[name], direct.weights[name]):
+            np.testing.assert_array_equal(first, second)
 
 
 def test_sizes_of_unequal_layers():
@@ -101,7 +80,7 @@ def test_sizes_of_unequal_layers():
         NetworkShape(3, (3, 1), 6, 4)
     with pytest.raises(ValueError, match="heads must be a whole number of at least 1, but is 0"):
         NetworkShape(2, (3, 0), 6, 4)
-    with pytest.raises(ValueError, match="as many heads in every layer"):
+    with pytest.raises(ValueError, match="equally many heads in all layers"):
         initial_weights(shape, 5, 0)
 
 
@@ -110,7 +89,7 @@ def test_parameters_and_operations_are_those_counted(heads):
     """Numbers in the arrays, and products in the compiler's own description of the network."""
     weights = made_up(heads)
     cost = network_cost(shape_of(weights), WIDTHS[2], 4)
-    arrays = [a for held in weights.values() for a in (held if isinstance(held, tuple) else [held])]
+    arrays = [array for layers in weights.values() for array in layers]
     assert cost.parameters == sum(array.size for array in arrays)
     jax = pytest.importorskip("jax")
     from pathkernel_one_shot.layer_form import network_output

@@ -31,9 +31,9 @@ TESTS = {name: SETS[name] for name in ("near", "far")}
 
 
 def compare(scores=SCORES, **options):
-    given = {name: HeadScores(np.array(values)) for name, values in scores.items()}
+    head_scores = {name: HeadScores(np.array(values)) for name, values in scores.items()}
     options = {"random": 25, "resamples": 50, "seed": 3} | options
-    return compare_orders(PathEvaluator(SETS), given, "validation", list(TESTS), **options)
+    return compare_orders(PathEvaluator(SETS), head_scores, "validation", list(TESTS), **options)
 
 
 @pytest.fixture(scope="module")
@@ -57,25 +57,25 @@ def test_accuracies_are_those_of_the_networks_that_are_left(result):
     assert result["removed"].values.tolist() == [0, 1, 2, 3]
     for name, (test_set, outputs), count in itertools.product(SCORES, TESTS.items(), range(4)):
         assert removed_heads(result, name, count) == first(name, count)
-        found = result.squeeze().sel(order=name, test_set=test_set, removed=count)
+        actual = result.squeeze().sel(order=name, test_set=test_set, removed=count)
         p = accuracy(outputs, first(name, count))
-        assert float(found["measured"]) == pytest.approx(p)
+        assert float(actual["measured"]) == pytest.approx(p)
         error = np.sqrt(p * (1 - p) / EXAMPLES)  # binomial
-        assert float(found["measured_error"]) == pytest.approx(error)
+        assert float(actual["measured_error"]) == pytest.approx(error)
         lost = right(outputs, ()).astype(float) - right(outputs, first(name, count))
         expected = np.std(lost) / np.sqrt(EXAMPLES)
-        assert float(found["change_error"]) == pytest.approx(expected)
+        assert float(actual["change_error"]) == pytest.approx(expected)
 
 
 def test_random_orders_are_averaged(result):
     orders = random_orders(HEADS, 25, 3)
     for test_set, outputs in TESTS.items():
-        each = [accuracy(outputs, [NAMES[head] for head in order[:2]]) for order in orders]
-        found = result.isel(quantity=0, draw=0).sel(test_set=test_set, removed=2)
-        np.testing.assert_allclose(found["random_measured"], each)
-        assert float(found["measured"].sel(order=RANDOM)) == pytest.approx(np.mean(each))
-        share = np.mean(np.array(each) >= accuracy(outputs, first("one", 2)) - 1e-12)
-        assert float(found["random_as_good"].sel(order="one")) == pytest.approx(share)
+        accuracies = [accuracy(outputs, [NAMES[head] for head in order[:2]]) for order in orders]
+        actual = result.isel(quantity=0, draw=0).sel(test_set=test_set, removed=2)
+        np.testing.assert_allclose(actual["random_measured"], accuracies)
+        assert float(actual["measured"].sel(order=RANDOM)) == pytest.approx(np.mean(accuracies))
+        share = np.mean(np.array(accuracies) >= accuracy(outputs, first("one", 2)) - 1e-12)
+        assert float(actual["random_as_good"].sel(order="one")) == pytest.approx(share)
     assert result["score"].sel(order=RANDOM).isnull().all()
 
 
@@ -98,16 +98,16 @@ def test_scores_ask_the_network_on_validation_examples(result, monkeypatch):
     steps = [removed_heads(result, "greedy", count) for count in range(4)]
     assert steps[1] == [REMOVABLE[int(np.argmin(lost))]]
     for before, after in itertools.pairwise(steps):
-        others = [[*before, head] for head in REMOVABLE if head not in before]
-        allowed = [set_ for set_ in others if {(1, 1), (1, 2), (1, 3)} - {*set_}]
+        candidates = [[*before, head] for head in REMOVABLE if head not in before]
+        allowed = [set_ for set_ in candidates if {(1, 1), (1, 2), (1, 3)} - {*set_}]
         allowed = [set_ for set_ in allowed if {(2, 1), (2, 2)} - {*set_}]
         reached = max(accuracy(outputs, set_) for set_ in allowed)
         assert accuracy(outputs, after) == pytest.approx(reached)
     drawn = random_orders(HEADS, 7, 3)
     for count in (1, 2, 3):
         sets = [[NAMES[head] for head in order[:count]] for order in drawn]
-        found = accuracy(outputs, removed_heads(result, "best-of 7", count))
-        assert found == pytest.approx(max(accuracy(outputs, set_) for set_ in sets))
+        actual = accuracy(outputs, removed_heads(result, "best-of 7", count))
+        assert actual == pytest.approx(max(accuracy(outputs, set_) for set_ in sets))
     sampled = compare(shapley=400)
     error = result["score"].sel(order="shapley") - sampled["score"].sel(order="shapley")
     pulls = error / sampled["score_error"].sel(order="shapley")
@@ -123,33 +123,33 @@ def values_of(result, name):
 
 def test_values_are_compared_on_the_same_examples():
     """Less those of the first order and of random ones; intervals as wide as their errors say."""
-    same = np.exp(SCORES["one"])
-    found = compare({**SCORES, "same": same}, random=2, resamples=2000).squeeze()
-    measured, less = found["measured"], found["difference"]
+    monotone = np.exp(SCORES["one"])
+    actual = compare({**SCORES, "same": monotone}, random=2, resamples=2000).squeeze()
+    measured, less = actual["measured"], actual["difference"]
     for reference, name in ((FIRST, "one"), (RANDOM, RANDOM)):
         expected = measured - measured.sel(order=name, drop=True)
         difference = less.sel(reference=reference, drop=True)
         xr.testing.assert_allclose(difference, expected.transpose(*difference.dims))
-    ends = found["difference_interval"].sel(reference=FIRST)
+    ends = actual["difference_interval"].sel(reference=FIRST)
     np.testing.assert_allclose(ends.sel(order=["one", "same"]), 0, atol=1e-12)
     for (test_set, outputs), count in itertools.product(TESTS.items(), (1, 2)):
-        both = [right(outputs, first(name, count)).astype(float) for name in ("two", "one")]
-        each = both[0] - both[1]
+        pair = [right(outputs, first(name, count)).astype(float) for name in ("two", "one")]
+        accuracies = pair[0] - pair[1]
         lower, upper = ends.sel(order="two", removed=count, test_set=test_set).values
-        assert (lower + upper) / 2 == pytest.approx(each.mean(), abs=0.02)
-        assert upper - lower == pytest.approx(2 * 1.96 * each.std() / 60**0.5, rel=0.15)
+        assert (lower + upper) / 2 == pytest.approx(accuracies.mean(), abs=0.02)
+        assert upper - lower == pytest.approx(2 * 1.96 * accuracies.std() / 60**0.5, rel=0.15)
 
 
 def test_heads_are_labelled(result):
-    one = result.sel(order="one", draw=1)
-    assert float(one["score"].sel(layer=2, head=1)) == 0.3
-    assert one["score"].notnull().sum("head").values.tolist() == [3, 2, 1]
+    first_order = result.sel(order="one", draw=1)
+    assert float(first_order["score"].sel(layer=2, head=1)) == 0.3
+    assert first_order["score"].notnull().sum("head").values.tolist() == [3, 2, 1]
     # 3-1 and 2-1 are the last of their layers when their turn comes
-    gone = one["is_removed"].transpose("layer", "head", "removed").values
-    assert gone[0].tolist() == [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
-    assert gone[1, :2].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
-    assert gone[2, 0].tolist() == [0, 0, 0, 0]
-    assert np.isnan(gone[2, 1:]).all()
+    removed = first_order["is_removed"].transpose("layer", "head", "removed").values
+    assert removed[0].tolist() == [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
+    assert removed[1, :2].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
+    assert removed[2, 0].tolist() == [0, 0, 0, 0]
+    assert np.isnan(removed[2, 1:]).all()
     lost = result["lost"].sel(test_set="far", layer=1, head=2).item()
     outputs = TESTS["far"]
     assert lost == pytest.approx(accuracy(outputs, ()) - accuracy(outputs, [(1, 2)]))
@@ -161,8 +161,8 @@ def test_heads_are_labelled(result):
 
 def test_the_only_head_of_a_layer_is_left_out(result):
     """With heads (3, 2, 1), whatever is said of head 3-1 changes no correlation and no order."""
-    near = TESTS["near"]
-    lost = [accuracy(near, ()) - accuracy(near, [head]) for head in REMOVABLE]
+    values = TESTS["near"]
+    lost = [accuracy(values, ()) - accuracy(values, [head]) for head in REMOVABLE]
     results = [
         compare({"truth": [*lost, last], "opposite": [*np.negative(lost), last], **SCORES})
         for last in (np.nan, -1.0)
@@ -183,10 +183,10 @@ def test_the_only_head_of_a_layer_is_left_out(result):
 def test_differences_of_correlations_are_paired():
     """Of two scores that rank heads alike, the difference is 0 in every resample."""
     rising = np.arange(6.0)
-    found = compare({"one": rising, "same": np.exp(rising), "two": SCORES["two"]}, resamples=300)
-    plain, less = found["rank_correlation"].squeeze("draw"), found["correlation_difference"]
+    actual = compare({"one": rising, "same": np.exp(rising), "two": SCORES["two"]}, resamples=300)
+    plain, less = actual["rank_correlation"].squeeze("draw"), actual["correlation_difference"]
     np.testing.assert_allclose(less, plain - plain.sel(order="one"), atol=1e-12)
-    ends = found["correlation_difference_interval"]
+    ends = actual["correlation_difference_interval"]
     np.testing.assert_array_equal(ends.sel(order=["one", "same"]), 0)
     lower, upper = ends.sel(order="two").transpose("bound", ...).values
     assert (lower < upper).all()

@@ -62,79 +62,79 @@ def test_it_is_compared(store, capsys):
     assert invoke("compare", store, "--no-figures") == 0
     out = capsys.readouterr().out
     assert "theory against trained (N = 6)" in out
-    found = xr.open_zarr(store, group="comparison", chunks=None, consolidated=False)
-    assert found["agreement"].notnull().any()
-    assert found["head_score_trained"].notnull().sum() == sum(HEADS)
+    result = xr.open_zarr(store, group="comparison", chunks=None, consolidated=False)
+    assert result["agreement"].notnull().any()
+    assert result["head_score_trained"].notnull().sum() == sum(HEADS)
 
 
 def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     out_file = tmp_path / "pruned.safetensors"
-    few = ("--order", "best-of", "--sets", 6, "--random", 5, "--resamples", 20, "--no-figures")
-    assert invoke("prune", store, "--remove", 1, "--out", out_file, *few) == 0
+    options = ("--order", "best-of", "--sets", 6, "--random", 5, "--resamples", 20, "--no-figures")
+    assert invoke("prune", store, "--remove", 1, "--out", out_file, *options) == 0
     assert out_file.exists()
     out, err = capsys.readouterr()
     assert err == ""
     assert "Warning" not in out
     assert "Points of accuracy lost: " in out
-    found = opened(store, "pruning")
-    gone = read_paths(out_file).about["removed_heads"]
-    assert gone == [list(head) for head in removed_heads(found, "best-of 6", 1)]
+    result = opened(store, "pruning")
+    removed = read_paths(out_file).about["removed_heads"]
+    assert removed == [list(head) for head in removed_heads(result, "best-of 6", 1)]
     training = PathOutputs(
-        HEADS, *(found[name].sel(episode_set="training").values[:40] for name in OF_EPISODES)
+        HEADS, *(result[name].sel(episode_set="training").values[:40] for name in OF_EPISODES)
     )
     losses = -training.correct(~np.eye(5, dtype=bool)).mean(axis=1)
-    assert removed_heads(found, "greedy")[0] == every_head(HEADS)[int(np.argmin(losses))]
-    assert found["test_set"].values.tolist() == ["test", "shifted"]
-    assert found["episode_set"].values.tolist() == ["training", "test", "shifted"]
-    counts = found["episode_label"].notnull().sum("episode").values.tolist()
+    assert removed_heads(result, "greedy")[0] == every_head(HEADS)[int(np.argmin(losses))]
+    assert result["test_set"].values.tolist() == ["test", "shifted"]
+    assert result["episode_set"].values.tolist() == ["training", "test", "shifted"]
+    counts = result["episode_label"].notnull().sum("episode").values.tolist()
     assert counts == list(SETS.values())
-    assert (found["measured"].isel(removed=0) == 1).all(), "the labels are its own"
+    assert (result["measured"].isel(removed=0) == 1).all(), "the labels are its own"
     with np.load(store.parent / "data.npz") as data:
         tokens, labels = data["test_inputs.shifted"], data["test_labels.shifted"]
     removed = [(1, 2)]
     right = np.sign(by_hand(weights, tokens, removed)) == labels
-    lost = found["lost"].sel(test_set="shifted", layer=1, head=2)
+    lost = result["lost"].sel(test_set="shifted", layer=1, head=2)
     assert lost.item() == pytest.approx(1 - right.mean())
 
 
 def test_its_paths_serve_as_its_weights_do(store, weights, tmp_path):
     """Theory, comparison and pruning on the network along its paths, also after pruning."""
     save_paths(store.parent / "paths.safetensors", read_paths(store.parent / "network.safetensors"))
-    other = make_study(store.parent, "paths.safetensors", tmp_path / "paths.zarr")
+    second_store = make_study(store.parent, "paths.safetensors", tmp_path / "paths.zarr")
     out = tmp_path / "pruned.safetensors"
-    wanted = Pruning(order="trained", remove=2, out=out, random=5, resamples=20)
-    one, two = (
-        (study.dataset, compared(study, None), pruned(study, wanted, silent))
-        for study in map(StoredStudy, (store, other))
+    options = Pruning(order="trained", remove=2, out=out, random=5, resamples=20)
+    first, second = (
+        (study.dataset, compared(study, None), pruned(study, options, silent))
+        for study in map(StoredStudy, (store, second_store))
     )
-    for left, right in zip(one, two):
+    for left, right in zip(first, second):
         xr.testing.assert_equal(left, right)
-    write_pruned(StoredStudy(other), wanted, two[2])
+    write_pruned(StoredStudy(second_store), options, second[2])
     left = read_paths(out)
     removed = [tuple(head) for head in left.about["removed_heads"]]
     assert len(removed) == 2
     with np.load(store.parent / "data.npz") as data:
         examples = Examples(data["test_inputs"], data["test_labels"])
     expected = by_hand(weights, examples.inputs, removed)
-    found = path_outputs(left, [examples]).output()
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    result = path_outputs(left, [examples]).output()
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_outputs_are_found_again(store, monkeypatch):
     first = prune(store, random=5, resamples=20)
     monkeypatch.setattr("pathkernel_tasks.custom.read_data", None)  # would fail if called
-    again = prune(store, random=5, resamples=20)
-    xr.testing.assert_identical(first, again)
+    repeated = prune(store, random=5, resamples=20)
+    xr.testing.assert_identical(first, repeated)
 
 
-@pytest.mark.parametrize("least", [0.5, 1.0])
-def test_targets_are_refused(store, tmp_path, least):
+@pytest.mark.parametrize("smallest", [0.5, 1.0])
+def test_targets_are_refused(store, tmp_path, smallest):
     """Also if they are ±1 as classes are."""
     with np.load(store.parent / "data.npz") as data:
         arrays = dict(data)
     for name in arrays:
         if "labels" in name:
-            arrays[name] = arrays[name] * np.linspace(least, 1.0, len(arrays[name]))
+            arrays[name] = arrays[name] * np.linspace(smallest, 1.0, len(arrays[name]))
     np.savez(tmp_path / "data.npz", **arrays)
     network = store.parent / "network.safetensors"
     files = ("--inputs", tmp_path / "data.npz", "--heads", network, "--readout", "mean")

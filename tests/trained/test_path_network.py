@@ -20,14 +20,14 @@ from pathkernel_trained.path_network import (
 ABOUT = {"step": 7}
 
 
-def assert_same(one, other, **tolerance):
-    assert one.shape == other.shape
+def assert_same(first, second, **tolerance):
+    assert first.shape == second.shape
     pairs = [
-        (one.path_weights, other.path_weights),
-        (one.order_parameter, other.order_parameter),
-        *zip(one.value_norms, other.value_norms),
+        (first.path_weights, second.path_weights),
+        (first.order_parameter, second.order_parameter),
+        *zip(first.value_norms, second.value_norms),
     ]
-    for left, right in zip(one.layers, other.layers):
+    for left, right in zip(first.layers, second.layers):
         assert left.scale == right.scale
         pairs += [(left.queries, right.queries), (left.keys, right.keys)]
     for left, right in pairs:
@@ -62,10 +62,10 @@ def test_paths_are_products_of_the_weights():
 
 
 def test_it_is_written_and_read_to_the_last_bit(tmp_path, trained, path):
-    found = read_paths(path)
-    assert_same(found, along_paths(trained))
-    np.testing.assert_array_equal(found.label_vectors, trained.label_vectors)
-    assert found.about == ABOUT
+    actual = read_paths(path)
+    assert_same(actual, along_paths(trained))
+    np.testing.assert_array_equal(actual.label_vectors, trained.label_vectors)
+    assert actual.about == ABOUT
     with safe_open(path, framework="np") as file:
         assert file.get_slice("queries.1").get_dtype() == "F32", "as it was trained"
     # whatever is not exact in single precision
@@ -88,14 +88,14 @@ def test_it_is_a_file_of_heads_but_no_checkpoint(path, trained):
 
 @pytest.mark.parametrize("removed", [[(1, 2)], [(1, 1), (2, 3)], [(2, 1), (2, 2), (1, 3)]])
 def test_heads_are_removed_as_from_the_weights(tmp_path, trained, removed):
-    found, expected = (
+    actual, expected = (
         without_heads(along_paths(trained), removed),
         without_heads(trained, removed),
     )
-    assert_same(found, along_paths(expected), rtol=1e-13)
-    assert found.about == expected.about
-    save_paths(tmp_path / "pruned.safetensors", found)
-    assert_same(read_paths(tmp_path / "pruned.safetensors"), found)
+    assert_same(actual, along_paths(expected), rtol=1e-13)
+    assert actual.about == expected.about
+    save_paths(tmp_path / "pruned.safetensors", actual)
+    assert_same(read_paths(tmp_path / "pruned.safetensors"), actual)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_heads_are_removed_as_from_the_weights(tmp_path, trained, removed):
         (
             "path_weights",
             np.ones((9, 4)),
-            r"path_weights must have shape \(9, 5\), but has \(9, 4\)",
+            r"'path_weights' must have shape \(9, 5\), but has \(9, 4\)",
         ),
-        ("order_parameter", np.ones((3, 3)), r"order_parameter must have shape \(9, 9\)"),
+        ("order_parameter", np.ones((3, 3)), r"'order_parameter' must have shape \(9, 9\)"),
         ("order_parameter", np.full((9, 9), np.nan), "'order_parameter' holds NaN"),
-        ("value_norms.2", np.ones(2), "value_norms must have shape"),
+        ("value_norms.2", np.ones(2), r"'value_norms\.2' must have shape"),
         ("value_norms.1", None, r"lacks 'value_norms\.1'"),
-        ("width", np.array([6.0, 6.0]), "is damaged"),
-        ("width", np.array(0), "width must be a whole number of at least 1"),
+        ("width", np.array([6.0, 6.0]), "'width' must have shape"),
+        ("width", np.array(0), "'width' must be at least 1"),
     ],
 )
 def test_damaged_files(path, name, array, message):

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -19,14 +17,13 @@ from test_theory_scores import write_draws
 from pathkernel.main import main
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import StoreError, check_store, open_store
+from pathkernel_datasets.store import check_store, open_store
 from pathkernel_datasets.stored import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
-from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.heads import every_head, kept_heads, removal_order
@@ -43,13 +40,6 @@ from pathkernel_views.chart import Chart
 
 HEADS = (2, 3)
 EPISODES = 40
-WITHOUT_JAX = (
-    "import sys; sys.modules['jax'] = sys.modules['optax'] = sys.modules['blackjax'] = None\n"
-    "import pathkernel_trained.plugin, pathkernel_trained.pruning\n"
-    "import pathkernel_trained.pruning_views\n"
-    "from pathkernel.main import main\n"
-    "main(['prune', '--help'])"
-)
 
 
 def needs_data(test):
@@ -67,15 +57,15 @@ def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pruning")
     weights = initial_weights(NetworkShape(2, 3, 8, 4), 192, 0)
     weights["queries"] = 3 * weights["queries"]  # attention that tells tokens apart
-    whole = Checkpoint(weights, label_vectors(5), {"step": 1})
-    save_checkpoint(folder / "network.safetensors", without_heads(whole, [(1, 2)]))
-    place = os.getcwd()
+    unpruned = Checkpoint(weights, label_vectors(5), {"step": 1})
+    save_checkpoint(folder / "network.safetensors", without_heads(unpruned, [(1, 2)]))
+    folder_before = os.getcwd()
     os.chdir(folder)
     try:
         task = OneShotImages(heads="network.safetensors", examples=20, test_examples=10)
         run_study(Study(task, (10, 40), (0.1, 0.5), (0, 1)), folder / "study.zarr")
     finally:
-        os.chdir(place)
+        os.chdir(folder_before)
     return folder / "study.zarr"
 
 
@@ -94,9 +84,9 @@ def test_orders_and_labels(study, result):
     names = [str(name) for name in result["order"].values]
     assert names[0].startswith("theory N=")
     assert "theory N=10" in names
-    own = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley"]
+    network_scores = ["trained", "gradient", "raw-gradient", "magnitude", "ablation", "shapley"]
     joint = ["greedy", "best-of 9", "random"]
-    assert names[-12:] == [*PREDICTIONS, *own, *joint]
+    assert names[-12:] == [*PREDICTIONS, *network_scores, *joint]
     assert {*map(kind_of, names)} == {*NEEDS, "random"} - {"sampled"}
     assert result["test_set"].values.tolist() == list(TEST_SETS)
     assert result.sizes["removed"] == 4
@@ -104,13 +94,14 @@ def test_orders_and_labels(study, result):
     for name in (*result.data_vars, *result.coords):
         assert result[name].attrs["long_name"], name
     dataset = open_store(study)
-    for place, name in enumerate(name for name in names if name.startswith("theory")):
+    for column, name in enumerate(name for name in names if name.startswith("theory")):
         width, temperature = (
-            float(result[f"order_{of}"].values[place]) for of in ("width", "temperature")
+            float(result[f"order_{coordinate}"].values[column])
+            for coordinate in ("width", "temperature")
         )
         assert name == f"theory N={width:g}"
-        at = dataset["leave_one_out_squared_error"].sel(width=width).sum("seed")
-        assert temperature == float(at["temperature"][at.values.argmin()])
+        errors = dataset["leave_one_out_squared_error"].sel(width=width).sum("seed")
+        assert temperature == float(errors["temperature"][errors.values.argmin()])
         expected = theory_scores(dataset, Point(width, temperature, 0))
         np.testing.assert_allclose(scores_of(result, name), expected)
     for name in names[:-2]:
@@ -125,49 +116,20 @@ def test_orders_and_labels(study, result):
 
 
 @needs_data
-@pytest.mark.parametrize("test_set", TEST_SETS)
-def test_accuracies_are_those_of_pruned_files_in_both_forms(study, result, test_set, tmp_path):
-    jax = pytest.importorskip("jax")
-
-    from pathkernel_one_shot import layer_form, path_form
-
-    whole = read_checkpoint(study_checkpoint(StoredStudy(study))[0])
-    drawn = list(episode_set(test_set, EPISODES, whole.label_vectors, 0).batches())
-    tokens, labels = (
-        np.concatenate([getattr(part, name) for part in drawn]) for name in ("inputs", "labels")
-    )
-    space = path_form.TokenSpace(np.eye(192), np.zeros((48, 192)))
-    layer_output, path_output = map(jax.jit, (layer_form.network_output, path_form.network_output))
-    for name in ("trained", "gradient"):
-        removed = removed_heads(result, name)
-        for count in (0, 1, 3):
-            path = tmp_path / f"{count}.safetensors"
-            save_checkpoint(path, without_heads(whole, removed[:count]))
-            weights = read_checkpoint(path).weights
-            by_layers = np.asarray(layer_output(weights, tokens))
-            by_paths = np.asarray(path_output(weights, space, tokens))
-            np.testing.assert_allclose(by_paths, by_layers, rtol=1e-4, atol=1e-6)
-            at = {"order": name, "removed": count, "test_set": test_set}
-            expected = result["measured"].sel(at).item()
-            assert np.mean(by_layers * labels > 0) == pytest.approx(expected)
-            assert np.mean(by_paths * labels > 0) == pytest.approx(expected)
-
-
-@needs_data
 def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypatch):
     before, identity = open_store(study).load(), check_store(study)
-    kept = opened(study, "pruning")
-    xr.testing.assert_identical(kept.load(), result)
+    stored = opened(study, "pruning")
+    xr.testing.assert_identical(stored.load(), result)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         xr.open_zarr(study, group="pruning", chunks=None).load()
     # again, for other widths: the path outputs are found in the store
     monkeypatch.setattr("pathkernel_one_shot.task.episode_set", None)  # would fail if called
-    again = prune(study, widths=(40,), episodes=EPISODES, sets=9, random=5, resamples=20)
-    assert str(again["order"].values[0]) == "theory N=40"
-    xr.testing.assert_identical(again["path_output"], result["path_output"])
-    xr.testing.assert_identical(again["measured"][:, -2], result["measured"][:, -2])
-    xr.testing.assert_identical(opened(study, "pruning").load(), again)
+    repeated = prune(study, widths=(40,), episodes=EPISODES, sets=9, random=5, resamples=20)
+    assert str(repeated["order"].values[0]) == "theory N=40"
+    xr.testing.assert_identical(repeated["path_output"], result["path_output"])
+    xr.testing.assert_identical(repeated["measured"][:, -2], result["measured"][:, -2])
+    xr.testing.assert_identical(opened(study, "pruning").load(), repeated)
     assert check_store(study) == identity
     xr.testing.assert_identical(open_store(study).load(), before)
     visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
@@ -181,31 +143,31 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
     shutil.copytree(study, store)
     shutil.copy(study.with_name("network.safetensors"), tmp_path)
     network, generator = Network(HEADS, 10), np.random.default_rng(0)
-    at = Point.find(open_store(study), 40, None, None)
+    point = Point.find(open_store(study), 40, None, None)
     factors = generator.normal(size=(4, 20, 6, 8))
     draws = factors @ factors.swapaxes(-1, -2)
-    write_draws(store, "order-parameter", at, draws, network)
-    found = prune(store, order="sampled", episodes=EPISODES, random=2, resamples=5)
-    names = [str(name) for name in found["order"].values]
+    write_draws(store, "order-parameter", point, draws, network)
+    actual = prune(store, order="sampled", episodes=EPISODES, random=2, resamples=5)
+    names = [str(name) for name in actual["order"].values]
     assert {"theory N=10", "theory N=40", "sampled N=40"} <= set(names)
     assert order_named(names, "sampled") == "sampled N=40"
-    here = found.sel(order="sampled N=40", draw=1)
-    assert (float(here["order_width"]), float(here["order_temperature"])) == (40, at.temperature)
+    part = actual.sel(order="sampled N=40", draw=1)
+    assert (float(part["order_width"]), float(part["order_temperature"])) == (40, point.temperature)
     expected = head_scores(network, draws.mean(axis=(0, 1)))
-    np.testing.assert_allclose(scores_of(found, "sampled N=40"), np.concatenate(expected))
-    assert (here["score_error"].notnull() == here["score"].notnull()).all()
-    assert (here["score_error"] > 0).any()
-    others = found["score_error"].drop_sel(order=["sampled N=40", "ablation"])
-    assert others.isnull().all()
+    np.testing.assert_allclose(scores_of(actual, "sampled N=40"), np.concatenate(expected))
+    assert (part["score_error"].notnull() == part["score"].notnull()).all()
+    assert (part["score_error"] > 0).any()
+    remaining = actual["score_error"].drop_sel(order=["sampled N=40", "ablation"])
+    assert remaining.isnull().all()
 
-    charts = {view.name: view for view in pruning_views(found) if isinstance(view, Chart)}
+    charts = {view.name: view for view in pruning_views(actual) if isinstance(view, Chart)}
     drawn = charts["scores"].draw()
     bars = pd.read_csv(io.StringIO(drawn.data.values)).set_index("order")
-    temperature = f", T={at.temperature:g}"
+    temperature = f", T={point.temperature:g}"
     assert {f"theory N=40{temperature}", f"sampled N=40{temperature}", "trained"} <= {*bars.index}
     sampled = bars.loc[f"sampled N=40{temperature}"]
     np.testing.assert_allclose(sampled["score"], np.concatenate(expected), rtol=1e-4)
-    errors = here["score_error"].values
+    errors = part["score_error"].values
     np.testing.assert_allclose(
         (sampled["high"] - sampled["low"]) / 2, errors[~np.isnan(errors)], atol=1e-4
     )
@@ -214,37 +176,39 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
 @needs_data
 @pytest.mark.parametrize("kind", ["sampled", "luck"])
 def test_an_order_that_is_missing_is_missed_before_the_work(study, kind):
-    seen = []
+    reports = []
     with pytest.raises(ValueError, match=f"there is no order '{kind}', only theory N="):
-        prune(study, order=kind, episodes=EPISODES + 2, report=seen.append)
-    assert seen == []
+        prune(study, order=kind, episodes=EPISODES + 2, report=reports.append)
+    assert reports == []
 
 
 @needs_data
 def test_other_episodes_are_computed_anew(study, result):
-    seen = []
-    other = prune(study, seed=1, episodes=EPISODES + 4, random=2, resamples=5, report=seen.append)
-    assert other.sizes["episode"] == EPISODES + 4
-    assert not np.array_equal(other["path_output"][:, :EPISODES], result["path_output"])
-    assert seen[-1].done == seen[-1].total == 4 * (EPISODES + 4)
-    assert [p.done for p in seen] == sorted(p.done for p in seen)
-    assert json.loads(other.attrs["settings"])["seed"] == 1
+    reports = []
+    second = prune(
+        study, seed=1, episodes=EPISODES + 4, random=2, resamples=5, report=reports.append
+    )
+    assert second.sizes["episode"] == EPISODES + 4
+    assert not np.array_equal(second["path_output"][:, :EPISODES], result["path_output"])
+    assert reports[-1].done == reports[-1].total == 4 * (EPISODES + 4)
+    assert [p.done for p in reports] == sorted(p.done for p in reports)
+    assert json.loads(second.attrs["settings"])["seed"] == 1
 
 
 @needs_data
 def test_validation_characters_score_and_test_characters_do_not(study, result):
     """The scores that need episodes are those of the validation set."""
-    _, whole = study_checkpoint(StoredStudy(study))
-    drawn = episode_set(VALIDATION, EPISODES, whole.label_vectors, 0)
-    outputs = path_outputs(whole, drawn.batches())
-    for place, (layer, head) in enumerate(every_head(HEADS)):
-        right = outputs.correct(np.stack([np.ones(5, bool), np.arange(5) != place])).mean(axis=1)
-        found = result["score"].sel(order="ablation", layer=layer, head=head, draw=1)
-        assert float(found) == pytest.approx(right[0] - right[1])
-        parts = outputs.values[:, outputs.through[:, place]].sum(axis=1) / np.sqrt(6)
+    _, unpruned = study_checkpoint(StoredStudy(study))
+    drawn = episode_set(VALIDATION, EPISODES, unpruned.label_vectors, 0)
+    outputs = path_outputs(unpruned, drawn.batches())
+    for column, (layer, head) in enumerate(every_head(HEADS)):
+        right = outputs.correct(np.stack([np.ones(5, bool), np.arange(5) != column])).mean(axis=1)
+        actual = result["score"].sel(order="ablation", layer=layer, head=head, draw=1)
+        assert float(actual) == pytest.approx(right[0] - right[1])
+        parts = outputs.values[:, outputs.through[:, column]].sum(axis=1) / np.sqrt(6)
         expected = np.mean(abs(2 * (outputs.output() - outputs.labels) * parts))
-        found = result["score"].sel(order="raw-gradient", layer=layer, head=head, draw=1)
-        assert float(found) == pytest.approx(expected)
+        actual = result["score"].sel(order="raw-gradient", layer=layer, head=head, draw=1)
+        assert float(actual) == pytest.approx(expected)
 
 
 @needs_data
@@ -255,32 +219,14 @@ def test_episodes_are_balanced_and_each_set_has_its_own():
         batches = list(episodes.batches())
         assert [part.inputs.shape for part in batches] == [(250, 48, 192), (50, 48, 192)]
         assert sum(part.labels.sum() for part in batches) == 0
-        again = next(episode_set(name, 300, vectors, 0).batches())
-        np.testing.assert_array_equal(batches[0].inputs, again.inputs)
-        other = next(episode_set(name, 300, vectors, 1).batches())
-        assert not np.array_equal(batches[0].inputs, other.inputs)
+        repeated = next(episode_set(name, 300, vectors, 0).batches())
+        np.testing.assert_array_equal(batches[0].inputs, repeated.inputs)
+        second = next(episode_set(name, 300, vectors, 1).batches())
+        assert not np.array_equal(batches[0].inputs, second.inputs)
     with pytest.raises(ValueError, match="episodes must be even and at least 2, but is 7"):
         episode_set("mnist", 7, vectors)
     with pytest.raises(ValueError, match="name must be one of omniglot validation, omniglot"):
         episode_set("cifar", 10, vectors)
-
-
-@needs_data
-def test_wrong_networks_and_studies(study, tmp_path, monkeypatch):
-    other = Checkpoint(initial_weights(NetworkShape(2, 3, 8, 4), 192, 1), label_vectors(0), {})
-    save_checkpoint(tmp_path / "other.safetensors", other)
-    with pytest.raises(StoreError, match="not the file of heads that the study was run with"):
-        prune(study, checkpoint=tmp_path / "other.safetensors")
-    with pytest.raises(FileNotFoundError, match="there is no"):
-        prune(study, checkpoint=tmp_path / "none.safetensors")
-    with pytest.raises(StoreError, match="no width 3; it has 10, 40"):
-        prune(study, widths=(3,))
-    with pytest.raises(ValueError, match="episodes must be even"):
-        prune(study, episodes=41)
-    markov = tmp_path / "markov.zarr"
-    run_study(Study(HiddenMarkov(examples=10, test_examples=4), (10,)), markov)
-    with pytest.raises(StoreError, match="are made by its task"):
-        prune(markov)
 
 
 @pytest.fixture
@@ -302,8 +248,12 @@ def test_the_command(study, invoke, tmp_path):
     )
     assert status == 0, err
     result = opened(study, "pruning")
-    whole = result.squeeze().isel(order=0, removed=0)
-    poor = result["test_set"].values[whole["measured"] < 0.5 + 3 * whole["measured_error"]].tolist()
+    unpruned = result.squeeze().isel(order=0, removed=0)
+    poor = (
+        result["test_set"]
+        .values[unpruned["measured"] < 0.5 + 3 * unpruned["measured_error"]]
+        .tolist()
+    )
     assert poor, "the network is not trained"
     # stderr is no terminal: no progress belongs there
     assert err == ""
@@ -332,8 +282,8 @@ def test_the_command(study, invoke, tmp_path):
     assert pruned.about["removed_heads"] == [list(head) for head in removed]
     left = tuple(len(layer) for layer in kept_heads(HEADS, removed))
     assert pruned.shape.heads_per_layer == left
-    whole = 8 * 192 + 8 + 5 * (64 + 2 * 4 * 192)
-    assert f"Parameters: {whole:,} before, {whole - 2 * 1600:,} now" in text
+    unpruned = 8 * 192 + 8 + 5 * (64 + 2 * 4 * 192)
+    assert f"Parameters: {unpruned:,} before, {unpruned - 2 * 1600:,} now" in text
     assert f"Pruned network: {out}" in text
     # the theory takes it as a file of heads
     task = OneShotImages(heads=str(out), examples=4, test_examples=2)
@@ -344,12 +294,12 @@ def test_the_command(study, invoke, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--remove", "1"), "give both or none"),
+        (("--remove", "1"), "give both or neither"),
         (("--remove", "4", "--out", "pruned.safetensors"), "of 5 heads at most 3 can go"),
         (("--remove", "1", "--out", "pruned.npz"), "must end in .safetensors"),
         (("--remove", "1", "--out", "none/pruned.safetensors"), "in a folder that exists"),
         (("--remove", "1", "--out", "network.safetensors"), "is the trained network itself"),
-        (("--remove", "1", "--out", "mine.safetensors"), "there already, and is no pruned network"),
+        (("--remove", "1", "--out", "mine.safetensors"), "exists, and is no pruned network"),
         (("--widths", "11"), "no width 11; it has 10, 40"),
         (
             ("--order", "sampled", "--remove", "1", "--out", "pruned.safetensors"),
@@ -367,12 +317,3 @@ def test_errors_of_the_command(study, invoke, monkeypatch, arguments, message):
     assert message in err
     assert "unexpected" not in err
     assert not (study.parent / "pruned.safetensors").exists()
-
-
-def test_the_plugin_needs_no_jax():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    found = subprocess.run(
-        [sys.executable, "-c", WITHOUT_JAX], env=environment, capture_output=True, text=True
-    )
-    assert found.returncode == 0, found.stderr
-    assert "--remove" in found.stdout

@@ -36,8 +36,8 @@ def comparison(heads):
     names = ("theory N=10", "theory N=100", "sampled N=10", *PREDICTIONS, "trained", "magnitude")
     scores = {name: HeadScores(generator.random(sum(heads))) for name in names}
     for name, normalised in (("gradient", True), ("raw-gradient", False)):
-        own = gradient_scores(sets["validation"], normalised=normalised)
-        scores[name] = HeadScores(own)
+        gradient = gradient_scores(sets["validation"], normalised=normalised)
+        scores[name] = HeadScores(gradient)
     options = {"shapley": "exact", "greedy": 1, "best_of": 200, "random": 3, "resamples": 20}
     result = compare_orders(
         PathEvaluator(sets), scores, "validation", TEST_SETS, best=sum(heads) < 9, **options
@@ -109,13 +109,13 @@ def test_tables_hold_every_head_that_exists(result):
     removable = list(map(head_label, removable_heads(result.attrs["heads_per_layer"])))
     scored = [name for name in orders_of(result) if not name.startswith("best-of")]
     for number, name in enumerate(TEST_SETS):
-        own = tables(result, "single_heads")[3 * number : 3 * number + 3]
-        assert [heading for table in own for heading in table.headings[2:]] == scored
-        for table in own:
+        parts = tables(result, "single_heads")[3 * number : 3 * number + 3]
+        assert [heading for table in parts for heading in table.headings[2:]] == scored
+        for table in parts:
             assert name in table.title
             assert [row[0] for row in table.rows] == removable
         lost = result["lost"].sel(test_set=name, layer=1, head=2, draw=1).item()
-        assert own[0].rows[1][1].split(" ± ")[0] == f"{lost:.4f}"
+        assert parts[0].rows[1][1].split(" ± ")[0] == f"{lost:.4f}"
         table = tables(result, "theory_losses")[number]
         assert [row[0] for row in table.rows] == removable
         shown = [float(cell.split(" ± ")[0]) for cell in table.rows[1][1:]]
@@ -132,12 +132,14 @@ def test_values_and_differences_stand_at_every_number_of_heads(result):
         for order in part["order"].values:
             cells = [cell.split(" ")[0] for cell in rows[str(order)]]
             assert cells == [f"{value:.3f}" for value in part["measured"].sel(order=order).values]
-        at = part["random_measured"].sel(removed=1).values
-        assert rows["random, 97.5 %"][1] == f"{np.quantile(at, 0.975):.3f}"
+        values = part["random_measured"].sel(removed=1).values
+        assert rows["random, 97.5 %"][1] == f"{np.quantile(values, 0.975):.3f}"
         assert ("best set of all" in rows) == ("best_measured" in result)
     ends = result["difference_interval"].sel(order="greedy", test_set=TEST_SETS[1]).squeeze()
     for reference, name in zip(result["reference"].values, ("theory N=10", "random orders")):
-        (table,) = (own for own in tables(result, "differences") if f"that of {name}" in own.title)
+        (table,) = (
+            parts for parts in tables(result, "differences") if f"that of {name}" in parts.title
+        )
         row = next(row for row in table.rows if row[:2] == ["greedy", TEST_SETS[1]])
         low, high = ends.sel(reference=reference, removed=1).values
         assert row[2].endswith(f"[{low:+.3f}, {high:+.3f}]")

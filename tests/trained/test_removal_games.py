@@ -47,11 +47,11 @@ def test_the_value_is_the_mean_over_all_orders_of_arrival(players, seed):
 @given(st.integers(2, 7), SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_axioms(players, seed):
-    (one, worth), (two, _) = made_up_game(players, seed), made_up_game(players, seed + 1)
-    values = exact_shapley(one, players)
-    assert values.sum() == pytest.approx(one[-1] - one[0]), "efficiency"
-    both = exact_shapley(2 * one - 3 * two, players)
-    np.testing.assert_allclose(both, 2 * values - 3 * exact_shapley(two, players), atol=1e-12)
+    (first, worth), (two, _) = made_up_game(players, seed), made_up_game(players, seed + 1)
+    values = exact_shapley(first, players)
+    assert values.sum() == pytest.approx(first[-1] - first[0]), "efficiency"
+    sums = exact_shapley(2 * first - 3 * two, players)
+    np.testing.assert_allclose(sums, 2 * values - 3 * exact_shapley(two, players), atol=1e-12)
 
     swapped = [1, 0, *range(2, players)]
 
@@ -62,9 +62,9 @@ def test_axioms(players, seed):
     assert first == pytest.approx(second), "symmetry"
 
     def with_dummy(coalitions):  # the first player adds 0.7, whoever else is there
-        others = coalitions.copy()
-        others[:, 0] = False
-        return worth(others) + 0.7 * coalitions[:, 0]
+        remaining = coalitions.copy()
+        remaining[:, 0] = False
+        return worth(remaining) + 0.7 * coalitions[:, 0]
 
     assert exact_shapley(with_dummy, players)[0] == pytest.approx(0.7), "dummy"
 
@@ -118,36 +118,36 @@ def test_orders_forwards_and_backwards_leave_no_error_in_pairs():
 
 @given(st.integers(1, 6), SEEDS, st.integers(0, 6))
 @settings(max_examples=30, deadline=None)
-def test_each_greedy_step_is_the_best_that_there_is(players, seed, most):
+def test_each_greedy_step_is_the_best_that_there_is(players, seed, largest):
     _, worth = made_up_game(players, seed)
     last = players - 1  # must not be alone: a rule for whole coalitions
 
     def allowed(coalitions):
         return ~(coalitions[:, last] & (coalitions.sum(axis=1) == 1))
 
-    order, left = greedy_order(worth, players, allowed, most), set(range(players))
+    order, left = greedy_order(worth, players, allowed, largest), set(range(players))
     for player in order:
-        found = {}
-        for one in left:
-            present = np.isin(range(players), list(left - {one}))[None]
+        worths = {}
+        for candidate in left:
+            present = np.isin(range(players), list(left - {candidate}))[None]
             if allowed(present)[0]:
-                found[one] = worth(present)[0]
-        assert player == max(found, key=found.get)
+                worths[candidate] = worth(present)[0]
+        assert player == max(worths, key=worths.get)
         left.remove(player)
-    assert len(order) <= most
-    if len(order) < min(most, players):
+    assert len(order) <= largest
+    if len(order) < min(largest, players):
         assert left == {last}, "no other coalition may not be left"
-    assert greedy_order(lambda each: np.zeros(len(each)), players) == tuple(range(players))
+    assert greedy_order(lambda sets: np.zeros(len(sets)), players) == tuple(range(players))
 
 
 def test_the_best_of_every_size():
     worths, worth = made_up_game(4, 3)
     every = every_coalition(4)
     sizes = every.sum(axis=1)
-    found = best_of(worth, every)
-    assert found.sum(axis=1).tolist() == [4, 3, 2, 1, 0]
+    actual = best_of(worth, every)
+    assert actual.sum(axis=1).tolist() == [4, 3, 2, 1, 0]
     np.testing.assert_allclose(
-        worth(found), [worths[sizes == size].max() for size in range(4, -1, -1)]
+        worth(actual), [worths[sizes == size].max() for size in range(4, -1, -1)]
     )
     drawn = left_after([(3, 0), (1, 2)], 4)
     assert drawn.astype(int).tolist() == [

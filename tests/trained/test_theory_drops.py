@@ -9,7 +9,7 @@ import pathkernel_core as pk
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import PreparedData
 from pathkernel_trained.heads import every_head, kept_heads, per_layer, removable_heads
-from pathkernel_trained.scores import SCORES, Material
+from pathkernel_trained.scores import SCORES, ScoreSources
 from pathkernel_trained.theory_drops import PREDICTIONS, theory_drops
 
 HEADS, TEMPERATURE = (2, 3, 1), 0.2
@@ -36,14 +36,14 @@ def data(request):
 
 
 @pytest.fixture(scope="module")
-def whole(data):
+def solution(data):
     return pk.minimise_action(pk.PathKernels(data.xi, data.labels), NETWORK, TEMPERATURE)
 
 
 @pytest.fixture(scope="module")
-def drops(data, whole):
-    here = PointData(Point(8, TEMPERATURE, 0), NETWORK, data)
-    return theory_drops(here, whole.order_parameter, ("near", "absent", "far"))
+def drops(data, solution):
+    point_data = PointData(Point(8, TEMPERATURE, 0), NETWORK, data)
+    return theory_drops(point_data, solution.order_parameter, ("near", "absent", "far"))
 
 
 def through(head):
@@ -52,76 +52,66 @@ def through(head):
     return np.array([path[layer - 1] == number for path in NETWORK.paths])
 
 
-def total(one, other, weights):
+def total(first, second, weights):
     """Eq. 10, pair by pair of paths; layers are normalised by all of their heads."""
-    pairs = [weights[p, q] * pk.path_kernel(one, other, p, q) for p in range(6) for q in range(6)]
+    pairs = [
+        weights[p, q] * pk.path_kernel(first, second, p, q) for p in range(6) for q in range(6)
+    ]
     return 1.2 / 6 * sum(pairs)
 
 
-def test_losses_are_those_of_the_three_predictors(data, whole, drops):
+def means_without(data, solution, head, new):
+    """Means of the three predictors for new examples, by their definitions."""
     xi, y = data.xi, data.labels
     noise = TEMPERATURE * np.eye(len(y))
-    alpha = np.linalg.solve(total(xi, xi, whole.order_parameter) + noise, y)
+    alpha = np.linalg.solve(total(xi, xi, solution.order_parameter) + noise, y)
+    silent = np.where(through(head), 0, 1)
+    weights = solution.order_parameter * np.outer(silent, silent)
+    refitted = np.linalg.solve(total(xi, xi, weights) + noise, y)
+    paths = np.flatnonzero(silent)
+    network = NETWORK.keep_heads(kept_heads(HEADS, [head]))
+    part = pk.minimise_action(pk.PathKernels(xi[:, paths], y), network, TEMPERATURE)
+    return {
+        "silenced": total(new, xi, weights) @ refitted,
+        "restricted": total(new, xi, weights) @ alpha,
+        "re-equilibrated": part.predict_mean(new[:, paths]),
+    }
+
+
+def test_losses_are_those_of_the_three_predictors(data, solution, drops):
     for name, (new, labels) in data.test_sets.items():
-        right = whole.predict_mean(new) * labels > 0
-        here = drops.sel(test_set=name)
-        assert here["theory_accuracy"].item() == pytest.approx(right.mean())
+        right = solution.predict_mean(new) * labels > 0
+        losses = drops.sel(test_set=name)
+        assert losses["theory_accuracy"].item() == pytest.approx(right.mean())
         for head in removable_heads(HEADS):
-            silent = np.where(through(head), 0, 1)
-            weights = whole.order_parameter * np.outer(silent, silent)
-            anew = np.linalg.solve(total(xi, xi, weights) + noise, y)
-            kept = kept_heads(HEADS, [head])
-            paths = np.flatnonzero(silent)
-            part = pk.minimise_action(
-                pk.PathKernels(xi[:, paths], y), NETWORK.keep_heads(kept), TEMPERATURE
-            )
-            means = {
-                "silenced": total(new, xi, weights) @ anew,
-                "restricted": total(new, xi, weights) @ alpha,
-                "re-equilibrated": part.predict_mean(new[:, paths]),
-            }
-            for way, mean in means.items():
+            for prediction, mean in means_without(data, solution, head, new).items():
                 lost = right.astype(float) - (mean * labels > 0)
-                found = here.sel(prediction=way, layer=head[0], head=head[1])
-                assert found["theory_drop"].item() == pytest.approx(lost.mean())
+                actual = losses.sel(prediction=prediction, layer=head[0], head=head[1])
+                assert actual["theory_drop"].item() == pytest.approx(lost.mean())
                 error = lost.std() / np.sqrt(len(lost))
-                assert found["theory_drop_error"].item() == pytest.approx(error)
+                assert actual["theory_drop_error"].item() == pytest.approx(error)
     assert len(np.unique(drops["theory_drop"].sel(test_set="near").values)) > 6
 
 
 def error_scores(drops):
     network = SimpleNamespace(shape=SimpleNamespace(heads_per_layer=HEADS))
-    of = Material(None, (), {}, drops, network, None)
-    scores = [score.compute(of) for score in SCORES if score.name in PREDICTIONS]
-    return {name: own for each in scores for name, own in each.items()}
+    sources = ScoreSources(None, (), {}, drops, network, None)
+    scores = [score.compute(sources) for score in SCORES if score.name in PREDICTIONS]
+    return {name: rises for scored in scores for name, rises in scored.items()}
 
 
-def test_the_error_rises_on_validation_or_training_examples(data, whole, drops):
+def test_the_error_rises_on_validation_or_training_examples(data, solution, drops):
     """And the scores of heads are how much it does."""
-    xi, y = data.xi, data.labels
-    new, labels = data.validation or (xi, y)
-    noise = TEMPERATURE * np.eye(len(y))
-    alpha = np.linalg.solve(total(xi, xi, whole.order_parameter) + noise, y)
-    head = (2, 3)
-    silent = np.where(through(head), 0, 1)
-    weights = whole.order_parameter * np.outer(silent, silent)
-    anew = np.linalg.solve(total(xi, xi, weights) + noise, y)
-    paths = np.flatnonzero(silent)
-    kept = NETWORK.keep_heads(kept_heads(HEADS, [head]))
-    part = pk.minimise_action(pk.PathKernels(xi[:, paths], y), kept, TEMPERATURE)
-    means = {
-        "silenced": total(new, xi, weights) @ anew,
-        "restricted": total(new, xi, weights) @ alpha,
-        "re-equilibrated": part.predict_mean(new[:, paths]),
-    }
-    before = np.mean((whole.predict_mean(new) - labels) ** 2)
+    new, labels = data.validation or (data.xi, data.labels)
+    means = means_without(data, solution, (2, 3), new)
+    before = np.mean((solution.predict_mean(new) - labels) ** 2)
     scores = error_scores(drops)
     assert list(scores) == list(means)
-    for way, mean in means.items():
+    for prediction, mean in means.items():
         rise = np.mean((mean - labels) ** 2) - before
-        found = per_layer(scores[way].values, HEADS)
-        assert found[1][2] == pytest.approx(rise, rel=1e-5)
-        assert np.isnan(found[2]).all(), "the only head of its layer"
+        actual = per_layer(scores[prediction].values, HEADS)
+        assert actual[1][2] == pytest.approx(rise, rel=1e-5)
+        assert np.isnan(actual[2]).all(), "the only head of its layer"
     failed = drops.copy(deep=True)
     failed["theory_error_rise"].loc[{"prediction": "re-equilibrated", "layer": 1, "head": 1}] = (
         np.nan
@@ -132,7 +122,7 @@ def test_the_error_rises_on_validation_or_training_examples(data, whole, drops):
 def test_what_there_is_not_is_not_known(drops):
     assert drops.sel(test_set="absent")["theory_drop"].isnull().all()
     assert drops.sel(test_set="absent")["theory_accuracy"].isnull()
-    known = drops["theory_drop"].sel(test_set="near").notnull().all("prediction")
+    are_finite = drops["theory_drop"].sel(test_set="near").notnull().all("prediction")
     for layer, head in every_head(HEADS):
         expected = (layer, head) in removable_heads(HEADS)
-        assert known.sel(layer=layer, head=head).item() == expected
+        assert are_finite.sel(layer=layer, head=head).item() == expected

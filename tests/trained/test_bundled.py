@@ -1,4 +1,4 @@
-"""Networks that come along: each is the one that its name says, whole, and found by a study."""
+"""Bundled networks: each is the one that its name says, whole, and found by a study."""
 
 import os
 import re
@@ -11,26 +11,26 @@ import pytest
 from pathkernel_core.hooks import UnknownNameError
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_tasks.heads_file import heads_digest
-from pathkernel_trained import shipped
+from pathkernel_trained import bundled
+from pathkernel_trained.bundled import bundled_digests, heads_path
 from pathkernel_trained.evaluator import path_outputs
 from pathkernel_trained.path_network import read_paths
-from pathkernel_trained.shipped import heads_path, shipped_digests
 
-NAMES = tuple(shipped_digests())
+NAMES = tuple(bundled_digests())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_the_network_of_its_name(name):
-    found = re.fullmatch(r"trained:(\d+)-(\d+)-(\d+)-(\d+)(?:-seed([1-9]\d*))?", name)
-    sizes = tuple(map(int, found.groups()[:4]))
+    match = re.fullmatch(r"trained:(\d+)-(\d+)-(\d+)-(\d+)(?:-seed([1-9]\d*))?", name)
+    sizes = tuple(map(int, match.groups()[:4]))
     network = read_paths(heads_path(name))
     shape = network.shape
     assert (shape.layers, shape.heads, shape.width, shape.qk_width) == sizes
-    assert network.about["settings"]["seed"] == int(found[5] or 0)
+    assert network.about["settings"]["seed"] == int(match[5] or 0)
     assert network.label_vectors.shape == (3, 192)
     np.testing.assert_array_equal(network.order_parameter, network.order_parameter.T)
     task = OneShotImages(heads=name)
-    assert task.provenance()["heads"] == shipped_digests()[name] == heads_digest(heads_path(name))
+    assert task.provenance()["heads"] == bundled_digests()[name] == heads_digest(heads_path(name))
 
 
 @pytest.mark.data
@@ -52,7 +52,7 @@ def test_a_name_may_come_as_a_path():
 
 def test_an_unknown_name_is_told_those_that_there_are():
     for use in (heads_path, lambda name: OneShotImages(heads=name)):
-        with pytest.raises(UnknownNameError, match=r"no shipped network .*trained:2-4-512-128"):
+        with pytest.raises(UnknownNameError, match=r"no bundled network .*trained:2-4-512-128"):
             use("trained:2-4-512")
 
 
@@ -62,8 +62,8 @@ def test_a_name_without_its_prefix_is_told_it():
 
 
 def test_a_file_that_has_changed_is_refused(tmp_path, monkeypatch):
-    folder = shutil.copytree(shipped.FOLDER, tmp_path / "networks")
-    monkeypatch.setattr(shipped, "FOLDER", folder)
+    folder = shutil.copytree(bundled.FOLDER, tmp_path / "networks")
+    monkeypatch.setattr(bundled, "FOLDER", folder)
     file = heads_path(NAMES[0])
     assert file.parent == folder
     content = bytearray(file.read_bytes())
