@@ -1,6 +1,6 @@
 """Heads of a vision transformer, trained here: the theory's scores against switching heads off.
 
-Needs beside pathkernel and PyTorch: ``pip install transformers``. Two steps:
+Needs transformers: ``pip install transformers``. Two steps:
 
     python examples/vision.py train
     python examples/vision.py compare
@@ -9,9 +9,10 @@ Needs beside pathkernel and PyTorch: ``pip install transformers``. Two steps:
 from __future__ import annotations
 
 import argparse
-from collections import ChainMap, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from transformers import ViTConfig, ViTForImageClassification
 import pathkernel_core as pk
 from pathkernel_capture import (
     Captured,
+    NetworkChoice,
     capture,
+    choose_network,
     compare_heads,
     gradient_scores,
     magnitude_scores,
@@ -46,21 +49,17 @@ FITTED = 55_000  # of the 60,000 training images; the others are for choices
 DRAWS, DRAWN = 3, 300  # draws of training images for the theory, and images in each
 VALIDATION, TESTED = 500, 1000  # images on which heads are switched off
 READOUT = "mean"  # has more log evidence than the class token
-SCALE, TEMPERATURE = 1.0, 0.03  # have more log evidence than 3, 10 or 30, and than 0.01 or 0.1
 WIDTHS = (10, 100, 1000)
-REMOVAL_WIDTH = 100  # at which the theory's own losses score heads
-PAIRS = ((1, 2), (3, 4))  # of layers, whose paths make a product
-SHAPLEY, GREEDY, BEST_OF = 8, 2, 50
-FIGURE = (  # the first of them is compared with all others; of its theory is most log evidence
+FIGURE = (  # differences are to the first
     *("heads of states, N=100", "product, N=100", "magnitude"),
     *("raw-gradient", "shapley", "greedy"),
 )
 
-Scores = Mapping[tuple[int, int], float]
+Examples = tuple[Tensor, Tensor]
 
 
 def _training_file(file: RemoteFile, md5: str) -> RemoteFile:
-    path, url = (place.replace("t10k", "train") for place in (file.path, file.url))
+    path, url = (name.replace("t10k", "train") for name in (file.path, file.url))
     return replace(file, path=path, url=url, checksum=f"md5:{md5}")
 
 
@@ -125,53 +124,57 @@ def train(folder: Path, seed: int) -> None:
     print(f"accuracy on the 10,000 test images {accuracy(model, *images_of(TEST)):.4f}: {folder}")
 
 
-def against_others(captured: Captured, number: int) -> Captured:
-    """The same with labels 1 for images of a class and 0 for others, less 1/10."""
-    return replace(captured, labels=(captured.labels == number) - 1 / CLASSES)
+def captured(
+    model: ViTForImageClassification, images: Tensor, labels: Tensor, **options: Any
+) -> Captured:
+    """Return images as the theory sees them, with a column of labels for every class."""
+    targets = torch.eye(CLASSES, dtype=torch.float64)[labels] - 1 / CLASSES
+    return capture(model, zip(images.split(100), targets.split(100)), readout=READOUT, **options)
 
 
 def theory_scores(
-    model: ViTForImageClassification,
-    train: tuple[Tensor, Tensor],
-    validation: tuple[Tensor, Tensor],
-) -> dict[str, Scores]:
-    """Scores of the theory of every class against the others, mean over the classes."""
-    found = defaultdict(list)
+    model: ViTForImageClassification, train: Examples, validation: Examples, choice: NetworkChoice
+) -> dict[str, dict[tuple[int, int], float]]:
+    """Return scores of the theory, means over each class against the others."""
 
-    def captured(**options: Any) -> tuple[Captured, Captured]:
-        own, other = (
-            capture(model, zip(*(part.split(100) for part in each)), readout=READOUT, **options)
-            for each in (train, validation)
-        )
-        return own.scaled(SCALE), other.scaled(SCALE, like=own)
+    def against_others(examples: Captured, number: int) -> Captured:
+        return replace(examples, labels=examples.labels[:, number])
 
-    def solutions(own: Captured, width: int) -> Iterator[tuple[pk.Solution, int]]:
-        for number in range(CLASSES):
-            problem = pk.PathKernels(own.xi, against_others(own, number).labels)
-            yield pk.minimise_action(problem, pk.Network(own.heads, width), TEMPERATURE), number
+    def solution(examples: Captured, width: float) -> pk.Solution:
+        network = pk.Network(examples.heads, width)
+        problem = pk.PathKernels(examples.xi, examples.labels)
+        return pk.minimise_action(problem, network, choice.temperature)
 
+    by_class = defaultdict(list)
     for attend in ("tokens", "states"):
-        own, other = captured(attend=attend)
-        for width in WIDTHS:
-            for solution, number in solutions(own, width):
-                found[f"heads of {attend}, N={width}"].append(own.by_head(solution.head_scores))
-                if width == REMOVAL_WIDTH:
-                    both = (against_others(one, number) for one in (own, other))
-                    for way, rises in theory_rises(*both, solution, equilibrate=False).items():
-                        found[f"{way}, {attend}"].append(rises)
-    for width in WIDTHS:
-        parts = [captured(picture="product", layers=pair)[0] for pair in PAIRS]
-        for each in zip(*(solutions(part, width) for part in parts)):
-            by_head = [part.by_head(own.head_scores) for part, (own, _) in zip(parts, each)]
-            found[f"product, N={width}"].append(ChainMap(*by_head))
+        seen, unseen = (captured(model, *part, attend=attend) for part in (train, validation))
+        seen, unseen = seen.scaled(choice.scale), unseen.scaled(choice.scale, like=seen)
+        for width, number in product(WIDTHS, range(CLASSES)):
+            one, unseen_one = against_others(seen, number), against_others(unseen, number)
+            minimum = solution(one, width)
+            by_class[f"heads of {attend}, N={width}"].append(one.by_head(minimum.head_scores))
+            if width == choice.width:
+                rises = theory_rises(one, unseen_one, minimum, equilibrate=False)
+                for removal, scores in rises.items():
+                    by_class[f"{removal}, {attend}"].append(scores)
+    pairs = [
+        captured(model, *train, picture="product", layers=layers).scaled(choice.scale)
+        for layers in ((1, 2), (3, 4))
+    ]
+    for width, number in product(WIDTHS, range(CLASSES)):
+        scores = {}
+        for pair in pairs:
+            minimum = solution(against_others(pair, number), width)
+            scores |= pair.by_head(minimum.head_scores)
+        by_class[f"product, N={width}"].append(scores)
     return {
-        name: {head: float(np.mean([scores[head] for scores in each])) for head in each[0]}
-        for name, each in found.items()
+        name: {head: float(np.mean([scores[head] for scores in classes])) for head in classes[0]}
+        for name, classes in by_class.items()
     }
 
 
 def compare(model: ViTForImageClassification, out: Path, seed: int, random: int) -> None:
-    """Print the theory's scores beside others and beside what the model loses without heads."""
+    """Print scores of the theory and others, and what the model loses without heads."""
     images, labels = images_of(TRAINING)
     apart = slice(FITTED, FITTED + VALIDATION)
     sets = {
@@ -183,30 +186,34 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
         return cross_entropy(model(batch[0]).logits, batch[1], reduction="none")
 
     def measure(examples: str) -> dict[str, Tensor]:
-        own, classes = sets[examples]
-        logits = torch.cat([model(part).logits for part in own.split(250)])
-        right = logits.argmax(dim=1) == classes
-        found = {"loss": cross_entropy(logits, classes, reduction="none"), "accuracy": right}
+        images, classes = sets[examples]
+        logits = torch.cat([model(part).logits for part in images.split(250)])
+        loss = cross_entropy(logits, classes, reduction="none")
+        values = {"loss": loss, "accuracy": logits.argmax(dim=1) == classes}
         # the draws differ in the theory's scores alone
-        return {name: values[:, None].expand(-1, DRAWS) for name, values in found.items()}
+        return {name: column[:, None].expand(-1, DRAWS) for name, column in values.items()}
 
     generator = np.random.default_rng(seed)
-    drawn = [torch.from_numpy(generator.choice(FITTED, DRAWN, False)) for _ in range(DRAWS)]
-    draws = [theory_scores(model, (images[one], labels[one]), sets["validation"]) for one in drawn]
+    rows = [torch.from_numpy(generator.choice(FITTED, DRAWN, False)) for _ in range(DRAWS)]
+    draws = [(images[row], labels[row]) for row in rows]
+    # ten outputs along 25 paths have a log evidence at N of at least 250
+    choice = choose_network(captured(model, *draws[0]), widths=WIDTHS)
+    print(f"N = {choice.width:g}, T = {choice.temperature:g}, scale {choice.scale:g}", flush=True)
+    theory = [theory_scores(model, draw, sets["validation"], choice) for draw in draws]
     magnitudes = magnitude_scores(model)
     scores: dict[str, dict] = {
-        name: {head: np.array([draw[name][head] for draw in draws]) for head in magnitudes}
-        for name in draws[0]
+        name: {head: np.array([draw[name][head] for draw in theory]) for head in magnitudes}
+        for name in (FIGURE[0], *theory[0])
     }
     batches = list(zip(*(part.split(100) for part in sets["validation"])))
     for name, normalised in (("gradient", True), ("raw-gradient", False)):
         scores[name] = gradient_scores(model, batches, losses, normalised=normalised)
     result = compare_heads(
-        *(model, measure, {FIGURE[0]: scores[FIGURE[0]], **scores, "magnitude": magnitudes}),
+        *(model, measure, scores | {"magnitude": magnitudes}),
         random=random,
-        shapley=SHAPLEY,
-        greedy=GREEDY,
-        best_of=min(BEST_OF, random),
+        shapley=8,
+        greedy=2,
+        best_of=min(50, random),
         seed=seed,
         kept=f"{out}-off.npz",
     )
@@ -226,16 +233,16 @@ def main() -> None:
     steps = parser.add_subparsers(dest="step", required=True)
     steps.add_parser("train", help="train the model, 5 minutes on a core")
     second = steps.add_parser("compare", help="compare scores with switching heads off")
-    second.add_argument("--out", type=Path, default=Path("vision"), help="begins names of files")
+    second.add_argument("--out", type=Path, default=Path("vision"), help="prefix of output files")
     second.add_argument("--random-orders", type=int, default=200)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)  # more only wait for one another on a busy machine
     with threadpool_limits(limits=1):
-        if given.step == "train":
-            train(given.model, given.seed)
+        if options.step == "train":
+            train(options.model, options.seed)
         else:
-            model = ViTForImageClassification.from_pretrained(given.model).eval()
-            compare(model, given.out, given.seed, given.random_orders)
+            model = ViTForImageClassification.from_pretrained(options.model).eval()
+            compare(model, options.out, options.seed, options.random_orders)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Batches of a model: its arguments, their labels, and which tokens are padding."""
+"""Split batches into a model's arguments, labels and token mask."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask")
 
 
 def called(model: nn.Module, inputs: Any) -> Any:
-    """Output of a model for the arguments of a batch."""
+    """Call a model with the arguments of a batch."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
 def split(batch: Any) -> tuple[Any, Any]:
-    """What the model is called with, and labels or None."""
+    """Split a batch into the model's arguments and labels or None."""
     labels = None
     if isinstance(batch, tuple | list):
         if len(batch) != 2:
@@ -37,7 +37,7 @@ def split(batch: Any) -> tuple[Any, Any]:
 
 
 def unpadded(inputs: Any) -> Tensor | None:
-    """Which tokens are no padding, (batch, M), where the model's arguments say so."""
+    """Return the token mask (batch, M), False at padding, if the arguments have one."""
     for name in _MASKS if isinstance(inputs, Mapping) else ():
         mask = inputs.get(name)
         if isinstance(mask, Tensor):
@@ -51,7 +51,7 @@ def unpadded(inputs: Any) -> Tensor | None:
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in what a model takes or gives."""
+    """Yield all tensors in a model's arguments or outputs."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping | tuple | list):
@@ -64,33 +64,35 @@ def check_device(model: nn.Module, inputs: Any) -> None:
     devices = {parameter.device for parameter in model.parameters()}
     for tensor in tensors_of(inputs):
         if len(devices) == 1 and tensor.device not in devices:
-            (own,) = devices
+            (device,) = devices
             raise CaptureError(
-                f"a batch lies on {tensor.device}, but the model on {own}; move the batch, "
-                f'batch.to("{own}")'
+                f"a batch lies on {tensor.device}, but the model on {device}; move the batch, "
+                f'batch.to("{device}")'
             )
 
 
 def joined(parts: list[np.ndarray]) -> np.ndarray:
-    """All batches as one array; each is let go once it is copied."""
+    """Concatenate all batches, releasing each after its copy."""
     joined = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
-    done = 0
+    start = 0
     parts.reverse()
     while parts:
         part = parts.pop()
-        joined[done : done + len(part)] = part
-        done += len(part)
+        joined[start : start + len(part)] = part
+        start += len(part)
     return joined
 
 
-def joined_labels(labels: list[Any], xi: np.ndarray) -> np.ndarray | None:
-    """Labels of all batches, if they have any; raises a ValueError if they do not fit."""
-    given = [own for own in labels if own is not None]
-    if not given:
+def joined_labels(labels: list[Any], examples: int) -> np.ndarray | None:
+    """Concatenate the labels of all batches, if any; raise a ValueError if some are missing."""
+    arrays = [
+        part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+        for part in labels
+        if part is not None
+    ]
+    if not arrays:
         return None
-    found = np.concatenate(
-        [own.cpu().numpy() if isinstance(own, Tensor) else np.asarray(own) for own in given]
-    )
-    if len(found) != len(xi):
-        raise ValueError(f"batches bring {len(found)} labels for {len(xi)} examples")
-    return found
+    joined = np.concatenate(arrays)
+    if len(joined) != examples:
+        raise ValueError(f"batches have {len(joined)} labels for {examples} examples")
+    return joined

@@ -1,4 +1,4 @@
-"""Attentioned inputs of a live model, batch by batch."""
+"""Capture the attentioned inputs of a live model, batch by batch."""
 
 from __future__ import annotations
 
@@ -51,40 +51,41 @@ def capture(
     layers: Sequence[int] | None = None,
     skips: bool = False,
 ) -> Captured:
-    """Attentioned inputs of a model along paths of its attention, for the theory.
+    """Capture the attentioned inputs of a model along paths of its attention.
 
-    Every batch goes through the model once, in evaluation mode and without gradients; of its
-    attention no more is held than a batch has. Afterwards the model is as it was.
+    Every batch runs through the model once, in evaluation mode and without gradients. Memory holds
+    the attention of one batch at most. The model is left unchanged.
 
     Parameters
     ----------
     model : torch.nn.Module
-        With attention of torch.nn, transformers, timm or TransformerLens, or of your own described
-        by :class:`pathkernel_capture.AttentionHeads`, in single or double precision.
+        With attention of torch.nn, transformers, timm or TransformerLens, or your own, described by
+        :class:`pathkernel_capture.AttentionHeads`; in single or double precision.
     batches : iterable
-        On the model's device. A batch is a tensor; a mapping of the model's arguments, of which
-        ``labels`` are set apart; or a pair of either, or of a tuple of arguments, and labels.
+        On the model's device. A batch is a tensor, a mapping of the model's arguments and
+        ``labels``, or a pair of labels and one of these or a tuple of arguments:
+        ``(inputs, labels)``.
     readout : {"first", "last", "mean"}, int or slice
-        Tokens at which the network is read out: one, or the mean over several. Padding, of which
-        ``attention_mask`` or a key padding mask tells, is not counted.
+        Tokens to read out: one, or the mean over several. Padding, as ``attention_mask`` or a key
+        padding mask marks it, is not counted.
     picture : {"heads", "product"}
-        ``"heads"``: all heads of all layers side by side, and the path through none, as one layer.
+        ``"heads"``: all heads of all layers, and the path through none, side by side as one layer.
         ``"product"``: every path through one head of each layer.
     attend : {"tokens", "states"}
-        What is averaged: the embedded tokens, as they enter the first block; or the hidden states
-        that the heads see, in a product those of its first layer.
+        Vectors to average: the embedded tokens, as they enter the first block, or the hidden states
+        that the heads see; in a product those of its first layer.
     layers : sequence of int, optional
-        Of the model, numbered from 1; all by default. Of an encoder and a decoder, or of two
-        towers, take the layers of one.
+        Layers of the model, numbered from 1; all by default. Choose those of one encoder, decoder
+        or tower.
     skips : bool
-        Of a product: also the paths past the heads of its layers, for a network with skip
-        connections, ``Network(captured.heads, widths, skips=s)``.
+        Whether a product has paths past the heads of its layers too, for
+        ``Network(captured.heads, widths, skips=s)``.
 
     Raises
     ------
     CaptureError
-        If the model's attention is of no known form, computes its weights by other functions than
-        PyTorch's, is of half precision or of several sequences; or a batch lies on another device.
+        If the model's attention is of no known form, is not computed by functions of PyTorch, is in
+        half precision or of several sequences; or a batch lies on another device.
     ValueError
         If an option does not fit, or there are too many paths.
     """
@@ -102,43 +103,44 @@ def capture(
             "tuple of batches, list(inputs.split(50))"
         )
     model = getattr(model, "_orig_mod", model)  # a compiled model runs without hooks
-    known = attention_modules(model)
-    numbers = _chosen(layers, len(known))
-    found = _Contraction(model, known, numbers, readout, picture, attend, skips)
+    modules = attention_modules(model)
+    contraction = _Contraction(
+        model, modules, _chosen(layers, len(modules)), readout, picture, attend, skips
+    )
     parts, labels = [], []
-    for number, layer in found.layers.items():
-        check_precision(found.where(number), layer.output.dtype)
-    with open_to_capture(model), found.hooks():
+    with open_to_capture(model), contraction.hooks():
         for batch in batches:
-            inputs, own = split(batch)
+            inputs, batch_labels = split(batch)
             if isinstance(inputs, np.ndarray):
                 raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
             check_device(model, inputs)
-            parts.append(found.of_batch(inputs))
-            labels.append(own)
+            parts.append(contraction.of_batch(inputs))
+            labels.append(batch_labels)
     if not parts:
         raise ValueError("batches must hold at least one batch")
-    means, deviations = found.moments()
+    means, deviations = contraction.moments()
     xi = joined(parts)
-    labels = joined_labels(labels, xi)
-    return Captured(xi, labels, found.members, means, deviations, found.notes(), skips)
+    return Captured(
+        *(xi, joined_labels(labels, len(xi)), contraction.members, means, deviations),
+        *(contraction.notes(), skips),
+    )
 
 
 class _Read(NamedTuple):
     """Readout of a batch."""
 
     tokens: Tensor  # (batch, M, N_0)
-    own: Tensor  # which are no padding, (batch, M)
+    mask: Tensor  # (batch, M), False at padding
     weights: Tensor  # (batch, M), each row sums to 1
 
 
 class _Contraction:
-    """What capture makes of a batch while the model runs."""
+    """Attentioned inputs of a batch, accumulated while the model runs."""
 
     def __init__(
         self,
         model: nn.Module,
-        known: Sequence[AttentionModule],
+        modules: Sequence[AttentionModule],
         numbers: Sequence[int],
         readout: Readout | slice,
         picture: Picture,
@@ -147,11 +149,11 @@ class _Contraction:
     ):
         self.model, self.numbers, self.readout = model, numbers, readout
         self.picture, self.attend, self.skips = picture, attend, skips
-        self.layers = {number: known[number - 1] for number in numbers}
-        chosen = self.layers[
-            numbers[0]
-        ]  # of whose encoder, decoder or tower the first block is taken
-        self.first = next(layer for layer in known if layer.pattern == chosen.pattern)
+        self.layers = {number: modules[number - 1] for number in numbers}
+        pattern = self.layers[numbers[0]].pattern  # of one encoder, decoder or tower
+        self.first = next(layer for layer in modules if layer.pattern == pattern)
+        for number, layer in self.layers.items():
+            check_precision(self.where(number), layer.output.dtype)
         self.members = self._members()
         averaged = self.numbers if (picture, attend) == ("heads", "states") else ()
         self._moments = {number: Moments() for number in (0, *averaged)}
@@ -172,44 +174,59 @@ class _Contraction:
             )
         return tuple(heads)
 
-    def _begin(self, own: Tensor | None) -> None:
-        self._masked, self._entered = own, None
+    def _begin(self, mask: Tensor | None) -> None:
+        self._mask, self._entered = mask, None
         self._read: _Read | None = None
-        self._found: dict[int, Tensor] = {}
+        self._contracted: dict[int, Tensor] = {}
 
     def hooks(self) -> ExitStack:
-        """Hooks on the model, while the context lasts."""
-        watched = ExitStack()
+        """Hook the model inside the context."""
+        hooks = ExitStack()
         block = self.model.get_submodule(block_name(self.first))
         entering = block.register_forward_pre_hook(self._enter, with_kwargs=True)
-        watched.callback(entering.remove)
+        hooks.callback(entering.remove)
         for number, layer in self.layers.items():
-            watched.enter_context(layer.watch(partial(self._report, number)))
-        return watched
+            hooks.enter_context(layer.watch(partial(self._report, number)))
+        return hooks
 
     def of_batch(self, inputs: Any) -> np.ndarray:
-        """Attentioned inputs of a batch, (batch, n, N_0)."""
+        """Run the model on a batch; return its attentioned inputs, (batch, n, N_0)."""
         self._begin(unpadded(inputs))
-        called(self.model, inputs)
-        missing = [number for number in self.numbers if number not in self._found]
+        try:
+            called(self.model, inputs)
+        except RuntimeError as error:  # of a shape that PyTorch refuses, in the model or here
+            raise CaptureError(
+                f"{type(self.model).__name__} does not run on the batch while its attention is "
+                f"observed ({error}). Check that it runs by itself with attn_implementation="
+                '"eager", or choose other layers with layers='
+            ) from error
+        missing = [number for number in self.numbers if number not in self._contracted]
         if missing or self._read is None:
             raise CaptureError(
                 f"{self.where(missing[0])} did not run in the forward pass; choose the layers "
                 "that do with layers="
             )
-        found = [self._found[number] for number in self.numbers]
+        contracted = [self._contracted[number] for number in self.numbers]
         tokens, _, weights = self._read
         if self.picture == "product":
-            xi = along_product(found, weights, tokens, self.skips)
+            xi = along_product(contracted, weights, tokens, self.skips)
         else:
-            xi = torch.cat([torch.matmul(weights[:, None, :], tokens), *found], dim=1)
+            parts = [torch.matmul(weights[:, None, :], tokens), *contracted]
+            widths = sorted({part.shape[-1] for part in parts})
+            if len(widths) > 1:
+                raise CaptureError(
+                    f"layers attend to states of {', '.join(map(str, widths))} numbers, of which "
+                    'no one network is made; take attend="tokens", or layers of one width by '
+                    "layers="
+                )
+            xi = torch.cat(parts, dim=1)
         self._begin(None)
         return xi.cpu().numpy().astype(float)  # single precision would stop the minimisation early
 
-    def _enter(self, block: nn.Module, given: tuple, named: dict) -> None:
-        """Take the embedded tokens as they enter the first block."""
+    def _enter(self, block: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Record the embedded tokens as they enter the first block."""
         if not (self.picture == "product" and self.attend == "states"):
-            tokens = first_argument(given, named)
+            tokens = first_argument(args, kwargs)
             self._entered = tokens.transpose(0, 1) if self.first.swapped else tokens
 
     def _report(
@@ -217,95 +234,108 @@ class _Contraction:
         number: int,
         attention: Tensor | None,
         states: Tensor | None,
-        own: Tensor | None,
+        mask: Tensor | None,
         mismatch: float,
     ) -> None:
         where = self.where(number)
         attention, states = checked(where, attention, states)
-        if number in self._found:
+        if number in self._contracted:
             raise CaptureError(
                 f"{where} runs more than once in a forward pass; layers that share their weights "
                 "cannot be told apart"
             )
         if self._read is None:
-            self._read = self._read_out(states, own, attention.dtype)
-        tokens, own, weights = self._read
-        if attention.shape[0] != own.shape[0] or attention.shape[-1] != own.shape[1]:
+            self._read = self._read_out(states, mask, attention.dtype)
+        tokens, mask, weights = self._read
+        if attention.shape[0] != mask.shape[0] or attention.shape[-1] != mask.shape[1]:
             raise CaptureError(
                 f"{where} attends to {attention.shape[-1]} tokens, but the first block has "
-                f"{own.shape[1]}; choose the layers of one sequence with layers="
+                f"{mask.shape[1]}; choose the layers of one sequence with layers="
             )
-        if not own.all():  # softmax over nothing but padding gives NaN
-            attention = attention.masked_fill(~own[:, None, :, None], 0.0)
-        excess = float((attention.sum(dim=-1) - own[:, None, :].to(attention)).abs().max())
+        if not mask.all():  # softmax over nothing but padding gives NaN
+            attention = attention.masked_fill(~mask[:, None, :, None], 0.0)
+        excess = float((attention.sum(dim=-1) - mask[:, None, :].to(attention)).abs().max())
         if excess > 1e-3:
             raise CaptureError(
                 f"{where} pays attention whose sum over tokens is off 1 by {excess:.2g}, as with "
                 "an attention sink, which the theory lacks; choose other layers with layers="
             )
-        if mismatch > 1e-3:
+        if not mismatch <= 1e-3:
+            fault = (
+                "does not show the values that its attention averages"
+                if math.isnan(mismatch)
+                else f"passes on other than its attention times its values, by {mismatch:.2g} of "
+                "the largest: it changes the weights after their softmax, or its heads lie "
+                "elsewhere in its weights"
+            )
             raise CaptureError(
-                f"{where} passes on other than its attention times its values, by {mismatch:.2g} "
-                "of the largest: it changes the weights behind their softmax, or its heads lie "
-                "otherwise than its AttentionHeads say"
+                f"{where} {fault}; describe its heads by a method pathkernel_heads, which returns "
+                "pathkernel_capture.AttentionHeads, or choose other layers with layers="
             )
         if self.picture == "product":
-            self._found[number] = attention
+            self._contracted[number] = attention
             return
         attended = tokens if self.attend == "tokens" else states
         if number in self._moments:
-            self._moments[number].add(attended, own)
-        self._found[number] = side_by_side(attention, weights, attended)
+            self._moments[number].add(attended, mask)
+        self._contracted[number] = side_by_side(attention, weights, attended)
 
-    def _read_out(self, states: Tensor, own: Tensor | None, dtype: torch.dtype) -> _Read:
-        """The readout, once it is known which tokens are padding."""
+    def _read_out(self, states: Tensor, mask: Tensor | None, dtype: torch.dtype) -> _Read:
+        """Read a batch out, given the token mask of its attention."""
         tokens = states if self._entered is None else self._entered
-        if self._masked is not None:
-            if own is not None and own.shape == self._masked.shape and (own != self._masked).any():
+        if tokens.ndim != 3:
+            raise CaptureError(
+                f"{block_name(self.first)} takes inputs of shape {tuple(tokens.shape)}, not "
+                "(batch, M, N_0); choose the layers of a sequence of tokens with layers="
+            )
+        if self._mask is not None:
+            if mask is not None and mask.shape == self._mask.shape and (mask != self._mask).any():
                 raise CaptureError(
                     "the batch's mask and the one that its attention is given disagree about "
                     "padding: an attention_mask is 0 there, a key padding mask True. Give the "
                     "model its arguments as a tuple, and its own mask counts"
                 )
-            own = self._masked
-        if own is None:
-            own = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        if own.shape != tokens.shape[:2]:
+            mask = self._mask
+        if mask is None:
+            mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+        if mask.shape != tokens.shape[:2]:
             raise CaptureError(
-                f"the mask of padding has shape {tuple(own.shape)}, but the tokens "
+                f"the mask of padding has shape {tuple(mask.shape)}, but the tokens "
                 f"{tuple(tokens.shape)}; give a mask of the tokens that the model sees"
             )
-        self._moments[0].add(tokens, own)
-        return _Read(tokens, own, readout_weights(self.readout, own, dtype))
+        self._moments[0].add(tokens, mask)
+        return _Read(tokens, mask, readout_weights(self.readout, mask, dtype))
 
     def where(self, number: int) -> str:
-        """A layer of the model in words."""
+        """Return number and name of a layer of the model."""
         name = self.layers[number].name
         return f"layer {number}" + (f" ({name})" if name else "")
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of the tokens that every path attends to."""
+        """Return mean and deviation of the tokens that every path attends to."""
         if self.picture == "product" or self.attend == "tokens":
-            own = [self._moments[0]]
+            moments = [self._moments[0]]
         else:
-            own = [self._moments[number] for number, _ in self.members[0]]
-        return np.array([one.mean for one in own]), np.array([one.deviation for one in own])
+            moments = [self._moments[number] for number, _ in self.members[0]]
+        return np.array([part.mean for part in moments]), np.array(
+            [part.deviation for part in moments]
+        )
 
     def notes(self) -> dict[str, str]:
-        """What the theory does not see of the model."""
+        """Describe the approximation."""
         on = "embedded tokens" if self.attend == "tokens" else "hidden states"
-        seen = f"attention of {type(self.model).__name__} to its {on}"
+        scope = f"attention of {type(self.model).__name__} to its {on}"
         left_out = "trained values, nonlinear blocks and normalisation"
         if self.picture == "heads":
             left_out = f"paths through several heads, {left_out}"
         else:
-            seen += f", in layers {', '.join(map(str, self.numbers))}"
+            scope += f", in layers {', '.join(map(str, self.numbers))}"
             left_out += "" if self.skips else ", and skip connections,"
-        return {"approximation": f"{seen}; {left_out} are left out"}
+        return {"approximation": f"{scope}; {left_out} are left out"}
 
 
 def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:
-    """Numbers of the layers that are asked for, in order."""
+    """Return the numbers of the chosen layers, in order."""
     if layers is None:
         return list(range(1, count + 1))
     if isinstance(layers, int):

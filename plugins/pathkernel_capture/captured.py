@@ -1,4 +1,4 @@
-"""What was captured of a model: attentioned inputs, labels, and whose heads they are of."""
+"""Captured examples of a model: attentioned inputs, labels and the heads of every path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathkernel_tasks.custom import Custom
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Captured:
-    """Examples seen along attention paths of a model.
+    """Examples along attention paths of a model.
 
     Attributes
     ----------
@@ -23,21 +23,21 @@ class Captured:
         Attentioned inputs in double precision, in the order of ``members``, those of the first
         layer slowest.
     labels : array, shape (P,) or (P, C), or None
-        As they came with the batches.
+        Of the batches.
     members : tuple of L tuples of (layer, head)
         Heads of the model, both numbered from 1, that the theory's network has in each layer.
-        (0, 0) is none of them, but the identity, which carries tokens past all layers.
+        (0, 0) is the identity path, past all layers.
     means : array, shape (n or 1, N_0)
-        Mean of the tokens that every path attends to.
+        Mean token that every path attends to.
     deviations : array, shape (n or 1,)
-        Standard deviation of all their entries, about one mean for all of them.
+        Standard deviation of all entries of these tokens, about one mean.
     notes : mapping of str to str
-        What was left out of the model.
+        Parts of the model that are left out.
     skips : bool
-        Whether paths past the heads of every layer are among them, first in each layer: the network
-        is then ``Network(heads, widths, skips=s)``.
+        Whether there are paths past the heads of every layer, first in each layer, for
+        ``Network(heads, widths, skips=s)``.
     shift, factor : array, shapes (n or 1, N_0) and (n or 1,)
-        What :meth:`scaled` did: the tokens of the model less ``shift``, times ``factor``.
+        Of :meth:`scaled`: the tokens of the model less ``shift``, times ``factor``.
     """
 
     xi: np.ndarray
@@ -63,15 +63,15 @@ class Captured:
         return tuple(len(layer) for layer in self.members)
 
     def scaled(self, scale: float, like: Captured | None = None) -> Captured:
-        """Tokens of the model centred and divided by their deviation, times ``scale``.
+        """Centre the tokens, divide them by their deviation and multiply them by ``scale``.
 
         Parameters
         ----------
         scale : float
             Positive.
         like : Captured, optional
-            The training examples, whose mean and deviation a test set must take; by default these.
-            Whether they or these were scaled before makes no difference.
+            Training examples, whose mean and deviation a test set takes; by default these examples.
+            Earlier scaling of either has no effect.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Captured:
         return replace(self, **scaled, shift=shift, factor=factor)
 
     def task(self, test: Captured | None = None, **options: Any) -> Custom:
-        """Task ``custom`` of these examples, for a study.
+        """Return these examples as a task ``custom`` for a study.
 
         Parameters
         ----------
@@ -117,32 +117,32 @@ class Captured:
             raise ValueError(
                 "a task needs labels; give batches with labels, pairs (inputs, labels), to capture"
             )
-        given: dict[str, Any] = {"approximation": self.notes.get("approximation")}
+        arguments: dict[str, Any] = {"approximation": self.notes.get("approximation")}
         if test is not None:
             self.check_scaled_alike(test, "test")
-            given |= {"test_inputs": test.xi, "test_labels": test.labels}
-        return Custom.from_arrays(self.xi, self.labels, paths=self.heads, **given | options)
+            arguments |= {"test_inputs": test.xi, "test_labels": test.labels}
+        return Custom.from_arrays(self.xi, self.labels, paths=self.heads, **arguments | options)
 
-    def check_alike(self, other: Captured, name: str) -> None:
-        """Check that another capture is of the same heads; raises a ValueError."""
-        if (other.members, other.skips) != (self.members, self.skips):
+    def check_alike(self, examples: Captured, name: str) -> None:
+        """Raise a ValueError unless another capture is of the same heads."""
+        if (examples.members, examples.skips) != (self.members, self.skips):
             raise ValueError(
-                f"{name} holds heads {other.members}{' and skips' * other.skips}, but these are "
-                f"{self.members}{' and skips' * self.skips}; capture both alike"
+                f"{name} holds heads {examples.members}{' and skips' * examples.skips}, but these "
+                f"are {self.members}{' and skips' * self.skips}; capture both alike"
             )
 
-    def check_scaled_alike(self, other: Captured, name: str) -> None:
-        """Check that another capture is of the same heads, scaled alike; raises a ValueError."""
-        self.check_alike(other, name)
-        pairs = ((self.shift, other.shift), (self.factor, other.factor))
-        if not all(np.allclose(one, another, rtol=1e-6) for one, another in pairs):
+    def check_scaled_alike(self, examples: Captured, name: str) -> None:
+        """Raise a ValueError unless another capture is of the same heads, scaled alike."""
+        self.check_alike(examples, name)
+        same_shift = np.allclose(self.shift, examples.shift, rtol=1e-6)
+        if not (same_shift and np.allclose(self.factor, examples.factor, rtol=1e-6)):
             raise ValueError(
-                f"{name} is scaled otherwise than the training examples; take "
+                f"{name} is scaled differently from the training examples; take "
                 f"{name}.scaled(scale, like=train), with the scale of train"
             )
 
     def by_head(self, scores: Sequence[Array]) -> dict[tuple[int, int], float]:
-        """Scores such as ``Solution.head_scores``, by layer and head of the model.
+        """Map layer and head of the model to scores such as ``Solution.head_scores``.
 
         Parameters
         ----------
@@ -152,22 +152,19 @@ class Captured:
         Raises
         ------
         ValueError
-            If there are others than these heads.
+            If the shapes do not fit these heads.
         """
-        given = [np.asarray(to_host(layer)) for layer in scores]
-        if len(given) == len(self.heads):
-            given = [
+        arrays = [np.asarray(to_host(layer)) for layer in scores]
+        if len(arrays) == len(self.heads):
+            arrays = [
                 layer[:count] if np.isnan(layer[count:]).all() else layer
-                for layer, count in zip(given, self.heads)
+                for layer, count in zip(arrays, self.heads)
             ]
-        if tuple(layer.shape for layer in given) != tuple((count,) for count in self.heads):
+        if tuple(layer.shape for layer in arrays) != tuple((count,) for count in self.heads):
             raise ValueError(
                 f"scores must be of {self.heads} heads, but have shapes "
-                f"{[layer.shape for layer in given]}; of a study's head_score take one point, "
+                f"{[layer.shape for layer in arrays]}; of a study's head_score take one point, "
                 "selecting seed, temperature and width"
             )
-        return {
-            head: float(score)
-            for layer, own in zip(self.members, given)
-            for head, score in zip(layer, own)
-        }
+        members = (head for layer in self.members for head in layer)
+        return dict(zip(members, np.concatenate(arrays).tolist()))

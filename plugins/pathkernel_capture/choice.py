@@ -1,4 +1,4 @@
-"""Width, temperature and scale for a captured model, chosen from the training examples alone."""
+"""Choose width, temperature and scale for a captured model from its training examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)
 
 @dataclass(frozen=True, eq=False)
 class NetworkChoice:
-    """The network of the theory that suits a captured model best, and all that were tried.
+    """The best network of the theory for a captured model, and all that were tried.
 
     Attributes
     ----------
@@ -36,14 +36,13 @@ class NetworkChoice:
     solution : Solution
         Minimum of the action there.
     table : pandas.DataFrame
-        A row for every scale and temperature in the Gaussian process limit, where ``width`` is
-        infinite, and for every width and temperature at the chosen scale: ``squared_error`` of
-        every training label predicted from all others, and ``log_evidence`` in nats, NaN at widths
-        below the number of paths. Minimisations that failed are left out.
+        A row for every scale and temperature in the Gaussian process limit, with infinite
+        ``width``, and for every width and temperature at the chosen scale: the leave-one-out
+        ``squared_error`` and the ``log_evidence`` in nats. Failed minimisations are left out.
     edges : tuple of str
         Names among ``width``, ``temperature`` and ``scale`` whose smallest or largest value was
-        chosen: a wider grid may hold better ones. Below a width of less than twice the number
-        of paths there is none to try.
+        chosen: a wider grid may be better. A width below twice the smallest possible is no lower
+        edge.
     """
 
     width: float
@@ -64,21 +63,22 @@ def choose_network(
     skips: Skips = None,
     report: Report | None = None,
 ) -> NetworkChoice:
-    """Choose width, temperature and scale of tokens by the training examples of a captured model.
+    """Choose width, temperature and scale of tokens from captured training examples.
 
-    The log evidence decides. The scale is the best in the Gaussian process limit, which takes no
-    minimisation, at the best temperature there; at that scale the action is minimised at every
-    width and temperature. The leave-one-out error, which the table has too, is no guide to the
-    width: it holds U fixed, which the label that is left out has helped to choose.
+    The log evidence decides: first on the scale, with its best temperature, in the Gaussian process
+    limit, which needs no minimisation; then, at that scale, on width and temperature. The
+    leave-one-out error is no guide to the width: it holds U fixed, which depends on the label left
+    out.
 
     Parameters
     ----------
     train : Captured
         Training examples with labels, (P,) or (P, C).
     widths, temperatures, scales : sequence of float
-        Values to try. The evidence is defined at widths of at least the number of paths.
+        Values to try. Widths below the number of paths times outputs, where the evidence is
+        undefined, are skipped.
     skips : float or sequence of them, optional
-        Strengths of skip connections, where the examples were captured with skips.
+        Strengths of skip connections, for examples captured with skips.
     report : callable, optional
         Called with a Progress before every minimisation; by default a bar shows them.
 
@@ -86,7 +86,7 @@ def choose_network(
     ------
     ValueError
         If there are no labels, a number is not positive, or no width is as large as the number of
-        paths.
+        paths times outputs.
     """
     if train.labels is None:
         raise ValueError("train needs labels; give batches of pairs (inputs, labels) to capture")
@@ -98,25 +98,29 @@ def choose_network(
         raise ValueError("widths, temperatures and scales must each hold at least one value")
     if train.skips and skips is None:
         raise ValueError("train was captured with skips; give skips=, their strengths")
+    outputs = 1 if train.labels.ndim == 1 else train.labels.shape[1]
     paths = train.xi.shape[1]
-    if max(grid["width"]) < paths:
+    smallest = paths * outputs  # size of the order parameter
+    grid["width"] = [width for width in grid["width"] if width >= smallest]
+    if not grid["width"]:
         listed = ", ".join(map(str, widths))
         raise ValueError(
-            f"the log evidence is defined at none of the widths {listed}: with {paths} paths give "
-            f"widths of at least {paths}"
+            f"the log evidence is defined at none of the widths {listed}: with {paths} paths and "
+            f"{outputs} outputs give widths of at least {smallest}"
         )
-    outputs = 1 if train.labels.ndim == 1 else train.labels.shape[1]
     rows: list[dict[str, float]] = []
     total = len(grid["temperature"]) * (len(grid["scale"]) + len(grid["width"]))
     evidence: dict[float, float] = {}
     best: tuple[float, Solution | None] = (-math.inf, None)
-    with supervised(report, threads=1) as tell:
+    with supervised(report, threads=1) as progress:
         for scale in grid["scale"]:
             scaled = train.scaled(scale)
             problem = PathKernels(scaled.xi, scaled.labels)
             network = Network(train.heads, max(grid["width"]), outputs=outputs, skips=skips)
             for temperature in grid["temperature"]:
-                tell(Progress(len(rows), total, f"scale {scale:g}, GP limit, T = {temperature:g}"))
+                progress(
+                    Progress(len(rows), total, f"scale {scale:g}, GP limit, T = {temperature:g}")
+                )
                 limit = gp_limit(problem, network, temperature)
                 rows.append({"scale": scale, "width": math.inf, **_scores(limit, scaled)})
                 evidence[scale] = max(evidence.get(scale, -math.inf), limit.log_evidence)
@@ -127,15 +131,15 @@ def choose_network(
             network = Network(train.heads, width, outputs=outputs, skips=skips)
             start = None
             for temperature in reversed(grid["temperature"]):
-                tell(Progress(len(rows), total, f"N = {width:g}, T = {temperature:g}"))
+                progress(Progress(len(rows), total, f"N = {width:g}, T = {temperature:g}"))
                 start = minimise_from(problem, network, temperature, start)
                 if start is None or not start.status.ok:
                     start = None
                     continue
                 rows.append({"scale": scale, "width": width, **_scores(start, scaled)})
-                if start.log_evidence > best[0]:  # not where it is NaN
+                if start.log_evidence > best[0]:
                     best = start.log_evidence, start
-        tell(Progress(total, total, "complete"))
+        progress(Progress(total, total, "complete"))
     _, solution = best
     if solution is None:
         raise ValueError("no minimisation converged; raise the temperatures")
@@ -144,9 +148,8 @@ def choose_network(
         "width": solution.network.width,
         "temperature": solution.temperature,
     }
-    grid["width"] = [width for width in grid["width"] if width >= paths]
     ends = {name: {values[0], values[-1]} for name, values in grid.items() if len(values) > 1}
-    if "width" in ends and grid["width"][0] < 2 * paths:  # there is next to none below
+    if "width" in ends and grid["width"][0] < 2 * smallest:
         ends["width"] = {grid["width"][-1]}
     edges = tuple(name for name, values in ends.items() if chosen[name] in values)
     return NetworkChoice(

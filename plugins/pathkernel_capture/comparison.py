@@ -1,4 +1,4 @@
-"""Scores of the heads of a live model set against what the model loses without them."""
+"""Compare scores of the heads of a live model with its loss without them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def compare_heads(
     kept: str | os.PathLike | None = None,
     report: Report | None = None,
 ) -> xr.Dataset:
-    """Switch heads of a model off in the order of every score, and at random, and see what is lost.
+    """Switch heads of a model off in the order of every score, and at random, and measure it.
 
-    Beside the scores that are given there are those that ask the model itself, on validation
-    examples: ``ablation``, the rise of the loss without each head; Shapley values of the loss;
-    a greedy order; and the best of some random sets. What is lost is measured on test examples.
+    Further scores come from the model itself, on validation examples: ``ablation``, the rise of
+    the loss without each head; Shapley values of the loss; a greedy order; and the best of some
+    random sets. Losses are measured on test examples.
 
     Parameters
     ----------
@@ -79,13 +79,13 @@ def compare_heads(
     """
     evaluator = Evaluations(model, measure, kept)
     heads = every_head(evaluator.heads)
-    given = {name: _scores(name, own, heads) for name, own in scores.items()}
+    checked = {name: _scores(name, by_head, heads) for name, by_head in scores.items()}
     if removed is None:
         removed = sorted({max(1, len(heads) * part // 4) for part in (1, 2, 3)})
     with supervised(report, threads=None) as evaluator.report:
         try:
             return compare_orders(
-                *(evaluator, given, "validation", ("test",)),
+                *(evaluator, checked, "validation", ("test",)),
                 removed=removed,
                 random=random,
                 shapley=shapley,
@@ -102,28 +102,28 @@ def compare_heads(
             evaluator.write()
 
 
-def _scores(name: str, own: HeadScores, heads: Sequence[Head]) -> score_table.HeadScores:
-    """Scores (C, H) of C draws, or of one that counts for all."""
-    if not isinstance(own, Mapping):
+def _scores(name: str, by_head: HeadScores, heads: Sequence[Head]) -> score_table.HeadScores:
+    """Convert scores to an array (C, H) of C draws, or one row for all."""
+    if not isinstance(by_head, Mapping):
         raise ValueError(
             f"scores[{name!r}] must give the score of every (layer, head), but is a "
-            f"{type(own).__name__}; of the theory's take captured.by_head(solution.head_scores)"
+            f"{type(by_head).__name__}; of the theory's take captured.by_head(solution.head_scores)"
         )
-    missing = [head for head in heads if head not in own]
+    missing = [head for head in heads if head not in by_head]
     if missing:
         raise ValueError(f"scores[{name!r}] lacks (layer, head) = {missing[0]}; score every head")
-    each = []
+    columns = []
     try:
-        each = [host_array(own[head]) for head in heads]
-        table = np.array(np.broadcast_arrays(*each, np.empty(1))[:-1]).T
+        columns = [host_array(by_head[head]) for head in heads]
+        table = np.array(np.broadcast_arrays(*columns, np.empty(1))[:-1]).T
     except (ValueError, TypeError):
         table = np.array(np.nan)
     if table.ndim != 2 or not np.isfinite(table).all():
-        shapes = sorted({values.shape for values in each})
-        infinite = sum(np.count_nonzero(~np.isfinite(values)) for values in each)
+        shapes = sorted({values.shape for values in columns})
+        infinite = sum(np.count_nonzero(~np.isfinite(values)) for values in columns)
         has = f"shapes {', '.join(map(str, shapes))} and {infinite} that are not finite"
         raise ValueError(
             f"scores[{name!r}] must hold a finite number for every head, or one for each draw, but "
-            f"has {has if each else 'others than numbers'}"
+            f"has {has if columns else 'others than numbers'}"
         )
     return score_table.HeadScores(table)

@@ -1,4 +1,4 @@
-"""What is kept of a batch: its tokens averaged by the attention along every path (Eq. 7)."""
+"""Average the tokens of a batch by the attention along every path (Eq. 7)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathkernel_capture.errors import CaptureError
 from pathkernel_core.attention import Readout
 
 
-def readout_weights(readout: Readout | slice, own: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weight of every token in the readout, (batch, M): equal for those that are read out.
+def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the weight of every token in the readout, (batch, M), equal for those read out.
 
     Parameters
     ----------
     readout : {"first", "last", "mean"}, int or slice
-        Counts the tokens that are no padding.
-    own : Tensor of bool, shape (batch, M)
-        Which these are.
+        Padding is not counted.
+    mask : Tensor of bool, shape (batch, M)
+        False at padding.
     dtype : torch.dtype
 
     Raises
@@ -35,13 +35,13 @@ def readout_weights(readout: Readout | slice, own: Tensor, dtype: torch.dtype) -
             'readout must be "first", "last", "mean", a token\'s index or a slice of tokens, not '
             f"{readout!r}"
         )
-    place, count = own.cumsum(dim=1) - 1, own.sum(dim=1, keepdim=True)
+    position, count = mask.cumsum(dim=1) - 1, mask.sum(dim=1, keepdim=True)
 
     def from_front(bound: int | None, default: Tensor) -> Tensor:
         return default if bound is None else bound + (count if bound < 0 else 0 * count)
 
     start, stop = from_front(chosen.start, 0 * count), from_front(chosen.stop, count)
-    read = own & (place >= start) & (place < stop)
+    read = mask & (position >= start) & (position < stop)
     number = read.sum(dim=1, keepdim=True)
     if not number.all():
         first = int((number == 0).nonzero()[0, 0])
@@ -53,7 +53,7 @@ def readout_weights(readout: Readout | slice, own: Tensor, dtype: torch.dtype) -
 
 
 def side_by_side(attention: Tensor, readout: Tensor, attended: Tensor) -> Tensor:
-    """Σ_s w_s x_s of each head, w its attention averaged over the readout; (batch, H, N_0)."""
+    """Return Σ_s w_s x_s of each head, w its attention read out; (batch, H, N_0)."""
     weights = torch.matmul(readout[:, None, None, :], attention)[:, :, 0, :]
     return torch.matmul(weights, attended)
 
@@ -61,7 +61,7 @@ def side_by_side(attention: Tensor, readout: Tensor, attended: Tensor) -> Tensor
 def along_product(
     attention: list[Tensor], readout: Tensor, attended: Tensor, skips: bool
 ) -> Tensor:
-    """Attentioned inputs along every path through all of these layers, (batch, n, N_0).
+    """Return attentioned inputs along every path through all layers, (batch, n, N_0).
 
     Contracted from the last layer, so that no product of two attention matrices is formed. With
     ``skips`` head 0 of every layer is the identity.
@@ -81,9 +81,9 @@ class Moments:
     def __init__(self) -> None:
         self._count, self._sum, self._squares = 0, np.zeros(()), 0.0
 
-    def add(self, tokens: Tensor, own: Tensor) -> None:
-        """Take the tokens (batch, M, N_0) that are no padding."""
-        rows = tokens[own].double()  # its squares may be much larger than their spread
+    def add(self, tokens: Tensor, mask: Tensor) -> None:
+        """Add tokens (batch, M, N_0) but for padding."""
+        rows = tokens[mask].double()  # its squares may be much larger than their spread
         self._count += rows.shape[0]
         self._sum = self._sum + rows.sum(dim=0).cpu().numpy().astype(float)
         self._squares += float((rows**2).sum())
@@ -101,7 +101,7 @@ class Moments:
 
 
 def check_precision(where: str, dtype: torch.dtype) -> None:
-    """Check that a layer computes in single or double precision; raises a CaptureError."""
+    """Raise a CaptureError unless a layer computes in single or double precision."""
     if dtype in (torch.float16, torch.bfloat16):
         raise CaptureError(
             f"{where} computes in half precision ({dtype}), which leaves attention three digits; "
@@ -110,12 +110,12 @@ def check_precision(where: str, dtype: torch.dtype) -> None:
 
 
 def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Attention and states, if these are a layer's and its own tokens.
+    """Return attention and states, if they are of self-attention.
 
     Raises
     ------
     CaptureError
-        If there is none, it is in half precision, or of other tokens.
+        If attention was not observed, is in half precision or of other tokens.
     """
     if attention is None:
         raise CaptureError(

@@ -1,7 +1,7 @@
-"""What capture refuses."""
+"""Error of capture."""
 
 from pathkernel_core.errors import PathkernelError
 
 
 class CaptureError(PathkernelError, ValueError):
-    """Attention of a model, or the batch that it is to be taken on, is not as capture needs it."""
+    """A model, or a batch of it, that capture does not support."""

@@ -24,15 +24,15 @@ from pathkernel_tasks.array_guards import real_numbers
 from pathkernel_trained.heads import Head, every_head
 
 Measure = Callable[[str], Any]
-"""What is measured of a model, as :func:`pathkernel_capture.compare_heads` describes it."""
+"""Takes the name of a set of examples; see :func:`pathkernel_capture.compare_heads`."""
 
-_WRITE_EVERY = 5.0  # seconds, and so much more that writing takes little of them
-_ROUNDING = 1e-3  # change by another number of threads or device, at most; of the mean
-_FLIPPED = 0.01  # of the examples may be right instead of wrong by rounding, or the reverse
+_WRITE_EVERY = 5.0  # seconds, at least; writing takes at most 5 % of the time
+_ROUNDING = 1e-3  # relative change that another number of threads or device may cause
+_FLIPPED = 0.01  # share of examples that rounding may turn from right to wrong or back
 
 
 class Evaluations:
-    """Values of a measure for every example, with heads of a model off: an evaluator of orders.
+    """Measure a model with heads off, each set of heads once: an evaluator of orders.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Evaluations:
         self.report: Report = silent
         self._passes = 0
         self._names: tuple[str, ...] = ()  # of quantities, once they are measured
-        self._known: dict[str, dict[str, np.ndarray]] = {}  # of examples, then of heads off
+        self._cache: dict[str, dict[str, np.ndarray]] = {}  # by examples, then heads off
         self._unchecked = set[str]()
         self._file = None if kept is None else Path(kept)
         if self._file is not None:
@@ -73,11 +73,11 @@ class Evaluations:
 
     @property
     def quantities(self) -> dict[str, int]:
-        """Name of each quantity → −1 for the loss, 1 for the others, which are better if larger."""
+        """Map the loss to −1, and every other quantity, better if larger, to 1."""
         return {name: 1 if number else -1 for number, name in enumerate(self._names)}
 
     def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
-        """Values with some of the heads, (k, Q, P, C), see ``Evaluator.evaluate``.
+        """Return values with some of the heads, (k, Q, P, C); see ``Evaluator.evaluate``.
 
         Raises a ValueError if the measure gives other shapes than it should, values that are not
         finite, or values that the file contradicts.
@@ -91,28 +91,27 @@ class Evaluations:
         self.report(Progress(self._passes, None, f"{examples} examples, {len(off)} heads off"))
         if examples in self._unchecked:
             self._check(examples)
-        known = self._known.setdefault(examples, {})
-        if name not in known:
-            known[name] = self._measured(examples, off)
+        cached = self._cache.setdefault(examples, {})
+        if name not in cached:
+            cached[name] = self._measured(examples, off)
             if time.monotonic() > self._due:
                 self.write()
-        return known[name]
+        return cached[name]
 
     def write(self) -> None:
-        """Bring the file up to date, if there is one; warn if it cannot be written."""
-        if self._file is None or not any(self._known.values()):
+        """Write all values to the file, if there is one; warn if it cannot be written."""
+        if self._file is None or not any(self._cache.values()):
             return
         started = time.monotonic()
         arrays = {"model": np.array(self._digest), "quantities": np.array(self._names)}
-        for examples, known in self._known.items():
-            if not known:  # stopped in the first measure of these examples
-                continue
-            arrays[f"off {examples}"] = np.array(list(known))
-            arrays[f"values {examples}"] = np.stack(list(known.values()))
+        for examples, cached in self._cache.items():
+            if cached:  # else stopped in the first measure of these examples
+                arrays[f"off {examples}"] = np.array(list(cached))
+                arrays[f"values {examples}"] = np.stack(list(cached.values()))
         try:
             with replacing(self._file) as partial, open(partial, "wb") as stream:
                 np.savez_compressed(stream, **arrays)
-        except OSError as error:  # what was measured is still here
+        except OSError as error:  # the values are still in memory
             warnings.warn(f"evaluations are not kept: {error}", RuntimeWarning, stacklevel=2)
         now = time.monotonic()
         self._due = now + max(_WRITE_EVERY, 20 * (now - started))
@@ -125,7 +124,7 @@ class Evaluations:
         if not file.exists():
             return
         try:
-            digest, self._names, self._known = _stored(file)
+            digest, self._names, self._cache = _stored(file)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{file} is no file in which compare_heads keeps its evaluations; name another file"
@@ -134,11 +133,11 @@ class Evaluations:
             raise ValueError(
                 f"{file} holds values of a model with other weights; name another file"
             )
-        self._unchecked = set(self._known)
+        self._unchecked = set(self._cache)
 
     def _check(self, examples: str) -> None:
-        """Compare the measure with the one of which the file holds values."""
-        name, stored = next(iter(self._known[examples].items()))
+        """Measure once and compare with the file."""
+        name, stored = next(iter(self._cache[examples].items()))
         pairs = (head.split("-") for head in name.split())
         off = [(int(layer), int(head)) for layer, head in pairs]
         names, values = self._measure_once(examples, off)
@@ -147,11 +146,11 @@ class Evaluations:
                 f"{self._file} holds values of another measure or set {examples!r} of examples; "
                 "name another file"
             )
-        self._known[examples][name] = values
+        self._cache[examples][name] = values
         self._unchecked.remove(examples)
 
     def _close(self, values: np.ndarray, stored: np.ndarray) -> bool:
-        """Whether values (Q, P, C) are the same but for rounding, of every quantity and draw."""
+        """Whether values (Q, P, C) of every quantity and draw are equal to rounding."""
         kinds = {part.dtype for part in self._model.parameters() if part.is_floating_point()}
         rounding = max([_ROUNDING, *(8 * torch.finfo(kind).eps for kind in kinds)])
         change, size = abs(values - stored), abs(stored).mean(axis=1, keepdims=True)
@@ -161,17 +160,17 @@ class Evaluations:
 
     def _measured(self, examples: str, off: list[Head]) -> np.ndarray:
         quantities, values = self._measure_once(examples, off)
-        for name, known in self._known.items():
-            others = next(iter(known.values()), values)
-            # all sets of examples have the same draws, and a set the same examples each time
-            alike = slice(1, None) if name == examples else slice(2, None)
+        for name, cached in self._cache.items():
+            reference = next(iter(cached.values()), values)
+            # draws agree among all sets of examples, the number of examples within a set
+            axes = slice(1, None) if name == examples else slice(2, None)
             if quantities != (self._names or quantities) or (
-                values.shape[alike] != others.shape[alike]
+                values.shape[axes] != reference.shape[axes]
             ):
                 raise ValueError(
                     f"measure gives {', '.join(quantities)} of shape {values.shape[1:]} for "
                     f"{examples!r} with {len(off)} heads off, but gave "
-                    f"{', '.join(self._names)} of shape {others.shape[1:]} for {name!r}; it "
+                    f"{', '.join(self._names)} of shape {reference.shape[1:]} for {name!r}; it "
                     "must give the same quantities and draws each time"
                 )
         self._names = quantities
@@ -180,28 +179,28 @@ class Evaluations:
     def _measure_once(self, examples: str, off: list[Head]) -> tuple[tuple[str, ...], np.ndarray]:
         self._passes += 1
         with evaluating(self._model), heads_off(self._model, off):
-            found = self._measure(examples)
-        named = found if isinstance(found, Mapping) else {"loss": found}
+            measured = self._measure(examples)
+        named = measured if isinstance(measured, Mapping) else {"loss": measured}
         _check_loss_comes_first(named)
         arrays = list(map(host_array, named.values()))
-        shapes = {each.shape if each.ndim == 2 else (*each.shape, 1) for each in arrays}
-        if len(shapes) != 1 or any(each.ndim not in (1, 2) or not each.size for each in arrays):
-            shown = {name: each.shape for name, each in zip(named, arrays)}
+        shapes = {array.shape if array.ndim == 2 else (*array.shape, 1) for array in arrays}
+        if len(shapes) != 1 or any(array.ndim not in (1, 2) or not array.size for array in arrays):
+            shown = {name: array.shape for name, array in zip(named, arrays)}
             raise ValueError(
                 f"measure gives {shown} for {examples!r}, but must give one value for every "
                 "example, shape (P,), or (P, C) for C draws, the same of all quantities"
             )
-        values = np.stack([each.reshape(len(each), -1) for each in arrays])
-        if wrong := np.count_nonzero(~np.isfinite(values)):
+        values = np.stack([array.reshape(len(array), -1) for array in arrays])
+        if invalid := np.count_nonzero(~np.isfinite(values)):
             raise ValueError(
-                f"measure gives {wrong} of {values.size} values for {examples!r} that are NaN or "
+                f"measure gives {invalid} of {values.size} values for {examples!r} that are NaN or "
                 f"infinite, with {len(off)} heads off; every example needs a finite one"
             )
         return tuple(named), values
 
 
 def host_array(values: Any) -> np.ndarray:
-    """Numbers of any kind as a float64 array: also tensors of any device and precision."""
+    """Convert numbers, or a tensor of any device and precision, to a float64 array."""
     if isinstance(values, Tensor):
         values = values.detach().cpu().double().numpy()
     return np.asarray(values, dtype=float)
@@ -223,25 +222,24 @@ def _check_loss_comes_first(named: Mapping[str, Any]) -> None:
 
 
 def _digest(model: nn.Module) -> str:
-    """Of the tensors that the model is saved by, and their names."""
+    """Return the SHA-256 of the tensors of a model's state dict and their names."""
     digest = hashlib.sha256()
-    for name, held in model.state_dict().items():
-        if not isinstance(held, Tensor):  # what a module keeps beside them
-            continue
-        digest.update(f"{name} {held.dtype} {tuple(held.shape)} ".encode())
-        digest.update(held.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, Tensor):  # modules may add other objects
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
 def _stored(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
-    """Digest of the model, quantities and values of a file; raises if it is another or damaged."""
+    """Read the model's digest, quantities and values from a file; raise if it is damaged."""
     arrays, _ = read_arrays(file, "file of evaluations")
-    quantities, known = tuple(map(str, arrays["quantities"])), {}
+    quantities, cache = tuple(map(str, arrays["quantities"])), {}
     for key in arrays:
         if key.startswith("off "):
             examples = key.removeprefix("off ")
             values = real_numbers(key, arrays[f"values {examples}"], whole=False)
             if values.ndim != 4 or not len(values) or values.shape[1] != len(quantities):
                 raise ValueError(f"values of {examples} have shape {values.shape}")
-            known[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
-    return str(arrays["model"]), quantities, known
+            cache[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
+    return str(arrays["model"]), quantities, cache

@@ -1,8 +1,8 @@
-"""Where models have their attention: the modules, and the heads of each.
+"""Find the attention modules of a model, and their heads.
 
-A family is a function that looks at a module and gives its heads, or None if the module is of
-another. Modules are told by their parts and not by their class, so that what follows the same
-conventions is known too.
+A family is a function that returns the heads of a module, or None if it is of another family.
+Modules are recognised by their parts, not by their class, which covers classes that follow the
+same conventions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathkernel_capture.layout import AttentionHeads
 from pathkernel_capture.watching import Report, watched
 
 Change = Callable[[Tensor], Tensor]
-"""Takes what the heads of a layer pass on, side by side, and gives what replaces it."""
+"""Takes the outputs of the heads of a layer, side by side, and returns their replacement."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,19 +36,19 @@ class AttentionModule:
     module : Module
     heads : int
     output : Tensor
-        Weights by which what the heads attend to enters.
+        Weights of the output projection.
     output_axis : int
         Axis of ``output`` on which heads lie one after the other.
     watch : callable
-        Takes a :data:`Report`, and has every forward pass reported while the context lasts.
+        Takes a :data:`Report`, called at every forward pass inside the context.
     joined : callable
-        Takes a :data:`Change`, and makes it in every forward pass while the context lasts.
+        Takes a :data:`Change`, applied in every forward pass inside the context.
     values : callable, optional
-        Gives the weights of the heads' values, (H, G, N_0).
+        Returns the weights of the heads' values, (H, G, N_0).
     swapped : bool
         Whether the module takes (token, batch, N_0).
     layout : AttentionHeads, optional
-        Where the heads lie in its other weights.
+        Position of the heads in the weights.
     """
 
     name: str
@@ -64,17 +64,17 @@ class AttentionModule:
 
     @property
     def pattern(self) -> str:
-        """Its name without numbers, which the layers of an encoder, decoder or tower share."""
+        """Name without numbers, shared by the layers of an encoder, decoder or tower."""
         return re.sub("[0-9]+", "", self.name)
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
-    """Self-attention of every layer of a model, the first layer first.
+    """Find the self-attention of every layer of a model, in order.
 
     Raises
     ------
     CaptureError
-        If there is none that is known.
+        If there is none of a known form.
     """
     modules = dict(model.named_modules())
     layers: list[AttentionModule] = []
@@ -94,7 +94,7 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
 
 
 def block_name(attention: AttentionModule) -> str:
-    """Name of the numbered block that attention is part of, or else of the attention itself."""
+    """Return the name of the numbered block around attention, or else of the attention itself."""
     parts = attention.name.split(".")
     while parts and not parts[-1].isdigit():
         parts.pop()
@@ -102,7 +102,7 @@ def block_name(attention: AttentionModule) -> str:
 
 
 def _attention(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
-    """Self-attention of a module, if it is one."""
+    """Return a module as self-attention, if it is."""
     if hasattr(module, "pathkernel_heads"):
         layout = module.pathkernel_heads()
         if not isinstance(layout, AttentionHeads):
@@ -110,9 +110,7 @@ def _attention(name: str, module: nn.Module, parent: nn.Module) -> AttentionModu
                 f"pathkernel_heads of {name} must return pathkernel_capture.AttentionHeads, not "
                 f"{type(layout).__name__}"
             )
-    elif getattr(module, "is_cross_attention", False) or _CROSSED.search(
-        f"{type(module).__name__}.{'.'.join(name.split('.')[-2:])}"
-    ):
+    elif _is_crossed(name, module, parent):
         return None
     elif isinstance(module, nn.MultiheadAttention):
         return _of_torch(name, module)
@@ -132,7 +130,7 @@ def _attention(name: str, module: nn.Module, parent: nn.Module) -> AttentionModu
     )
 
 
-_CROSSED = re.compile("cross|encdec|encoder_attn|multihead_attn", re.IGNORECASE)
+_CROSSED = re.compile("cross|encdec|encoder_attn", re.IGNORECASE)
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
 _FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv", "Wqkv")
@@ -143,11 +141,22 @@ _GATES = ("gate_proj", "g_proj")
 _OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "linear_out", "o")
 
 
+def _is_crossed(name: str, module: nn.Module, parent: nn.Module) -> bool:
+    """Whether a module attends to another sequence, as its names tell."""
+    names = name.split(".")[-2:]
+    beside_self_attention = names[-1] == "multihead_attn" and hasattr(parent, "self_attn")
+    return (
+        getattr(module, "is_cross_attention", False)
+        or beside_self_attention  # as in nn.TransformerDecoderLayer
+        or bool(_CROSSED.search(f"{type(module).__name__}.{'.'.join(names)}"))
+    )
+
+
 def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | None:
-    """Attention as transformers and timm write it, told by the names of its projections."""
+    """Recognise attention of transformers or timm by the names of its projections."""
     fused, queries = _projection(module, _FUSED), _projection(module, _QUERIES)
     output = _projection(module, _OUTPUTS)
-    if output is None:  # it lies beside: BERT's
+    if output is None:  # BERT's is in the parent
         output = _projection(getattr(parent, "output", None), ("dense",))
     size, count = _number(module, _SIZES), _number(module, _COUNTS)
     if output is None or (fused is None and queries is None) or not (size or count):
@@ -167,7 +176,7 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
         if None not in projections and not type(module).__name__.startswith("CodeGen"):
             return AttentionHeads(count or 0, output, projections, by_head, bias)
     except CaptureError:
-        pass  # of another order
+        pass  # rows in another order
     try:
         return AttentionHeads(count or 0, output)
     except CaptureError:
@@ -175,15 +184,15 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
 
 
 def _of_torch(name: str, module: nn.MultiheadAttention) -> AttentionModule:
-    """``torch.nn.MultiheadAttention``, whose projections are no modules of their own."""
+    """Describe ``torch.nn.MultiheadAttention``, whose projections are not modules."""
 
     @contextmanager
     def joined(change: Change) -> Iterator[None]:
-        # the projection is no step of its own here: the module is left with none, and it follows
+        # out_proj does not run as a module: replace it by the identity, and apply it in a hook
         projection = module.out_proj
         weight, bias = projection.weight, projection.bias
 
-        def project(_: nn.Module, given: tuple, output: tuple) -> tuple:
+        def project(_: nn.Module, inputs: tuple, output: tuple) -> tuple:
             return nn.functional.linear(change(output[0]), weight, bias), output[1]
 
         handle = module.register_forward_hook(project)
@@ -196,8 +205,8 @@ def _of_torch(name: str, module: nn.MultiheadAttention) -> AttentionModule:
             handle.remove()
 
     def values() -> Tensor:
-        own = module.v_proj_weight if module.in_proj_weight is None else module.in_proj_weight
-        return own[-module.embed_dim :].unflatten(0, (module.num_heads, -1))
+        weight = module.v_proj_weight if module.in_proj_weight is None else module.in_proj_weight
+        return weight[-module.embed_dim :].unflatten(0, (module.num_heads, -1))
 
     heads, swapped = module.num_heads, not module.batch_first
     watch = partial(watched, module, heads, None)
@@ -207,7 +216,7 @@ def _of_torch(name: str, module: nn.MultiheadAttention) -> AttentionModule:
 
 
 def _of_transformer_lens(name: str, module: nn.Module) -> AttentionModule:
-    """Attention of TransformerLens, which has a point to hook before its output projection."""
+    """Describe attention of TransformerLens, which has a hook before its output projection."""
     heads = module.W_O.shape[0]
 
     def values() -> Tensor:
@@ -220,11 +229,13 @@ def _of_transformer_lens(name: str, module: nn.Module) -> AttentionModule:
 
 
 def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None]]:
-    """Changes what goes into a module while a context lasts."""
+    """Return a context that changes the input of a module."""
 
     @contextmanager
     def joined(change: Change) -> Iterator[None]:
-        handle = module.register_forward_pre_hook(lambda _, given: (change(given[0]), *given[1:]))
+        handle = module.register_forward_pre_hook(
+            lambda _, inputs: (change(inputs[0]), *inputs[1:])
+        )
         try:
             yield
         finally:
@@ -234,7 +245,7 @@ def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None
 
 
 def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
-    """The first of these that a module has as a linear map."""
+    """Return the first of these attributes that is a linear map."""
     parts = (getattr(module, name, None) for name in names)
     return next((part for part in parts if getattr(_weight(part), "ndim", 0) == 2), None)
 
@@ -244,6 +255,6 @@ def _weight(part: Any) -> Any:
 
 
 def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:
-    """The first of these that a module has as a positive number."""
+    """Return the first of these attributes that is a positive integer."""
     numbers = (getattr(module, name, None) for name in names)
     return next((number for number in numbers if isinstance(number, int) and number > 0), None)

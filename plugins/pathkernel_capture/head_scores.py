@@ -1,4 +1,4 @@
-"""Scores of the heads of a live model from its gradients and its weights."""
+"""Score the heads of a live model by its gradients or its weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gradient_scores(
     *,
     normalised: bool = True,
 ) -> dict[Head, Any]:
-    """Mean over examples of |∂L/∂m_h|, with a factor m_h = 1 in front of the output of head h.
+    """Score heads by the mean of |∂L/∂m_h|, m_h = 1 a factor of the output of head h.
 
     This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
     over the heads of a layer. It takes one forward and one backward pass.
@@ -38,8 +38,7 @@ def gradient_scores(
     model : torch.nn.Module
         As for :func:`pathkernel_capture.capture`.
     batches : iterable
-        Whatever ``loss`` takes. Of validation or training examples: a score must not know the test
-        set.
+        Arguments of ``loss``, of validation or training examples.
     loss : callable
         Runs the model on a batch and gives the loss of every example, shape (P,); or (P, C), and
         every head has C scores.
@@ -59,14 +58,14 @@ def gradient_scores(
         heads.
     """
     refuse_shared_weights(model)
-    known = attention_modules(model)
-    heads = [attention.heads for attention in known]
+    layers = attention_modules(model)
+    heads = [attention.heads for attention in layers]
     total, examples, shape = np.zeros(()), 0, None
     with open_to_capture(model), torch.enable_grad():
         for batch in batches:
-            with _factors(known) as factors:
+            with _factors(layers) as factors:
                 losses = loss(batch)
-            _check_losses(losses, factors, known)
+            _check_losses(losses, factors, layers)
             if shape is not None and losses.shape[1:] != shape:
                 raise ValueError(
                     f"loss gives shape {tuple(losses.shape)}, but another number of columns for "
@@ -74,25 +73,26 @@ def gradient_scores(
                 )
             shape = losses.shape[1:]
             columns = losses.reshape(len(losses), -1).sum(dim=0)
-            found = [_slopes(each, factors) for each in columns]
-            # examples do not see each other, so that each factor's gradient is its own example's
-            slopes = [[np.abs(host_array(layer)).sum(axis=0) for layer in each] for each in found]
-            total = total + np.array([np.concatenate(each) for each in slopes])
+            # examples do not interact, so that a factor's gradient is that of its example
+            slopes = [np.concatenate(_slopes(column, factors), axis=1) for column in columns]
+            total = total + abs(np.array(slopes)).sum(axis=1)
             examples += len(losses)
     if not examples:
         raise ValueError("batches must hold at least one batch")
-    layers = per_layer((total / examples).T, heads)
+    scores = (total / examples).T
     if normalised:
-        norms = [np.linalg.norm(layer, axis=0) for layer in layers]
-        layers = [layer / np.where(norm > 0, norm, 1.0) for layer, norm in zip(layers, norms)]
-    scores = np.concatenate(layers)
+        parts = per_layer(scores, heads)
+        norms = [np.linalg.norm(part, axis=0) for part in parts]
+        scores = np.concatenate(
+            [part / np.where(norm > 0, norm, 1.0) for part, norm in zip(parts, norms)]
+        )
     return dict(zip(every_head(heads), scores[:, 0] if losses.ndim == 1 else scores))
 
 
 def magnitude_scores(model: nn.Module) -> dict[Head, float]:
-    """Frobenius norm of each head's map from a token to the output, W_O W_V.
+    """Score heads by the Frobenius norm of their map W_O W_V from a token to the output.
 
-    Raises a CaptureError if the model's attention is not known, or how it keeps its values.
+    Raises a CaptureError if the model's attention or the layout of its values is not known.
     """
     scores = {}
     for layer, attention in enumerate(attention_modules(model), start=1):
@@ -110,28 +110,29 @@ def magnitude_scores(model: nn.Module) -> dict[Head, float]:
 
 
 @contextmanager
-def _factors(known: Iterable[AttentionModule]) -> Iterator[list[Tensor]]:
-    """Factors of 1, (batch, H), in front of every head of a layer while the context lasts."""
+def _factors(layers: Iterable[AttentionModule]) -> Iterator[list[Tensor]]:
+    """Multiply every head of a layer by a factor of 1, (batch, H), inside the context."""
     factors: list[Tensor] = []
     with ExitStack() as hooks:
-        for attention in known:
+        for attention in layers:
 
             def scaled(joined: Tensor, attention: AttentionModule = attention) -> Tensor:
                 split = joined.reshape(*joined.shape[:2], attention.heads, -1)
                 batch = split.shape[1 if attention.swapped else 0]
-                own = joined.new_ones(batch, attention.heads, requires_grad=True)
-                factors.append(own)
-                own = own[None, :, :, None] if attention.swapped else own[:, None, :, None]
-                return (split * own).reshape(joined.shape)
+                factor = joined.new_ones(batch, attention.heads, requires_grad=True)
+                factors.append(factor)
+                return (
+                    split * factor.unsqueeze(-1).unsqueeze(0 if attention.swapped else 1)
+                ).reshape(joined.shape)
 
             hooks.enter_context(attention.joined(scaled))
         yield factors
 
 
-def _check_losses(losses: Any, factors: list[Tensor], known: list[AttentionModule]) -> None:
-    if len(factors) != len(known):
+def _check_losses(losses: Any, factors: list[Tensor], layers: list[AttentionModule]) -> None:
+    if len(factors) != len(layers):
         raise CaptureError(
-            f"{len(factors)} of {len(known)} layers ran in the forward pass; each must run once"
+            f"{len(factors)} of {len(layers)} layers ran in the forward pass; each must run once"
         )
     batch = len(factors[0])
     if not isinstance(losses, Tensor) or losses.ndim not in (1, 2) or len(losses) != batch:
@@ -148,9 +149,12 @@ def _check_losses(losses: Any, factors: list[Tensor], known: list[AttentionModul
         raise ValueError("loss must keep the gradients of what the model gives; leave no_grad out")
 
 
-def _slopes(column: Tensor, factors: list[Tensor]) -> list[Tensor]:
-    """Gradients by the factors of every layer; 0 for layers that the loss does not see."""
-    found = torch.autograd.grad(column, factors, retain_graph=True, allow_unused=True)
-    if all(each is None for each in found):
+def _slopes(column: Tensor, factors: list[Tensor]) -> list[np.ndarray]:
+    """Return gradients by the factors of every layer, 0 where the loss does not depend on them."""
+    slopes = torch.autograd.grad(column, factors, retain_graph=True, allow_unused=True)
+    if all(slope is None for slope in slopes):
         raise ValueError("loss does not depend on the heads of the model")
-    return [torch.zeros_like(own) if each is None else each for each, own in zip(found, factors)]
+    return [
+        host_array(torch.zeros_like(factor) if slope is None else slope)
+        for slope, factor in zip(slopes, factors)
+    ]

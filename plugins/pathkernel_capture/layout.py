@@ -1,4 +1,4 @@
-"""Where an attention module has its heads, in the rows and columns of its weights."""
+"""Describe the position of an attention module's heads in its weights."""
 
 from __future__ import annotations
 
@@ -13,35 +13,33 @@ from pathkernel_capture.errors import CaptureError
 
 @dataclass(frozen=True, eq=False)
 class AttentionHeads:
-    """Heads of a self-attention module of your own.
+    """Heads of your own self-attention module, the result of its method ``pathkernel_heads()``.
 
-    A module whose method ``pathkernel_heads()`` returns this is captured, switched off, scored and
-    made smaller as those of the libraries are. Its attention weights are those that it computes by
-    ``softmax`` or ``scaled_dot_product_attention``. Capture compares their product with the values
-    with the input of ``output``.
+    Its attention weights are the results of ``softmax`` or ``scaled_dot_product_attention``.
+    Capture compares attention times values with the input of ``output``.
 
     Parameters
     ----------
     count : int
         Number of heads H.
     output : Linear
-        Takes the outputs of all heads, G numbers of each, one head after the other.
+        Projection of the outputs of all heads, G numbers of each, one head after the other.
     projections : sequence of Linear
-        Of queries, keys and values, whose rows lie head by head. Keys and values may have fewer
-        heads, each shared by as many consecutive ones. Projections of positions may follow. Or a
-        single one for all three, with rows (3, H, G). Without any, attention is not compared with
-        the model's own, and no head can be taken out of the weights.
+        Projections to queries, keys and values, with rows head by head, and then of positions; or
+        a single one for all three, with rows (3, H, G). Keys and values may have fewer heads, each
+        shared by equally many consecutive ones. Without projections attention is not compared, and
+        heads cannot be taken out of the weights.
     by_head : bool
-        Whether the rows of a single one are (H, 3, G), each head's three together.
+        Whether a single projection has rows (H, 3, G).
     score_bias : Embedding, optional
-        Bias of the scores, with a column for each head.
+        Bias of the attention scores, with a column for each head.
     batch_first : bool
-        Whether the module takes (batch, token, N_0), not (token, batch, N_0).
+        Whether inputs are (batch, token, N_0), not (token, batch, N_0).
 
     Raises
     ------
     CaptureError
-        If weights do not divide into so many heads.
+        If shapes of the weights do not fit the number of heads.
     """
 
     count: int
@@ -78,17 +76,17 @@ class AttentionHeads:
 
     @property
     def output_axis(self) -> int:
-        """Axis of the output's weight on which heads lie."""
+        """Axis of the heads in the weight of ``output``."""
         return 1 - _row_axis(self.output)
 
     @property
     def size(self) -> int:
-        """Numbers that a head passes on, G."""
+        """Size G of a head's output."""
         return self.output.weight.shape[self.output_axis] // self.count
 
     @property
     def fused(self) -> bool:
-        """Whether one projection gives queries, keys and values."""
+        """Whether queries, keys and values share one projection."""
         return len(self.projections) == 1
 
     @property
@@ -100,11 +98,11 @@ class AttentionHeads:
 
     @property
     def value_projection(self) -> nn.Module:
-        """Projection of the values, or the one for all three."""
+        """Projection of the values, or the shared one."""
         return self.projections[0 if self.fused else 2]
 
     def values(self, rows: Tensor) -> Tensor:
-        """Values of each head, (H, G, …), among the rows (R, …) of their projection."""
+        """Select the values of each head, (H, G, …), from rows (R, …) of their projection."""
         if self.by_head and self.fused:
             values = rows.unflatten(0, (self.groups, -1, self.size))[:, -1]
         else:
@@ -112,13 +110,13 @@ class AttentionHeads:
         return values.repeat_interleave(self.count // self.groups, dim=0)
 
     def value_weights(self) -> Tensor:
-        """Weights of each head's values, (H, G, N_0)."""
+        """Return the weights of each head's values, (H, G, N_0)."""
         return self.values(_rows(self.value_projection))
 
     def slices(self) -> Iterator[tuple[nn.Module, int, Tensor]]:
-        """Modules, the axis of their weight on which heads lie, and which heads use an entry.
+        """Yield modules, the axis of the heads in their weight, and the users of every entry.
 
-        The last is of booleans, (entries, H).
+        The last is a bool tensor (entries, H).
         """
         single = torch.eye(self.count, dtype=torch.bool)
         group = torch.eye(self.groups, dtype=torch.bool)
@@ -143,11 +141,11 @@ class AttentionHeads:
 
 
 def _row_axis(projection: nn.Module) -> int:
-    """Axis of a projection's weight on which its outputs lie; GPT-2's is transposed."""
+    """Axis of the outputs in a projection's weight; GPT-2's is transposed."""
     return 1 if type(projection).__name__ == "Conv1D" else 0
 
 
 def _rows(projection: nn.Module) -> Tensor:
-    """Weight of a projection, outputs first."""
+    """Return the weight of a projection, outputs first."""
     weight: Tensor = projection.weight
     return weight.T if _row_axis(projection) else weight

@@ -1,4 +1,4 @@
-"""Heads of a live model switched off, for a while or for good."""
+"""Switch heads of a live model off, inside a context or permanently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathkernel_capture.smaller import take_out
 
 @contextmanager
 def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn.Module]:
-    """Switch heads of a model off while the context lasts, without loss of a bit of its weights.
+    """Switch heads of a model off inside the context; its weights are then restored exactly.
 
     The weights by which a head's output enters are zero inside, in place, whatever kernel the
     model's attention runs. Biases stay.
@@ -41,20 +41,20 @@ def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn
         head.
     """
     parts = _output_weights(model, heads)
-    kept = [part.clone() for part in parts]
+    copies = [part.clone() for part in parts]
     try:
         for part in parts:
             part.zero_()
         yield model
     finally:
-        for part, own in zip(parts, kept):
-            part.copy_(own)
+        for part, copy in zip(parts, copies):
+            part.copy_(copy)
 
 
 def remove_heads(
     model: nn.Module, heads: Iterable[tuple[int, int]], *, smaller: bool = False, batch: Any = None
 ) -> None:
-    """Remove heads of a model for good.
+    """Remove heads of a model permanently.
 
     What :func:`heads_off` sets to zero stays zero; shapes stay, so that the model is saved and
     loaded as ever.
@@ -92,39 +92,42 @@ def remove_heads(
     layers, remaining = attention_modules(model), []
     for layer in sorted({layer for layer, _ in heads}):
         attention = layers[layer - 1]
-        rest = [head for head in range(attention.heads) if (layer, head + 1) not in heads]
-        remaining.append((attention, rest or [0]))
+        present = [head for head in range(attention.heads) if (layer, head + 1) not in heads]
+        remaining.append((attention, present or [0]))
     take_out(model, remaining, batch, heads_off(model, heads))
 
 
 def refuse_shared_weights(model: nn.Module) -> None:
     """Raise a CaptureError if layers of a model share their weights, and so heads."""
-    known = attention_modules(model)
-    modules = {attention.module for attention in known}
-    every = list(model.named_modules(remove_duplicate=False))
-    # under other names, too, as a layer that is run several times; an alias has another pattern
-    patterns = [(module, re.sub("[0-9]+", "", name)) for name, module in every if module in modules]
-    weights = {attention.output.data_ptr() for attention in known}
-    if len(weights) < len(known) or len(set(patterns)) < len(patterns):
+    layers = attention_modules(model)
+    modules = {attention.module for attention in layers}
+    # a layer that runs several times has several names of one pattern; an alias has another pattern
+    patterns = [
+        (module, re.sub("[0-9]+", "", name))
+        for name, module in model.named_modules(remove_duplicate=False)
+        if module in modules
+    ]
+    weights = {attention.output.data_ptr() for attention in layers}
+    if len(weights) < len(layers) or len(set(patterns)) < len(patterns):
         raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
 
 
 def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[Tensor]:
-    """Of each head the weights by which its output enters, as views into the model's."""
+    """Return the weights by which the output of every head enters, as views."""
     heads = list(heads)
-    if not all(isinstance(each, Sequence) and len(each) == 2 for each in heads):
+    if not all(isinstance(head, Sequence) and len(head) == 2 for head in heads):
         raise TypeError(f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}")
     heads = [(layer, head) for layer, head in heads]  # tuples, also of lists
     refuse_shared_weights(model)
-    known, parts = attention_modules(model), []
+    layers, parts = attention_modules(model), []
     for layer, head in sorted(set(heads)):
-        if not (1 <= layer <= len(known) and 1 <= head <= known[layer - 1].heads):
-            counts = ", ".join(str(attention.heads) for attention in known)
+        if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):
+            counts = ", ".join(str(attention.heads) for attention in layers)
             raise ValueError(
                 f"heads names ({layer}, {head}), but the model's layers, numbered from 1, have "
                 f"{counts} heads, numbered from 1"
             )
-        attention = known[layer - 1]
+        attention = layers[layer - 1]
         weight, axis = attention.output.detach(), attention.output_axis
         if not torch.is_floating_point(weight):
             raise CaptureError(

@@ -1,4 +1,4 @@
-"""Heads taken out of the weights of a model, if it then computes the same."""
+"""Take heads out of the weights of a model, if it then computes the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pathkernel_capture.layout import AttentionHeads
 from pathkernel_capture.state import evaluating
 
 Remaining = Sequence[tuple[AttentionModule, list[int]]]
-"""Layers, and which of their heads remain, numbered from 0."""
+"""Layers and their remaining heads, numbered from 0."""
 
 _ROUNDING = 1e-4  # of outputs, relative to the largest; parts of many models compute in float32
 _LENGTHS = (("out_features", "nx", "num_embeddings"), ("in_features", "nf", "embedding_dim"))
@@ -46,7 +46,7 @@ def take_out(
             )
     blocks = sorted({block_name(attention) for attention, _ in remaining})
     # and attention, whose differences large entries of its block's outputs would hide
-    blocks += sorted({attention.name for attention, _ in remaining} - {*blocks})
+    blocks += sorted({_with_output(attention) for attention, _ in remaining} - {*blocks})
     reasons = []
     with off:  # so that the head which stays of a layer that loses all of them has weights of zero
         expected = _outputs(model, batch, blocks)
@@ -71,7 +71,7 @@ def take_out(
 
 
 class _Changes(ExitStack):
-    """Changes of attributes, taken back at the end."""
+    """Attributes that are restored at the end of the context."""
 
     def set(self, module: nn.Module, name: str, value: Any) -> None:
         self.callback(setattr, module, name, getattr(module, name))
@@ -86,19 +86,26 @@ def _divisible(attention: AttentionModule) -> bool:
     return attention.layout is not None and bool(attention.layout.projections)
 
 
+def _with_output(attention: AttentionModule) -> str:
+    """Return the name of the module around attention and its output projection."""
+    parts = attention.module.modules()
+    inside = attention.layout is None or any(part is attention.layout.output for part in parts)
+    return attention.name if inside else attention.name.rpartition(".")[0]  # of BERT the parent
+
+
 def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
-    """Outputs of some modules of a model and of itself, without PyTorch's fused encoder layers."""
+    """Run a model without fused encoder layers; return outputs of its blocks and its own."""
     states: dict[str, Tensor] = {}
     fast = torch.backends.mha.get_fastpath_enabled()
-    with evaluating(model), ExitStack() as put_back:
-        put_back.callback(torch.backends.mha.set_fastpath_enabled, fast)
+    with evaluating(model), ExitStack() as restored:
+        restored.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         for name in blocks:
             block = model.get_submodule(name)
             handle = block.register_forward_hook(
-                lambda _, given, output, name=name: states.update({name: next(tensors_of(output))})
+                lambda _, inputs, output, name=name: states.update({name: next(tensors_of(output))})
             )
-            put_back.callback(handle.remove)
+            restored.callback(handle.remove)
         outputs = list(tensors_of(called(model, split(batch)[0])))
     missing = [name for name in blocks if name not in states]
     if missing:
@@ -107,15 +114,17 @@ def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
 
 
 def _check_equal(outputs: list[Tensor], expected: list[Tensor]) -> None:
-    if [one.shape for one in outputs] != [one.shape for one in expected]:
+    if [output.shape for output in outputs] != [output.shape for output in expected]:
         raise ValueError("outputs have other shapes")
-    for one, other in zip(outputs, expected):
-        if not one.is_floating_point():
+    for output, target in zip(outputs, expected):
+        if not output.is_floating_point():
             continue
-        largest = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0
-        if not torch.allclose(one, other, rtol=0, atol=_ROUNDING * largest, equal_nan=True):
-            off = float((one - other).nan_to_num(0.0).abs().max())
-            raise ValueError(f"outputs differ by {off:.2g}, the largest of which is {largest:.2g}")
+        largest = float(target.nan_to_num(0.0, 0.0, 0.0).abs().max()) if target.numel() else 0.0
+        if not torch.allclose(output, target, rtol=0, atol=_ROUNDING * largest, equal_nan=True):
+            error = float((output - target).nan_to_num(0.0).abs().max())
+            raise ValueError(
+                f"outputs differ by {error:.2g}, the largest of which is {largest:.2g}"
+            )
 
 
 def _shrink(
@@ -144,9 +153,9 @@ def _shrink(
     for part, axis, users in list(layout.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
         if part.weight.shape[axis] == len(users):  # else layers share it, and it is done
-            changes.set(part, "weight", _taken(part.weight, entries, axis))
+            changes.set(part, "weight", _selected(part.weight, entries, axis))
             if part is not layout.output and getattr(part, "bias", None) is not None:
-                changes.set(part, "bias", _taken(part.bias, entries))
+                changes.set(part, "bias", _selected(part.bias, entries))
         for name in _LENGTHS[axis]:
             if hasattr(part, name):
                 changes.set(part, name, len(entries))
@@ -157,7 +166,7 @@ def _shrink(
 def _renumbered(
     layout: AttentionHeads, heads: list[int], kinds: Sequence[str], name: str, number: int
 ) -> int:
-    """A number that a module keeps, told by its name and value, with fewer heads."""
+    """Return the value with fewer heads of a module's number, recognised by name and value."""
     counts = layout.count, len(heads)
     groups = layout.groups, len({head * layout.groups // layout.count for head in heads})
     shared, kind = groups if re.search("kv|key_value", name) else counts, "count"
@@ -170,37 +179,41 @@ def _renumbered(
     return shared[1] if kind in kinds and number == shared[0] else number
 
 
-def _taken(weight: Tensor, entries: Tensor, axis: int = 0) -> nn.Parameter:
-    """Some entries of a weight on an axis."""
-    rest = weight.detach().index_select(axis, entries.to(weight.device))
-    return nn.Parameter(rest, requires_grad=weight.requires_grad)
+def _selected(weight: Tensor, entries: Tensor, axis: int = 0) -> nn.Parameter:
+    """Select entries of a weight on an axis."""
+    selected = weight.detach().index_select(axis, entries.to(weight.device))
+    return nn.Parameter(selected, requires_grad=weight.requires_grad)
 
 
 class FewerHeads(nn.Module):
-    """Some heads of an ``nn.MultiheadAttention``; takes and gives the same.
+    """``nn.MultiheadAttention`` with some of its heads; same arguments and outputs.
 
     Parameters
     ----------
-    whole : nn.MultiheadAttention
+    original : nn.MultiheadAttention
     heads : list of int
         Numbered from 0.
     """
 
     _qkv_same_embed_dim = False  # so that PyTorch's encoder layers do without their fused kernel
 
-    def __init__(self, whole: nn.MultiheadAttention, heads: list[int]):
+    def __init__(self, original: nn.MultiheadAttention, heads: list[int]):
         super().__init__()
-        self.num_heads, self.heads_before, self.heads = len(heads), whole.num_heads, heads
-        self.batch_first, self.dropout = whole.batch_first, whole.dropout
-        entries = torch.arange(whole.embed_dim).unflatten(0, (whole.num_heads, -1))[heads].flatten()
-        weights = whole.in_proj_weight.chunk(3)
-        biases = [None] * 3 if whole.in_proj_bias is None else whole.in_proj_bias.chunk(3)
+        self.num_heads, self.heads_before, self.heads = len(heads), original.num_heads, heads
+        self.batch_first, self.dropout = original.batch_first, original.dropout
+        entries = (
+            torch.arange(original.embed_dim).unflatten(0, (original.num_heads, -1))[heads].flatten()
+        )
+        weights = original.in_proj_weight.chunk(3)
+        biases = [None] * 3 if original.in_proj_bias is None else original.in_proj_bias.chunk(3)
         self.queries, self.keys, self.values = (
-            _linear(_taken(weight, entries), None if bias is None else _taken(bias, entries))
+            _linear(_selected(weight, entries), None if bias is None else _selected(bias, entries))
             for weight, bias in zip(weights, biases)
         )
-        self.out_proj = _linear(_taken(whole.out_proj.weight, entries, 1), whole.out_proj.bias)
-        self.train(whole.training)
+        self.out_proj = _linear(
+            _selected(original.out_proj.weight, entries, 1), original.out_proj.bias
+        )
+        self.train(original.training)
 
     @property
     def in_proj_bias(self) -> nn.Parameter | None:
@@ -208,7 +221,7 @@ class FewerHeads(nn.Module):
         return self.queries.bias
 
     def pathkernel_heads(self) -> AttentionHeads:
-        """Where the heads lie."""
+        """Describe the heads for capture."""
         projections = (self.queries, self.keys, self.values)
         return AttentionHeads(
             self.num_heads, self.out_proj, projections, batch_first=self.batch_first
@@ -225,7 +238,7 @@ class FewerHeads(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``nn.MultiheadAttention.forward``, for sequences in batches; else a ValueError."""
+        """Compute as ``nn.MultiheadAttention``; sequences must be batched, else a ValueError."""
         if is_causal and attn_mask is None:
             raise ValueError("is_causal is a hint about attn_mask; give attn_mask, too")
         if query.ndim != 3:
@@ -259,7 +272,7 @@ class FewerHeads(nn.Module):
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as PyTorch adds it to scores: −∞ where one of booleans is True."""
+    """Convert a mask to numbers to add to scores, −∞ where a boolean one is True."""
     if mask.dtype != torch.bool:
         return mask.to(dtype)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(mask, -math.inf)

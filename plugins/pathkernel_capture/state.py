@@ -1,4 +1,4 @@
-"""A model as it must be while attention is taken from it, and afterwards as it was."""
+"""Set a model's modes for evaluation or capture, and restore them."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients; then all put back."""
-    with ExitStack() as put_back:
-        put_back.enter_context(torch.no_grad())
+    """Set evaluation mode and disable gradients inside the context."""
+    with ExitStack() as restored:
+        restored.enter_context(torch.no_grad())
         for module in model.modules():
-            put_back.callback(setattr, module, "training", module.training)
+            restored.callback(setattr, module, "training", module.training)
         model.eval()
         yield
 
 
 @contextmanager
 def open_to_capture(model: nn.Module) -> Iterator[None]:
-    """As :func:`evaluating`, and attention in functions of PyTorch; then all put back."""
-    # transformers': what contains others comes first, and setting it sets them too
+    """Evaluate, with attention computed by functions of PyTorch, inside the context."""
+    # of transformers: containers come first, and pass the setting on
     switched = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
-    with ExitStack() as put_back:
-        put_back.enter_context(evaluating(model))
-        put_back.callback(
+    with ExitStack() as restored:
+        restored.enter_context(evaluating(model))
+        restored.callback(
             torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
         )
         torch.backends.mha.set_fastpath_enabled(False)
         for module in reversed(switched):
-            put_back.callback(module.set_attn_implementation, module.config._attn_implementation)
+            restored.callback(module.set_attn_implementation, module.config._attn_implementation)
         for module in switched:
             module.set_attn_implementation("eager")
         yield

@@ -1,4 +1,4 @@
-"""Scores of captured heads by what the theory's own predictor loses without them."""
+"""Score captured heads by the loss of the theory's own predictor without them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathkernel_trained.theory_drops import PREDICTIONS, FixedKernels
 def theory_rises(
     train: Captured, validation: Captured, solution: Solution, *, equilibrate: bool = True
 ) -> dict[str, dict[Head, float]]:
-    """Rise of the theory's mean squared error on validation examples without single heads.
+    """Score heads by the rise of the theory's mean squared error on validation examples.
 
     Without a head the predictor is *restricted* (the mean predictor loses the paths through the
     head), *silenced* (the rows and columns of U, and the predictor is fitted again), or
@@ -51,18 +51,18 @@ def theory_rises(
         *(train.xi, train.labels, scaled_order_parameter(network, solution.order_parameter)),
         *(solution.temperature, network.variances[0]),
     )
-    ways = PREDICTIONS if equilibrate else PREDICTIONS[:2]
-    rises = {way: [np.full(count, np.nan) for count in network.heads] for way in ways}
-    whole = np.mean((fixed.restricted(validation.xi) - validation.labels) ** 2)
+    predictions = PREDICTIONS if equilibrate else PREDICTIONS[:2]
+    rises = {name: [np.full(count, np.nan) for count in network.heads] for name in predictions}
+    intact = np.mean((fixed.restricted(validation.xi) - validation.labels) ** 2)
     for layer, head in every_head(network.heads):
         if train.members[layer - 1][head - 1] == (0, 0):
             continue
         if network.heads[layer - 1] == 1:
-            for own in rises.values() if not train.skips else ():
-                own[layer - 1][head - 1] = np.mean(validation.labels**2) - whole
+            for layers in rises.values() if not train.skips else ():
+                layers[layer - 1][head - 1] = np.mean(validation.labels**2) - intact
             continue
         predictors = fixed.without((layer, head), network, problem if equilibrate else None)
-        for way, predict in predictors.items():
+        for name, predict in predictors.items():
             error = np.mean((predict(validation.xi) - validation.labels) ** 2)
-            rises[way][layer - 1][head - 1] = error - whole
-    return {way: train.by_head(own) for way, own in rises.items()}
+            rises[name][layer - 1][head - 1] = error - intact
+    return {name: train.by_head(layers) for name, layers in rises.items()}

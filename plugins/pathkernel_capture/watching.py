@@ -1,4 +1,4 @@
-"""The attention weights of a module while it runs."""
+"""Observe the attention weights of a module while it runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from torch.overrides import TorchFunctionMode
 from pathkernel_capture.layout import AttentionHeads
 
 Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float], None]
-"""Takes attention (batch, H, query, key) or None where none is seen; the states (batch, key, N_0)
-that heads attend to or None where these are of another sequence; which tokens are no padding
-(batch, key), or None where the module is not told; and by how much, relative to the largest, what
-heads of a module written by hand pass on differs from attention times values."""
+"""Takes attention (batch, H, query, key) or None if it was not observed; the states
+(batch, key, N_0) that heads attend to or None for cross-attention; the token mask (batch, key),
+False at padding, or None if the module got no mask; and the relative difference between attention
+times values and the output of the heads, NaN if it cannot be computed."""
+
+_LIBRARIES = ("transformers", "timm")  # whose attention is known, also behind gates
 
 _SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 
 
 class _Weights(TorchFunctionMode):
-    """Keeps the attention weights that PyTorch's functions compute while the context lasts."""
+    """Records the attention weights that PyTorch's functions compute inside the context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,8 +50,8 @@ class _Weights(TorchFunctionMode):
         return output
 
     def _multi_head(self, function: Any, args: tuple, kwargs: dict) -> tuple[Tensor, Tensor | None]:
-        asked = {"need_weights": True, "average_attn_weights": False}
-        output, weights = function(*args, **kwargs | asked)
+        per_head = {"need_weights": True, "average_attn_weights": False}
+        output, weights = function(*args, **kwargs | per_head)
         self.weights.append(weights)
         self.states, self.padding = args[2].transpose(0, 1), kwargs.get("key_padding_mask")
         if not kwargs.get("need_weights", True):
@@ -68,7 +70,7 @@ def _fused_weights(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Weights of ``scaled_dot_product_attention``, 0 for a query that may attend to nothing."""
+    """Compute the weights of ``scaled_dot_product_attention``, 0 for a fully masked query."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
     scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
@@ -85,40 +87,50 @@ def _fused_weights(
 def watched(
     module: nn.Module, heads: int, layout: AttentionHeads | None, report: Report
 ) -> Iterator[None]:
-    """Report every forward pass of an attention module while the context lasts."""
+    """Report every forward pass of an attention module inside the context."""
     forward, replaced = module.forward, vars(module).get("forward")
-    compared = hasattr(module, "pathkernel_heads")  # of libraries' it is known, also behind gates
 
     @functools.wraps(forward)
-    def seen(*given: Any, **named: Any) -> Any:
-        value: list[tuple[Tensor, Tensor]] = []
-        passed: list[Tensor] = []
+    def watched_forward(*args: Any, **kwargs: Any) -> Any:
+        values: list[tuple[Tensor, Tensor]] = []
+        joined: list[Tensor] = []
         with ExitStack() as stack:
-            for handle in _hooks(layout, value, passed):
-                stack.callback(handle.remove)
-            with _Weights() as weights:
-                output = forward(*given, **named)
-        states = first_argument(given, named) if weights.states is None else weights.states
-        if value and value[-1][0].ndim == states.ndim:
-            states = value[-1][0]
+            if layout is not None and layout.projections:
+                handles = (
+                    layout.value_projection.register_forward_hook(
+                        lambda _, inputs, output: values.append((inputs[0], output))
+                    ),
+                    layout.output.register_forward_pre_hook(
+                        lambda _, inputs: joined.append(inputs[0])
+                    ),
+                )
+                for handle in handles:
+                    stack.callback(handle.remove)
+            with _Weights() as recorded:
+                output = forward(*args, **kwargs)
+        states = first_argument(args, kwargs) if recorded.states is None else recorded.states
+        if values and values[-1][0].ndim == states.ndim:
+            states = values[-1][0]
         if layout is not None and not layout.batch_first:
             states = states.transpose(0, 1)
-        attention = _one_by_head(weights.weights, len(states), heads)
+        attention = _by_head(recorded.weights, len(states), heads)
         attention = None if attention is None else attention.to(states.dtype)
         mismatch = 0.0
-        if compared and value and attention is not None and layout is not None:
-            joined = passed[-1] if passed else output[0] if isinstance(output, tuple) else output
-            mismatch = _mismatch(layout, attention, value[-1][1], joined)
-        padding = weights.padding if weights.states is not None else _padding(forward, given, named)
+        if attention is not None and layout is not None and _is_compared(module, layout):
+            joined = joined or [output[0] if isinstance(output, tuple) else output]
+            mismatch = _mismatch(layout, attention, values, joined[-1])
+        padding = recorded.padding
+        if recorded.states is None:
+            padding = _padding(forward, args, kwargs)
         crossed = any(
-            named.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
+            kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
         )
         # a mask may be of booleans, or added to the scores
-        own = None if padding is None else padding == 0
-        report(attention, None if crossed else states, own, mismatch)
+        mask = None if padding is None else padding == 0
+        report(attention, None if crossed else states, mask, mismatch)
         return output
 
-    module.forward = seen  # type: ignore[method-assign]
+    module.forward = watched_forward  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -127,52 +139,55 @@ def watched(
             module.forward = replaced
 
 
-def _padding(forward: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Tensor | None:
-    """Argument ``key_padding_mask`` of a call, by place or by name."""
-    arguments = inspect.signature(forward).bind_partial(*given, **named).arguments
+def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the hidden states that a block or its attention is called with."""
+    return args[0] if args else next(iter(kwargs.values()))
+
+
+def _padding(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the argument ``key_padding_mask`` of a call."""
+    arguments = inspect.signature(forward).bind_partial(*args, **kwargs).arguments
     return arguments.get("key_padding_mask", arguments.get("kwargs", {}).get("key_padding_mask"))
 
 
-def first_argument(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Hidden states that a block or its attention is called with."""
-    return given[0] if given else next(iter(named.values()))
+def _by_head(recorded: list[Tensor], batch: int, heads: int) -> Tensor | None:
+    """Return the weights (batch, H, query, key), or None of several; another shape unchanged."""
 
+    def by_head(weights: Tensor) -> Tensor | None:
+        if weights.ndim == 3 and len(weights) == batch * heads:
+            return weights.unflatten(0, (batch, heads))
+        if weights.ndim == 5 and weights.shape[1] * weights.shape[2] == heads:  # by groups
+            return weights.flatten(1, 2)
+        return weights if weights.ndim == 4 and weights.shape[:2] == (batch, heads) else None
 
-def _hooks(layout: AttentionHeads | None, value: list, passed: list) -> Iterator[Any]:
-    """Hooks for what goes into values and comes out, and what goes into the output projection."""
-    if layout is not None and layout.projections:
-        yield layout.value_projection.register_forward_hook(
-            lambda _, given, output: value.append((given[0], output))
-        )
-        yield layout.output.register_forward_pre_hook(lambda _, given: passed.append(given[0]))
-
-
-def _one_by_head(weights: list[Tensor], batch: int, heads: int) -> Tensor | None:
-    """The weights (batch, H, query, key), or as they are if of another shape; None of several."""
-
-    def by_head(one: Tensor) -> Tensor | None:
-        if one.ndim == 3 and len(one) == batch * heads:
-            return one.unflatten(0, (batch, heads))
-        if one.ndim == 5 and one.shape[1] * one.shape[2] == heads:  # by groups
-            return one.flatten(1, 2)
-        return one if one.ndim == 4 and one.shape[:2] == (batch, heads) else None
-
-    if len(weights) == 1:
-        one = by_head(weights[0])
-        return weights[0] if one is None else one
-    fitting = [one for one in map(by_head, weights) if one is not None]
+    if len(recorded) == 1:
+        weights = by_head(recorded[0])
+        return recorded[0] if weights is None else weights
+    fitting = [weights for weights in map(by_head, recorded) if weights is not None]
     return fitting[0] if len(fitting) == 1 else None
 
 
+def _is_compared(module: nn.Module, layout: AttentionHeads) -> bool:
+    """Whether attention times values is compared with the output of the heads."""
+    if hasattr(module, "pathkernel_heads"):
+        return bool(layout.projections)
+    return type(module).__module__.partition(".")[0] not in _LIBRARIES
+
+
 def _mismatch(
-    layout: AttentionHeads, attention: Tensor, projected: Tensor, joined: Tensor
+    layout: AttentionHeads, attention: Tensor, values: list[tuple[Tensor, Tensor]], joined: Tensor
 ) -> float:
-    """Largest difference of what heads pass on from attention times values, relative."""
+    """Return the largest difference of attention times values from the heads' output, relative."""
+    if not values or values[-1][1].ndim != 3:
+        return math.nan
+    projected = values[-1][1]
     if not layout.batch_first:
         projected, joined = projected.transpose(0, 1), joined.transpose(0, 1)
-    values = layout.values(projected.movedim(-1, 0)).permute(2, 0, 3, 1)  # (batch, H, key, G)
-    if attention.ndim != 4 or attention.shape[-1] != values.shape[-2]:
+    by_head = layout.values(projected.movedim(-1, 0)).permute(2, 0, 3, 1)  # (batch, H, key, G)
+    if attention.ndim != 4 or attention.shape[-1] != by_head.shape[-2]:
         return 0.0  # of another sequence, which is refused as such
-    expected = (attention @ values.to(attention)).transpose(1, 2).flatten(2)
+    expected = (attention @ by_head.to(attention)).transpose(1, 2).flatten(2)
+    if joined.numel() != expected.numel():
+        return math.nan
     difference = (expected - joined.reshape(expected.shape)).nan_to_num(0.0).abs().max()
     return float(difference / joined.nan_to_num(0.0).abs().max().clamp_min(1e-30))

@@ -327,6 +327,53 @@ def test_bugs_are_caught(kind, words):
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+class Scaled(nn.Module):
+    """Attention with the names of transformers, of a class that no library has."""
+
+    factor = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads = HEADS
+        names = ("q_proj", "k_proj", "v_proj", "out_proj")
+        for name in names:
+            setattr(self, name, nn.Linear(WIDTH, WIDTH, bias=False))
+
+    def forward(self, x):
+        q, k, v = (by_head(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+        return self.out_proj(self.factor * together(F.scaled_dot_product_attention(q, k, v)))
+
+
+class Doubled(Scaled):
+    """A step between attention and its output projection."""
+
+    factor = 2.0
+
+
+class Unlike(Scaled):
+    """Values by a projection of another name."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixed = self.v_proj
+        del self.v_proj
+
+    def forward(self, x):
+        q, k, v = (by_head(part(x)) for part in (self.q_proj, self.k_proj, self.mixed))
+        return self.out_proj(together(F.scaled_dot_product_attention(q, k, v)))
+
+
+def test_classes_that_no_library_has_are_compared_with_their_own_output():
+    """Recognised by the names of their projections alone."""
+    assert capture(network(Scaled), [INPUTS], readout="mean").heads == (2 * HEADS + 1,)
+    for kind, words in (
+        (Doubled, "passes on other than its attention times its values, by 0.5 "),
+        (Unlike, "does not show the values that its attention averages"),
+    ):
+        with pytest.raises(CaptureError, match=rf"{words}.* a method pathkernel_heads"):
+            capture(network(kind), [INPUTS], readout="mean")
+
+
 def test_a_smaller_model_that_would_differ_is_left_as_it_was():
     model = network(Misplaced)
     before = copy.deepcopy(model.state_dict())

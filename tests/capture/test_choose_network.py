@@ -31,7 +31,7 @@ def choice(train):
 def test_evidence_decides(train, choice):
     limits = choice.table[np.isinf(choice.table["width"])]
     finite = choice.table[np.isfinite(choice.table["width"])]
-    assert (len(limits), len(finite)) == (6, 9)
+    assert (len(limits), len(finite)) == (6, 6)
     assert choice.scale == limits.loc[limits["log_evidence"].idxmax(), "scale"]
     assert set(finite["scale"]) == {choice.scale}
     best = finite.loc[finite["log_evidence"].idxmax()]
@@ -47,10 +47,12 @@ def test_evidence_decides(train, choice):
     assert best["squared_error"] == pytest.approx(left_out.squared_error, rel=1e-4)
 
 
-def test_evidence_is_defined_from_the_number_of_paths_on(train, choice):
-    defined = choice.table["log_evidence"].notna()
-    assert (defined == (choice.table["width"] >= 3)).all()
-    with pytest.raises(ValueError, match="none of the widths 1, 2: with 3 paths give widths"):
+def test_widths_below_the_number_of_paths_are_skipped(train, choice):
+    assert set(choice.table["width"]) == {10, 100, np.inf}
+    assert choice.table["log_evidence"].notna().all()
+    with pytest.raises(
+        ValueError, match="none of the widths 1, 2: with 3 paths and 1 outputs give widths"
+    ):
         choose_network(train, **GRID | {"widths": (1, 2)})
 
 
@@ -69,6 +71,8 @@ def test_several_outputs(train):
     few = {"widths": (10,), "temperatures": (0.1,), "scales": (1.0,)}
     choice = choose_network(dataclasses.replace(train, labels=labels), **few)
     assert choice.solution.network.outputs == 2
+    with pytest.raises(ValueError, match="2 outputs give widths of at least 6"):
+        choose_network(dataclasses.replace(train, labels=labels), **few | {"widths": (5,)})
 
 
 def test_progress_counts_combinations(train):

@@ -89,7 +89,7 @@ def test_refused():
     solution = pk.minimise_action(problem, pk.Network(train.heads, 6), TEMPERATURE)
     with pytest.raises(ValueError, match="validation holds heads"):
         theory_rises(train, captured(PRODUCT), solution)
-    with pytest.raises(ValueError, match="validation is scaled otherwise than the training"):
+    with pytest.raises(ValueError, match="validation is scaled differently from the training"):
         theory_rises(train, train.scaled(3), solution)
     with pytest.raises(ValueError, match=r"solution is of heads \(4,\), but these are \(2, 2\)"):
         theory_rises(captured(PRODUCT), captured(PRODUCT), solution)

@@ -134,6 +134,59 @@ def test_padding_changes_nothing(picture, readout, left):
     np.testing.assert_allclose(found.deviations, expected.deviations, atol=1e-12)
 
 
+def test_models_that_change_the_shape_of_their_states():
+    """A step between blocks makes states narrower, or the first block takes images."""
+
+    class Narrowing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(
+                nn.MultiheadAttention(width, HEADS, batch_first=True).double()
+                for width in (WIDTH, WIDTH // 2)
+            )
+            self.narrower = nn.Linear(WIDTH, WIDTH // 2).double()
+
+        def forward(self, x):
+            x = self.narrower(self.blocks[0](x, x, x)[0])
+            return self.blocks[1](x, x, x)[0]
+
+    model = Narrowing()
+    assert capture(model, [sequences()], readout="mean").heads == (2 * HEADS + 1,)
+    with pytest.raises(CaptureError, match=r'states of 6, 12 numbers.* attend="tokens"'):
+        capture(model, [sequences()], readout="mean", attend="states")
+    embedded = nn.Sequential(nn.Linear(5, WIDTH).double(), encoder(layers=1))
+    with pytest.raises(CaptureError, match="Sequential does not run on the batch"):
+        capture(embedded, [sequences()], readout="mean")
+
+    class Flattening(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = encoder(layers=1).layers[0]
+
+        def forward(self, images):
+            return self.attention(images.flatten(1, 2))
+
+    with pytest.raises(CaptureError, match=r"0 takes inputs of shape \(5, 2, 3, 12\), not"):
+        capture(nn.Sequential(Flattening()), [sequences().unflatten(1, (2, 3))], readout="mean")
+
+
+def test_self_attention_may_have_the_name_of_cross_attention():
+    """``multihead_attn`` is cross-attention beside ``self_attn`` only, as in PyTorch's decoder."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.multihead_attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double()
+
+        def forward(self, x):
+            return x + self.multihead_attn(x, x, x)[0]
+
+    assert capture(nn.Sequential(Block(), Block()), [sequences()]).heads == (2 * HEADS + 1,)
+    layer = nn.TransformerDecoderLayer(WIDTH, HEADS, 16, batch_first=True, dtype=torch.float64)
+    batch = ((sequences(), sequences(seed=2)), None)
+    assert capture(nn.TransformerDecoder(layer, 2), [batch]).heads == (2 * HEADS + 1,)
+
+
 class Classifier(nn.Module):
     """Pads and masks by itself, as many models do; causal; its attention has no number."""
 
@@ -196,7 +249,7 @@ def test_scaled_tokens():
             np.testing.assert_allclose(test.scaled(30, like=like).xi, expected, atol=1e-11)
     once.check_scaled_alike(found[1].scaled(30, like=once), "test")
     for test in (found[1], found[1].scaled(30), found[1].scaled(3, like=once)):
-        with pytest.raises(ValueError, match=r"test is scaled otherwise .* like=train"):
+        with pytest.raises(ValueError, match=r"test is scaled differently from .* like=train"):
             once.check_scaled_alike(test, "test")
 
 
