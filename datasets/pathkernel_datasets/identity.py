@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.task import Realisation, Task
-from pathkernel_datasets.study import POINT, Study, draw
+from pathkernel_datasets.study import POINT, SETTINGS, Study, draw
 
 OTHER_DATA = "the task draws other data than when the store was begun"
 _EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other data
@@ -43,14 +43,14 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
 
 
 def _single(study: Study, drawn: Realisation) -> dict[str, Any]:
-    options, provenance = study.task.options(), study.task.provenance()
+    options, provenance = study.options, study.task.provenance()
     for name in file_options(options, provenance):
         if os.path.exists(options[name]):
             options[name] = os.path.abspath(options[name])
     settings = {
         entry.name: getattr(study, entry.name)
         for entry in dataclasses.fields(study)
-        if entry.metadata
+        if entry.metadata and entry.name not in SETTINGS
     }
     if study.skips is None:
         del settings["skips"]

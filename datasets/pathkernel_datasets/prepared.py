@@ -37,6 +37,8 @@ class PreparedData:
         Mean of the training targets if they are centred, else 0; added to every prediction.
     blocks : Blocks or None
         Of all training examples, where they are too many to hold.
+    scale : float
+        Factor of the attentioned inputs.
     """
 
     realisation: Realisation
@@ -47,6 +49,7 @@ class PreparedData:
     validation: tuple[Array, Array] | None = None
     offset: np.ndarray | float = 0.0
     blocks: Blocks | None = None
+    scale: float = 1.0
 
     @property
     def n_examples(self) -> int:
@@ -62,7 +65,8 @@ class PreparedData:
         """Attentioned inputs and labels of a block of the training examples, drawn again."""
         assert self.blocks is not None
         block = self.blocks.draw(number)
-        return _along_paths(self.realisation, self.network.skips, library, block, self.offset)
+        settings = (self.realisation, self.network.skips, library, self.scale)
+        return _along_paths(*settings, block, self.offset)
 
 
 def prepare_data(
@@ -80,19 +84,21 @@ def prepare_data(
     """
     realisation, blocks = draw(study.task, seed), draw_blocks(study.task, seed)
     heads, outputs = realisation.heads, realisation.outputs
-    network = Network(heads, max(study.widths), study.variances, outputs, study.skips)
+    variances = study.variances if study.variance is None else study.variance
+    network = Network(heads, max(study.widths), variances, outputs, study.skips)
     _check_size(realisation, network.n_paths, blocks, min(study.widths))
     offset: np.ndarray | float = 0.0
     if realisation.centred:
         offset = _label_mean(study.task.name, realisation, blocks)
-    along_paths = partial(_along_paths, realisation, network.skips, library)
+    scale = study.input_scale or 1.0
+    along_paths = partial(_along_paths, realisation, network.skips, library, scale)
     xi, labels = along_paths(realisation.train, offset)
     tests, validation = {}, None
     if not training_only:
         tests = {name: along_paths(examples) for name, examples in realisation.test_sets.items()}
         if realisation.validation is not None:
             validation = along_paths(realisation.validation)
-    return PreparedData(realisation, network, xi, labels, tests, validation, offset, blocks)
+    return PreparedData(realisation, network, xi, labels, tests, validation, offset, blocks, scale)
 
 
 def _label_mean(task: str, realisation: Realisation, blocks: Blocks | None) -> np.ndarray:
@@ -112,6 +118,7 @@ def _along_paths(
     realisation: Realisation,
     skips: Skips,
     library: ArrayLibrary,
+    scale: float,
     examples: Examples,
     offset: np.ndarray | float = 0.0,
 ) -> tuple[Array, Array]:
@@ -119,6 +126,8 @@ def _along_paths(
     inputs = library.asarray(examples.inputs)
     layers = [layer.convert(library.asarray) for layer in realisation.layers_of(examples)]
     xi = attentioned_inputs(inputs, layers, realisation.readout, skips=skips)
+    if scale != 1:
+        xi = scale * xi
     labels = to_host(examples.labels)
     if labels.ndim == 2 and labels.shape[1] == 1:  # one output: the predictor is a vector
         labels = labels[:, 0]

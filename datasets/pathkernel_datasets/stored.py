@@ -40,7 +40,7 @@ from pathkernel_datasets.progress_bar import supervised
 from pathkernel_datasets.published import METADATA, Published, is_inside
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check_chunks, check_store, open_store, unfinished
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.study import SETTINGS, Study
 from pathkernel_datasets.swept_option import by_value
 from pathkernel_datasets.workers import mapped, naming_lost_workers, workers
 
@@ -156,7 +156,8 @@ class StoredStudy:
                 f"{self.path} holds several values of the option {name!r}, and this needs a study "
                 "of one: take one of StoredStudy(path).singles"
             )
-        return self.plugins.task(self.identity["task"])(**self.options | replaced)
+        options = {name: value for name, value in self.options.items() if name not in SETTINGS}
+        return self.plugins.task(self.identity["task"])(**options | replaced)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -268,7 +269,8 @@ class StoredStudy:
     def _checked_study(self, **replaced: Any) -> Study:
         """Build the study; raise a StoreError if the installed code gives another."""
         names = {field.name for field in dataclasses.fields(Study)} - {"task", "sweep"}
-        settings = {name: self.identity[name] for name in names & self.identity.keys()}
+        entries = self.identity | self.identity["options"]
+        settings = {name: entries[name] for name in names & entries.keys()}
         study = Study(self.task(**replaced), **settings)
         if lines := differences(self.identity, identity_of(study), "what is installed here gives"):
             raise StoreError(

@@ -20,6 +20,9 @@ from pathkernel_datasets.errors import TaskError
 POINT = ("seed", "temperature", "width")
 """Dimensions of the grid of a study, in the order of its stored variables."""
 
+SETTINGS = ("variance", "input_scale")
+"""Options of a study that may have several values, as those of its task may."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -38,9 +41,13 @@ class Study:
     variances : float or sequence of float, optional
         Prior variances σ²_0, σ²_1 … σ²_L, σ²_a of the weights, or one number for all; by default
         the task's own.
+    variance : float, optional
+        Prior variance σ² of all weights, in place of ``variances``.
+    input_scale : float, optional
+        Factor of all attentioned inputs; by default 1.
     sweep : mapping of str to sequence, optional
-        Several values of an option of the task, a number or one of some words, by its name. They
-        are the first dimension of all that is computed.
+        Several values of ``variance``, ``input_scale`` or an option of the task, a number or one of
+        some words, by its name. They are the first dimension of all that is computed.
     skips : float or None, or sequence of them, optional
         Strengths of skip connections that the theory's network has, whatever the task, for all
         layers or for each; None, the default, for none.
@@ -85,6 +92,14 @@ class Study:
         type=tuple,
         metavar="V,V,…",
     )
+    variance: float | None = option(
+        None, "Prior variance of all weights; several values are an axis of the study.", type=float
+    )
+    input_scale: float | None = option(
+        None,
+        "Factor of the attentioned inputs; several values are an axis of the study.  [default: 1]",
+        type=float,
+    )
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
     skips: Skips = option(
         None,
@@ -99,8 +114,12 @@ class Study:
         if not isinstance(task, Task):
             raise TypeError(f"task must be a task with its options, as Custom(…), not {task!r}")
         for name, several in (self.sweep or {}).items():
-            values = several_values(task, name, _sequence(name, several))
-            task = dataclasses.replace(task, **{name: values[0]})
+            of_study = name in SETTINGS
+            values = several_values(self if of_study else task, name, _sequence(name, several))
+            if of_study:
+                object.__setattr__(self, name, values[0])
+            else:
+                task = dataclasses.replace(task, **{name: values[0]})
             if len(values) > 1:
                 sweep[name] = values
         if len(sweep) > 1:
@@ -109,6 +128,15 @@ class Study:
                 "each value of the others, into a store of its own"
             )
         check_options(task)
+        for name in SETTINGS:
+            for value in sweep.get(name, (getattr(self, name),)):
+                if value is not None:
+                    positive(name, value)
+        variances = task.variances if self.variances is None else self.variances
+        if self.variance is not None:
+            if self.variances is not None:
+                raise ValueError("variance is that of all weights: give variance or variances")
+            variances = None
         widths = task.widths if self.widths is None else self.widths
         temperatures = task.temperatures if self.temperatures is None else self.temperatures
         normalised = {
@@ -116,7 +144,7 @@ class Study:
             "widths": _along("widths", widths, positive),
             "temperatures": _along("temperatures", temperatures, positive),
             "seeds": _along("seeds", self.seeds, _seed),
-            "variances": _variances(task.variances if self.variances is None else self.variances),
+            "variances": None if variances is None else _variances(variances),
             "sweep": sweep,
             "skips": _skips(self.skips),
         }
@@ -150,7 +178,19 @@ class Study:
 
     def along(self, name: str) -> tuple[Any, ...]:
         """Values along a dimension of a grid, or the only one of an option."""
-        return tuple(self.grid[name]) if name in self.grid else (getattr(self.task, name),)
+        return tuple(self.grid[name]) if name in self.grid else (self.value(name),)
+
+    def value(self, name: str) -> Any:
+        """Value of an option of the study or of its task."""
+        return getattr(self if name in SETTINGS else self.task, name)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the task, and those of the study that may have several values, by name."""
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        return self.task.options() | {
+            name: value for name, value in settings.items() if value is not None
+        }
 
 
 def _union(values: tuple, stored: tuple) -> tuple:

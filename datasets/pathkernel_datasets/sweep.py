@@ -255,7 +255,7 @@ class _MissingPieceError(Exception):
 
 def _on_grid_of(study: Study, stored: Mapping[str, Any]) -> Study:
     """A study on the grid of a store, by the identity of the study that it holds."""
-    options = study.task.options()
+    options = study.options
     single = {name: [stored["options"].get(name, options[name])] for name in study.sweep}
     grid = single | grid_of(stored)
     return study.on_grid({name: grid[name] for name in grid if name in {*study.grid, *options}})

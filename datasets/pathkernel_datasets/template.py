@@ -174,7 +174,7 @@ def _single(
         "flag_values": list(STATUS_CODES.values()),
         "flag_meanings": " ".join(name.replace(" ", "_") for name in STATUS_CODES),
     }
-    label = label_of(study.task, swept)
+    label = label_of(study, swept)
     attributes = {
         "title": f"Attention-path theory of {label}: {study.task.summary}",
         "task": study.task.name,
@@ -190,6 +190,7 @@ def _single(
         "heads_per_layer": list(network.heads),
         "variances": list(network.variances),
         **({"skips": network.skip_words} if network.has_skips else {}),
+        **({"input_scale": study.input_scale} if study.input_scale is not None else {}),
         "readout": str(realisation.readout),
         "kind": str(realisation.kind),
         "centred": realisation.centred,
@@ -240,8 +241,9 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
     label, single = first.attrs["label"], described(name, values[0])
     labels_of_others = [part for part in label.split(", ") if part != single]
     joined_label = ", ".join([*labels_of_others, described(name, listed(values))])
-    (option,) = (entry for entry in dataclasses.fields(study.task) if entry.name == name)
-    labels = coordinate(name, values, option.metadata.get("help") or described(name))
+    options = (*dataclasses.fields(study), *dataclasses.fields(study.task))
+    (declared,) = (entry for entry in options if entry.name == name)
+    labels = coordinate(name, values, declared.metadata.get("help") or described(name))
     joined = on_grid(first, longest).expand_dims({name: len(values)}).assign_coords({name: labels})
     joined.attrs = common | {
         "label": joined_label,

@@ -25,7 +25,7 @@ from pathkernel.tables_command import OPTIONS, TablesCommand
 from pathkernel_core.hooks import Plugins, UnknownNameError
 from pathkernel_core.options import takes_several
 from pathkernel_core.task import Task
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.study import SETTINGS, Study
 
 
 class TaskGroup(SuggestingGroup):
@@ -122,15 +122,19 @@ def task_command(task: type[Task]) -> click.Command:
         If two options have the same name.
     """
     defaults = {name: getattr(task, name) for name in ("widths", "temperatures", "variances")}
-    grid, options = options_of(Study, defaults=defaults), options_of(task, several=True)
-    several = [entry.name for entry in dataclasses.fields(task) if takes_several(entry)]
+    grid = options_of(Study, several=True, defaults=defaults)
+    options = options_of(task, several=True)
+    several = [*SETTINGS, *(entry.name for entry in dataclasses.fields(task) if takes_several(entry))]
 
     def callback(**values: Any) -> None:
-        task_values = {str(option.name): values.pop(str(option.name)) for option in options}
-        settings = {str(option.name): values.pop(str(option.name)) for option in grid}
-        sweep = {name: task_values[name] for name in several if type(task_values[name]) is tuple}
-        first = {name: choices[0] for name, choices in sweep.items()}
-        _run_study(Study(task(**task_values | first), sweep=sweep, **settings), **values)
+        sweep = {name: values[name] for name in several if isinstance(values[name], tuple)}
+        values |= {name: several_values[0] for name, several_values in sweep.items()}
+        of_task, settings = (
+            {str(option.name): values.pop(str(option.name)) for option in part}
+            for part in (options, grid)
+        )
+        settings |= dict.fromkeys(sweep.keys() & settings.keys())
+        _run_study(Study(task(**of_task), sweep=sweep, **settings), **values)
 
     return TablesCommand(
         task.name,

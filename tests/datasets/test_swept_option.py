@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins
@@ -108,6 +109,41 @@ def test_a_value_is_as_if_computed_alone(noisy, tmp_path):
     assert open_store(noisy).title.startswith(
         "Attention-path theory of signs, noise 0.5, 2.0 and 0.1"
     )
+
+
+@pytest.mark.parametrize(("axis", "projection"), [("variance", 0.3), ("input_scale", 0.09)])
+def test_settings_of_the_study_are_axes(axis, projection, tmp_path):
+    """Inputs that are scaled have the kernel of a larger or smaller variance of the projection."""
+    path = tmp_path / "axis.zarr"
+    run(path, sweep={axis: (1.0,)})
+    run(path, sweep={axis: (1.0, 0.3)})  # grows
+    dataset = open_store(path)
+    assert dataset[axis].values.tolist() == [1.0, 0.3]
+    assert f"{axis.replace('_', ' ')} 1.0 and 0.3" in dataset.title
+    compute_study(study(), tmp_path / "plain.zarr", analyses=())
+    others = (projection,) * 2 if axis == "variance" else (1.0, 1.0)
+    compute_study(study(variances=(projection, *others)), tmp_path / "other.zarr", analyses=())
+    for value, alone in ((1.0, "plain.zarr"), (0.3, "other.zarr")):
+        part, expected = by_value(dataset)[value], open_store(tmp_path / alone)
+        for name in ("order_parameter", "predictor_mean", "predictor_mean_gp", "action"):
+            np.testing.assert_allclose(part[name], expected[name], rtol=1e-5, atol=1e-7)
+    (_, single) = StoredStudy(path, Plugins(tasks={Signs.name: Signs})).singles
+    point = single.point(5, 0.1, 4)
+    rebuilt = single.rebuild(point)
+    problem = pk.PathKernels(rebuilt.data.xi, rebuilt.data.labels)
+    solution = pk.minimise_action(problem, rebuilt.network, 0.1)
+    stored = single.dataset["order_parameter"].sel(width=5, temperature=0.1, seed=4)
+    np.testing.assert_allclose(solution.order_parameter, stored, rtol=1e-5)
+
+
+def test_settings_of_the_study_are_checked():
+    with pytest.raises(ValueError, match="give variance or variances"):
+        study(variance=0.1, variances=(1.0, 1.0, 0.5))
+    with pytest.raises(ValueError, match="input_scale must be positive"):
+        study(sweep={"input_scale": (1.0, -1.0)})
+    with pytest.raises(ValueError, match="variance must be positive"):
+        study(variance=0.0)
+    assert study(variance=0.1).on_grid({"seed": (1,)}).variance == 0.1
 
 
 def test_fewer_examples_are_padded_and_taken_off_again(tmp_path):
