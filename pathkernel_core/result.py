@@ -51,6 +51,9 @@ class Result(abc.ABC):
         What it is called on the command line; by default its name.
     summary : str
         One line for listings.
+    of_all_values : bool
+        Whether it is computed once from all values of an option that a study sweeps, rather than
+        for each of them.
     view_options : tuple of str
         Which of the options ``temperature`` and ``seed`` say what is shown, rather than what is
         computed, so that ``show`` and ``plot`` may set them.
@@ -58,6 +61,7 @@ class Result(abc.ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    of_all_values: ClassVar[bool] = False
     view_options: ClassVar[tuple[str, ...]] = ()
     command: ClassVar[str] = ""
 

@@ -178,8 +178,10 @@ class StoredStudy:
         """Names of the results in the store, or being computed."""
         if not self.path.exists():  # nothing is published yet
             return []
-        names: set[str] = set()
-        for single in self.singles:
+        singles = self.singles
+        names = set(zarr.open_group(self.folder, mode="r").group_keys())
+        names -= {single.prefix.rstrip("/") for single in singles}
+        for single in singles:
             if single.folder.exists():
                 names.update(zarr.open_group(single.folder, mode="r").group_keys())
             names.update(group.partition("/")[0] for group in single.unpublished_groups())
@@ -345,7 +347,7 @@ def compute_result(
         shown(progress)
 
     with supervised(report, threads) as shown:
-        for single in study.singles:
+        for single in [study] if result.of_all_values else study.singles:
             group = f"{single.prefix}{result.name}"
             _publish(single, group)  # parts of a run that was killed
             single._damaged = _damage(single.path, group)

@@ -124,7 +124,10 @@ def task_command(task: type[Task]) -> click.Command:
     defaults = {name: getattr(task, name) for name in ("widths", "temperatures", "variances")}
     grid = options_of(Study, several=True, defaults=defaults)
     options = options_of(task, several=True)
-    several = [*SETTINGS, *(entry.name for entry in dataclasses.fields(task) if takes_several(entry))]
+    several = [
+        *SETTINGS,
+        *(entry.name for entry in dataclasses.fields(task) if takes_several(entry)),
+    ]
 
     def callback(**values: Any) -> None:
         sweep = {name: values[name] for name in several if isinstance(values[name], tuple)}

@@ -110,7 +110,7 @@ def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
     """Views of a result, for every value of a swept option."""
     from pathkernel_views.chart import Chart
 
-    for single in study.singles:
+    for single in [study] if result.of_all_values else study.singles:
         if result.name not in single.results:
             continue
         value = single.prefix.rstrip("/").replace("-", " ", 1).replace("_", " ")

@@ -1,0 +1,1 @@
+"""Maps of where a network uses its paths, and learning curves."""

@@ -1,0 +1,109 @@
+"""Learning curves: measured squared errors, and the average case from the kernel's spectrum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_core.average_case import average_case_error, kernel_spectrum
+from pathkernel_core.backend import to_host
+from pathkernel_core.kernels import total_kernel
+from pathkernel_core.order_parameter import scaled_order_parameter
+from pathkernel_core.progress import Progress, Report
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.swept_option import swept_option
+
+GROUP = "learning-curves"
+_MEASURED = "mean squared error on test examples"
+_AVERAGE = "mean squared error of the average case, from the spectrum of the kernel"
+
+
+def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
+    """Compute the learning curves of every seed that the store lacks.
+
+    Raises
+    ------
+    ValueError
+        If the study does not sweep ``examples``, or has several outputs.
+    """
+    dataset = study.dataset
+    if swept_option(dataset) != "examples":
+        raise ValueError(
+            "learning curves need a study of several numbers of training examples; run it again "
+            "with, for example, --examples 25,50,100,200,400"
+        )
+    if "output" in dataset.dims:
+        raise ValueError("learning curves are of networks with one output; this study has several")
+    grid = {name: dataset[name].values for name in ("examples", "temperature", "width")}
+    seeds = dataset["seed"].values.tolist()
+    missing = [seed for seed in seeds if not _is_stored(study, seed, grid)]
+    singles = dict(zip(grid["examples"].tolist(), study.singles))
+    for done, seed in enumerate(missing):
+        parts = []
+        for number, (examples, single) in enumerate(singles.items()):
+            progress = done + number / len(singles)
+            report(Progress(int(progress), len(missing), f"seed {seed}, {examples} examples"))
+            parts.append(_errors(single, seed, examples))
+        yield f"seed-{seed}", xr.concat(parts, xr.Variable("examples", grid["examples"]))
+
+
+def _is_stored(study: StoredStudy, seed: int, grid: dict[str, np.ndarray]) -> bool:
+    if not study.holds(f"{GROUP}/seed-{seed}"):
+        return False
+    stored = study.result(f"{GROUP}/seed-{seed}").to_dataset()
+    return all(np.array_equal(stored[name], values) for name, values in grid.items())
+
+
+def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
+    """Errors of a study of one number of examples, dims (temperature, width) and in the limit."""
+    dataset = study.dataset.sel(seed=seed).isel(test_set=0).load()
+    temperatures, widths = dataset["temperature"].values, dataset["width"].values
+    rebuilt = study.rebuild(Point(float(widths[0]), float(temperatures[0]), seed))
+    network = rebuilt.network
+    xi, labels = next(iter(rebuilt.data.test_sets.values()))
+    labels = to_host(labels)
+    limit = np.diag(network.limit_diagonal)
+
+    def average(order_parameter: np.ndarray, temperature: float) -> float:
+        if not np.isfinite(order_parameter).all():
+            return np.nan
+        weights = scaled_order_parameter(network, order_parameter)
+        kernel = to_host(total_kernel(xi, weights, variance=network.variances[0]))
+        return average_case_error(*kernel_spectrum(kernel, labels), examples, float(temperature))
+
+    spectrum = kernel_spectrum(
+        to_host(
+            total_kernel(xi, scaled_order_parameter(network, limit), variance=network.variances[0])
+        ),
+        labels,
+    )
+    order_parameters = dataset["order_parameter"].transpose("temperature", "width", ...).values
+    averages = [
+        [average(matrix, temperature) for matrix in row]
+        for temperature, row in zip(temperatures, order_parameters)
+    ]
+    of_limit = [average_case_error(*spectrum, examples, float(t)) for t in temperatures]
+    error = (dataset["predictor_mean"] - dataset["test_label"]) ** 2
+    error_gp = (dataset["predictor_mean_gp"] - dataset["test_label"]) ** 2
+    return xr.Dataset(
+        {
+            "error": error.mean("example")
+            .transpose("temperature", "width")
+            .assign_attrs(long_name=_MEASURED),
+            "average_case_error": (("temperature", "width"), averages, {"long_name": _AVERAGE}),
+            "error_gp": error_gp.mean("example").assign_attrs(long_name=_MEASURED),
+            "average_case_error_gp": (("temperature",), of_limit, {"long_name": _AVERAGE}),
+        },
+        {"temperature": temperatures, "width": widths},
+    ).drop_vars(["seed", "test_set"], errors="ignore")
+
+
+def stored_curves(study: StoredStudy) -> xr.Dataset:
+    """Learning curves that a store holds, dims (seed, examples, temperature, width)."""
+    nodes = study.result(GROUP).children.items()
+    seeds = {int(str(name).removeprefix("seed-")): node.to_dataset() for name, node in nodes}
+    seeds = dict(sorted(seeds.items()))
+    return xr.concat(seeds.values(), xr.Variable("seed", list(seeds)), combine_attrs="drop")

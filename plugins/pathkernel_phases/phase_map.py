@@ -1,0 +1,244 @@
+"""The map of a study: softest eigenvalues at its points, crossings and spinodals between them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_core.coexistence import Coexistence, coexistence
+from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
+from pathkernel_core.kernels import PathKernels
+from pathkernel_core.minimise import minimise_action
+from pathkernel_core.network import Network
+from pathkernel_core.progress import Progress, Report
+from pathkernel_core.solution import Solution
+from pathkernel_datasets.computing import minimise_from
+from pathkernel_datasets.point import Point
+from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.study import SETTINGS
+from pathkernel_datasets.swept_option import swept_option
+
+GROUP = "phases"
+BEYOND = 10.0  # factor beyond the axis up to which ends of branches are followed
+
+_LINES = {
+    "crossing": "value of the axis at which the lowest minimum changes",
+    "lower_spinodal": "value of the axis at which the branch of the larger values ends",
+    "upper_spinodal": "value of the axis at which the branch of the smaller values ends",
+}
+_POINTS = {
+    "softest": "smallest eigenvalue of the Hessian of S/N in the chain's coordinates",
+    "trace_ratio": "trace of U relative to its Gaussian process limit",
+    "minima": "number of minima of the action that the search found",
+}
+
+
+class PhaseMap:
+    """Map of a study along an axis; the study may have several values of an option.
+
+    Raises
+    ------
+    ValueError
+        If the study has one value of the axis, or the axis cannot be followed.
+    """
+
+    def __init__(self, study: StoredStudy, axis: str | None = None):
+        self._study, dataset = study, study.dataset
+        self.option = swept_option(dataset)
+        self.axis = axis or (self.option if self.option in SETTINGS else "temperature")
+        self.grid = {
+            name: np.sort(dataset[name].values)
+            for name in (self.option, "temperature", "width")
+            if name is not None
+        }
+        if len(self.grid.get(self.axis, ())) < 2:
+            raise ValueError(
+                f"the axis {self.axis!r} needs several values in the study: run it again with, for "
+                f"example, --{self.axis.replace('_', '-')} {_EXAMPLES[self.axis]}, or choose "
+                f"another of {', '.join(name for name in self.grid if len(self.grid[name]) > 1)}"
+            )
+
+    def missing_seeds(self, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
+        """Compute the map of every seed that the store lacks."""
+        seeds = self._study.dataset["seed"].values.tolist()
+        missing = [seed for seed in seeds if not self._is_stored(seed)]
+        for done, seed in enumerate(missing):
+            report(Progress(done, len(missing), f"seed {seed}: minima"))
+            yield f"{self.axis}/seed-{seed}", self.seed_map(seed)
+
+    def _is_stored(self, seed: int) -> bool:
+        group = f"{GROUP}/{self.axis}/seed-{seed}"
+        if not self._study.holds(group):
+            return False
+        stored = self._study.result(group).to_dataset()
+        return all(np.array_equal(stored[name], values) for name, values in self.grid.items())
+
+    def seed_map(self, seed: int) -> xr.Dataset:
+        """Compute the map of one seed.
+
+        Returns
+        -------
+        xarray.Dataset
+            ``softest``, ``trace_ratio`` and ``minima`` over the grid; ``crossing``,
+            ``lower_spinodal`` and ``upper_spinodal``, dims (the grid without the axis, transition),
+            NaN where there are fewer transitions; ``evaluations`` of the energy.
+        """
+        systems, evaluations = self._systems(seed), 0
+        shape = tuple(map(len, self.grid.values()))
+        points = {name: np.full(shape, np.nan) for name in _POINTS}
+        solutions: dict[tuple[int, ...], Solution] = {}
+        for index in np.ndindex(shape):
+            problem, network, temperature = self._system(systems, index)
+            solution = minimise_from(problem, network, temperature, None)
+            if solution is None or not solution.status.ok:
+                continue
+            evaluations += solution.evaluations
+            solutions[index] = solution
+            limit = network.limit_diagonal.sum()
+            points["softest"][index] = solution.stability().softest
+            points["trace_ratio"][index] = float(np.trace(solution.order_parameter)) / limit
+            points["minima"][index] = 1 + len(solution.other_minima)
+        position = list(self.grid).index(self.axis)
+        rows: dict[tuple[int, ...], list[Coexistence]] = {}
+        for row in np.ndindex(shape[:position] + shape[position + 1 :]):
+            indices = [(*row[:position], i, *row[position:]) for i in range(shape[position])]
+            rows[row], count = self._transitions(systems, indices, solutions)
+            evaluations += count
+        most = max(1, *(len(found) for found in rows.values()))
+        row_shape = shape[:position] + shape[position + 1 :]
+        lines = {name: np.full((*row_shape, most), np.nan) for name in _LINES}
+        for row, transitions in rows.items():
+            for number, transition in enumerate(transitions):
+                for name, values in dataclasses.asdict(transition).items():
+                    lines[name][(*row, number)] = values
+        dims = tuple(self.grid)
+        row_dims = (*(dim for dim in dims if dim != self.axis), "transition")
+        variables = {
+            **{name: (dims, points[name], {"long_name": text}) for name, text in _POINTS.items()},
+            **{name: (row_dims, lines[name], {"long_name": text}) for name, text in _LINES.items()},
+        }
+        attributes = {"axis": self.axis, "evaluations": evaluations}
+        coords = {name: self._study.dataset[name].sortby(name).variable for name in dims}
+        return xr.Dataset(variables, coords, attributes)
+
+    def _systems(self, seed: int) -> list[tuple[PathKernels, Network]]:
+        """Problem and network of every value of the option, in the order of the grid."""
+        dataset = self._study.dataset
+        singles = dict(zip(self._values(), self._study.singles))
+        systems = []
+        for value in self.grid[self.option] if self.option else [None]:
+            single = singles[None if value is None else value]
+            point = Point(float(dataset["width"][0]), float(dataset["temperature"][0]), seed)
+            rebuilt = single.rebuild(point)
+            systems.append((PathKernels(rebuilt.data.xi, rebuilt.data.labels), rebuilt.network))
+        return systems
+
+    def _values(self) -> list[Any]:
+        return self._study.dataset[self.option].values.tolist() if self.option else [None]
+
+    def _system(
+        self, systems: list[tuple[PathKernels, Network]], index: tuple[int, ...]
+    ) -> tuple[PathKernels, Network, float]:
+        """Problem, network and temperature of a point of the grid."""
+        values = dict(zip(self.grid, (v[i] for v, i in zip(self.grid.values(), index))))
+        problem, network = systems[index[0] if self.option else 0]
+        widths = (float(values["width"]),) * len(network.widths)
+        return (
+            problem,
+            dataclasses.replace(network, widths=widths),
+            float(values["temperature"]),
+        )
+
+    def _transitions(
+        self,
+        systems: list[tuple[PathKernels, Network]],
+        indices: list[tuple[int, ...]],
+        solutions: Mapping[tuple[int, ...], Solution],
+    ) -> tuple[list[Coexistence], int]:
+        """Transitions along the axis, from the smallest value up, and evaluations they took."""
+        values, transitions, evaluations = self.grid[self.axis], [], 0
+        limits = (float(values[0]) / BEYOND, float(values[-1]) * BEYOND)
+        for (i, below), (j, above) in itertools.pairwise(enumerate(indices)):
+            if below not in solutions or above not in solutions:
+                continue
+            minimise = self._along_axis(*self._system(systems, below), float(values[i]))
+
+            def solve(
+                value: float,
+                start: Solution,
+                minimise: Callable[[float, Solution], Solution] = minimise,
+            ) -> Solution | None:
+                nonlocal evaluations
+                try:
+                    solution = minimise(value, start)
+                except (MinimisationError, NotPositiveDefiniteError, np.linalg.LinAlgError):
+                    return None
+                evaluations += solution.evaluations
+                return solution
+
+            sides = [(float(values[k]), solutions[at]) for k, at in ((i, below), (j, above))]
+            transition = coexistence(solve, *sides, limits=limits)
+            if transition is not None:
+                transitions.append(transition)
+        return transitions, evaluations
+
+    def _along_axis(
+        self, problem: PathKernels, network: Network, temperature: float, value: float
+    ) -> Callable[[float, Solution], Solution]:
+        """Minimum at another value of the axis than that of the system, from a start."""
+
+        def minimise(other: float, start: Solution) -> Solution:
+            settings: dict[str, Any] = {}
+            if self.axis == "variance":
+                settings = {"variances": (other,) * len(network.variances)}
+            elif self.axis == "input_scale":  # as much as the variance of the projection
+                first, *others = network.variances
+                settings = {"variances": (first * (other / value) ** 2, *others)}
+            elif self.axis == "width":
+                settings = {"widths": (other,) * len(network.widths)}
+            t = other if self.axis == "temperature" else temperature
+            return minimise_action(
+                problem, dataclasses.replace(network, **settings), t, start=start
+            )
+
+        return minimise
+
+
+_EXAMPLES = {
+    "variance": ".02,.05,.1,.2,.5,1",
+    "input_scale": ".1,.2,.5,1",
+    "temperature": ".001,.01,.1",
+    "width": "10,30,100,300",
+}
+
+
+def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
+    """Maps that a store holds, by axis, dims (seed, …); seeds on other grids are left out."""
+    maps = {}
+    for axis, tree in study.result(GROUP).children.items():
+        seeds = {
+            int(str(name).removeprefix("seed-")): node.to_dataset()
+            for name, node in tree.children.items()
+        }
+        expected = PhaseMap(study, str(axis)).grid
+        seeds = {
+            seed: dataset
+            for seed, dataset in sorted(seeds.items())
+            if all(np.array_equal(dataset[name], values) for name, values in expected.items())
+        }
+        if seeds:
+            maps[str(axis)] = xr.concat(
+                seeds.values(),
+                xr.Variable("seed", list(seeds)),
+                combine_attrs="drop_conflicts",
+                data_vars="all",
+                join="outer",
+                compat="equals",
+                coords="minimal",
+            )
+    return maps

@@ -1,0 +1,77 @@
+"""Phases and learning curves as results: their options, and when they are computed and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pathkernel_core.options import option
+from pathkernel_core.progress import Report
+from pathkernel_core.result import Result
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from pathkernel_datasets.stored import StoredStudy
+
+AXES = ("variance", "input_scale", "temperature", "width")
+
+
+@dataclass(frozen=True)
+class Phases(Result):
+    """Where a network uses its paths, where it falls silent, and where it may do either.
+
+    At every point of the study: the softest eigenvalue of the action's Hessian, and the trace of U
+    relative to the Gaussian process limit. Between neighbouring values of one axis: the crossing at
+    which the lowest minimum changes, and the two spinodals at which the branches end.
+    """
+
+    name = "phases"
+    summary = "Map where a network uses its paths, and where it falls silent"
+    of_all_values = True
+
+    axis: str | None = option(
+        None,
+        "Axis along which crossings are located.  [default: the swept option, or else the "
+        "temperature]",
+        choices=AXES,
+        type=str,
+    )
+
+    def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
+        """Map of every seed that the store lacks."""
+        from pathkernel_phases.phase_map import PhaseMap
+
+        yield from PhaseMap(study, self.axis).missing_seeds(report)
+
+    def views(self, study: StoredStudy) -> Iterable[Any]:
+        """Map over two axes, and a table of the crossings."""
+        from pathkernel_phases.phase_views import phase_views
+
+        yield from phase_views(study)
+
+
+@dataclass(frozen=True)
+class LearningCurves(Result):
+    """Errors against the number of training examples, with the average-case theory.
+
+    For a study that sweeps ``examples``. The average case follows from the spectrum of the kernel,
+    renormalised by U, on the test examples.
+    """
+
+    name = "learning-curves"
+    summary = "Compare errors against the number of examples with the average case"
+    of_all_values = True
+
+    def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
+        """Errors of every seed that the store lacks."""
+        from pathkernel_phases.learning import missing_seeds
+
+        yield from missing_seeds(study, report)
+
+    def views(self, study: StoredStudy) -> Iterable[Any]:
+        """Accuracy, error, U and evidence against the number of examples."""
+        from pathkernel_phases.learning_views import learning_views
+
+        yield from learning_views(study)
