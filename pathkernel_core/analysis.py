@@ -1,4 +1,4 @@
-"""What an analysis is: labelled quantities computed from a solution or from a task's data."""
+"""Base class of analyses: labelled quantities computed from a solution or from a task's data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Variable:
     name : str
         Name in the dataset.
     dims : tuple of str
-        Its own dimensions, after those of the grid; no name twice.
+        Dimensions besides those of the grid; no name twice.
     long_name : str
-        What it is, in words.
+        Description in words.
     units : str
         "1" for pure numbers.
     equation : str
-        Where it is defined, such as "Eq. 10".
+        Definition, such as "Eq. 10".
     """
 
     name: str
@@ -40,7 +40,7 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """What an analysis may look at.
+    """Input of an analysis.
 
     Attributes
     ----------
@@ -64,18 +64,16 @@ class Situation:
 
 
 class Analysis(abc.ABC):
-    """Base class of analyses: :meth:`coordinates` and :meth:`compute` are to be written.
-
-    ``pathkernel_datasets.testing.check_analysis`` checks them.
+    """Base class of analyses; ``pathkernel_datasets.testing.check_analysis`` checks subclasses.
 
     Attributes
     ----------
     name, summary : str
         As in listings.
     variables : tuple of Variable
-        What :meth:`compute` returns.
+        Description of the values that :meth:`compute` returns.
     dimensions : mapping of str to str
-        What the analysis's own dimensions count, in words.
+        Meaning of the analysis's own dimensions, in words.
     of : {"solution", "data"}
         "solution": computed at every grid point and, under names that end in ``_gp``, in the
         Gaussian process limit. "data": computed once per seed.
@@ -89,10 +87,10 @@ class Analysis(abc.ABC):
 
     @abc.abstractmethod
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
-        """Labels of the analysis's own dimensions, one for each place; ``{}`` if it has none.
+        """Labels of each of the analysis's own dimensions, the same for every seed.
 
-        Those that every store has, such as ``path``, ``layer`` and ``head``, are labelled by it.
-        The labels must not depend on the seed; the situation has no solution.
+        The store labels common ones, such as ``path``, ``layer`` and ``head``. The situation has no
+        solution.
         """
 
     @abc.abstractmethod

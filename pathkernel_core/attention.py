@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import array_api_compat
 import numpy as np
@@ -30,10 +31,10 @@ _BATCH_ELEMENTS = 2**21  # elements of the largest intermediate array, 16 MiB in
 
 
 class Layer(Protocol):
-    """What the core asks of an attention layer.
+    """Attention heads of one layer.
 
-    One whose tokens stand for paths already, so that none is past its heads, has an attribute
-    ``tokens_are_paths`` that is True; it cannot be skipped.
+    A layer whose tokens already stand for paths sets ``tokens_are_paths = True``; it has no skip
+    connection.
     """
 
     @property
@@ -43,26 +44,62 @@ class Layer(Protocol):
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, key tokens, query tokens) of a batch of inputs (batch, M, N_0).
 
-        With ``query`` only that query token's column, (batch, H, key tokens, 1).
+        With ``query`` only the column of that query token, (batch, H, key tokens, 1).
         """
 
     def select(self, examples: slice) -> Layer:
         """Layer for a slice of the examples."""
 
-    def keep_heads(self, kept: Sequence[int]) -> Layer:
-        """Layer with only some of its heads, numbered from 1."""
+    def keep_heads(self, heads: Sequence[int]) -> Layer:
+        """Layer with only these heads, numbered from 1."""
 
     def convert(self, function: Callable[[Array], Array]) -> Layer:
-        """Layer with each of its arrays replaced by ``function(array)``."""
+        """Layer with ``function(array)`` in place of each array."""
+
+
+class _ArrayHeads:
+    """Heads of a dataclass whose array fields have the heads on one axis."""
+
+    _arrays: ClassVar[tuple[str, ...]]
+    _axis: ClassVar[int] = 0
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads H."""
+        return getattr(self, self._arrays[0]).shape[self._axis]
+
+    def select(self, examples: slice) -> Self:
+        """Layer for a slice of the examples: the layer itself, where all examples share it."""
+        return self
+
+    def keep_heads(self, heads: Sequence[int]) -> Self:
+        """Layer with only these heads, numbered from 1."""
+        if not heads or min(heads) < 1 or max(heads) > self.n_heads:
+            raise ValueError(
+                f"heads are numbered from 1 to {self.n_heads} in this layer, but are {list(heads)}"
+            )
+
+        def take(array: Array) -> Array:
+            xp = array_namespace(array=array)
+            return xp.take(
+                array, from_host(np.subtract(heads, 1), array, xp.int64), axis=self._axis
+            )
+
+        return self.convert(take)
+
+    def convert(self, function: Callable[[Array], Array]) -> Self:
+        """Layer with ``function(array)`` in place of each array."""
+        arrays = {name: function(getattr(self, name)) for name in self._arrays}
+        return dataclasses.replace(self, **arrays)  # type: ignore[type-var]
 
 
 def _attention_of_heads(
     inputs: Array, queries: Array, keys: Array, scale: float, query: int | None
 ) -> Array:
     xp = array_api_compat.array_namespace(inputs)
-    asking = inputs if query is None else inputs[:, query : query + 1, :]
+    tokens = inputs if query is None else inputs[:, query : query + 1, :]
     keys = xp.matmul(inputs[:, None, :, :], xp.matrix_transpose(keys))
-    queries = xp.matmul(asking[:, None, :, :], xp.matrix_transpose(queries))
+    queries = xp.matmul(tokens[:, None, :, :], xp.matrix_transpose(queries))
     return _softmax_over_keys(scale * xp.matmul(keys, xp.matrix_transpose(queries)), xp)
 
 
@@ -71,9 +108,9 @@ def _attention_of_products(
 ) -> Array:
     xp = array_api_compat.array_namespace(inputs)
     heads, width, _ = products.shape
-    asking = inputs if query is None else inputs[:, query : query + 1, :]
-    # one product of matrices for all examples and heads, not a small one for each
-    rows = xp.reshape(asking, (-1, width))
+    tokens = inputs if query is None else inputs[:, query : query + 1, :]
+    # one matrix product for all examples and heads instead of many small ones
+    rows = xp.reshape(tokens, (-1, width))
     directions = xp.matmul(rows, xp.matrix_transpose(xp.reshape(products, (-1, width))))
     directions = xp.reshape(directions, (inputs.shape[0], -1, heads, width))
     scores = xp.matmul(inputs[:, None, :, :], xp.permute_dims(directions, (0, 2, 3, 1)))
@@ -86,20 +123,21 @@ def _softmax_over_keys(scores: Array, xp: Any) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class QueryKey:
+class QueryKey(_ArrayHeads):
     """Heads given by queries and keys: softmax over keys s of (K x_s)·(Q x_t)·scale (Eq. 3).
 
     Parameters
     ----------
     queries, keys : array, shape (H, G, N_0)
     scale : float, optional
-        Factor of the scores. By default 1 / (N_0 √G), the paper's; a network trained elsewhere
-        often uses 1 / √G.
+        Factor of the scores; by default 1 / (N_0 √G), as in the paper. Trained networks often use
+        1 / √G.
     """
 
     queries: Array
     keys: Array
     scale: float | None = None
+    _arrays = ("queries", "keys")
 
     def __post_init__(self):
         array_namespace(queries=self.queries, keys=self.keys)
@@ -107,11 +145,6 @@ class QueryKey:
         real_floating("keys", self.keys, tuple(self.queries.shape))
         if self.scale is not None:
             positive("scale", self.scale)
-
-    @property
-    def n_heads(self) -> int:
-        """Number of heads H."""
-        return self.queries.shape[0]
 
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
@@ -123,21 +156,9 @@ class QueryKey:
         evaluate = compiled(_attention_of_heads, xp, static=("query",))
         return evaluate(inputs, self.queries, self.keys, scale, query=query)
 
-    def select(self, examples: slice) -> QueryKey:
-        """The layer itself: queries and keys do not depend on the example."""
-        return self
-
-    def keep_heads(self, kept: Sequence[int]) -> QueryKey:
-        """Layer with only the heads ``kept``, numbered from 1."""
-        return QueryKey(_keep(self.queries, kept), _keep(self.keys, kept), self.scale)
-
-    def convert(self, function: Callable[[Array], Array]) -> QueryKey:
-        """Layer with its arrays replaced by ``function(array)``."""
-        return QueryKey(function(self.queries), function(self.keys), self.scale)
-
 
 @dataclass(frozen=True, eq=False)
-class AttentionProduct:
+class AttentionProduct(_ArrayHeads):
     """Heads given by the product of keys and queries: softmax over s of x_s · W x_t · scale.
 
     Parameters
@@ -150,16 +171,12 @@ class AttentionProduct:
 
     products: Array
     scale: float = 1.0
+    _arrays = ("products",)
 
     def __post_init__(self):
         array_namespace(products=self.products)
         real_floating("products", self.products, ("H", *self.products.shape[-1:] * 2))
         positive("scale", self.scale)
-
-    @property
-    def n_heads(self) -> int:
-        """Number of heads H."""
-        return self.products.shape[0]
 
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
@@ -168,18 +185,6 @@ class AttentionProduct:
         evaluate = compiled(_attention_of_products, xp, static=("query",))
         return evaluate(inputs, self.products, self.scale, query=query)
 
-    def select(self, examples: slice) -> AttentionProduct:
-        """The layer itself: the products do not depend on the example."""
-        return self
-
-    def keep_heads(self, kept: Sequence[int]) -> AttentionProduct:
-        """Layer with only the heads ``kept``, numbered from 1."""
-        return AttentionProduct(_keep(self.products, kept), self.scale)
-
-    def convert(self, function: Callable[[Array], Array]) -> AttentionProduct:
-        """Layer with its arrays replaced by ``function(array)``."""
-        return AttentionProduct(function(self.products), self.scale)
-
 
 def _excess_of_sums(omega: Array) -> Array:
     xp = array_api_compat.array_namespace(omega)
@@ -187,8 +192,8 @@ def _excess_of_sums(omega: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
-    """Heads given by their attention matrices, for one set of examples only.
+class Attention(_ArrayHeads):
+    """Heads given by their attention matrices on one set of examples.
 
     Parameters
     ----------
@@ -197,7 +202,7 @@ class Attention:
 
     Examples
     --------
-    Attention that a model returns has the query first, here that of four heads on six tokens:
+    Models return attention with the query first, here for four heads and six tokens:
 
     >>> import numpy as np
     >>> import pathkernel_core as pk
@@ -209,6 +214,7 @@ class Attention:
     """
 
     omega: Array
+    _arrays, _axis = ("omega",), 1
 
     def __post_init__(self):
         xp = array_namespace(omega=self.omega)
@@ -220,13 +226,8 @@ class Attention:
                 f"{float(excess):.3g}; if its last two axes are (query, key), swap them"
             )
 
-    @property
-    def n_heads(self) -> int:
-        """Number of heads H."""
-        return self.omega.shape[1]
-
     def attention(self, inputs: Array, query: int | None = None) -> Array:
-        """Attention (batch, H, M, M or 1), as given."""
+        """Attention (batch, H, M, M or 1) as it was passed in."""
         array_namespace(inputs=inputs, omega=self.omega)
         expected = (inputs.shape[0], self.n_heads, inputs.shape[1], inputs.shape[1])
         if tuple(self.omega.shape) != expected:
@@ -236,17 +237,9 @@ class Attention:
             )
         return self.omega if query is None else self.omega[..., query : query + 1]
 
-    def select(self, examples: slice) -> Attention:
+    def select(self, examples: slice) -> Attention:  # type: ignore[override]
         """Layer for a slice of the examples."""
         return Attention(rows_of(self.omega, examples))
-
-    def keep_heads(self, kept: Sequence[int]) -> Attention:
-        """Layer with only the heads ``kept``, numbered from 1."""
-        return Attention(_keep(self.omega, kept, axis=1))
-
-    def convert(self, function: Callable[[Array], Array]) -> Attention:
-        """Layer with its array replaced by ``function(array)``."""
-        return Attention(function(self.omega))
 
 
 def attentioned_inputs(
@@ -261,16 +254,16 @@ def attentioned_inputs(
     Parameters
     ----------
     inputs : array, shape (P, M, N_0)
-        Token sequences. Every layer attends to these bare inputs.
+        Token sequences; every layer attends to these bare inputs.
     layers : sequence of Layer
-        Attention of each layer, the first layer first.
+        Attention of each layer, first layer first.
     readout : {"last", "first", "mean"} or int
         Token at which the network is read out, or the mean over tokens.
     batch_size : int, optional
-        Examples computed at once. The default keeps each intermediate array within 16 MiB.
+        Examples computed at once; by default as many as keep each intermediate array in 16 MiB.
     skips : optional
-        Skip connections as of :class:`Network`: a path that skips a layer has the identity there
-        for attention. Their strengths do not matter here.
+        Skip connections, as for :class:`Network`: a path that skips a layer has the identity there
+        instead of attention. Strengths have no effect here.
 
     Returns
     -------
@@ -284,21 +277,32 @@ def attentioned_inputs(
         the readout names no token.
     TypeError
         If the arrays are of different libraries or devices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel_core as pk
+    >>> rng = np.random.default_rng(0)
+    >>> layers = [pk.AttentionProduct(rng.normal(size=(2, 5, 5))) for _ in range(2)]
+    >>> pk.attentioned_inputs(rng.normal(size=(20, 6, 5)), layers).shape
+    (20, 4, 5)
     """
     xp = array_namespace(inputs=inputs)
     inputs = real_floating("inputs", inputs, ("P", "M", "N_0"))
     examples, tokens, _ = inputs.shape
     if not isinstance(layers, Sequence) or not layers:
-        raise TypeError("layers must be a list of at least one attention layer, the first first")
-    for number, layer in enumerate(layers, start=1):
+        raise TypeError(
+            "layers must be a list of at least one attention layer, the first layer first"
+        )
+    for index, layer in enumerate(layers):
         if not hasattr(layer, "attention"):
             raise TypeError(
-                f"layers[{number - 1}] must be a QueryKey, AttentionProduct or Attention, "
+                f"layers[{index}] must be a QueryKey, AttentionProduct or Attention, "
                 f"not {type(layer).__name__}"
             )
         if isinstance(layer, Attention) and layer.omega.shape[0] != examples:
             raise ValueError(
-                f"layers[{number - 1}].omega holds {layer.omega.shape[0]} examples, "
+                f"layers[{index}].omega holds {layer.omega.shape[0]} examples, "
                 f"but inputs holds {examples}"
             )
     token = _readout_token(readout, tokens)
@@ -306,8 +310,8 @@ def attentioned_inputs(
     for number, (layer, skip) in enumerate(zip(layers, skipped), start=1):
         if skip and getattr(layer, "tokens_are_paths", False):
             raise ValueError(
-                f"layer {number} cannot be skipped: its inputs are those of paths already, and "
-                "none of them is past its heads; leave skips out"
+                f"layer {number} cannot be skipped: its inputs already stand for paths through its "
+                "heads; leave skips out"
             )
     if batch_size is None:
         batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers, skipped))
@@ -325,13 +329,9 @@ def attentioned_inputs(
 def _elements_per_example(inputs: Array, layers: Sequence[Layer], skipped: Sequence[bool]) -> int:
     """Size of the largest intermediate array: scores, queries and keys, or weights along paths."""
     _, tokens, width = inputs.shape
-    inner = [
-        width,
-        tokens,
-        *(layer.queries.shape[1] for layer in layers if hasattr(layer, "queries")),
-    ]
-    heads = [layer.n_heads + skip for layer, skip in zip(layers, skipped)]
-    return tokens * max(max(heads) * max(inner), math.prod(heads))
+    ranks = [layer.queries.shape[1] for layer in layers if isinstance(layer, QueryKey)]
+    branches = [layer.n_heads + skip for layer, skip in zip(layers, skipped)]
+    return tokens * max(max(branches) * max(width, tokens, *ranks), math.prod(branches))
 
 
 def _attentioned_batch(
@@ -347,26 +347,26 @@ def _attentioned_batch(
     weights = compiled(_over_queries, xp)(omega)
     if skipped[-1]:
         tokens = inputs.shape[1]
-        read = np.full(tokens, 1 / tokens) if token is None else np.eye(tokens)[token]
-        read = np.tile(read, (inputs.shape[0], 1, 1))
-        weights = joined([from_host(read, inputs), weights], axis=1)
+        readout = np.full(tokens, 1 / tokens) if token is None else np.eye(tokens)[token]
+        readout = np.tile(readout, (inputs.shape[0], 1, 1))
+        weights = joined([from_host(readout, inputs), weights], axis=1)
     for layer, skip in reversed(list(zip(layers[:-1], skipped))):
-        above, attention = weights, layer.select(batch).attention(inputs)
-        weights = compiled(_continued, xp)(attention, above)
+        above = weights
+        weights = compiled(_continued, xp)(layer.select(batch).attention(inputs), above)
         if skip:
             weights = joined([above, weights], axis=1)
     return xp.matmul(weights, inputs)
 
 
 def _over_queries(omega: Array) -> Array:
-    """Mean over query tokens, of which there is one unless the mean is read out: (batch, H, M)."""
+    """Mean over query tokens, a single one unless the mean is read out: (batch, H, M)."""
     return array_api_compat.array_namespace(omega).mean(omega, axis=-1)
 
 
 def _continued(omega: Array, weights: Array) -> Array:
-    """Weights of tokens along paths, (batch, paths, M), with a layer below: (batch, H·paths, M).
+    """Weights of tokens along paths, (batch, paths, M) → (batch, H·paths, M) with a layer below.
 
-    v_{h, rest}(s) = sum over t of Omega_{h, s, t} v_rest(t): no M x M product is formed.
+    v_hπ(s) = Σ_t Ω_hst v_π(t): no product of two M × M matrices is formed.
     """
     xp = array_api_compat.array_namespace(omega)
     weights = xp.matmul(weights[:, None, :, :], xp.matrix_transpose(omega))
@@ -391,12 +391,3 @@ def _check_width(inputs: Array, width: int, name: str) -> None:
             f"inputs of shape {tuple(inputs.shape)} have width N_0 = {inputs.shape[-1]}, "
             f"but {name} expect N_0 = {width}"
         )
-
-
-def _keep(array: Array, kept: Sequence[int], axis: int = 0) -> Array:
-    xp = array_namespace(array=array)
-    count = array.shape[axis]
-    if not kept or min(kept) < 1 or max(kept) > count:
-        raise ValueError(f"kept names heads {list(kept)} of a layer that has heads 1 to {count}")
-    indices = xp.asarray([head - 1 for head in kept], device=array_api_compat.device(array))
-    return xp.take(array, indices, axis=axis)

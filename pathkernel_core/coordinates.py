@@ -72,13 +72,13 @@ class Level:
         return np.eye(self.rows, self.columns, dtype=bool)[self.free]
 
     @cached_property
-    def places(self) -> np.ndarray:
+    def indices(self) -> np.ndarray:
         """Flat index of each entry of X_ℓ in its coordinates, then a zero and what a skip fixes."""
         count = len(self.diagonal)
-        places = np.full((self.rows, self.columns), count)
-        places[self.free] = np.arange(count)
-        places[np.diag_indices(self.shared)] = count + 1
-        return places.reshape(-1)
+        indices = np.full((self.rows, self.columns), count)
+        indices[self.free] = np.arange(count)
+        indices[np.diag_indices(self.shared)] = count + 1
+        return indices.reshape(-1)
 
     def blocks(self, matrix: Array) -> Array:
         """Rows of a matrix split by the branches of this layer: (branches, m, columns)."""
@@ -108,8 +108,8 @@ def lower_trapezoid(entries: Array, level: Level, repeat: Array | float = 1.0) -
     xp = array_namespace(entries=entries)
     zero = xp.zeros_like(entries[:1])
     entries = xp.concat([entries, zero, zero + repeat] if level.shared else [entries, zero])
-    places = from_host(level.places, entries, xp.int64)
-    return xp.take(entries, places, axis=0).reshape(level.rows, level.columns)
+    indices = from_host(level.indices, entries, xp.int64)
+    return xp.take(entries, indices, axis=0).reshape(level.rows, level.columns)
 
 
 def relative_factors(
@@ -177,7 +177,7 @@ class ChainCoordinates:
         self.network = network
         self.levels = chain_levels(network)
         self.scales = [math.sqrt(variance) for variance in network.order_parameter_variances]
-        self._weights = [degrees / network.width for degrees in network.degrees_of_freedom]
+        self._weights = [degrees / network.width for degrees in network.widths]
         self._constant = -sum(
             2 * weight * (level.rows - level.shared) * math.log(scale)
             for level, scale, weight in zip(self.levels, self.scales, self._weights)
@@ -206,15 +206,17 @@ class ChainCoordinates:
             coordinates[level.part][level.diagonal] = 0.5 * log
         return coordinates
 
-    def suppressed(self, coordinates: np.ndarray, layer: int, head: int, by: float) -> np.ndarray:
-        """The same but for a layer's other heads, whose diagonal of X_ℓ is times e^-by.
+    def suppressed(
+        self, coordinates: np.ndarray, layer: int, head: int, suppression: float
+    ) -> np.ndarray:
+        """Multiply the diagonal of X_ℓ by e^-suppression for all heads of a layer but one.
 
-        Layer and head count from 0.
+        Layer and head are numbered from 0.
         """
         coordinates, level = coordinates.copy(), self.levels[layer]
         rows = np.flatnonzero(level.diagonal).reshape(self.network.heads[layer], -1)
-        others = np.delete(rows, head, axis=0)
-        coordinates[level.part][others] -= by
+        suppressed = np.delete(rows, head, axis=0)
+        coordinates[level.part][suppressed] -= suppression
         return coordinates
 
     def relative_factors(self, coordinates: np.ndarray) -> list[np.ndarray]:
@@ -263,7 +265,7 @@ class ChainCoordinates:
     def excess_entropy(self, coordinates: np.ndarray) -> float:
         """Entropy above that of the Gaussian process limit, not divided by N."""
         with np.errstate(over="ignore"):
-            degrees = self.network.degrees_of_freedom
+            degrees = self.network.widths
             return float(excess_entropy(coordinates, self.levels, degrees))
 
     def gradient(

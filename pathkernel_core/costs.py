@@ -1,10 +1,9 @@
-"""What evaluations and minimisations cost, in seconds and bytes, by the sizes of a problem.
+"""Seconds and bytes of evaluations and minimisations by the sizes of a problem.
 
-Seconds are a sum over the operations that an evaluation consists of, counted, each at a rate that
-was fitted to measured times of one CPU core with NumPy: ``python -m benchmarks.costs`` fits the
-rates and prints what they miss. Other machines and libraries are faster or slower, in much the same
-proportions: from the sizes alone, never from a clock, the cheapest form of the energy is chosen, so
-that the same problem is always computed in the same form.
+Seconds are a sum over the operations of an evaluation, at rates fitted to times of one CPU core
+with NumPy by ``python -m benchmarks.costs``. Other machines and libraries differ by similar
+factors. The sizes alone, never a clock, decide on the cheapest form of the energy, so that the same
+problem always has the same form.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def evaluation_seconds(form: str, sizes: Sizes) -> float:
 
 
 def cheapest_form(sizes: Sizes) -> Form:
-    """Form of the energy whose evaluations take least, the kernels shared by some of them."""
+    """Form of the energy with the fastest evaluations, some of which share the kernels."""
     seconds: dict[Form, float] = {
         "examples": evaluation_seconds("examples", sizes),
         "features": evaluation_seconds("features", sizes),
@@ -89,11 +88,10 @@ def cheapest_form(sizes: Sizes) -> Form:
 
 
 def evaluations(sizes: Sizes, width: float) -> float:
-    """Evaluations that a minimisation to the default tolerance takes, roughly.
+    """Rough number of evaluations of a minimisation to the default tolerance.
 
-    The more labels there are for each unit of width, the further the minimum is from the Gaussian
-    process limit. At low temperatures there are up to half as many again, and fewer where a
-    minimisation goes on with its neighbour's curvature.
+    More labels per width move the minimum away from the Gaussian process limit. Low temperatures
+    need up to half as many more, warm starts fewer.
     """
     return 4 + 7 * (sizes.examples * sizes.outputs / width) ** 0.42
 
@@ -106,30 +104,24 @@ def minimisation_seconds(sizes: Sizes, width: float, form: str | None = None) ->
 
 
 def minimisation_bytes(sizes: Sizes, width: float, form: str | None = None) -> float:
-    """Bytes of a problem and its minimisation in float64, besides the inputs that it is made from.
+    """Bytes of a problem and its minimisation at width N in float64, without the inputs.
 
-    Parameters
-    ----------
-    sizes : Sizes
-    width : float
-        N, on which it depends how many steps are remembered.
-    form : str, optional
-        Form of the energy; by default the cheapest.
+    In a form of the energy, by default the cheapest.
     """
     form = cheapest_form(sizes) if form is None else form
     rows, paths = sizes.examples * sizes.outputs, sizes.paths * sizes.outputs
     features = rows * paths * sizes.inputs
     if form == "features":
-        held = 5.0 * (paths * sizes.inputs) ** 2
+        elements = 5.0 * (paths * sizes.inputs) ** 2
     else:
-        held = features * (1 + 1 / sizes.outputs if sizes.outputs > 1 else 1) + 2.0 * rows**2
+        elements = features * (1 + 1 / sizes.outputs if sizes.outputs > 1 else 1) + 2.0 * rows**2
         if form == "examples":
-            held += 3 * min(features, WHITENED) + rows * min(paths, BLOCK) * sizes.inputs
+            elements += 3 * min(features, WHITENED) + rows * min(paths, BLOCK) * sizes.inputs
         else:  # stacked once they are made
-            held += 2.0 * sizes.kernel_elements + 3 * rows**2
-    most, elements = PAIRS
+            elements += 2.0 * sizes.kernel_elements + 3 * rows**2
+    memory, limit = PAIRS
     coordinates = (
         0.6 * paths**2
     )  # of all order parameters: a half, and more for layers of two heads
-    pairs = min(evaluations(sizes, width), most, elements / (2 * coordinates))
-    return 8 * (held + 8 * paths**2 + (5 + 2 * pairs) * coordinates)
+    pairs = min(evaluations(sizes, width), memory, limit / (2 * coordinates))
+    return 8 * (elements + 8 * paths**2 + (5 + 2 * pairs) * coordinates)

@@ -1,13 +1,13 @@
-"""What the training examples themselves say of a predictor: each predicted from all the others.
+"""Leave-one-out prediction of the training examples.
 
-At a fixed order parameter the predictor is Gaussian, and leaving an example out takes no second
+At a fixed order parameter the predictor is Gaussian, and leave-one-out needs no further
 factorisation. With A = K + T1 and α = A⁻¹Y, and [A⁻¹]_μμ the block of the example's outputs,
 
     f₋μ = y_μ − [A⁻¹]_μμ⁻¹ α_μ,        Cov₋μ = [A⁻¹]_μμ⁻¹  (with the observation noise)
 
-Where the examples are not held, both follow from the ordinary prediction f_μ, V_μ on them, since
-α_μ = (y_μ − f_μ)/T and [A⁻¹]_μμ = (T1 − V_μ)/T². The order parameter has seen the labels that are
-left out: where it has fitted them, these numbers are optimistic.
+In feature space both follow from the ordinary prediction f_μ, V_μ, since α_μ = (y_μ − f_μ)/T and
+[A⁻¹]_μμ = (T1 − V_μ)/T². The order parameter depends on all labels, so that the errors are
+optimistic.
 """
 
 from __future__ import annotations
@@ -43,22 +43,31 @@ class LeaveOneOut:
 
 
 def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
-    """Predict each training example from all the others, in closed form.
+    """Predict each training example from all others in closed form.
 
     Parameters
     ----------
     solution : Solution
     xi : array, shape (P, n, N_0)
-        Attentioned inputs of the training examples; of a problem in feature space, which does not
-        hold its examples, perhaps of some of them only, each left out of all.
+        Attentioned inputs of the training examples; in feature space, some of them are enough.
     labels : array, shape (P,) or (P, C)
         Their labels.
 
     Raises
     ------
     ValueError
-        If these are not the examples of the solution: another number of them, another shape, or
-        other labels; those of a problem in feature space are compared by their sum of squares.
+        If these are not the examples of the solution by number, shape and labels; in feature space
+        only the sum of squared labels is compared.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel_core as pk
+    >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+    >>> labels = np.sign(xi[:, 0, 0])
+    >>> solution = pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((2, 2), 50), 0.1)
+    >>> pk.leave_one_out(solution, xi, labels).mean.shape
+    (20,)
     """
     problem, outputs = solution.problem, solution.network.outputs
     examples = problem.n_examples
@@ -70,7 +79,7 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     targets = to_host(real_floating("labels", labels)).astype(float)
     if targets.size != shape[0] * outputs:
         raise ValueError(
-            f"labels must hold {outputs} outputs of {shape[0]} examples, but has shape "
+            f"labels must have {outputs} outputs of {shape[0]} examples, but has shape "
             f"{targets.shape}"
         )
     targets = targets.reshape(shape[0], outputs)
@@ -91,11 +100,11 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     residual = np.linalg.solve(precision, coefficients[..., None])[..., 0]  # y − f₋μ
     sign, log_det = np.linalg.slogdet(precision)
     log_det = np.where(sign > 0, log_det, np.nan)
-    fit = np.sum(residual * coefficients, axis=1)
-    density = 0.5 * (log_det - fit - outputs * math.log(2 * math.pi))
-    found = targets - residual
+    misfit = np.sum(residual * coefficients, axis=1)
+    density = 0.5 * (log_det - misfit - outputs * math.log(2 * math.pi))
+    mean = targets - residual
     return LeaveOneOut(
-        mean=found[:, 0] if outputs == 1 else found,
+        mean=mean[:, 0] if outputs == 1 else mean,
         squared_error=float(np.mean(residual**2)),
         log_density=float(density.mean()),
     )
@@ -105,13 +114,12 @@ def _check_labels(problem: PathKernels, labels: np.ndarray) -> None:
     form, array = problem.form, problem.array
     rounding = math.sqrt(array_namespace(array=array).finfo(array.dtype).eps)
     if isinstance(form, FeatureSpace):
-        held, given = np.array(form.label_square), np.sum(labels**2)
-        if len(labels) < form.n_examples:  # some of them
-            given = max(held, given)
+        trained, passed = np.array(form.label_square), np.sum(labels**2)
+        if len(labels) < form.n_examples:  # only a bound for a part of them
+            passed = max(trained, passed)
     else:
-        held, given = to_host(form.labels), labels
-    if not np.allclose(held, given, rtol=0, atol=rounding * abs(held).max()):
+        trained, passed = to_host(form.labels), labels
+    if not np.allclose(trained, passed, rtol=0, atol=rounding * abs(trained).max()):
         raise ValueError(
-            "labels are not those that the solution was computed from; give the same, centred "
-            "if those were"
+            "labels are not those of the solution; pass the same labels, centred if those were"
         )

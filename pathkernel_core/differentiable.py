@@ -1,4 +1,4 @@
-"""The theory as a differentiable function of all that it is given, on PyTorch and JAX.
+"""The theory as a differentiable function of its inputs, on PyTorch and JAX.
 
 The minimum x* of the action S(x, θ) moves with inputs, labels, temperature and variances θ as
 dx*/dθ = −(∂²S/∂x²)⁻¹ ∂²S/∂x∂θ (implicit function theorem). One step of Newton's method from x*,
@@ -6,9 +6,9 @@ with x* and the Hessian held constant,
 
     x(θ) = x* − (∂²S/∂x²)⁻¹ ∂S/∂x (x*, θ),
 
-leaves x* where it is to rounding and has that derivative, so that automatic differentiation gives
-the right one for everything computed from x(θ). The action itself is evaluated at the constant x*:
-its derivative through x* vanishes there (envelope theorem).
+equals x* to rounding and has that derivative, so that automatic differentiation is right for every
+function of x(θ). The action is evaluated at the constant x*, where its derivative through x*
+vanishes (envelope theorem).
 """
 
 from __future__ import annotations
@@ -48,20 +48,19 @@ from pathkernel_core.solution import Prediction
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.statistics import batch_sums
 
-_HESSIAN_ELEMENTS = 2**26  # held at once while the Hessian is formed, 512 MiB in float64
+_HESSIAN_ELEMENTS = 2**26  # in memory at once while the Hessian is formed, 512 MiB in float64
 
 
 @dataclass(frozen=True, eq=False)
 class DifferentiableSolution:
-    """Minimum of the action, and what follows from it, as arrays that carry first derivatives.
+    """Minimum of the action with evidence and predictor, as arrays with first derivatives.
 
     Attributes
     ----------
     action : array, shape ()
         Action per width S/N at the minimum (Eq. 11, 32).
     log_evidence : array, shape ()
-        Leading-order log evidence ln p(Y), in nats; NaN below the sizes of U, as
-        :attr:`Solution.log_evidence` is.
+        Leading-order log evidence ln p(Y), in nats; NaN as :attr:`Solution.log_evidence`.
     order_parameter : array, shape (n·C, n·C)
         U at the minimum, path index before output index.
     """
@@ -75,13 +74,7 @@ class DifferentiableSolution:
     _example: tuple[int, int] = field(repr=False)  # shape (n, N_0) of an example
 
     def predict(self, xi: Array) -> Prediction:
-        """Predictor's mean and variance on new examples (Eq. 29, 30).
-
-        Parameters
-        ----------
-        xi : array, shape (P_new, n, N_0)
-            Attentioned inputs of the new examples.
-        """
+        """Predictor's mean and variance (Eq. 29, 30) on new examples xi (P_new, n, N_0)."""
         array_namespace(xi=xi, training=self.order_parameter)
         paths, width = self._example
         xi = real_floating("xi", xi, ("P_new", paths, width))
@@ -102,11 +95,11 @@ def differentiable_solution(
     space: Literal["auto", "examples", "features"] = "auto",
     tolerance: float | None = None,
 ) -> DifferentiableSolution:
-    """Minimise the action, so that what follows can be differentiated (Eq. 11, 29, 30, 32).
+    """Minimise the action differentiably (Eq. 11, 29, 30, 32).
 
-    With respect to the attentioned inputs, and through :func:`attentioned_inputs` to inputs,
-    queries and keys; to labels, temperature and variances; by ``backward`` in PyTorch, by
-    ``jax.grad`` in JAX, also within ``jax.jit``. First derivatives only.
+    Results have first derivatives with respect to attentioned inputs (and through
+    :func:`attentioned_inputs` to inputs, queries and keys), labels, temperature and variances: by
+    ``backward`` in PyTorch, by ``jax.grad`` in JAX, also within ``jax.jit``.
 
     Parameters
     ----------
@@ -117,7 +110,7 @@ def differentiable_solution(
     temperature : array of no dimensions, or float
         Positive Gibbs temperature T.
     variances : array, shape (L + 2,), optional
-        σ²_0, σ²_1 … σ²_L, σ²_a in place of the network's.
+        σ²_0, σ²_1 … σ²_L, σ²_a instead of the network's.
     space : {"auto", "examples", "features"}
         Form of the energy, as for :class:`PathKernels`.
     tolerance : float, optional
@@ -128,20 +121,19 @@ def differentiable_solution(
     TypeError
         If the arrays are of another library than PyTorch or JAX.
     ValueError, MinimisationError, NotPositiveDefiniteError
-        As :class:`PathKernels` and :func:`minimise_action` do.
+        As for :class:`PathKernels` and :func:`minimise_action`.
 
     Warns
     -----
     ScaleWarning
-        As :func:`minimise_action` does.
+        As for :func:`minimise_action`.
     CloseMinimaWarning
-        If another minimum lies close: where they cross, the gradient is that of one branch.
+        If another minimum is close: at a crossing, the gradient is that of one branch.
 
     Notes
     -----
-    The Hessian of the action is formed in the chain's coordinates, of which there are about n²/2:
-    meant for up to some hundred paths. Within ``jax.jit`` the minimisation runs on the host.
-    Strengths of skip connections are the network's, constants here.
+    The Hessian of the action has about n²/2 rows, so that a few hundred paths are the limit. Within
+    ``jax.jit`` the minimisation runs on the host. Strengths of skip connections are constants.
 
     Examples
     --------
@@ -198,25 +190,25 @@ def _near_minimum(
     """Action per width, log evidence and factor of σ²_0 U, with their derivatives in theta."""
     xi, labels, _, variances = theta
     xp = array_namespace(minimum=minimum)
-    differentiate = derivatives(xp)
+    gradient, hessian = derivatives(xp)
 
     def action(coordinates: Array, theta: tuple[Array, ...]) -> Array:
         return _action(coordinates, *theta, network=network, space=space)
 
     columns = max(1, _HESSIAN_ELEMENTS // (math.prod(xi.shape) * network.outputs**2))
-    hessian = differentiate.hessian(lambda x: action(x, fixed), minimum, columns)
-    slope = differentiate.gradient(action)(minimum, theta)
-    coordinates = minimum - xp.linalg.solve(hessian, slope[:, None])[:, 0]
+    matrix = hessian(lambda x: action(x, fixed), minimum, columns)
+    slope = gradient(action)(minimum, theta)
+    coordinates = minimum - xp.linalg.solve(matrix, slope[:, None])[:, 0]
 
     above_limit = action(minimum, theta)
     free = [size - shared for size, shared in zip(network.sizes, network.shared_sizes)]
-    sizes = [degrees * size for degrees, size in zip(network.degrees_of_freedom, free)]
+    sizes = [degrees * size for degrees, size in zip(network.widths, free)]
     at_limit = sum(sizes) - xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
     n_labels = labels.shape[0] * labels.shape[1]
-    wide = np.all(np.greater_equal(network.degrees_of_freedom, network.sizes))
+    regular = np.all(np.greater_equal(network.widths, network.sizes))
     return (
         (at_limit + above_limit) / network.width,
-        -0.5 * (1.0 if wide else math.nan) * (above_limit + n_labels * math.log(2 * math.pi)),
+        -0.5 * (1.0 if regular else math.nan) * (above_limit + n_labels * math.log(2 * math.pi)),
         _factor(coordinates, variances, network),
     )
 
@@ -238,16 +230,16 @@ def _minimum(
     """Coordinates of the minimum, a constant."""
 
     def solve(xi: Array, labels: Array, temperature: Array, variances: Array) -> np.ndarray:
-        at = dataclasses.replace(network, variances=to_host(variances).tolist())
+        at_variances = dataclasses.replace(network, variances=to_host(variances).tolist())
         problem = PathKernels(xi, labels, space)
-        solution = minimise_action(problem, at, float(temperature), tolerance=tolerance)
+        solution = minimise_action(problem, at_variances, float(temperature), tolerance=tolerance)
         if solution.close_minima:
             warnings.warn(
-                f"{solution.note} Gradients are those of the lowest minimum's branch alone.",
+                f"{solution.note} Gradients are those of the branch of the lowest minimum.",
                 CloseMinimaWarning,
                 stacklevel=2,
             )
-        return ChainCoordinates(at).from_factors(solution.factors)
+        return ChainCoordinates(at_variances).from_factors(solution.factors)
 
     return host_callback(solve, (ChainCoordinates(network).size,), *fixed)
 
@@ -275,7 +267,7 @@ def _action(
     With m_ℓ the size of U_ℓ, less the rows that a skip connection repeats.
     """
     factor = _path_scales(network, xi) * _factor(coordinates, variances, network)
-    entropy = excess_entropy(coordinates, chain_levels(network), network.degrees_of_freedom)
+    entropy = excess_entropy(coordinates, chain_levels(network), network.widths)
     return _form(xi, labels, space).energy(factor, temperature) + entropy
 
 

@@ -1,4 +1,4 @@
-"""Exceptions of the core. All of them subclass the built-in exception a caller would expect."""
+"""Exceptions and warnings of the core, each a subclass of the matching built-in one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class PathkernelError(Exception):
-    """Base class of errors whose message tells a user what is wrong and what to do."""
+    """Base class of errors whose message states cause and remedy for a user."""
 
 
 class NotPositiveDefiniteError(PathkernelError, ArithmeticError):
@@ -14,7 +14,7 @@ class NotPositiveDefiniteError(PathkernelError, ArithmeticError):
 
 
 class PrecisionError(PathkernelError, TypeError):
-    """The array library would silently compute in a lower precision than the arrays ask for."""
+    """The array library would silently compute in lower precision than that of the arrays."""
 
 
 class MinimisationError(PathkernelError, RuntimeError):
@@ -32,7 +32,7 @@ class MinimisationError(PathkernelError, RuntimeError):
 
 
 class MissingExtraError(PathkernelError, ImportError):
-    """A library that an extra of pathkernel installs is not there."""
+    """A library of an extra of pathkernel is not installed."""
 
     def __init__(self, purpose: str, library: str, extra: str):
         super().__init__(
@@ -46,4 +46,4 @@ class ScaleWarning(UserWarning):
 
 
 class CloseMinimaWarning(UserWarning):
-    """Another minimum of the action lies so close that a result of one of them misleads."""
+    """Another minimum of the action is so close that results of one of them mislead."""

@@ -1,4 +1,4 @@
-"""Modules that need libraries of an extra of pathkernel."""
+"""Import of modules that need an extra of pathkernel."""
 
 from __future__ import annotations
 
@@ -10,23 +10,13 @@ from pathkernel_core.errors import MissingExtraError
 
 
 def import_extra(module: str, purpose: str, extra: str, libraries: Collection[str]) -> ModuleType:
-    """Import a module that needs an extra, or say how to install it.
-
-    Parameters
-    ----------
-    module : str
-        Name of the module.
-    purpose : str
-        What needs the extra, as the beginning of a sentence.
-    extra : str
-        Name of the extra.
-    libraries : collection of str
-        Import names of the libraries that the extra installs.
+    """Import a module whose ``libraries`` an extra installs.
 
     Raises
     ------
     MissingExtraError
-        If one of those libraries is not installed, with the command that installs it.
+        If one of the libraries is missing; its message begins with the purpose and ends with the
+        command that installs the extra.
     """
     try:
         return importlib.import_module(module)

@@ -1,12 +1,12 @@
-"""Hooks that plugins implement, and the manager that finds and loads plugins.
+"""Hooks of plugins, and the loading of plugins.
 
-A plugin is a module (or object) named by an entry point of the group ``pathkernel``:
+A plugin is a module or object named by an entry point of the group ``pathkernel``:
 
     [project.entry-points.pathkernel]
     my-tasks = "my_package.plugin"
 
-in which functions marked with :data:`hookimpl` return what the plugin adds. What ships with
-pathkernel is registered in the same way.
+Its functions marked with :data:`hookimpl` return tasks, samplers, analyses, results or commands.
+Pathkernel registers its own in the same way.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ hookimpl = pluggy.HookimplMarker("pathkernel")
 
 @hookspec
 def pathkernel_tasks() -> Iterable[type[Task]]:
-    """Return Task subclasses. Each can then be run by its name: ``pathkernel run NAME``."""
+    """Return Task subclasses, each of which ``pathkernel run NAME`` runs."""
 
 
 @hookspec
 def pathkernel_samplers() -> Iterable[Sampler]:
-    """Return samplers of the posterior, objects that follow the Sampler protocol."""
+    """Return samplers of the posterior, objects of the Sampler protocol."""
 
 
 @hookspec
 def pathkernel_analyses() -> Iterable[Analysis]:
-    """Return Analysis objects. Each adds labelled variables to every dataset that is computed."""
+    """Return Analysis objects, each of which adds variables to every dataset."""
 
 
 @hookspec
 def pathkernel_results() -> Iterable[type[Result]]:
-    """Return Result subclasses. Each is a command, and what it keeps is shown with the study."""
+    """Return Result subclasses, each a command whose data is shown with the study."""
 
 
 @hookspec
 def pathkernel_commands() -> Iterable[Any]:
-    """Return click commands that the command line ``pathkernel`` offers."""
+    """Return click commands for the command line ``pathkernel``."""
 
 
 class UnknownNameError(PathkernelError, LookupError):
-    """No plugin provides something of that name."""
+    """No plugin provides an object of this name."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -74,18 +74,18 @@ class PluginError(PathkernelError, RuntimeError):
 
 @dataclass(frozen=True)
 class LoadedPlugin:
-    """A plugin that was found.
+    """An installed plugin.
 
     Attributes
     ----------
     name : str
-        Entry point's name.
+        Name of the entry point.
     distribution : str
-        Name and version of the distribution that provides it.
+        Name and version of its distribution.
     provides : tuple of str
-        What it registered, such as ``"task hidden-markov"``.
+        Registered objects, such as ``"task hidden-markov"``.
     error : str
-        Why it was skipped; empty if it loaded.
+        Reason why it was skipped; empty if it loaded.
     """
 
     name: str
@@ -96,7 +96,7 @@ class LoadedPlugin:
 
 @dataclass
 class Plugins:
-    """Everything that the installed plugins provide, by name."""
+    """Objects that the installed plugins provide, by name."""
 
     tasks: dict[str, type[Task]] = field(default_factory=dict)
     samplers: dict[str, Sampler] = field(default_factory=dict)
@@ -105,10 +105,10 @@ class Plugins:
     commands: dict[str, Any] = field(default_factory=dict)
     loaded: list[LoadedPlugin] = field(default_factory=list)
     providers: dict[str, str] = field(default_factory=dict)
-    """Distribution of each thing, such as ``"task parity"``; results are commands, too."""
+    """Distribution of each object, such as ``"task parity"``; results are commands, too."""
 
     def tables(self) -> list[tuple[str, dict[str, Any]]]:
-        """What can be provided, in words, each with what is, by name."""
+        """Kinds of objects, each with its objects by name."""
         return [
             ("task", self.tasks),
             ("sampler", self.samplers),
@@ -118,13 +118,7 @@ class Plugins:
         ]
 
     def task(self, name: str) -> type[Task]:
-        """Task class of that name.
-
-        Raises
-        ------
-        UnknownNameError
-            With the nearest name, and why plugins were skipped if any were.
-        """
+        """Task class of this name; UnknownNameError if there is none."""
         if name in self.tasks:
             return self.tasks[name]
         failures = [f"{entry.name}: {entry.error}" for entry in self.loaded if entry.error]
@@ -132,12 +126,12 @@ class Plugins:
         raise UnknownNameError(unknown_name("task", name, self.tasks) + note)
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Message for an unknown name, which suggests the nearest known one."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"there is no {kind} named {name!r}.{hint} Known: {', '.join(known) or 'none'}"
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:
+    """Message for an unknown name, with the nearest of the choices as a suggestion."""
+    choices = sorted(choices)
+    nearest = difflib.get_close_matches(name, choices, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"there is no {kind} named {name!r}.{hint} Known: {', '.join(choices) or 'none'}"
 
 
 def load_plugins(
@@ -145,7 +139,7 @@ def load_plugins(
     *,
     strict: bool | None = None,
 ) -> Plugins:
-    """Find, load and register plugins.
+    """Load and register plugins.
 
     Parameters
     ----------
@@ -165,19 +159,47 @@ def load_plugins(
     if strict is None:
         strict = bool(os.environ.get("PATHKERNEL_STRICT_PLUGINS"))
     plugins = Plugins()
-    # our own first, then those that have been installed for longest, so that a plugin that takes a
-    # name which is there already is the one reported
+    # pathkernel's own first, then the oldest installation, so that of two plugins with one name the
+    # newer is reported
     for entry in sorted(entry_points, key=_seniority):
+        provides, reason = (), ""
         try:
             provides = _register(plugins, entry)
-        except Exception as error:  # whatever a stranger's plugin raises, the others must work
+        except Exception as error:  # a broken plugin must not disable the others
             reason = f"{type(error).__name__}: {error}"
             if strict:
                 raise PluginError(f"plugin {entry.name} ({entry.value}): {reason}") from error
-            plugins.loaded.append(LoadedPlugin(entry.name, _distribution(entry), error=reason))
-        else:
-            plugins.loaded.append(LoadedPlugin(entry.name, _distribution(entry), provides))
+        plugins.loaded.append(LoadedPlugin(entry.name, _distribution(entry), provides, reason))
     return plugins
+
+
+def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[str, ...]:
+    """Add all objects of a plugin, or none if one of them cannot be added."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(sys.modules[__name__])
+    manager.register(entry.load(), name=entry.name)
+    manager.check_pending()
+    hooks = (getattr(manager.hook, hook) for hook in _HOOKS.values())
+    provided = [
+        (kind, value) for kind, hook in zip(_HOOKS, hooks) for values in hook() for value in values
+    ]
+    if not provided:
+        raise PluginError("it provides nothing; mark its hook functions with hookimpl")
+    for kind, value in provided:
+        if kind in _BASES:
+            _check_class(value, _BASES[kind])
+    provides = [f"{kind} {value.name}" for kind, value in provided]
+    claims = provides + [f"command {value.command}" for kind, value in provided if kind == "result"]
+    for number, claim in enumerate(claims):
+        if claim in plugins.providers or claim in claims[:number]:
+            kind, _, name = claim.partition(" ")
+            owner = plugins.providers.get(claim, "itself")
+            raise PluginError(f"the {kind} name {name!r} is already taken by {owner}")
+    tables = dict(plugins.tables())
+    for kind, value in provided:
+        tables[kind][value.name] = value
+    plugins.providers.update(dict.fromkeys(claims, _distribution(entry)))
+    return tuple(provides)
 
 
 _HOOKS = {
@@ -187,51 +209,20 @@ _HOOKS = {
     "result": "pathkernel_results",
     "command": "pathkernel_commands",
 }
+_BASES: dict[str, type] = {"task": Task, "result": Result}
 
 
-def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[str, ...]:
-    """Add all that a plugin provides; or nothing, if some of it cannot be added."""
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(sys.modules[__name__])
-    manager.register(entry.load(), name=entry.name)
-    manager.check_pending()
-    provided = [
-        (kind, thing)
-        for kind, hook in _HOOKS.items()
-        for things in getattr(manager.hook, hook)()
-        for thing in things
-    ]
-    if not provided:
-        raise PluginError("it provides nothing; mark its hook functions with hookimpl")
-    for kind, thing in provided:
-        if kind in ("task", "result"):
-            _check_class(thing, Task if kind == "task" else Result)
-    provides = [f"{kind} {thing.name}" for kind, thing in provided]
-    commands = [f"command {thing.command}" for kind, thing in provided if kind == "result"]
-    claims = [*provides, *commands]
-    for number, claim in enumerate(claims):
-        kind, _, name = claim.partition(" ")
-        if claim in plugins.providers or claim in claims[:number]:
-            owner = plugins.providers.get(claim, "itself")
-            raise PluginError(f"the {kind} name {name!r} is already taken by {owner}")
-    tables = dict(plugins.tables())
-    for kind, thing in provided:
-        tables[kind][thing.name] = thing
-    plugins.providers.update(dict.fromkeys(claims, _distribution(entry)))
-    return tuple(provides)
-
-
-def _check_class(thing: Any, base: type[Task | Result]) -> None:
-    if not (isinstance(thing, type) and issubclass(thing, base)):
-        raise PluginError(f"{thing!r} is no subclass of {base.__module__}.{base.__name__}")
-    if not re.fullmatch(NAME_PATTERN, thing.name):
-        raise PluginError(f"the name {thing.name!r} must be lower-case words joined by hyphens")
-    if "__dataclass_fields__" not in vars(thing):
-        raise PluginError(f"{thing.__name__} must be decorated with @dataclass(frozen=True)")
+def _check_class(value: Any, base: type) -> None:
+    if not (isinstance(value, type) and issubclass(value, base)):
+        raise PluginError(f"{value!r} is no subclass of {base.__module__}.{base.__name__}")
+    if not re.fullmatch(NAME_PATTERN, value.name):  # type: ignore[attr-defined]
+        raise PluginError(f"the name {value.name!r} must be lower-case words joined by hyphens")  # type: ignore[attr-defined]
+    if "__dataclass_fields__" not in vars(value):
+        raise PluginError(f"{value.__name__} must be decorated with @dataclass(frozen=True)")
 
 
 def _seniority(entry: importlib.metadata.EntryPoint) -> tuple[bool, float]:
-    """Sorting key: our own plugins, then those installed first; without a record, last."""
+    """Sorting key: own plugins, then by time of installation; without a record, last."""
     if _distribution(entry).startswith("pathkernel "):
         return False, 0.0
     files = (entry.dist.files if entry.dist else None) or ()

@@ -1,4 +1,4 @@
-"""Example space with the kernels of all pairs of paths held, for few paths and examples."""
+"""Example space with the kernels of all pairs of paths in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pathkernel_core.spaces import ExampleSpace
 
 @dataclass(frozen=True, eq=False)
 class KernelSpace(ExampleSpace):
-    """Example space with the kernels of all pairs of paths held; for few paths and examples.
+    """Example space with the kernels of all pairs of paths in memory; for few paths and examples.
 
     One product mixes them into K, another reads M − R off (K + T1)⁻¹, neither larger for more
     inputs per path.
@@ -40,8 +40,8 @@ class KernelSpace(ExampleSpace):
     def kernels(self) -> Array:
         """Kernels Φ_π Φ_π'ᵀ of pairs of paths, (n(n+1)/2, P(P+1)/2) for one output.
 
-        There U_ππ' = U_π'π mixes both orders of a pair, so that their sum stands for them, a
-        symmetric matrix, which is held packed. With several outputs, all pairs in full, (n², P²).
+        U_ππ' = U_π'π then multiplies both orders of a pair, so that their sum is stored, a packed
+        symmetric matrix. With several outputs, all pairs in full, (n², P²).
         """
         evaluate = compiled(_kernels, array_namespace(features=self.features), static=("outputs",))
         return evaluate(self.features, outputs=self.labels.shape[1])
@@ -53,51 +53,51 @@ class KernelSpace(ExampleSpace):
 
 @functools.lru_cache(maxsize=8)
 def _pairs(paths: int, outputs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of paths that kernel space holds, and how the gradient is read off them.
+    """Pairs of paths in kernel space, and their entries in the gradient.
 
-    The pairs (pairs, 2), which of them stands for each entry of a matrix n × n, (n²,), and the
-    share of that entry in it, (n²,).
+    The pairs (pairs, 2); the index of the pair for each entry of a matrix n × n, (n²,); and the
+    share of that entry in the pair, (n²,).
     """
     pairs = np.argwhere(np.tri(paths) if outputs == 1 else np.ones((paths, paths)))
     rows, columns = pairs.T
-    place = np.empty((paths, paths), dtype=np.int64)
-    place[columns, rows] = np.arange(len(pairs))
-    place[rows, columns] = np.arange(len(pairs))
+    indices = np.empty((paths, paths), dtype=np.int64)
+    indices[columns, rows] = np.arange(len(pairs))
+    indices[rows, columns] = np.arange(len(pairs))
     share = np.where(np.eye(paths) + (outputs > 1), 1.0, 0.5)
-    return pairs, place.reshape(-1), share.reshape(-1)
+    return pairs, indices.reshape(-1), share.reshape(-1)
 
 
 def _kernels(features: Array, *, outputs: int) -> Array:
     xp = array_namespace(features=features)
     by_path = xp.permute_dims(features, (1, 0, 2))
     paths, examples, _ = by_path.shape
-    held = from_host(packed_order(examples)[0], features, xp.int64)
+    entries = from_host(packed_order(examples)[0], features, xp.int64)
     kernels = []
     for path in range(paths):
-        others = by_path[: path + 1, ...] if outputs == 1 else by_path
-        kernel = xp.matmul(by_path[path, ...], xp.matrix_transpose(others))
+        duals = by_path[: path + 1, ...] if outputs == 1 else by_path
+        kernel = xp.matmul(by_path[path, ...], xp.matrix_transpose(duals))
         if outputs == 1:
             share = from_host([1.0] * path + [0.5], features)[:, None, None]
             kernel = share * (kernel + xp.matrix_transpose(kernel))
         kernel = xp.reshape(kernel, (kernel.shape[0], -1))
-        kernels.append(xp.take(kernel, held, axis=1) if outputs == 1 else kernel)
+        kernels.append(xp.take(kernel, entries, axis=1) if outputs == 1 else kernel)
     return joined(kernels)
 
 
 def _kernel_space(
     kernels: Array, labels: Array, factor: Array, temperature: Array, *, lower: bool = False
 ) -> tuple[Array, Array]:
-    """Energy and M − R; it takes a lower triangular factor no sooner than any other."""
+    """Energy and M − R, in the same time for triangular and other factors."""
     xp = array_namespace(kernels=kernels)
     outputs = labels.shape[1]
     paths = factor.shape[0] // outputs
-    pairs, place, share = _pairs(paths, outputs)
+    pairs, indices, share = _pairs(paths, outputs)
     u = _by_output(xp.matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
     u = xp.take(u, from_host(pairs @ (paths, 1), kernels, xp.int64), axis=1)
     weigh = _weights_of_one_output if outputs == 1 else _weights_of_outputs
     energy, weights = weigh(xp.matmul(u, kernels), labels, temperature, xp)
-    place, share = from_host(place, kernels, xp.int64), from_host(share[:, None], kernels)
-    gradient = share * xp.take(xp.matmul(kernels, weights), place, axis=0)
+    indices, share = from_host(indices, kernels, xp.int64), from_host(share[:, None], kernels)
+    gradient = share * xp.take(xp.matmul(kernels, weights), indices, axis=0)
     gradient = xp.reshape(gradient, (paths, paths, outputs, outputs))
     gradient = xp.permute_dims(gradient, (0, 2, 1, 3))
     return energy, xp.reshape(gradient, factor.shape[:1] * 2)
@@ -108,15 +108,15 @@ def _weights_of_one_output(
 ) -> tuple[Array, Array]:
     """Energy, and weight of the packed kernels' entries in M − R, of the packed K (1, ·)."""
     labels = labels[:, 0]
-    held, _, diagonal = packed_order(labels.shape[0])
-    once = np.zeros(held.shape)
+    entries, _, diagonal = packed_order(labels.shape[0])
+    once = np.zeros(entries.shape)
     once[diagonal] = 1.0
     once = from_host(once, kernel)
-    log_det, fit, inverse = invert_packed(kernel[0, :] + temperature * once, labels, xp)
-    fitted = xp.reshape(fit[:, None] * fit[None, :], (-1,))
-    fitted = xp.take(fitted, from_host(held, kernel, xp.int64), axis=0)
-    weights = (2 - once) * (inverse - fitted)  # entries off the diagonal stand for two
-    return log_det + xp.sum(labels * fit), weights[:, None]
+    log_det, solved, inverse = invert_packed(kernel[0, :] + temperature * once, labels, xp)
+    fitted = xp.reshape(solved[:, None] * solved[None, :], (-1,))
+    fitted = xp.take(fitted, from_host(entries, kernel, xp.int64), axis=0)
+    weights = (2 - once) * (inverse - fitted)  # off-diagonal entries count twice
+    return log_det + xp.sum(labels * solved), weights[:, None]
 
 
 def _weights_of_outputs(
@@ -130,8 +130,8 @@ def _weights_of_outputs(
     inverse = invert_triangular(lower, xp)
     coefficients = xp.matmul(inverse, xp.reshape(labels, (-1,)))  # L⁻¹ Y
     energy = log_determinant(lower, xp) + xp.matmul(coefficients, coefficients)
-    fit = xp.matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
-    weights = xp.matmul(xp.matrix_transpose(inverse), inverse) - fit[:, None] * fit[None, :]
+    solved = xp.matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
+    weights = xp.matmul(xp.matrix_transpose(inverse), inverse) - solved[:, None] * solved[None, :]
     return energy, xp.matrix_transpose(_by_output(weights, outputs, xp))
 
 

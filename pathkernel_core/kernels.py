@@ -1,4 +1,4 @@
-"""The problem that the theory is asked about: attentioned inputs, labels and their kernels."""
+"""Problem of the theory: attentioned inputs, labels and their kernels."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _MOST_KERNELS = 2**30  # elements of all kernels in kernel space, 8 GiB in float
 
 
 class PathKernels:
-    """Training examples seen along every path, ready for the theory.
+    """Training examples along every path, the input of the theory.
 
     Parameters
     ----------
     xi : array, shape (P, n, N_0)
-        Attentioned inputs, unscaled, as :func:`attentioned_inputs` returns them.
+        Attentioned inputs, unscaled, from :func:`attentioned_inputs`.
     labels : array, shape (P,) or (P, C)
         Targets Y; ±1 for classification.
     space : {"auto", "examples", "features", "kernels"}
         Form of the energy: a factorisation of the size of the examples, P·C, or of the features,
-        n·N_0·C; or the former with the kernels of all pairs of paths held in memory, faster for few
-        paths. All are exact; "auto" takes the one that takes least time by
+        n·N_0·C; or the former with the kernels of all pairs of paths in memory, faster for few
+        paths. All are exact; "auto" takes the fastest by
         :func:`pathkernel_core.costs.cheapest_form`.
 
     Raises
@@ -63,8 +63,16 @@ class PathKernels:
 
     Notes
     -----
-    Inputs that span fewer than N_0 dimensions are rotated into their span, which changes no kernel
-    beyond rounding and makes every evaluation cheaper.
+    Inputs that span fewer than N_0 dimensions are rotated into their span, which makes every
+    evaluation cheaper and changes kernels only by rounding.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel_core as pk
+    >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+    >>> pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    PathKernels(20 examples, 4 paths, N_0 = 5, 1 outputs, in the space of examples)
     """
 
     def __init__(self, xi: Array, labels: Array, space: SpaceName = "auto"):
@@ -75,36 +83,32 @@ class PathKernels:
             raise ValueError(
                 f'space must be "auto", "examples", "features" or "kernels", not {space!r}'
             )
-        basis = None
-        if width <= examples * paths:
-            basis = _span(xi, xp)
+        basis = _span(xi, xp) if width <= examples * paths else None
         if basis is not None:
             xi = compiled(_rotated, xp)(xi, basis)
         sizes = Sizes(examples, paths, xi.shape[2], labels.shape[1])
         if space == "auto":
             space = cheapest_form(sizes)
+        if space == "kernels" and sizes.kernel_elements > _MOST_KERNELS:
+            raise ValueError(
+                f"the kernels of all pairs of {paths} paths between {examples} examples have "
+                f"{sizes.kernel_elements:.2g} elements, more than {_MOST_KERNELS:.2g}; set "
+                'space="auto"'
+            )
         form: ExampleSpace | FeatureSpace
         if space == "features":
             form = _feature_space(SufficientStatistics.of(xi, labels), width)
         else:
             kind = ExampleSpace if space == "examples" else KernelSpace
             form = kind(xi / math.sqrt(width * paths), labels)
-        held = sizes.kernel_elements
-        if space == "kernels" and held > _MOST_KERNELS:
-            raise ValueError(
-                f"the kernels of all pairs of {paths} paths between {examples} examples have "
-                f'{held:.2g} elements, more than {_MOST_KERNELS:.2g}; take space="auto"'
-            )
         self._set(form, width, paths, examples, labels.shape[1], basis)
 
     @classmethod
     def from_statistics(cls, statistics: SufficientStatistics) -> PathKernels:
-        """Problem in feature space from statistics that were summed elsewhere, batch by batch."""
+        """Problem in feature space from statistics that were summed batch by batch."""
         paths, width, outputs = statistics.projections.shape
-        problem = cls.__new__(cls)
         form = _feature_space(statistics, width)
-        problem._set(form, width, paths, statistics.n_examples, outputs, None)
-        return problem
+        return cls.__new__(cls)._set(form, width, paths, statistics.n_examples, outputs, None)
 
     def _set(
         self,
@@ -114,12 +118,13 @@ class PathKernels:
         n_examples: int,
         outputs: int,
         basis: Array | None,
-    ) -> None:
+    ) -> PathKernels:
         self.form, self.input_width, self.n_paths = form, input_width, n_paths
         self.n_examples, self.outputs = n_examples, outputs
         self.basis = basis
-        """Orthonormal basis (N_0, rank) of the inputs' span, or None if they are not rotated."""
+        """Orthonormal basis (N_0, rank) of the inputs' span, or None without rotation."""
         self._label_spectra: dict[tuple[float, ...], LabelSpectrum] = {}
+        return self
 
     def __repr__(self) -> str:
         return (
@@ -129,7 +134,7 @@ class PathKernels:
 
     def _repr_html_(self) -> str:
         xp = array_namespace(array=self.array)
-        about = {
+        rows = {
             "training examples": self.n_examples,
             "attention paths": self.n_paths,
             "inputs": f"width {self.input_width}, in a span of {self.n_features} dimensions",
@@ -137,7 +142,7 @@ class PathKernels:
             "energy": f"in the space of {self.space}",
             "arrays": f"{library_name(xp)}, {self.array.dtype}",
         }
-        return table("PathKernels", about)
+        return table("PathKernels", rows)
 
     @property
     def space(self) -> str:
@@ -146,12 +151,12 @@ class PathKernels:
 
     @property
     def array(self) -> Array:
-        """An array of the problem, for its library, dtype and device."""
+        """One array of the problem, which has its library, dtype and device."""
         return self.form.gram if isinstance(self.form, FeatureSpace) else self.form.features
 
     @property
     def n_features(self) -> int:
-        """Number of features per path after rotation into their span, at most N_0."""
+        """Number of features per path after rotation, at most N_0."""
         return self.input_width if self.basis is None else self.basis.shape[1]
 
     def energy_and_gradient(
@@ -195,9 +200,9 @@ class PathKernels:
         return energy, variance * gradient
 
     def label_spectrum(self, network: Network) -> LabelSpectrum:
-        """Labels along the eigenvectors of the limit's kernel, at the network's variances.
+        """Labels along the eigenvectors of the limit's kernel at the network's variances.
 
-        Computed once for all networks whose limits are proportional.
+        Cached for networks whose limits are proportional.
         """
         scales = network.path_scales * np.sqrt(network.variances[0] * network.limit_diagonal)
         largest = scales.max()
@@ -209,7 +214,7 @@ class PathKernels:
             return self._label_spectra[key].scaled(largest**2)
 
     def keep_paths(self, paths: Sequence[int] | np.ndarray) -> PathKernels:
-        """Problem of the sub-network that has only the paths with these indices.
+        """Problem of the sub-network with only the paths of these indices.
 
         The features are rescaled to the smaller number of paths. New examples for its predictor
         are ``xi[:, paths, :]``.
@@ -221,16 +226,8 @@ class PathKernels:
             raise ValueError(f"paths must lie between 0 and {self.n_paths - 1}, but has {paths!r}")
         if len(set(indices.tolist())) != indices.size:
             raise ValueError(f"paths must name each path once, but has {paths!r}")
-        problem = PathKernels.__new__(PathKernels)
-        problem._set(
-            self.form.keep_paths(indices),
-            self.input_width,
-            len(indices),
-            self.n_examples,
-            self.outputs,
-            self.basis,
-        )
-        return problem
+        form, sizes = self.form.keep_paths(indices), (len(indices), self.n_examples, self.outputs)
+        return PathKernels.__new__(PathKernels)._set(form, self.input_width, *sizes, self.basis)
 
     def posterior_moments(
         self, posterior: Posterior, factor: np.ndarray, xi: Array
@@ -259,17 +256,10 @@ class PathKernels:
 def posterior_moments(
     posterior: Posterior, factor: Array, xi: Array, basis: Array | None = None
 ) -> tuple[Array, Array]:
-    """Mean and variance (Eq. 29, 30) of new examples, (P_new, C) each.
+    """Mean and variance (Eq. 29, 30) of new examples xi (P_new, n, N_0), (P_new, C) each.
 
-    Parameters
-    ----------
-    posterior : Posterior
-    factor : array, shape (n·C, n·C)
-        Of the posterior.
-    xi : array, shape (P_new, n, N_0)
-        Attentioned inputs of the new examples.
-    basis : array, shape (N_0, rank), optional
-        Basis into which the training examples were rotated.
+    The posterior belongs to the factor (n·C, n·C); its training examples were rotated into the
+    basis (N_0, rank).
     """
     evaluate = compiled(_moments, array_namespace(xi=xi), static=("explained",))
     return evaluate(
@@ -277,10 +267,10 @@ def posterior_moments(
     )
 
 
-def path_kernel(xi: Array, other: Array, path: int, path_dual: int) -> Array:
+def path_kernel(xi: Array, xi_dual: Array, path: int, path_dual: int) -> Array:
     """Kernel of a pair of paths, C = ξ^π(x)·ξ^π'(x')/N_0, shape (P, P')."""
-    xp, xi, other = _check_pair(xi, other)
-    transposed = xp.matrix_transpose(other[:, path_dual, :])
+    xp, xi, xi_dual = _check_pair(xi, xi_dual)
+    transposed = xp.matrix_transpose(xi_dual[:, path_dual, :])
     return xp.matmul(xi[:, path, :], transposed) / xi.shape[-1]
 
 
@@ -292,7 +282,7 @@ def same_path_kernels(xi: Array) -> Array:
 
 
 def total_kernel(
-    xi: Array, order_parameter: Array, other: Array | None = None, variance: float = 1.0
+    xi: Array, order_parameter: Array, xi_dual: Array | None = None, variance: float = 1.0
 ) -> Array:
     """Total kernel K = (σ²_0/n) Σ U_ππ' C_ππ' of one output (Eq. 10), shape (P, P').
 
@@ -301,27 +291,25 @@ def total_kernel(
     xi : array, shape (P, n, N_0)
         Attentioned inputs.
     order_parameter : array, shape (n, n)
-        Order parameter U; of a network with skip connections, as
-        :func:`pathkernel_core.order_parameter.scaled_order_parameter` gives it.
-    other : array, shape (P', n, N_0), optional
+        Order parameter U; with skip connections, the result of
+        :func:`pathkernel_core.order_parameter.scaled_order_parameter`.
+    xi_dual : array, shape (P', n, N_0), optional
         Second set of attentioned inputs; by default the first.
     variance : float
         Prior variance σ²_0 of the projection.
     """
-    xp, xi, other = _check_pair(xi, xi if other is None else other)
+    xp, xi, xi_dual = _check_pair(xi, xi if xi_dual is None else xi_dual)
     _, paths, width = xi.shape
     matrix = real_floating("order_parameter", to_host(order_parameter), (paths, paths))
     mixed = xp.matmul(from_host(matrix, xi), xi)
     mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
-    return xp.matmul(mixed, xp.matrix_transpose(xp.reshape(other, (other.shape[0], -1))))
+    return xp.matmul(mixed, xp.matrix_transpose(xp.reshape(xi_dual, (xi_dual.shape[0], -1))))
 
 
-def _check_pair(xi: Array, other: Array) -> tuple[Any, Array, Array]:
-    xp = array_namespace(xi=xi, other=other)
+def _check_pair(xi: Array, xi_dual: Array) -> tuple[Any, Array, Array]:
+    xp = array_namespace(xi=xi, xi_dual=xi_dual)
     xi = real_floating("xi", xi, ("P", "n", "N_0"))
-    if other is not xi:
-        other = real_floating("other", other, ("P'", *xi.shape[1:]))
-    return xp, xi, other
+    return xp, xi, real_floating("xi_dual", xi_dual, ("P'", *xi.shape[1:]))
 
 
 def _feature_space(statistics: SufficientStatistics, input_width: int) -> FeatureSpace:
@@ -348,7 +336,7 @@ def _moments(
     xp = array_namespace(xi=xi)
     mean = predictor_mean(xi, weights, basis)
     prior, mixed = _prior_variance(xi, factor, basis)
-    # rounding may leave a variance of -1e-17 where the examples determine the output
+    # rounding may leave -1e-17 where the examples determine the output
     variance = xp.clip(prior - explained(mixed, *arrays), min=0.0)
     return mean, xp.reshape(variance, mean.shape)
 
@@ -371,12 +359,12 @@ def _covariances(
     def variance(rows: Array) -> Array:
         return xp.sum(rows**2, axis=(1, 2)) - explained(rows, *arrays)
 
-    found = {}
-    for c, one in enumerate(by_output):
-        found[c, c] = variance(one)
-        for d, two in enumerate(by_output[:c]):
-            found[c, d] = found[d, c] = (variance(one + two) - variance(one - two)) / 4
-    covariance = xp.stack([found[pair] for pair in sorted(found)], axis=1)
+    pairs = {}
+    for c, row in enumerate(by_output):
+        pairs[c, c] = variance(row)
+        for d, column in enumerate(by_output[:c]):
+            pairs[c, d] = pairs[d, c] = (variance(row + column) - variance(row - column)) / 4
+    covariance = xp.stack([pairs[pair] for pair in sorted(pairs)], axis=1)
     covariance = xp.reshape(covariance, (-1, outputs, outputs))
     return predictor_mean(xi, weights, basis), covariance
 
@@ -393,7 +381,7 @@ def predictor_mean(xi: Array, weights: Array, basis: Array | None) -> Array:
 
 
 def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Array, Array]:
-    """Variance without any examples explained, per row, and the mixed features."""
+    """Prior variance of each row, and the mixed features."""
     xp = array_namespace(xi=xi)
     full = per_output(xi, factor.shape[0] // xi.shape[1])
     scaled = factor / math.sqrt(xi.shape[1] * xi.shape[2])
@@ -403,7 +391,7 @@ def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Arra
 
 
 def _span(xi: Array, xp: Any) -> Array | None:
-    """Orthonormal basis of the inputs' span, where it saves at least a tenth of the dimensions."""
+    """Orthonormal basis of the inputs' span, if it saves at least a tenth of the dimensions."""
     values, vectors = compiled(_principal_axes, xp)(xi)
     values, width = to_host(values), xi.shape[2]
     rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
@@ -415,13 +403,13 @@ def _span(xi: Array, xp: Any) -> Array | None:
 def _principal_axes(xi: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of the second moment Σ ξξᵀ over examples and paths.
 
-    In float64 whatever the inputs' precision: the rounding of single-precision inputs then stays
-    apart from a weak signal, since it enters squared.
+    Always in float64, where the squared rounding of single-precision inputs stays below a weak
+    signal.
     """
     xp = array_namespace(xi=xi)
     double = xp.astype(xp.reshape(xi, (-1, xi.shape[2])), xp.float64, copy=False)
     moment = xp.matmul(xp.matrix_transpose(double), double)
-    # if it overflows there is no basis, and the energy says that the kernel overflows
+    # without a basis in case of overflow: the energy then reports it
     finite = xp.all(xp.isfinite(moment))
     values, vectors = xp.linalg.eigh(xp.where(finite, moment, xp.zeros_like(moment)))
     return values, vectors

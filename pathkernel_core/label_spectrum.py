@@ -1,8 +1,8 @@
-"""How the labels lie along the eigenvectors of a kernel, from a few products with the kernel.
+"""Distribution of the labels over the eigenvectors of a kernel, from a few products with it.
 
-Lanczos' method, begun with the labels, gives a Gauss quadrature of sums Σ_k (v_k·Y)² f(λ_k) over
-the eigenpairs of K without an eigendecomposition: in some thirty products, about as much work as
-one evaluation of the energy. Begun with random vectors it estimates Σ_k f(λ_k).
+Lanczos' method, started with the labels, gives a Gauss quadrature of sums Σ_k (v_k·Y)² f(λ_k) over
+the eigenpairs of K in about thirty products, as much work as one evaluation of the energy. Started
+with random vectors it estimates Σ_k f(λ_k).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _ROUNDING = 1e-12  # of the largest eigenvalue
 
 @dataclass(frozen=True)
 class Quadrature:
-    """Nodes and weights that stand for a sum over the eigenvalues of a matrix, Σ_k w_k f(λ_k)."""
+    """Quadrature Σ_k w_k f(λ_k) of a sum over the eigenvalues of a matrix."""
 
     nodes: np.ndarray
     weights: np.ndarray
 
     def scaled(self, factor: float) -> Quadrature:
-        """The same sum for the matrix times a positive factor."""
+        """Quadrature for the matrix times a positive factor."""
         return Quadrature(factor * self.nodes, self.weights)
 
 
 @dataclass(frozen=True)
 class LabelSpectrum:
-    """Spectrum of a kernel K, and how the labels lie in it.
+    """Spectrum of a kernel K, and distribution of the labels over it.
 
     Attributes
     ----------
@@ -64,9 +64,9 @@ class LabelSpectrum:
         )
 
     def explained_share(self, temperature: float) -> float:
-        """Share of the squared labels, as far as features span them, that the kernel explains.
+        """Share of the squared labels in the span of the features that the kernel explains.
 
-        1 − T Yᵀ(K + T1)⁻¹Y / Σ Y² where they span all of them; NaN where they span none.
+        1 − T Yᵀ(K + T1)⁻¹Y / Σ Y² if they span all labels; NaN if none.
         """
         nodes, weights = self.labels.nodes, self.labels.weights
         attainable = weights[nodes > _ROUNDING * nodes.max(initial=0.0)].sum()
@@ -115,7 +115,7 @@ def lanczos(
 
 
 def _begin(start: Array, probes: Array, zeros: Array) -> tuple[Array, Array, Array]:
-    """Unit vectors, their norms before, and room for all vectors, from zeros (steps, 1, 1)."""
+    """Unit vectors, their original norms, and zeros for all vectors of the basis."""
     xp = array_namespace(start=start)
     vectors = joined([start, probes], axis=1)
     norms = xp.sqrt(xp.sum(vectors**2, axis=0))
@@ -126,7 +126,7 @@ def _begin(start: Array, probes: Array, zeros: Array) -> tuple[Array, Array, Arr
 def _gauss(diagonal: np.ndarray, coupling: np.ndarray, total: float) -> Quadrature:
     """Gauss quadrature of a Lanczos run, with weights that sum to total."""
     if not (np.isfinite(diagonal).all() and np.isfinite(coupling).all()):
-        return Quadrature(np.zeros(0), np.zeros(0))  # the kernel overflows, as its factors will
+        return Quadrature(np.zeros(0), np.zeros(0))  # overflow, which the factorisation reports
     nodes, vectors = scipy.linalg.eigh_tridiagonal(diagonal, coupling)
     return Quadrature(np.maximum(nodes, 0.0), total * vectors[0] ** 2)
 
@@ -153,7 +153,7 @@ def _step(
     for _ in range(2):
         images = images - xp.sum(basis * xp.sum(basis * images, axis=1, keepdims=True), axis=0)
     norms = xp.sqrt(xp.sum(images**2, axis=0))
-    # where the Krylov space is exhausted only rounding is left
+    # an exhausted Krylov space leaves only rounding
     ended = norms <= 100 * float(xp.finfo(images.dtype).eps) * size
     norms = xp.where(ended, xp.zeros_like(norms), norms)
     images = xp.where(ended, xp.zeros_like(images), images)

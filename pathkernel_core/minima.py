@@ -1,10 +1,10 @@
-"""Other minima of the action: whether there may be any, and where a search for them starts.
+"""Test for several minima of the action, and starts of a search for them.
 
 Of the action's terms only the misfit Yᵀ(K + T1)⁻¹Y is not convex along the geodesics of positive
 definite matrices, and only where the kernel is smaller than the temperature along the labels. There
 the gradient fades, so that a network may stay *silent* although one that uses its paths would have
-a lower action. Scaling the limit's kernel by eᵗ shows it: with N_ℓ (e^{t_ℓ} − 1) = μ, which costs
-least entropy, Σ_ℓ t_ℓ = t and r = λ eᵗ/T,
+a lower action. Scaling the limit's kernel by eᵗ shows it: with N_ℓ (e^{t_ℓ} − 1) = μ, of least
+entropy cost, Σ_ℓ t_ℓ = t and r = λ eᵗ/T,
 
     misfit''(t) = Σ_k (v_k·Y)²/T · r(r − 1)/(1 + r)³,      ln det''(t) = C Σ_k r/(1 + r)²,
     entropy''(t) ≥ 1 / Σ_ℓ 1/(N_ℓ + μ)   (of one path; more paths cost more)
@@ -38,7 +38,7 @@ _SUPPRESSIONS = (3.0, 1.0)  # of the logarithms of factors of heads switched off
 
 @dataclass(frozen=True)
 class Concavity:
-    """How far the misfit's concavity outweighs the other terms when the limit's kernel is scaled.
+    """Largest concavity of the misfit over the other terms along scalings of the limit's kernel.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     network : Network
     temperature : float
     """
-    widths = np.array(network.degrees_of_freedom) / network.width
+    widths = np.array(network.widths) / network.width
     positive = spectrum.labels.nodes[spectrum.labels.nodes > 0]
     if not positive.size:
         return Concavity(0.0, 0.0)
@@ -84,7 +84,7 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
 
 
 def may_have_several(problem: PathKernels, network: Network, temperature: float) -> bool:
-    """Whether :func:`minimise_action` looks for more minima than the one below the limit."""
+    """Whether :func:`minimise_action` searches for more than one minimum."""
     spectrum = problem.label_spectrum(network)
     return concavity(spectrum, network, temperature).ratio >= SUSPICIOUS
 
@@ -94,26 +94,25 @@ def search_starts(
     scale: float,
     evaluate: Callable[[np.ndarray], tuple[float, float]],
 ) -> Iterator[np.ndarray]:
-    """Coordinates from which to look for other minima, without end.
+    """Yield coordinates from which to search for other minima, without end.
 
-    First the limit scaled to where the energy is lowest; then from there each head of a layer with
-    the other heads of the layer suppressed (of many, those of the lowest action first); then random
-    ones, the same for the same network.
+    First the limit scaled to the lowest energy; then from there each head of a layer with the other
+    heads of the layer suppressed (of many, those of the lowest action first); then random ones.
 
     Parameters
     ----------
     coordinates : ChainCoordinates
     scale : float
-        A t from which the energy is looked at, :attr:`Concavity.scale`.
+        Smallest t, :attr:`Concavity.scale`.
     evaluate : callable
-        Coordinates → (action, energy), infinite where they cannot be evaluated.
+        Coordinates → (action, energy), infinite outside the domain.
     """
     network = coordinates.network
     scaled = _lowest_energy(coordinates, scale, evaluate)
     yield scaled
     of_heads = [
-        coordinates.suppressed(scaled, layer, head, by)
-        for by in _SUPPRESSIONS
+        coordinates.suppressed(scaled, layer, head, suppression)
+        for suppression in _SUPPRESSIONS
         for layer, heads in enumerate(network.heads)
         for head in range(heads)
         if heads > 1
@@ -132,14 +131,13 @@ def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
     share = spectrum.explained_share(temperature)
     variance, label_square = spectrum.mean_diagonal, spectrum.mean_label_square
     if not (label_square > 0 and variance < math.inf):
-        return  # nothing to compare with, or an overflow, which the factorisation refuses
+        return  # no labels, or an overflow, at which the factorisation raises
     if share < SMALLEST_SHARE:
         message = (
             f"the kernel is small against the temperature: in the Gaussian process limit it "
             f"explains {100 * share:.2g} % of the squared labels that its features span, and the "
-            "network may stay silent. "
-            "Multiply the attentioned inputs by a constant, raise the variances or lower the "
-            f"temperature (T = {temperature:g})"
+            "network may stay silent. Multiply the attentioned inputs by a constant, raise the "
+            f"variances or lower the temperature (T = {temperature:g})"
         )
     elif variance > LARGEST_VARIANCE * label_square:
         message = (
@@ -166,7 +164,7 @@ def _lowest_energy(
     """The limit scaled by steps beyond ``scale`` while the energy falls."""
     network = coordinates.network
     sizes = np.subtract(network.sizes, network.shared_sizes) * (
-        np.array(network.degrees_of_freedom) / network.width
+        np.array(network.widths) / network.width
     )
     forces = _forces(sizes, _LARGEST_SCALE)
     scales = np.log1p(forces[:, None] / sizes).sum(axis=1)

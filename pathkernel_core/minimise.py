@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core import quasi_newton
-from pathkernel_core.backend import array_namespace, from_host
+from pathkernel_core.backend import Array, array_namespace, from_host
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
@@ -29,11 +29,12 @@ from pathkernel_core.network import Network, positive
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.solution import Minimum, Solution, Status
 
-_COORDINATES = 100  # tolerance of the gradient in the chain's coordinates, which has no units,
-# over that in the order parameters, which has those of 1 / U and says little where U is large
-_SAME = 0.2  # difference of the coordinates of points of one basin, near its minimum
+# tolerance of the dimensionless gradient in the chain's coordinates over that of the gradient in
+# the order parameters, which has units of 1 / U and is uninformative where U is large
+_COORDINATES = 100
+_SAME = 0.2  # largest difference of coordinates within one basin, near its minimum
 _ROUNDING = 1e-6  # relative difference of actions of one minimum
-_APPROACH = 1e-2  # relative difference of actions within which a descent is near a known minimum
+_APPROACH = 1e-2  # relative difference of actions at which a descent counts as near a minimum
 
 
 def minimise_action(
@@ -50,10 +51,9 @@ def minimise_action(
 ) -> Solution:
     """Minimise the action over all order parameters (Eq. 11, 32).
 
-    The action may have several minima where the kernel is small against temperature and labels. The
-    lowest that a bounded search finds is returned; :attr:`Solution.other_minima` has the others.
-    The search is left out where a test of the limit's kernel shows no reason for it
-    (:mod:`pathkernel_core.minima`).
+    The action may have several minima where the kernel is small against temperature and labels. A
+    bounded search returns the lowest that it finds, with the rest in
+    :attr:`Solution.other_minima`; :mod:`pathkernel_core.minima` decides whether to search.
 
     Parameters
     ----------
@@ -67,46 +67,56 @@ def minimise_action(
         Largest entry allowed in the gradients ∂(S/N)/∂U. By default 1e-8 in float64, and in
         lower precision the smaller of 1e-2 and 1 / (2N).
     start : Solution, optional
-        The only start, for example the solution at a neighbouring temperature or width. No other
-        minimum is looked for, as the solution's note says. The curvature that was seen on the way
-        to it, rather than its nearness, is what saves evaluations.
+        The only start, such as the solution at a neighbouring temperature or width; there is no
+        search for other minima. Its stored curvature saves evaluations.
     starts : int, optional
-        Number of starts: 1 is the Gaussian process limit alone; more are the scaled limit, single
-        heads switched on, and random ones. By default as many as the test asks for: 1, 2, or 2 and
-        two for every head, at most 24.
+        Number of starts: 1 is the Gaussian process limit alone; more add the scaled limit, single
+        heads switched on, and random ones. By default as many as the test of
+        :mod:`pathkernel_core.minima` asks for, at most 24.
     max_evaluations : int
         Limit on evaluations of the energy from each start.
     throw : bool
-        Raise if the tolerance is not reached. With False, look at ``Solution.status``.
+        Raise if the tolerance is not reached. If False, check ``Solution.status``.
     report : callable
         Called with a Progress after every step: the evaluations so far, and the gradient.
 
     Raises
     ------
     MinimisationError
-        If the tolerance is not reached; the error holds the Solution at the last step.
+        If the tolerance is not reached; its ``solution`` is the last step.
     NotPositiveDefiniteError
         If the kernel cannot be factorised at the start.
     ValueError
         If the network does not fit the problem, a number is out of range, or both start and starts
-        are given.
+        are set.
 
     Warns
     -----
     ScaleWarning
-        If inputs are so small or so large that temperature and variances mean little.
+        If inputs are so small or so large that temperature and variances have little effect.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel_core as pk
+    >>> rng = np.random.default_rng(0)
+    >>> xi = rng.normal(size=(20, 4, 5))
+    >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    >>> solution = pk.minimise_action(problem, pk.Network((2, 2), widths=10), temperature=0.01)
+    >>> solution.status.name, solution.order_parameter.shape
+    ('CONVERGED', (4, 4))
     """
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     if tolerance is None:
         double = problem.array.dtype == array_namespace(array=problem.array).float64
-        # in float32 twice what rounding leaves of the gradient, which shrinks with the width
+        # in float32 twice the rounding of the gradient, which shrinks with the width
         tolerance = 1e-8 if double else min(1e-2, 0.5 / network.width)
     positive("tolerance", tolerance)
     max_evaluations = _count("max_evaluations", max_evaluations)
     starts = None if starts is None else _count("starts", starts)
     if start is not None and starts is not None:
-        raise ValueError("start is the only start: leave starts out, or start")
+        raise ValueError("start excludes starts: leave one of them out")
     action = _Action(problem, network, temperature)
     descend = _Descender(action, tolerance, max_evaluations, report)
     if start is not None:
@@ -115,7 +125,7 @@ def minimise_action(
     else:
         spectrum = problem.label_spectrum(network)
         warn_of_scale(spectrum, temperature)
-        with np.errstate(all="ignore"):  # what overflows is refused where it is factorised
+        with np.errstate(all="ignore"):  # an overflow raises when it is factorised
             descents = _search(descend, spectrum, starts)
     solution = _solution(action, descents, searched=start is None)
     if throw and not solution.status.ok:
@@ -131,9 +141,19 @@ def minimise_action(
 
 
 def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solution:
-    """Solution of the infinite-width limit N → ∞, where U is Π σ² times the identity.
+    """Return the Gaussian process limit N → ∞, where U is Π σ² times the identity.
 
-    The action is that of the given finite network at this order parameter.
+    The action is that of the finite network at this order parameter. Parameters and errors as for
+    :func:`minimise_action`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pathkernel_core as pk
+    >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
+    >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    >>> pk.gp_limit(problem, pk.Network((2, 2), widths=10), 0.01).order_parameter.diagonal()
+    array([1., 1., 1., 1.])
     """
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
@@ -161,13 +181,10 @@ class _Evaluation:
 
 
 class _History:
-    """Numbers of all accepted steps, and the two evaluations of which one is the solution.
+    """Actions and gradients of all accepted steps, with the last and the flattest evaluation.
 
-    Attributes
-    ----------
-    last, flattest : _Evaluation
-        The second has the smallest gradient of those whose actions differ from the lowest by no
-        more than rounding, which is where a descent ends that rounding hides.
+    The flattest has the smallest gradient of those whose actions equal the lowest to rounding: the
+    end of a stalled descent.
     """
 
     last: _Evaluation
@@ -218,7 +235,7 @@ class _Action:
             entropy = self.coordinates.entropy(relative)
             norm = self.coordinates.largest_slope(relative, factors, gradient)
         except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
-            if self.evaluations == 1:  # at the start this is the user's problem; later, a long step
+            if self.evaluations == 1:  # a defect of the problem; later, only too long a step
                 raise
             return quasi_newton.Iterate(coordinates, math.inf, np.full_like(coordinates, np.nan))
         gradient = self.coordinates.gradient(relative, factors, gradient)
@@ -228,7 +245,7 @@ class _Action:
 
 @dataclass(frozen=True, eq=False)
 class _Descent:
-    """A descent from one start: where it ended, and how."""
+    """End of a descent from one start."""
 
     evaluation: _Evaluation
     status: Status
@@ -241,14 +258,14 @@ class _AbandonedError(Exception):
 
 
 class _Descender:
-    """Descends from any start with the same action, tolerance and report."""
+    """Minimiser of one action from any start, with fixed tolerance and report."""
 
     def __init__(
         self, action: _Action, tolerance: float, max_evaluations: int, report: Report
     ) -> None:
         self.action, self._tolerance = action, tolerance
         self._max_evaluations, self._report = max_evaluations, report
-        # a descent ends at most so far from the minimum, by the softest of the coordinates
+        # bounds on the distance and excess action of a converged end, by the softest coordinate
         slope, softest = _COORDINATES * tolerance, action.coordinates.curvature.min()
         self._distance = max(_SAME, slope / softest)
         self._excess = slope**2 / softest
@@ -264,7 +281,7 @@ class _Descender:
         Raises
         ------
         _AbandonedError
-            If the descent comes next to one of the minima, or the start cannot be evaluated.
+            If the descent comes close to one of the minima, or the start cannot be evaluated.
         """
         action, history, status = self.action, _History(), Status.STALLED
 
@@ -293,7 +310,7 @@ class _Descender:
     def is_near(
         self, evaluation: _Evaluation, minima: Sequence[_Descent], tolerance: float = _ROUNDING
     ) -> bool:
-        """Whether an evaluation is next to a minimum, and its action within a tolerance of it."""
+        """Whether an evaluation is close to one of the minima in coordinates and in action."""
         for minimum in minima:
             end = minimum.evaluation
             allowed = max(self._excess, tolerance * max(1.0, abs(end.action)))
@@ -304,7 +321,7 @@ class _Descender:
 
 
 def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) -> list[_Descent]:
-    """Descents into different minima from the limit, and from where others may be found."""
+    """Descents into different minima, from the limit and from further promising starts."""
     action = descend.action
     network = action.network
     descents = [descend(action.coordinates.gp_limit)]
@@ -333,16 +350,18 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
 def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = True) -> Solution:
     """Solution of the descent that ended lowest, or as low and converged."""
     by_action = sorted(descents, key=lambda descent: descent.evaluation.action)
+    lowest = by_action[0].evaluation.action
+    minima = [descent for descent in by_action if descent.status.ok]
     descent = by_action[0]
-    highest = descent.evaluation.action + 1e-9 * max(1.0, abs(descent.evaluation.action))
-    for other in by_action:
-        if other.status.ok and other.evaluation.action <= highest:
-            descent = other
-            break
+    if minima and minima[0].evaluation.action <= lowest + 1e-9 * max(1.0, abs(lowest)):
+        descent = minima[0]
     end, history = descent.evaluation, descent.history
-    array = action.problem.array
+
+    def order_parameter(factor: np.ndarray) -> Array:
+        return from_host(factor @ factor.T, action.problem.array)
+
     return Solution(
-        order_parameters=tuple(from_host(factor @ factor.T, array) for factor in end.factors),
+        order_parameters=tuple(map(order_parameter, end.factors)),
         factors=tuple(end.factors),
         action=end.action,
         entropy=end.entropy,
@@ -359,12 +378,12 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
         curvature=descent.curvature,
         other_minima=tuple(
             Minimum(
-                other.evaluation.action,
-                other.status,
-                from_host(other.evaluation.factors[0] @ other.evaluation.factors[0].T, array),
+                minimum.evaluation.action,
+                minimum.status,
+                order_parameter(minimum.evaluation.factors[0]),
             )
-            for other in by_action
-            if other is not descent and other.status.ok
+            for minimum in minima
+            if minimum is not descent
         ),
         searched=searched,
     )
@@ -373,10 +392,10 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
 def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
     if not isinstance(start, Solution):
         raise TypeError(f"start must be a Solution, not {type(start).__name__}")
-    found, network = start.network, coordinates.network
-    if found.sizes != network.sizes or found.shared_sizes != network.shared_sizes:
+    sizes, network = start.network.sizes, coordinates.network
+    if sizes != network.sizes or start.network.shared_sizes != network.shared_sizes:
         raise ValueError(
-            f"start has order parameters of sizes {found.sizes}, but this network "
+            f"start has order parameters of sizes {sizes}, but this network "
             f"needs {network.sizes}; start from a network with the same heads and skip connections"
         )
     return coordinates.from_factors(start.factors)

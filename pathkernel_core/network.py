@@ -18,31 +18,31 @@ Skips = float | None | Sequence[float | None]
 
 @dataclass(frozen=True)
 class Network:
-    """A multi-head attention network with L layers, as the prior of the theory sees it.
+    """Multi-head attention network with L layers, the prior of the theory.
 
     Parameters
     ----------
     heads : sequence of int
-        Heads H_1 … H_L of each attention layer, the first layer first.
+        Heads H_1 … H_L of each attention layer, first layer first.
     widths : float or sequence of float
-        Hidden widths N_0 … N_L (L + 1 numbers), or one number for all of them.
+        Hidden widths N_0 … N_L: one number for all, or L + 1 numbers.
     variances : float or sequence of float
-        Prior variances σ²_0 (projection), σ²_1 … σ²_L (value weights), σ²_a (readout): L + 2
-        numbers, or one number for all of them.
+        Prior variances σ²_0 (projection), σ²_1 … σ²_L (value weights), σ²_a (readout): one number
+        for all, or L + 2 numbers.
     outputs : int
         Number C of network outputs.
     skips : float or None, or sequence of L of them, optional
-        Strengths s_ℓ ≥ 0 of skip connections, x^ℓ = s_ℓ x^{ℓ-1} + (what the heads add), or one
-        number for all layers. None, the default, for a layer without: its paths take a head. A
-        layer with one has paths past its heads, too, whose head is 0.
+        Strengths s_ℓ ≥ 0 of skip connections, x^ℓ = s_ℓ x^{ℓ-1} + (sum over heads): one for all
+        layers, or one for each. A layer with a skip connection has additional paths past its heads,
+        whose head number is 0. None, the default, stands for a layer without one.
 
     Raises
     ------
     ValueError
-        If a number is missing, zero, negative or not finite, or a layer with a skip connection has
-        another width than the one below.
+        If a number is missing, not positive or not finite, or the widths around a skip connection
+        differ.
     TypeError
-        If something else stands where a number should.
+        If a value is not a number.
 
     Examples
     --------
@@ -70,27 +70,26 @@ class Network:
         if not heads:
             raise ValueError("heads must name at least one layer, for example heads=(2, 2)")
         layers = len(heads)
-        (outputs,) = _whole_numbers("outputs", (outputs,))
-        object.__setattr__(self, "heads", heads)
-        object.__setattr__(self, "outputs", outputs)
-        object.__setattr__(self, "widths", _per_layer("widths", widths, layers + 1, "N_0 … N_L"))
-        object.__setattr__(
-            self,
-            "variances",
-            _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
-        )
-        object.__setattr__(self, "skips", skips_of_layers(skips, layers))
+        fields = {
+            "heads": heads,
+            "outputs": _whole_numbers("outputs", (outputs,))[0],
+            "widths": _per_layer("widths", widths, layers + 1, "N_0 … N_L"),
+            "variances": _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
+            "skips": skips_of_layers(skips, layers),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
         for layer, skip in enumerate(self.skips, start=1):
             below, above = self.widths[layer - 1 : layer + 1]
             if skip is not None and below != above:
                 raise ValueError(
-                    f"the skip connection of layer {layer} adds what comes in to what goes out, so "
-                    f"that widths N_{layer - 1} and N_{layer} must be equal, but are {below:g} and "
+                    f"the skip connection of layer {layer} adds its input to its output, so that "
+                    f"widths N_{layer - 1} and N_{layer} must be equal, but are {below:g} and "
                     f"{above:g}"
                 )
 
     def _repr_html_(self) -> str:
-        about = {
+        rows = {
             "heads of each layer": ", ".join(map(str, self.heads)),
             "attention paths": f"{self.n_paths}",
             "widths N_0 … N_L": ", ".join(f"{width:g}" for width in self.widths),
@@ -98,8 +97,8 @@ class Network:
             "outputs": self.outputs,
         }
         if self.has_skips:
-            about["skip connections"] = self.skip_words
-        return table("Network", about)
+            rows["skip connections"] = self.skip_words
+        return table("Network", rows)
 
     @property
     def n_layers(self) -> int:
@@ -108,7 +107,7 @@ class Network:
 
     @property
     def has_skips(self) -> bool:
-        """Whether a layer has a skip connection, be it of strength 0."""
+        """Whether any layer has a skip connection, even of strength 0."""
         return self.branches != self.heads
 
     @property
@@ -118,12 +117,12 @@ class Network:
 
     @property
     def branches(self) -> tuple[int, ...]:
-        """Ways through each layer: its heads, and one more where it has a skip connection."""
+        """Branches of each layer: its heads, and one more for a skip connection."""
         return tuple(heads + (skip is not None) for heads, skip in zip(self.heads, self.skips))
 
     @property
     def n_paths(self) -> int:
-        """Number n of attention paths, the product of the ways through the layers."""
+        """Number n of attention paths, the product of the branches."""
         return math.prod(self.branches)
 
     @property
@@ -139,10 +138,7 @@ class Network:
 
     @property
     def shared_sizes(self) -> tuple[int, ...]:
-        """Sizes of the leading blocks of U_1 … U_L, u_a that are the order parameter above.
-
-        A skip connection repeats it; 0 where there is none.
-        """
+        """Sizes of the leading blocks of U_1 … U_L, u_a that a skip repeats from above, or 0."""
         above = zip(self.skips, self.sizes[1:])
         return (*(0 if skip is None else size for skip, size in above), 0)
 
@@ -155,10 +151,10 @@ class Network:
         """
         scales = np.ones(1)
         for count, heads, skip in zip(self.branches, self.heads, self.skips):
-            ways = [math.sqrt(count / heads)] * heads
+            branches = [math.sqrt(count / heads)] * heads
             if skip is not None:
-                ways.insert(0, skip * math.sqrt(count))
-            scales = np.kron(scales, ways)
+                branches.insert(0, skip * math.sqrt(count))
+            scales = np.kron(scales, branches)
         return np.repeat(scales, self.outputs)
 
     @property
@@ -172,11 +168,6 @@ class Network:
         return above
 
     @property
-    def degrees_of_freedom(self) -> tuple[float, ...]:
-        """Degrees of freedom of the order parameters U_1 … U_L, u_a: N_0 … N_{L-1}, N_L."""
-        return self.widths
-
-    @property
     def order_parameter_variances(self) -> tuple[float, ...]:
         """Prior variance that enters each order parameter U_1 … U_L, u_a: σ²_1 … σ²_L, σ²_a."""
         return self.variances[1:]
@@ -187,57 +178,51 @@ class Network:
 
         A skip connection is 0, and comes before the heads of its layer.
         """
-        ways = zip(self.branches, self.heads)
-        return tuple(itertools.product(*(range(1 + h - count, h + 1) for count, h in ways)))
+        layers = zip(self.branches, self.heads)
+        return tuple(itertools.product(*(range(1 + h - count, h + 1) for count, h in layers)))
 
     @property
     def path_labels(self) -> tuple[str, ...]:
         """Labels such as ``"1-2"``: head 1 of the first layer, head 2 of the second.
 
-        ``"skip-2"`` passes the heads of the first layer by.
+        ``"skip-2"`` bypasses the heads of the first layer.
         """
         return tuple("-".join(str(head or "skip") for head in path) for path in self.paths)
 
-    def keep_heads(self, kept: Sequence[Iterable[int]]) -> Network:
-        """Sub-network that keeps only some heads of each layer, and all skip connections.
+    def keep_heads(self, heads: Sequence[Iterable[int]]) -> Network:
+        """Sub-network with only some heads of each layer, and all skip connections.
 
         Parameters
         ----------
-        kept : sequence of L iterables of int
-            Head numbers, from 1, kept in each layer; a layer cannot be emptied.
+        heads : sequence of L iterables of int
+            Head numbers of each layer, from 1; a layer cannot be empty.
         """
-        counts = [len(layer) for layer in self._kept(kept)]
+        counts = [len(layer) for layer in self._head_numbers(heads)]
         return Network(counts, self.widths, self.variances, self.outputs, self.skips)
 
-    def paths_through(self, kept: Sequence[Iterable[int]]) -> np.ndarray:
-        """Indices of the paths that use only the heads kept in each layer, or skip it."""
-        layers = [[0, *layer] for layer in self._kept(kept)]
-        return np.array(
-            [
-                index
-                for index, path in enumerate(self.paths)
-                if all(head in layer for head, layer in zip(path, layers))
-            ]
-        )
+    def paths_through(self, heads: Sequence[Iterable[int]]) -> np.ndarray:
+        """Indices of the paths that use only these heads of each layer, or skip it."""
+        layers = [{0, *layer} for layer in self._head_numbers(heads)]
+        inside = [all(map(set.__contains__, layers, path)) for path in self.paths]
+        return np.flatnonzero(inside)
 
-    def _kept(self, kept: Sequence[Iterable[int]]) -> list[list[int]]:
+    def _head_numbers(self, heads: Sequence[Iterable[int]]) -> list[list[int]]:
         try:
-            layers = [sorted(set(layer)) for layer in kept]
+            layers = [sorted(set(layer)) for layer in heads]
         except TypeError:
             raise TypeError(
-                f"kept must list the heads of each layer, such as ((1, 2), (1,)), not {kept!r}"
+                f"heads must list those of each layer, such as ((1, 2), (1,)), not {heads!r}"
             ) from None
         if len(layers) != self.n_layers:
             raise ValueError(
-                f"kept must name the heads of each of the {self.n_layers} layers, "
+                f"heads must name those of each of the {self.n_layers} layers, "
                 f"but has {len(layers)} entries"
             )
         for number, (layer, count) in enumerate(zip(layers, self.heads), start=1):
-            if not layer:
-                raise ValueError(f"kept leaves no head in layer {number}; keep at least one")
-            if layer[0] < 1 or layer[-1] > count:
+            if not layer or layer[0] < 1 or layer[-1] > count:
                 raise ValueError(
-                    f"kept names heads {layer} of layer {number}, which has heads 1 to {count}"
+                    f"layer {number} has heads 1 to {count}, of which at least one must stay, but "
+                    f"heads names {layer}"
                 )
         return layers
 
@@ -251,23 +236,18 @@ def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
 
 
 def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
-    """Strength of the skip connection of each layer, None where it has none.
+    """Strength of the skip connection of each layer, None for a layer without one.
 
     Raises
     ------
     ValueError, TypeError
-        If they are not one for all layers or for each, or one is no number from 0.
+        If a strength is not a number from 0, or their number is neither 1 nor that of the layers.
     """
-    several: Any = skips
-    if getattr(skips, "ndim", None) == 0:
-        several = (float(several),) * layers
-    elif skips is None or isinstance(skips, numbers.Real | str):
-        several = (skips,) * layers
-    try:
-        found = tuple(several)
-    except TypeError:
-        found = (several,)
-    for skip in found:
+    strengths: Any = float(skips) if getattr(skips, "ndim", None) == 0 else skips  # type: ignore[arg-type]
+    if strengths is None or isinstance(strengths, numbers.Real | str):
+        strengths = (strengths,) * layers
+    strengths = tuple(strengths) if isinstance(strengths, Iterable) else (strengths,)
+    for skip in strengths:
         if skip is None:
             continue
         if not isinstance(skip, numbers.Real) or isinstance(skip, bool):
@@ -277,34 +257,33 @@ def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
             )
         if skip < 0 or not math.isfinite(skip):
             raise ValueError(f"each of skips must be a finite number from 0, but is {skip!r}")
-    if len(found) != layers:
+    if len(strengths) != layers:
         raise ValueError(
-            f"skips must be one for all or one for each of {layers} layers, but has {len(found)}"
+            f"skips must be one for all or one for each of {layers} layers, "
+            f"but has {len(strengths)}"
         )
-    return tuple(None if skip is None else float(skip) for skip in found)
+    return tuple(None if skip is None else float(skip) for skip in strengths)
 
 
 def _per_layer(name: str, values: Any, count: int, meaning: str) -> tuple[float, ...]:
-    try:
-        several = (values,) * count if isinstance(values, numbers.Real) else tuple(values)
-    except TypeError:
-        several = ()
-    if isinstance(values, str) or not several:
+    if isinstance(values, numbers.Real) or getattr(values, "ndim", None) == 0:
+        values = (values,) * count
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be one number or {count} numbers ({meaning}), not {values!r}")
-    found = tuple(positive(f"each of {name}", value) for value in several)
-    if len(found) != count:
+    checked = tuple(positive(f"each of {name}", value) for value in values)
+    if len(checked) != count:
         raise ValueError(
-            f"{name} must be one number or {count} numbers ({meaning}), but has {len(found)}"
+            f"{name} must be one number or {count} numbers ({meaning}), but has {len(checked)}"
         )
-    return found
+    return checked
 
 
 def positive(name: str, value: Any) -> float:
     """Return ``value`` as a float after checking that it is a positive finite number."""
     if getattr(value, "ndim", None) == 0 and not isinstance(value, numbers.Real):
         raise TypeError(
-            f"{name} must be a number, but is {value!r}; take float({name}), or, for gradients "
-            "with respect to it, pathkernel_core.differentiable_solution"
+            f"{name} must be a number, but is {value!r}; pass float({name}), or, for gradients "
+            "with respect to it, call pathkernel_core.differentiable_solution"
         )
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be one number, but is {value!r}")

@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: tables, and matrices with a colour in every cell."""
+"""HTML tables and coloured matrices for notebooks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-_LARGEST = 16  # rows of a matrix that is shown whole
-_SIGNS = {True: "31, 119, 180", False: "214, 39, 40"}  # red, green, blue of what is positive or not
+_LARGEST = 16  # rows of a matrix that are shown
+_SIGNS = {True: "31, 119, 180", False: "214, 39, 40"}  # RGB of positive and other values
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:
-    """Rows of names and values under a title."""
+    """HTML table of names and values under a title."""
     cells = [
         f"<tr><th style='text-align: left'>{html.escape(name)}</th>"
         f"<td style='text-align: left'>{html.escape(str(value))}</td></tr>"
@@ -22,7 +22,7 @@ def table(title: str, rows: Mapping[str, object]) -> str:
 
 
 def matrix(title: str, values: np.ndarray, labels: Sequence[str]) -> str:
-    """Square matrix, blue where it is positive and red where not; of a large one its first rows."""
+    """HTML of the first rows of a square matrix, blue for positive and red for other values."""
     shown, names = values[:_LARGEST, :_LARGEST], [html.escape(name) for name in labels[:_LARGEST]]
     if len(values) > _LARGEST:
         title += f", the first {_LARGEST} of {len(values)} rows and columns"

@@ -1,4 +1,4 @@
-"""The order parameter of given weights (Eq. 13, 35), and the importance it gives to heads."""
+"""Order parameter of a set of weights (Eq. 13, 35), and scores of heads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -
     Parameters
     ----------
     values : sequence of L arrays, shape (H_ℓ, N_ℓ, N_{ℓ-1})
-        Value weights of each layer, the first layer first.
+        Value weights of each layer, first layer first.
     readout : array, shape (N_L,) or (C, N_L)
         Readout weights a.
     skips : optional
-        Skip connections as of :class:`Network`. They multiply by nothing here, and their strengths
-        do not matter.
+        Skip connections, as for :class:`Network`; their strengths have no effect here.
 
     Returns
     -------
@@ -47,10 +46,9 @@ def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -
 def order_parameter_from_weights(
     values: Sequence[Array], readout: Array, skips: Skips = None
 ) -> Array:
-    """Order parameter of one set of weights, U = W Wᵀ / N_0 (Eq. 13, 35), shape (n·C, n·C).
+    """Order parameter of a set of weights, U = W Wᵀ / N_0 (Eq. 13, 35), shape (n·C, n·C).
 
-    Averaged over posterior samples it must agree with the theory; of weights trained by gradient
-    descent it is the empirical order parameter. Parameters as for :func:`path_weights`.
+    Its posterior mean is the theory's U. Parameters as for :func:`path_weights`.
     """
     weights = path_weights(values, readout, skips)
     xp = array_namespace(weights=weights)
@@ -58,18 +56,17 @@ def order_parameter_from_weights(
 
 
 def scaled_order_parameter(network: Network, order_parameter: Array) -> np.ndarray:
-    """U as it enters the kernel: times the coefficients n c_π c_π' of both paths, on the host."""
+    """Order parameter in the kernel, U times the coefficients n c_π c_π' of both paths."""
     matrix, scales = to_host(order_parameter), network.path_scales
     return scales[:, None] * matrix * scales if network.has_skips else matrix
 
 
 def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
-    """Score of every head: the order parameter's weight on pairs of paths through it.
+    """Score every head by the order parameter's weight on pairs of paths through it.
 
-    The score is Σ |U_ππ'| over the pairs in which π or π' passes through the head (a pair in which
-    both do counts once), divided by the largest score of all. With several outputs, |U| is summed
-    over output pairs. Where the network has skip connections, U enters as it does the kernel, times
-    the coefficients c_π c_π' of both paths, and :func:`skip_scores` has the scores of those.
+    The score is Σ |U_ππ'| over the pairs of which π or π' passes through the head, divided by the
+    largest score of all. With several outputs, |U| is summed over output pairs. With skip
+    connections, U is multiplied by the coefficients c_π c_π' of both paths, as in the kernel.
 
     Parameters
     ----------
@@ -80,24 +77,23 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
     Returns
     -------
     list of L arrays, shape (H_ℓ,)
-        Scores between 0 and 1. All are NaN if the order parameter holds NaN or infinity, as that
-        of a failed minimisation does, or is zero: it then gives no head a share.
+        Scores between 0 and 1; NaN if the order parameter is zero, or has NaN or infinity after a
+        failed minimisation.
 
     Raises
     ------
     ValueError
         If the order parameter has another shape.
     TypeError
-        If the network is none, as where the arguments are swapped.
+        If ``network`` is not a Network, as when the arguments are swapped.
     """
     return _scores(network, order_parameter)[0]
 
 
 def skip_scores(network: Network, order_parameter: Array) -> np.ndarray:
-    """Score of the skip connection of every layer, (L,), NaN in layers without one.
+    """Score the skip connection of every layer, (L,), NaN for a layer without one.
 
-    In the units of :func:`head_scores`, in which the largest of a head is 1; parameters and errors
-    are the same.
+    In units of the largest head score; parameters and errors as for :func:`head_scores`.
     """
     return _scores(network, order_parameter)[1]
 

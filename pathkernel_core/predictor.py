@@ -1,4 +1,4 @@
-"""What is read off a predictor: how well it does, and how a kernel is aligned with the task."""
+"""Scores of a predictor, and alignment of a kernel with the task."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathkernel_core.backend import Array, array_namespace, real_floating, to_ho
 def accuracy(mean: Array, labels: Array) -> float:
     """Fraction of examples classified correctly, between 0 and 1.
 
-    With one output the class is the sign of the mean predictor; a mean of exactly zero is wrong.
-    With several it is the output with the largest mean, against that of the labels.
+    The class is the sign of the mean predictor of one output (0 is wrong), or the output with the
+    largest mean.
 
     Parameters
     ----------
@@ -30,11 +30,11 @@ def accuracy(mean: Array, labels: Array) -> float:
             f"but has {tuple(labels.shape)}"
         )
     if mean.shape[0] == 0:
-        raise ValueError("mean holds no examples; give at least one")
+        raise ValueError("mean has no examples; pass at least one")
     several = mean.ndim == 2 and mean.shape[1] > 1
     if not several and bool(xp.any(labels == 0)):
         raise ValueError(
-            "labels of one output must be positive or negative, such as ±1, but hold 0"
+            "labels of one output must be positive or negative, such as ±1, but contain 0"
         )
     right = mean * labels > 0
     if several:
@@ -44,7 +44,7 @@ def accuracy(mean: Array, labels: Array) -> float:
 
 @dataclass(frozen=True)
 class Regression:
-    """How well real targets are predicted.
+    """Errors of predicted real targets.
 
     Attributes
     ----------
@@ -52,10 +52,10 @@ class Regression:
         Mean over examples and outputs of (y − f)².
     r_squared : float
         1 − mean squared error / variance of the targets, both means over examples and outputs; NaN
-        where the targets do not vary.
+        for constant targets.
     log_predictive_density : float
-        Mean over examples and outputs of ln N(y | f, v + T), in nats: each target under a Gaussian
-        of the predictor's mean f and variance v, with the temperature T as observation noise.
+        Mean over examples and outputs of ln N(y | f, v + T), in nats, for predictor's mean f and
+        variance v, and the temperature T as observation noise.
     """
 
     mean_squared_error: float
@@ -127,7 +127,7 @@ def kernel_task_alignment(kernel: Array, labels: Array, components: int | None =
     labels : array, shape (P,)
         Targets.
     components : int, optional
-        How many components, from the largest eigenvalue down. All by default.
+        Number of components, from the largest eigenvalue down; all by default.
     """
     if components is not None and components < 1:
         raise ValueError(f"components must be at least 1, or None for all, but is {components}")
@@ -142,7 +142,7 @@ def kernel_task_alignment(kernel: Array, labels: Array, components: int | None =
         raise ValueError("labels are all zero, so nothing can be aligned with them")
     labels = xp.astype(labels, kernel.dtype, copy=False)
     if isinstance(kernel, np.ndarray):
-        from scipy.linalg import eigh  # of the components asked for alone; slow to import
+        from scipy.linalg import eigh  # can compute a subset; slow to import
 
         first = 0 if components is None else max(0, len(kernel) - components)
         values, vectors = eigh(kernel, subset_by_index=(first, len(kernel) - 1))

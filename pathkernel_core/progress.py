@@ -1,4 +1,4 @@
-"""How far long work has come: one description for all of it."""
+"""Progress of long computations."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Progress:
-    """Where long work stands.
+    """Progress of a long computation.
 
     Attributes
     ----------
     done : int
         Steps finished.
     total : int or None
-        Steps in all; None while that is not known.
+        Steps in all, or None if unknown.
     doing : str
-        What happens now.
+        Present activity.
     numbers : mapping of str to float
-        Numbers to watch by their names, such as a loss; those that are NaN are not known yet.
+        Numbers to watch, such as a loss; NaN while unknown.
     """
 
     done: int
@@ -29,7 +29,7 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
-"""What long work is given to tell its progress to."""
+"""Receiver of a computation's progress."""
 
 
 def silent(progress: Progress) -> None:

@@ -1,9 +1,10 @@
-"""Limited-memory BFGS for a smooth function whose values are only good to rounding.
+"""Limited-memory BFGS for smooth functions near the limit of rounding.
 
 SciPy's L-BFGS-B compares function values in its line search. Close to the minimum the action
-changes by less than its rounding error while its gradient still says clearly where to go, so that
-search stops early or wanders. Here a step may also be accepted by the approximate Wolfe conditions
-of Hager and Zhang (SIAM J. Optim. 16, 2005), which use gradients alone.
+changes by less than its rounding error while its gradient is still accurate, so that the search
+stops early or wanders. Here a step may also satisfy the approximate Wolfe conditions of Hager and
+Zhang (SIAM J. Optim. 16, 2005), which use gradients alone. The letters s, y and ρ are those of
+Nocedal and Wright, Numerical Optimization, algorithm 7.4.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from pathkernel_core.costs import PAIRS
 
 _MEMORY, _ELEMENTS = PAIRS
-_FEWEST = 4  # pairs that are remembered, however many elements they have
+_FEWEST = 4  # pairs in memory, whatever their size
 _ARMIJO = 1e-4
 _CURVATURE = 0.9
 ROUNDING = 1e-11  # relative error allowed for in comparisons of function values
@@ -28,17 +29,17 @@ _LONGEST_FIRST_STEP = 1.0  # in any coordinate
 
 
 Pair = tuple[np.ndarray, np.ndarray, float]
-"""A step, the change of the gradient along it, and their inner product."""
+"""Step s, change y of the gradient along it, and their inner product s·y = 1/ρ."""
 
 
 @dataclass
 class Iterate:
-    """A point with the value and the gradient there."""
+    """A point with value and gradient."""
 
     x: np.ndarray
     value: float
     gradient: np.ndarray
-    detail: Any = None  # what the function wants to remember of its evaluation here
+    detail: Any = None  # further results of the evaluation
 
 
 def minimise(
@@ -48,29 +49,28 @@ def minimise(
     stop: Callable[[Iterate], bool],
     pairs: Sequence[Pair] = (),
 ) -> tuple[bool, tuple[Pair, ...]]:
-    """Minimise ``function`` from ``start`` until ``stop(point)`` holds.
+    """Minimise ``function`` from ``start`` until ``stop(point)`` is true.
 
     Parameters
     ----------
     function : callable
-        x → Iterate; the value may be infinite where x is out of bounds.
+        x → Iterate; the value may be infinite outside the domain.
     start : array
-        Where to begin.
+        Initial point.
     curvature : array
         Positive estimate of the Hessian's diagonal.
     stop : callable
         Called once with every accepted point, the start included.
     pairs : sequence of Pair
-        Curvature seen while a function much like this one was minimised. It is forgotten should it
-        mislead.
+        Curvature from the minimisation of a similar function, dropped if it misleads.
 
     Returns
     -------
     bool
-        Whether ``stop`` held. False if no step along the gradient lowers the function any more,
-        or many steps in a row only moved about within rounding.
+        Whether ``stop`` was true. False if no step along the gradient lowers the function, or many
+        steps in a row stay within rounding.
     tuple of Pair
-        Curvature seen, for a function much like this one.
+        Curvature for the minimisation of a similar function.
     """
     point = function(start)
     lowest, flattest, idle = point.value, float(np.abs(point.gradient).max()), 0
@@ -87,12 +87,12 @@ def minimise(
         if following is None:
             if not pairs:
                 return False, ()
-            pairs = []  # forget the curvature seen and go down the plain gradient once
+            pairs = []  # restart along the plain gradient
             continue
-        moved, bent = following.x - point.x, following.gradient - point.gradient
-        inner = float(moved @ bent)
-        if inner > 1e-14 * np.linalg.norm(moved) * np.linalg.norm(bent):
-            pairs = [*pairs[-memory + 1 :], (moved, bent, inner)]
+        s, y = following.x - point.x, following.gradient - point.gradient
+        inner = float(s @ y)
+        if inner > 1e-14 * np.linalg.norm(s) * np.linalg.norm(y):
+            pairs = [*pairs[-memory + 1 :], (s, y, inner)]
         point = following
         if stop(point):
             return True, tuple(pairs)
@@ -106,24 +106,20 @@ def minimise(
             return False, tuple(pairs)
 
 
-def _direction(
-    gradient: np.ndarray,
-    pairs: Sequence[Pair],
-    curvature: np.ndarray,
-) -> np.ndarray:
-    """Two-loop recursion, with the given diagonal scaled by the last pair as initial Hessian."""
+def _direction(gradient: np.ndarray, pairs: Sequence[Pair], curvature: np.ndarray) -> np.ndarray:
+    """Two-loop recursion, whose initial Hessian is the diagonal scaled by the last pair."""
     direction = -gradient
-    coefficients = []
-    for moved, bent, inner in reversed(pairs):
-        coefficient = (moved @ direction) / inner
-        coefficients.append(coefficient)
-        direction = direction - coefficient * bent
+    alphas = []
+    for s, y, inner in reversed(pairs):
+        alpha = (s @ direction) / inner
+        alphas.append(alpha)
+        direction = direction - alpha * y
     direction = direction / curvature
     if pairs:
-        _, bent, inner = pairs[-1]
-        direction = direction * (inner / (bent @ (bent / curvature)))
-    for (moved, bent, inner), coefficient in zip(pairs, reversed(coefficients)):
-        direction = direction + (coefficient - (bent @ direction) / inner) * moved
+        _, y, inner = pairs[-1]
+        direction = direction * (inner / (y @ (y / curvature)))
+    for (s, y, inner), alpha in zip(pairs, reversed(alphas)):
+        direction = direction + (alpha - (y @ direction) / inner) * s
     return direction
 
 
@@ -158,7 +154,7 @@ def _line_search(
 def _next_step(low: float, low_slope: float, high: float | None, high_slope: float | None) -> float:
     if high is None:
         return 4 * max(low, 1e-3)
-    # secant on the slopes, kept away from the ends of the bracket
+    # secant on the slopes, clipped away from the ends of the bracket
     if high_slope is not None and np.isfinite(high_slope) and high_slope > 0:
         fraction = low_slope / (low_slope - high_slope)
         return low + (high - low) * min(max(fraction, 0.1), 0.9)

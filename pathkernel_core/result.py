@@ -1,4 +1,4 @@
-"""What a result is: labelled data computed from a whole study, kept beside it, with its views."""
+"""Base class of results: labelled data computed from a whole study, stored with it, and views."""
 
 from __future__ import annotations
 
@@ -12,51 +12,42 @@ from pathkernel_core.progress import Report
 
 
 class StoredStudy(Protocol):
-    """A study in its store, as results see it: :class:`pathkernel_datasets.stored.StoredStudy`.
-
-    Attributes
-    ----------
-    path : Path
-        The store.
-    dataset : xarray.Dataset
-        The study itself, lazily.
-    """
+    """A study in its store, as :class:`pathkernel_datasets.stored.StoredStudy`."""
 
     path: Path
 
     @property
     def dataset(self) -> Any:
-        """The study itself, lazily."""
+        """The study itself, an ``xarray.Dataset`` that is read lazily."""
 
     def result(self, name: str) -> Any:
-        """Labelled data of a result, as an ``xarray.DataTree``; raises if the store has none."""
+        """Labelled data of a result, an ``xarray.DataTree``; raises if the store has none."""
 
 
 @dataclass(frozen=True)
 class Result(abc.ABC):
     """Base class of results: a frozen dataclass whose fields are its options.
 
-    Subclasses set the class attributes, declare their options with
-    :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`views` as far
-    as there is something to see. The command line makes a command of each, and ``show``, ``plot``
-    and ``report`` show those that a store holds, with the options at their defaults but for
-    ``view_options`` that the user gives.
+    Subclasses set the class attributes, declare options with
+    :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`views` if there
+    is something to show. Each becomes a command; ``show``, ``plot`` and ``report`` show those in a
+    store with default options, except for ``view_options`` that the user sets.
     ``pathkernel_datasets.testing.check_result`` checks them.
 
     Attributes
     ----------
     name : str
-        Lower-case words joined by hyphens: the group of the store that holds it.
+        Lower-case words joined by hyphens: the group in the store.
     command : str
-        What it is called on the command line; by default its name.
+        Name on the command line; by default the name.
     summary : str
         One line for listings.
     of_all_values : bool
         Whether it is computed once from all values of an option that a study sweeps, rather than
         for each of them.
     view_options : tuple of str
-        Which of the options ``temperature`` and ``seed`` say what is shown, rather than what is
-        computed, so that ``show`` and ``plot`` may set them.
+        Those of the options ``temperature`` and ``seed`` that only select the view, so that
+        ``show`` and ``plot`` may set them.
     """
 
     name: ClassVar[str]
@@ -72,35 +63,33 @@ class Result(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, study: StoredStudy, report: Report) -> Any:
-        """Compute what the store lacks; no other process writes into the store meanwhile.
+        """Compute the parts that the store lacks, while no other process writes into it.
 
         Parameters
         ----------
         study : StoredStudy
         report : callable
-            To be called with a :class:`pathkernel_core.progress.Progress` as work goes on; not
-            called if nothing is left to do.
+            Called with a :class:`pathkernel_core.progress.Progress`, unless nothing is missing.
 
         Returns
         -------
         xarray.Dataset, or iterable of (str, xarray.Dataset)
-            The whole result; or its parts, each with its place below the result's own group, such
-            as a point of the study. A generator's parts are written as they come, so that an
-            interruption costs the last one only.
+            The complete result; or its parts with their paths below the result's group. Parts of a
+            generator are written one by one, so that an interruption loses only the last.
         """
 
     def views(self, study: StoredStudy) -> Iterable[Any]:
-        """Tables, charts and sentences about the result, in the order in which they are read.
+        """Tables, charts and sentences about the result, in reading order.
+
+        ``show`` prints tables and sentences, ``plot`` saves charts, ``report`` puts all on a page.
 
         Parameters
         ----------
         study : StoredStudy
-            Of one value of every option.
+            With a single value of every option.
 
         Returns
         -------
         iterable of pathkernel_views.table.Table, pathkernel_views.chart.Chart or str
-            ``show`` prints the tables and sentences, ``plot`` saves the charts, and ``report`` puts
-            all into one page.
         """
         return ()

@@ -1,4 +1,4 @@
-"""Solution: order parameters at a minimum of the action, and what follows from them."""
+"""Order parameters at a minimum of the action, and the predictor that follows from them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from pathkernel_core.order_parameter import head_scores, scaled_order_parameter,
 from pathkernel_core.spaces import Posterior
 from pathkernel_core.stability import ActionHessian, Response, Stability
 
-PREDICTION_ELEMENTS = 2**22  # features of new examples held at once, 32 MiB in float64
-CLOSE = 10.0  # nats of the log evidence within which two minima may both matter
+PREDICTION_ELEMENTS = 2**22  # features of new examples in memory at once, 32 MiB in float64
+CLOSE = 10.0  # nats of the log evidence within which two minima may both contribute
 
 
 class Status(enum.Enum):
-    """How a Solution was reached. Only the first two can be used without a second look."""
+    """How a Solution was reached; only the first two are reliable."""
 
     CONVERGED = "the gradient is below the tolerance"
     GP_LIMIT = "the Gaussian process limit, which no minimisation reached"
@@ -46,7 +46,7 @@ class Status(enum.Enum):
 
     @property
     def ok(self) -> bool:
-        """Whether the solution is what was asked for."""
+        """Whether the solution can be used as it is."""
         return self in (Status.CONVERGED, Status.GP_LIMIT)
 
 
@@ -68,14 +68,14 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Another minimum of the action, which lies higher than the solution.
+    """Minimum of the action above that of the solution.
 
     Attributes
     ----------
     action : float
         Action per width, S/N.
     status : Status
-        How it was reached; a descent that did not converge is no minimum and left out.
+        How it was reached.
     order_parameter : array, shape (n·C, n·C)
         U_1 there.
     """
@@ -87,7 +87,7 @@ class Minimum:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Order parameters at the minimum of the action, and what follows from them.
+    """Order parameters at the minimum of the action, with predictor and evidence.
 
     Attributes
     ----------
@@ -106,17 +106,13 @@ class Solution:
     action_history, gradient_history : arrays, shape (iterations + 1,)
         Action per width and gradient norm at the start and after each step.
     network, problem, temperature
-        What was solved.
-    log_evidence : float
-        Leading-order ln p(Y) of all training labels, in nats; NaN at widths below the sizes of U.
+        Arguments of the minimisation.
     curvature : tuple
-        Steps and the changes of the gradient along them, with which a minimisation that starts
-        from this solution begins.
+        Steps and changes of the gradient along them, for minimisations that start here.
     other_minima : tuple of Minimum
-        Minima of a higher action that the search found, the lowest first.
+        Minima of a higher action, the lowest first.
     searched : bool
-        Whether the solution is the lowest minimum that was looked for, or the one downhill from a
-        start that the caller gave.
+        Whether other minima were searched for; not if the caller set the start.
     """
 
     order_parameters: tuple[Array, ...] = field(repr=False)
@@ -154,19 +150,16 @@ class Solution:
 
     @property
     def close_minima(self) -> tuple[Minimum, ...]:
-        """Other minima whose evidence is within 10 nats by their actions: they may matter, too."""
+        """Other minima within 10 nats of log evidence by their actions, which may contribute."""
         nats = 0.5 * self.network.width
-        return tuple(
-            minimum
-            for minimum in self.other_minima
-            if nats * (minimum.action - self.action) < CLOSE
-        )
+        excess = [nats * (minimum.action - self.action) for minimum in self.other_minima]
+        return tuple(m for m, difference in zip(self.other_minima, excess) if difference < CLOSE)
 
     @property
     def note(self) -> str:
-        """A sentence or two about other minima; empty where there is nothing to say."""
+        """Sentences about other minima; empty if there are none."""
         if not self.searched:
-            return "The minimum downhill from the given start; no other was looked for."
+            return "The minimum downhill from the given start, without a search for others."
         if not self.close_minima:
             return ""
         actions = ", ".join(f"{minimum.action:.6g}" for minimum in self.close_minima)
@@ -177,10 +170,10 @@ class Solution:
 
     def _repr_html_(self) -> str:
         network, scores = self.network, enumerate(self.head_scores, start=1)
-        about = {
+        rows = {
             "status": f"{self.status.name}: {self.status.value}",
             "temperature T": f"{self.temperature:g}",
-            "action S/N": f"{self.action:.6g}, of it entropy {self.entropy:.6g}",
+            "action S/N": f"{self.action:.6g}, of which entropy {self.entropy:.6g}",
             "log evidence": f"{self.log_evidence:.6g} nats",
             "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
             "network": repr(network),
@@ -188,13 +181,13 @@ class Solution:
             **{f"head scores, layer {n}": " ".join(f"{x:.2f}" for x in row) for n, row in scores},
         }
         if self.note:
-            about["note"] = self.note
+            rows["note"] = self.note
         if network.has_skips:
-            about["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
+            rows["scores of skips"] = " ".join(f"{x:.2f}" for x in self.skip_scores)
         outputs = [""] if network.outputs == 1 else [f", {c}" for c in range(network.outputs)]
         labels = [f"{path}{output}" for path in network.path_labels for output in outputs]
         order_parameter = to_host(self.order_parameter)
-        return table("Solution", about) + matrix("order parameter U", order_parameter, labels)
+        return table("Solution", rows) + matrix("order parameter U", order_parameter, labels)
 
     def training_kernel(self, xi: Array) -> Array:
         """Total kernel K of the training examples (Eq. 10), outputs expanded, (P·C, P·C).
@@ -202,7 +195,7 @@ class Solution:
         Parameters
         ----------
         xi : array, shape (P, n, N_0)
-            Their attentioned inputs, which a problem in feature space does not hold.
+            Their attentioned inputs, which a problem in feature space does not store.
 
         Raises
         ------
@@ -227,10 +220,9 @@ class Solution:
     def log_evidence(self) -> float:
         """Leading-order log evidence ln p(Y), in nats; exact in the Gaussian process limit.
 
-        NaN where a width is smaller than its order parameter: the prior of that one is singular,
-        and the expansion about a regular minimum not defined.
+        NaN where a width is smaller than its order parameter, whose prior is then singular.
         """
-        sizes = zip(self.network.degrees_of_freedom, self.network.sizes)
+        sizes = zip(self.network.widths, self.network.sizes)
         if self.status is not Status.GP_LIMIT and any(width < size for width, size in sizes):
             return math.nan
         coordinates = ChainCoordinates(self.network)
@@ -275,9 +267,8 @@ class Solution:
     def predict(self, xi: Array) -> Prediction:
         """Predictor's mean and variance on new examples (Eq. 29, 30).
 
-        Both are given U at the minimum. What the fluctuations of U change is of order 1/N and left
-        out: in the mean, and in the variance, to which they also add that of the mean.
-        ``pathkernel_sampling.corrections.predict_next_order`` has them.
+        Both are conditional on U at the minimum, without corrections of order 1/N by fluctuations
+        of U, which ``pathkernel_sampling.corrections.predict_next_order`` computes.
 
         Parameters
         ----------
@@ -306,16 +297,9 @@ class Solution:
         return Prediction(mean, variance)
 
     def predict_mean(self, xi: Array) -> Array:
-        """Predictor's mean alone on new examples (Eq. 29), much faster than with the variance.
+        """Predictor's mean (P_new,) or (P_new, C) on new examples (Eq. 29) without the variance.
 
-        Parameters
-        ----------
-        xi : array, shape (P_new, n, N_0)
-            Attentioned inputs of the new examples.
-
-        Returns
-        -------
-        array, shape (P_new,) or (P_new, C)
+        Much faster than :meth:`predict`, with the same parameter.
         """
         xp = self._check_new(xi)
         xi = real_floating("xi", xi)
@@ -325,16 +309,14 @@ class Solution:
         return mean[:, 0] if self.network.outputs == 1 else mean
 
     def _check_new(self, xi: Array) -> Any:
-        """Namespace of new examples, after checking that there are some."""
+        """Namespace of new examples, after a check of their shape."""
         xp = array_namespace(xi=xi, training=self.problem.array)
-        if xi.ndim != 3 or xi.shape[0] == 0:
-            raise ValueError(f"xi must have shape (P_new, n, N_0), but has {tuple(xi.shape)}")
         paths, width = self.problem.n_paths, self.problem.input_width
-        if xi.shape[1:] != (paths, width):
+        if xi.ndim != 3 or xi.shape[0] == 0 or xi.shape[1:] != (paths, width):
             raise ValueError(
-                f"xi must have shape (P_new, {paths}, {width}), but has {tuple(xi.shape)}; tokens "
-                "go through attentioned_inputs first, with the layers and the readout of the "
-                "training examples"
+                f"xi must have shape (P_new, {paths}, {width}), but has {tuple(xi.shape)}; "
+                "pass tokens through attentioned_inputs first, with the layers and the readout of "
+                "the training examples"
             )
         return xp
 

@@ -46,11 +46,11 @@ from pathkernel_core.label_spectrum import LabelSpectrum, Quadrature, lanczos
 
 
 class Space(Protocol):
-    """What the minimiser and the predictor ask of a form of the energy."""
+    """Form of the energy, for the minimiser and the predictor."""
 
     @property
     def name(self) -> str:
-        """Of the form, as :class:`pathkernel_core.kernels.PathKernels` takes it."""
+        """Name of the form for :class:`pathkernel_core.kernels.PathKernels`."""
 
     def energy_and_gradient(
         self, factor: np.ndarray, temperature: float, scales: np.ndarray | None = None
@@ -62,7 +62,7 @@ class Space(Protocol):
         """
 
     def energy(self, factor: Array, temperature: Array) -> Array:
-        """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
+        """Energy (), differentiable in all arguments by PyTorch and JAX."""
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
         """Gaussian posterior of the predictor at U_1 = factor factorᵀ."""
@@ -71,7 +71,7 @@ class Space(Protocol):
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
 
     def keep_paths(self, paths: np.ndarray) -> Space:
-        """The same form for a network that has only some of the paths."""
+        """Same form for a sub-network of these paths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +86,9 @@ class Posterior:
         Variance explained by the training examples, for mixed features of new examples and the
         arrays: (rows, n·C, N_0) → (rows,), k(x)ᵀ (K + T1)⁻¹ k(x) of Eq. 30.
     arrays : tuple
-        What ``explained`` takes besides: a matrix of the training examples, and numbers.
+        Further arguments of ``explained``: a matrix of the training examples, and numbers.
     root : array, shape (P·C, P·C), or None
-        L of K + T1 = LLᵀ, where the examples are held.
+        L of K + T1 = LLᵀ in example space.
     """
 
     weights: Array
@@ -133,14 +133,14 @@ class ExampleSpace:
 
     @property
     def _evaluation(self) -> tuple[Callable, tuple[Array, Array]]:
-        """Function of arrays that gives energy and gradient, and its first two arguments."""
+        """Function for energy and gradient, and its first two arguments."""
         return _example_space, self.rows
 
     def evaluate(self, factor: Array, temperature: Array) -> tuple[Array, Array]:
-        """Energy () and its gradient M − R (n·C, n·C) as arrays, which ``jax.jit`` can trace.
+        """Energy () and its gradient M − R (n·C, n·C), traceable by ``jax.jit``.
 
-        The factor (n·C, r) of U_1 = factor factorᵀ may have any number of columns: U_1 may be
-        singular. NaN where K + T1 is not positive definite.
+        The factor (n·C, r) of U_1 = factor factorᵀ may have any number of columns. NaN if K + T1 is
+        not positive definite.
         """
         function, arrays = self._evaluation
         return function(*arrays, factor, temperature)
@@ -165,7 +165,7 @@ class ExampleSpace:
         return energy, gradient if scales is None else scales * gradient * scales.T
 
     def energy(self, factor: Array, temperature: Array) -> Array:
-        """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
+        """Energy (), differentiable in all arguments by PyTorch and JAX."""
         return _example_energy(*self.rows, factor, temperature)[0]
 
     def posterior(self, factor: np.ndarray, temperature: float) -> Posterior:
@@ -198,16 +198,16 @@ class ExampleSpace:
         return xp.matmul(mixed, xp.matrix_transpose(mixed))
 
     def keep_paths(self, paths: np.ndarray) -> Self:
-        """The same form for a network that has only some of the paths."""
+        """Same form for a sub-network of these paths."""
         xp = array_namespace(features=self.features)
         scale = math.sqrt(self.features.shape[1] / len(paths))  # features carry 1/√n
         indices = from_host(paths, self.features, xp.int64)
-        return type(self)(compiled(_kept, xp)(self.features, indices, scale), self.labels)
+        return type(self)(compiled(_selected, xp)(self.features, indices, scale), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureSpace:
-    """Energy from sufficient statistics, one n·N_0·C factorisation whatever P is.
+    """Energy from sufficient statistics, with one n·N_0·C factorisation for any P.
 
     Parameters
     ----------
@@ -262,13 +262,13 @@ class FeatureSpace:
         return energy, scipy.linalg.solve_triangular(factor, half.T, lower=True, trans="T")
 
     def energy(self, factor: Array, temperature: Array) -> Array:
-        """Energy (), which PyTorch and JAX can differentiate in all that it is computed from."""
+        """Energy (), differentiable in all arguments by PyTorch and JAX."""
         gram, projections = self.rows
         xp = array_namespace(gram=gram)
         log_det, half, _ = _feature_energy(gram, projections, factor, temperature)
         excess = self.n_examples * self.outputs - gram.shape[0] * gram.shape[1]
-        fit = (self.label_square - xp.sum(half**2)) / temperature
-        return excess * xp.log(temperature) + log_det + fit
+        misfit = (self.label_square - xp.sum(half**2)) / temperature
+        return excess * xp.log(temperature) + log_det + misfit
 
     def label_spectrum(self, scales: np.ndarray) -> LabelSpectrum:
         """Labels along the eigenvectors of Σ_π c² Φ_π Φ_πᵀ, for coefficients c (n,) of paths."""
@@ -298,11 +298,11 @@ class FeatureSpace:
         return Posterior(weights, _explained_by_features, (inverse, temperature))
 
     def keep_paths(self, paths: np.ndarray) -> FeatureSpace:
-        """The same form for a network that has only some of the paths."""
+        """Same form for a sub-network of these paths."""
         xp = array_namespace(gram=self.gram)
         ratio = self.gram.shape[0] / len(paths)  # features carry 1/√n
         indices = from_host(paths, self.gram, xp.int64)
-        gram, projections = compiled(_kept_sums, xp)(
+        gram, projections = compiled(_selected_sums, xp)(
             self.gram, self.projections, indices, ratio, math.sqrt(ratio)
         )
         return FeatureSpace(gram, projections, self.label_square, self.n_examples)
@@ -349,11 +349,11 @@ def _feature_rows(gram: Array, projections: Array) -> tuple[Array, Array]:
     return xp.reshape(gram, (paths * outputs, width, paths * outputs, width)), projections
 
 
-def _kept(features: Array, paths: Array, scale: float) -> Array:
+def _selected(features: Array, paths: Array, scale: float) -> Array:
     return scale * array_namespace(features=features).take(features, paths, axis=1)
 
 
-def _kept_sums(
+def _selected_sums(
     gram: Array, projections: Array, paths: Array, ratio: float, root: float
 ) -> tuple[Array, Array]:
     xp = array_namespace(gram=gram)
@@ -368,7 +368,7 @@ def _mix(features: Array, factor: Array, xp: Any) -> Array:
 
 
 def _mix_in_blocks(features: Array, factor: Array, lower: bool, xp: Any) -> Iterator[Array]:
-    """Columns of Φ (B ⊗ 1), by blocks of columns of B; what is zero in it if lower is left out."""
+    """Columns of Φ (B ⊗ 1) by blocks of columns of B, without the zeros of a lower B."""
     if factor.shape[1] <= BLOCK:
         yield _mix(features, factor, xp)
         return
@@ -389,7 +389,7 @@ def _mix_gram(gram: Array, factor: Array, xp: Any) -> Array:
 
 def _sum_over_inputs(blocks: Array, xp: Any) -> Array:
     """Sum over i of FᵀF blocks: (rows, n, N_0) → (n, n)."""
-    if blocks.shape[1] > blocks.shape[2]:  # one product, rather than a matrix n × n per row
+    if blocks.shape[1] > blocks.shape[2]:  # one product instead of a matrix n × n per row
         by_path = xp.reshape(xp.permute_dims(blocks, (1, 0, 2)), (blocks.shape[1], -1))
         return xp.matmul(by_path, xp.matrix_transpose(by_path))
     return xp.sum(xp.matmul(blocks, xp.matrix_transpose(blocks)), axis=0)
@@ -462,8 +462,8 @@ def _feature_posterior(
     """Weights of the mean, and L⁻¹ of B = LLᵀ."""
     xp = array_namespace(gram=gram)
     _, half, inverse = _feature_energy(gram, projections, factor, temperature)
-    fit = xp.matmul(xp.matrix_transpose(inverse), half)
-    return xp.matmul(factor, xp.reshape(fit, (-1, projections.shape[1]))), inverse
+    q = xp.matmul(xp.matrix_transpose(inverse), half)
+    return xp.matmul(factor, xp.reshape(q, (-1, projections.shape[1]))), inverse
 
 
 def _explained_by_features(mixed: Array, inverse: Array, temperature: float) -> Array:

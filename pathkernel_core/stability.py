@@ -260,7 +260,7 @@ class ActionHessian:
         gradient = np.empty(self.size)
         for number, level in enumerate(self.coordinates.levels):
             scale = self.coordinates.scales[number]
-            weight = self.network.degrees_of_freedom[number] / self.network.width
+            weight = self.network.widths[number] / self.network.width
             factor, change = self._relative[number], relative[number]
             slope, turned = scale * down, scale * (down_change + logs[number] * down)
             if number + 1 < len(changes):

@@ -1,11 +1,10 @@
-"""Sufficient statistics of training examples: sums that stream, add up and are kept in files."""
+"""Sufficient statistics of training examples: sums over batches that add up."""
 
 from __future__ import annotations
 
 import math
 import operator
 import os
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -31,7 +30,7 @@ _BATCH_ELEMENTS = 2**22  # features held at once while statistics are summed, 32
 
 @dataclass(frozen=True, eq=False)
 class SufficientStatistics:
-    """All that the feature-space energy needs of the examples: sums that stream and add up.
+    """Sums over examples that determine the energy in feature space.
 
     Attributes
     ----------
@@ -46,10 +45,9 @@ class SufficientStatistics:
 
     Notes
     -----
-    However the examples are split and merged, an entry of the sums is off by at most
-    (b + k) u Σ|ξ||ξ'|, where u is 1.1e-16 in float64 (6e-8 in float32), b is the number of rows of
-    a batch, of which one product sums, and k the number of additions on the way from there to the
-    total: the batches one after another, or the depth of a tree.
+    The rounding error of an entry is at most (b + k) u Σ|ξ||ξ'|, where u is 1.1e-16 in float64
+    (6e-8 in float32), b the number of rows of a batch, and k the number of additions from there to
+    the total: the number of batches, or the depth of a tree.
 
     Examples
     --------
@@ -79,22 +77,19 @@ class SufficientStatistics:
         xp = array_namespace(xi=xi)
         examples, paths, width = xi.shape
         step = max(1, _BATCH_ELEMENTS // (paths * width))
-        first, *others = batches(examples, step)
+        first, *remaining = batches(examples, step)
         sums = compiled(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
-        for batch in others:
-            more = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
-            sums = tuple(one + two for one, two in zip(sums, more))
+        for batch in remaining:
+            parts = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
+            sums = tuple(total + part for total, part in zip(sums, parts))
         gram, projections, label_square = sums
         return cls(gram, projections, float(label_square), examples)
 
     @classmethod
     def of_batches(cls, batches: Iterable[tuple[Array, Array]]) -> SufficientStatistics:
-        """Statistics of batches as for :meth:`of`, of which one is held at a time.
+        """Statistics of batches as for :meth:`of`, one in memory at a time.
 
-        Raises
-        ------
-        ValueError
-            If there are none, or they do not fit together.
+        Raises ValueError if there are none, or their shapes differ.
         """
         total = sum(cls.of(*batch) for batch in batches)
         if not isinstance(total, cls):
@@ -103,40 +98,32 @@ class SufficientStatistics:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> SufficientStatistics:
-        """Statistics that :meth:`save` wrote, with NumPy arrays.
+        """Read statistics that :meth:`save` wrote, with NumPy arrays.
 
-        Raises
-        ------
-        ValueError
-            If the file is damaged or another.
+        Raises ValueError if the file is damaged or of another kind.
         """
         try:
-            with open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 gram, projections, label_square, n_examples = (
-                    _member(archive, field.name) for field in fields(cls)
+                    arrays[field.name] for field in fields(cls)
                 )
             return cls(gram, projections, float(label_square), operator.index(n_examples[()]))
         except OSError:
             raise
-        except Exception as error:  # whatever the reader of a damaged file raises
+        except Exception as error:  # readers of damaged files raise many types
             raise ValueError(
                 f"{os.fspath(path)!r} holds no sufficient statistics, or is damaged ({error}); "
-                "delete it, and sum them anew"
+                "delete it, and sum them again"
             ) from error
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write them into a file, in NumPy's format npz."""
+        """Write the statistics into a file in NumPy's format npz."""
+        host = self.convert(to_host)
         with open(path, "wb") as stream:  # savez would append a suffix to a path
-            np.savez(
-                stream,
-                gram=to_host(self.gram),
-                projections=to_host(self.projections),
-                label_square=self.label_square,
-                n_examples=self.n_examples,
-            )
+            np.savez(stream, **{field.name: getattr(host, field.name) for field in fields(host)})
 
     def convert(self, function: Callable[[Array], Array]) -> SufficientStatistics:
-        """Statistics with their arrays replaced by ``function(array)``, such as on a device."""
+        """Statistics with ``function(array)`` in place of each array."""
         return replace(self, gram=function(self.gram), projections=function(self.projections))
 
     def __radd__(self, other: object) -> SufficientStatistics:
@@ -158,26 +145,16 @@ class SufficientStatistics:
         )
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Array of an archive in NumPy's format npz, read to the end, where its checksum is."""
-    with archive.open(f"{name}.npy") as stream:
-        array = np.lib.format.read_array(stream, allow_pickle=False)
-        if stream.read(1):
-            raise ValueError(f"its {name} of shape {array.shape} does not end where it should")
-    return array
-
-
 def row_batches(xi: Any, labels: Any, rows: int | None = None) -> Iterator[tuple[Array, Array]]:
-    """Batches of arrays that may lie on disk, such as Zarr's, HDF5's or memory maps.
+    """Yield batches of arrays on disk, such as those of Zarr or HDF5, or memory maps.
 
     Parameters
     ----------
     xi : sliceable, shape (P, n, N_0)
-        Attentioned inputs; only slices along the first axis are taken of it.
+        Attentioned inputs.
     labels : sliceable, shape (P,) or (P, C)
     rows : int, optional
-        Examples of a batch. By default as many as 32 MiB hold, in whole chunks where ``xi`` has
-        any.
+        Examples of a batch; by default as many as fit in 32 MiB, in multiples of a chunk of ``xi``.
     """
     if rows is None:
         rows = max(1, _BATCH_ELEMENTS // math.prod(xi.shape[1:]))
@@ -188,26 +165,22 @@ def row_batches(xi: Any, labels: Any, rows: int | None = None) -> Iterator[tuple
 
 
 def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
-    """Attentioned inputs (P, n, N_0) and labels (P, C) of one dtype, after their checks."""
+    """Check attentioned inputs (P, n, N_0) and labels; return them, with labels (P, C)."""
     xp = array_namespace(xi=xi, labels=labels)
     for name, array in (("xi", xi), ("labels", labels)):
         if differentiated(array):
             raise TypeError(
-                f"{name} of shape {tuple(array.shape)} is to be differentiated or compiled, which "
-                "a minimisation that runs on the host does not follow; call "
-                "pathkernel_core.differentiable_solution, or detach the array for numbers alone"
+                f"{name} of shape {tuple(array.shape)} is to be differentiated or compiled, but "
+                "the minimisation runs on the host; call pathkernel_core.differentiable_solution, "
+                "or detach the array"
             )
     xi = real_floating("xi", xi, ("P", "n", "N_0"))
     integers, shape = xp.isdtype(labels.dtype, ("integral", "bool")), tuple(labels.shape)
     labels = real_floating("labels", labels)
     if labels.ndim == 1:
         labels = labels[:, None]
-    if (
-        integers
-        and labels.shape[1:] == (1,)
-        and holds(xp.all(labels * (labels - 1) == 0))
-        and holds(xp.any(labels == 0))
-    ):
+    binary = integers and labels.shape[1:] == (1,) and holds(xp.all(labels * (labels - 1) == 0))
+    if binary and holds(xp.any(labels == 0)):
         raise ValueError(
             f"labels of shape {shape} are integers 0 and 1; give −1 and 1 for two classes "
             "(2 * labels - 1), or floating-point numbers for targets"

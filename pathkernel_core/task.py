@@ -1,4 +1,4 @@
-"""What a task is: seeded data, the attention of a network on it, and the sizes worth running."""
+"""Base class of tasks: seeded data, the attention of a network on it, and default sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathkernel_core.backend import Array, to_host
 from pathkernel_core.options import option as option
 
 KINDS = ("classes", "targets")
-"""What labels are: classes, scored by accuracy, or real targets, scored by squared error."""
+"""Kinds of labels: classes, scored by accuracy, or real targets, scored by squared error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +27,9 @@ class Examples:
     inputs : array, shape (P, M, N_0)
         Token sequences.
     labels : array, shape (P,) or (P, C)
-        Of classes ±1: one output for two of them, else one for each, +1 for the example's class.
-        Real targets as they are.
+        Real targets; or ±1 for classes, with one output for two classes, else one for each class.
     layers : sequence of Layer, optional
-        Attention on these examples, if it is another than the realisation's: attention matrices
-        belong to the examples that they were taken from.
+        Attention on these examples, if it differs from the realisation's, as attention matrices do.
     """
 
     inputs: Array
@@ -47,7 +45,7 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Training examples that are too many to hold, drawn block by block.
+    """Training examples too many for memory, drawn block by block.
 
     Attributes
     ----------
@@ -56,8 +54,8 @@ class Blocks:
     size : int
         Number of examples of a block; the last may have fewer.
     draw : callable
-        Number of a block → its Examples, the same ones whenever, wherever and in whatever order
-        blocks are asked for: each has a random stream of its own, or rows of a file.
+        Number of a block → its Examples, always the same: each block has its own random stream, or
+        rows of a file.
     label_mean : array, shape () or (C,), optional
         Mean of all labels, for a realisation that is centred.
     """
@@ -79,31 +77,30 @@ class Realisation:
     Attributes
     ----------
     layers : sequence of Layer
-        Attention of each layer, the first layer first, with NumPy arrays.
+        Attention of each layer, first layer first, with NumPy arrays.
     readout : "first", "last", "mean" or int
         Token at which the network is read out.
     train : Examples
-        Training examples; where the task gives :meth:`Task.blocks`, some of them.
+        Training examples; a sample of them if the task has :meth:`Task.blocks`.
     test_sets : mapping of str to Examples
-        Test sets by name, in the order in which they are reported.
+        Test sets by name, in the order of reports.
     sub_networks : mapping of str to sequences of heads
-        Named sub-networks to report in the Gaussian process limit: the head numbers, from 1, that
-        each keeps in every layer.
+        Named sub-networks to report in the Gaussian process limit: head numbers of every layer,
+        from 1.
     validation : Examples or None
-        Examples that neither the training set nor any test set contains, of the kind that the
-        network is trained on: a temperature chosen by them has not seen what it is tested on.
+        Examples of the training distribution outside the training and test sets, to choose a
+        temperature with.
     notes : mapping of str to str
-        Sentences that belong to every result, by a short name: ``approximation`` says in what the
-        network that the heads come from departs from the theory's.
+        Sentences for every result, by a short name: ``approximation`` states the difference of the
+        network that the heads come from from the theory's.
     kind : "classes", "targets" or None
-        What the labels are. None stands for classes where the training labels are ±1, or with
-        several outputs a single 1 in every row beside −1 or 0; else for targets. It is refused
-        where one output has 0 and 1, which may be meant as either.
+        Kind of the labels. None stands for classes if the training labels are ±1, or with several
+        outputs a single 1 in every row of −1 or 0; else for targets. Labels 0 and 1 of one output
+        need an explicit kind.
     centred : bool
-        Whether the mean of the training targets is taken off before anything is computed, and added
-        to predictions again.
+        Whether to subtract the mean of the training targets, and to add it to predictions.
     output_names : sequence of str, optional
-        What the outputs stand for, such as the names of classes.
+        Meaning of the outputs, such as the names of classes.
     """
 
     layers: Sequence[Layer]
@@ -128,23 +125,26 @@ class Realisation:
             self._check_classes()
         if self.centred and self.kind != "targets":
             raise ValueError("classes are ±1 and not centred; leave centred out, or take targets")
-        if self.output_names is not None and len(self.output_names) != self.outputs:
+        names = self.output_names
+        if names is not None and len(names) != self.outputs:
             raise ValueError(
-                f"output_names must name {self.outputs} outputs, but names {len(self.output_names)}"
+                f"output_names must name {self.outputs} outputs, but names {len(names)}"
             )
-        if self.output_names is not None and len(set(self.output_names)) < self.outputs:
-            raise ValueError(f"output_names must differ, but are {', '.join(self.output_names)}")
+        if names is not None and len(set(names)) < self.outputs:
+            raise ValueError(f"output_names must differ, but are {', '.join(names)}")
 
     def _check_classes(self) -> None:
-        examples = {"training": self.train, **self.test_sets}
-        if self.validation is not None:
-            examples["validation"] = self.validation
-        for name, held in examples.items():
-            if not _are_classes(to_host(held.labels)):
+        for name, examples in self.example_sets().items():
+            if not _are_classes(to_host(examples.labels)):
                 raise ValueError(
                     f"labels of {name} examples must be ±1 to be classes, or with several outputs "
-                    "a single 1 in every row beside −1 or 0; draw such, or say kind='targets'"
+                    "a single 1 in every row of −1 or 0; change them, or set kind='targets'"
                 )
+
+    def example_sets(self) -> dict[str, Examples]:
+        """Training examples, test sets and validation examples by name."""
+        validation = {} if self.validation is None else {"validation": self.validation}
+        return {"training": self.train, **self.test_sets, **validation}
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -162,20 +162,20 @@ class Realisation:
 
 
 def _kind(labels: np.ndarray) -> str:
-    """What labels are by their values."""
+    """Kind of labels by their values."""
     single = labels.ndim == 1 or labels.shape[1] == 1
     if single and np.isin(labels, (0, 1)).all() and not (labels == 1).all():
         raise ValueError(
-            "labels are 0 and 1: draw −1 and +1 for two classes, or say kind='targets'"
+            "labels are 0 and 1; take −1 and +1 for two classes, or set kind='targets'"
         )
     return "classes" if _are_classes(labels) else "targets"
 
 
 def _are_classes(labels: np.ndarray) -> bool:
-    """Whether labels are ±1, or a single 1 in every row beside −1 or 0."""
+    """Whether labels are ±1, or have a single 1 in every row of −1 or 0."""
     if labels.ndim == 1 or labels.shape[1] == 1:
         return bool(np.isin(labels, (-1, 1)).all())
-    coded = any(np.isin(labels, (other, 1)).all() for other in (-1, 0))
+    coded = any(np.isin(labels, (low, 1)).all() for low in (-1, 0))
     return coded and bool(((labels == 1).sum(axis=1) == 1).all())
 
 
@@ -183,8 +183,8 @@ def _are_classes(labels: np.ndarray) -> bool:
 class Task(abc.ABC):
     """Base class of tasks: a frozen dataclass whose fields are the task's options.
 
-    Subclasses set the class attributes, declare their options with :func:`option` and implement
-    :meth:`realise`. ``pathkernel_core.testing.check_task`` checks them.
+    Subclasses set the class attributes, declare options with :func:`option` and implement
+    :meth:`realise`. :func:`pathkernel_core.testing.check_task` checks them.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class Task(abc.ABC):
     summary : str
         One line for listings.
     widths, temperatures : tuples of float
-        Grid that is run unless the user asks for another.
+        Default grid.
     variances : float
         Prior variance of all weights.
 
@@ -217,21 +217,20 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def realise(self, seed: int) -> Realisation:
-        """Draw the data and heads. The same seed and options must give the same arrays."""
+        """Draw data and heads; the same seed and options give the same arrays."""
 
     def blocks(self, seed: int) -> Blocks | None:
-        """All training examples in blocks, where they are too many to hold; by default None.
+        """All training examples in blocks, if they are too many for memory; by default None.
 
-        The study then sums what the theory needs of them. ``train`` of the realisation holds some
-        of them, a few thousand at most, that analyses and leave-one-out errors are of.
+        The study then sums their sufficient statistics. ``train`` of the realisation holds at most
+        a few thousand of them, for analyses and leave-one-out errors.
         """
         return None
 
     def evaluation_sets(self, seed: int, examples: int) -> Mapping[str, Iterable[Examples]]:
-        """Labelled examples to judge a trained network on, in batches, by the names of their sets.
+        """Labelled examples on which to evaluate a trained network, in batches, by set.
 
-        By default those of :meth:`realise`. A task that can draw any number of examples may
-        override it.
+        By default those of :meth:`realise`; a task with unlimited examples may override it.
 
         Parameters
         ----------
@@ -242,8 +241,8 @@ class Task(abc.ABC):
         Returns
         -------
         mapping of str to iterable of Examples
-            First the set that heads may be scored on, which is no test set: the validation
-            examples, or the training examples if there are none. Then the test sets.
+            First the set for scoring heads, which is no test set: the validation examples, or the
+            training examples if there are none. Then the test sets.
         """
         drawn = self.realise(seed)
         first = {"training": drawn.train}
@@ -256,7 +255,7 @@ class Task(abc.ABC):
 
     @property
     def label(self) -> str:
-        """Name with the options that are not at their default, for titles."""
+        """Name with the options that differ from their defaults, for titles."""
         changed = [
             f"{entry.name} {getattr(self, entry.name)}".replace("_", " ")
             for entry in dataclasses.fields(self)
@@ -265,13 +264,13 @@ class Task(abc.ABC):
         return ", ".join([self.name, *changed])
 
     def options(self) -> dict[str, Any]:
-        """Options by name, as plain values that JSON can hold."""
+        """Options by name, as values for JSON."""
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
 
     def provenance(self) -> dict[str, str]:
-        """Where the data come from beyond the options, such as checksums of files read.
+        """Origin of the data beyond the options, such as checksums of files.
 
-        Two studies are the same only if this agrees too. A key that is the name of an option says
-        that the option is the path of a file: then its content counts, and not where it lies.
+        Equal studies must agree in it. A key that is the name of an option marks a file's path,
+        which then counts by the file's content.
         """
         return {}

@@ -1,4 +1,4 @@
-"""The contract of tasks, for their authors: ``check_task`` in a test says what to change.
+"""Contract of tasks, which their authors check in a test.
 
 from pathkernel_core.testing import check_task
 
@@ -9,6 +9,7 @@ def test_parity():
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from typing import Any
@@ -20,32 +21,28 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
 from pathkernel_core.network import Network
 from pathkernel_core.options import NAME_PATTERN
-from pathkernel_core.task import Examples, Realisation, Task
+from pathkernel_core.task import Realisation, Task
 
 SEEDS = (0, 1)
 """Seeds with which tasks are checked."""
 
 
 def check_task(task: Task) -> None:
-    """Check that a task keeps its contract: seeds, shapes, options, and that the theory runs.
+    """Check that a task follows its contract: seeds, shapes, options, and that the theory runs.
 
-    Parameters
-    ----------
-    task : Task
-        With small sizes, to keep the checks fast.
+    Small sizes make the checks fast.
 
     Raises
     ------
     AssertionError
-        At the first check that fails, saying what to change. What the task raises itself is passed
-        on.
+        At the first check that fails, with the remedy. Errors of the task itself pass through.
     """
     for check in CHECKS:
         check(task)
 
 
 def _check_describes_itself(task: Task) -> None:
-    """Its name, summary and default grid can be shown and typed."""
+    """Name, summary and default grid are well formed."""
     assert re.fullmatch(NAME_PATTERN, task.name), (
         f"name {task.name!r} must be lower-case words joined by hyphens"
     )
@@ -58,7 +55,7 @@ def _check_describes_itself(task: Task) -> None:
 
 
 def _check_options_are_plain(task: Task) -> None:
-    """Its options survive JSON, explain themselves and rebuild the task."""
+    """Options survive JSON, have help texts and rebuild the task."""
     options = json.loads(json.dumps(task.options()))
     assert type(task)(**options) == task, "options() must rebuild the task"
     provenance = task.provenance()
@@ -70,17 +67,19 @@ def _check_options_are_plain(task: Task) -> None:
 
 
 def _check_same_seed_same_data(task: Task) -> None:
-    """A seed fixes the data, and NumPy's global generator is left alone."""
+    """A seed fixes the data, without NumPy's global generator."""
     before = _global_state()
     first, second = _realise(task, 0), _realise(task, 0)
     assert _global_state() == before, (
         "realise must draw from its own generator, not from NumPy's global one"
     )
-    for (name, one), (_, other) in zip(_examples(first), _examples(second)):
-        assert np.array_equal(one.inputs, other.inputs), f"{name}: inputs differ"
-        assert np.array_equal(one.labels, other.labels), f"{name}: labels differ"
+    repeated = second.example_sets()
+    for name, examples in first.example_sets().items():
+        for part in ("inputs", "labels"):
+            pair = getattr(examples, part), getattr(repeated[name], part)
+            assert np.array_equal(*pair, equal_nan=True), f"{name}: {part} differ"
     pairs = zip(_arrays_of_layers(first), _arrays_of_layers(second), strict=True)
-    assert all(np.array_equal(one, other) for one, other in pairs), (
+    assert all(np.array_equal(*pair) for pair in pairs), (
         "the layers differ: draw random heads from the seed too"
     )
 
@@ -98,7 +97,7 @@ def _check_shapes_agree(task: Task) -> None:
     realisation = _realise(task, SEEDS[0])
     assert realisation.test_sets, "test_sets must hold at least one test set"
     width = realisation.train.inputs.shape[-1]
-    for name, examples in _examples(realisation):
+    for name, examples in realisation.example_sets().items():
         inputs, labels = examples.inputs, examples.labels
         assert inputs.ndim == 3, f"{name}: inputs must have shape (P, M, N_0)"
         assert inputs.shape[0] == labels.shape[0] > 0, f"{name}: one label per example"
@@ -117,18 +116,18 @@ def _check_shapes_agree(task: Task) -> None:
 
 
 def _check_blocks_are_drawn_alike(task: Task) -> None:
-    """Blocks, if there are any, are whole, and the same ones whenever they are drawn."""
+    """Blocks, if there are any, are complete, and the same in every draw."""
     seed = SEEDS[0]
     blocks = task.blocks(seed)
     if blocks is None:
         return
-    realisation, again = _realise(task, seed), task.blocks(seed)
+    realisation, repeated = _realise(task, seed), task.blocks(seed)
     sizes = []
-    assert again is not None, "blocks are given once, and not again"
+    assert repeated is not None, "blocks are there once, and not a second time"
     for number in reversed(range(len(blocks))):
-        block, other = blocks.draw(number), again.draw(number)
-        assert np.array_equal(block.inputs, other.inputs), f"block {number}: inputs differ"
-        assert np.array_equal(block.labels, other.labels), f"block {number}: labels differ"
+        block, copy = blocks.draw(number), repeated.draw(number)
+        assert np.array_equal(block.inputs, copy.inputs), f"block {number}: inputs differ"
+        assert np.array_equal(block.labels, copy.labels), f"block {number}: labels differ"
         assert block.inputs.shape[2] == realisation.train.inputs.shape[2], (
             f"block {number}: input width differs from that of realise"
         )
@@ -144,7 +143,7 @@ def _check_blocks_are_drawn_alike(task: Task) -> None:
 
 
 def _check_heads_do_not_depend_on_seed_in_number(task: Task) -> None:
-    """Every seed gives the same network, test sets and sub-networks, so that they compare."""
+    """Every seed gives the same network, test sets and sub-networks."""
     first, second = (_realise(task, seed) for seed in SEEDS)
     assert first.heads == second.heads, "the numbers of heads differ between seeds"
     assert first.readout == second.readout, "the readout differs between seeds"
@@ -157,18 +156,18 @@ def _check_heads_do_not_depend_on_seed_in_number(task: Task) -> None:
 
 
 def _check_theory_runs(task: Task) -> None:
-    """Attention, kernels and the Gaussian process limit work on it."""
+    """Attention, kernels and the Gaussian process limit can be computed."""
     realisation = _realise(task, SEEDS[0])
     network = Network(realisation.heads, max(task.widths), task.variances, realisation.outputs)
-    for name, kept in realisation.sub_networks.items():
-        assert network.paths_through(kept).size, f"sub-network {name} has no path"
+    for name, heads in realisation.sub_networks.items():
+        assert network.paths_through(heads).size, f"sub-network {name} has no path"
     train = realisation.train
     layers = realisation.layers_of(train)
     xi = attentioned_inputs(train.inputs, layers, realisation.readout)
     labels = train.labels - train.labels.mean(axis=0) if realisation.centred else train.labels
     problem = PathKernels(xi, labels)
     solution = gp_limit(problem, network, task.temperatures[0])
-    for name, examples in _examples(realisation)[1:]:
+    for name, examples in realisation.example_sets().items():
         layers = realisation.layers_of(examples)
         new = attentioned_inputs(examples.inputs, layers, realisation.readout)
         prediction = solution.predict(new)
@@ -196,20 +195,12 @@ CHECKS = (
 
 def _global_state() -> list[Any]:
     state: Any = np.random.get_state()  # noqa: NPY002
-    _, keys, *rest = state
-    return [keys.tolist(), *rest]  # a few draws move only the position within the keys
+    return [state[1].tolist(), *state[2:]]  # a few draws move only the position within the keys
 
 
 def _arrays_of_layers(realisation: Realisation) -> list[np.ndarray]:
     arrays: list[np.ndarray] = []
-    given = [examples.layers or () for _, examples in _examples(realisation)]
-    for layer in (*realisation.layers, *(layer for layers in given for layer in layers)):
+    sets = [examples.layers or () for examples in realisation.example_sets().values()]
+    for layer in itertools.chain(realisation.layers, *sets):
         layer.convert(lambda array: arrays.append(np.array(array)) or array)
     return arrays
-
-
-def _examples(realisation: Realisation) -> list[tuple[str, Examples]]:
-    examples = [("train", realisation.train), *realisation.test_sets.items()]
-    if realisation.validation is not None:
-        examples.append(("validation", realisation.validation))
-    return examples

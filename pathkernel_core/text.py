@@ -1,18 +1,12 @@
-"""Text that comes from elsewhere, such as names in files, made safe to show."""
+"""Text from files made safe to show."""
 
 from __future__ import annotations
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Text in which characters that cannot be printed are written as ``\x1b`` and the like.
+    r"""Escape unprintable characters as ``\x1b`` and the like, except those in ``keep``.
 
-    A terminal would take control characters as commands, and some others turn what is read around.
-
-    Parameters
-    ----------
-    text : str
-    keep : str
-        Characters to leave as they are.
+    A terminal takes control characters as commands; others reverse the text around them.
     """
     return "".join(
         character

@@ -98,7 +98,7 @@ def next_order(solution: Solution) -> Correction:
     network, energy = solution.network, EnergyDerivatives(solution)
     coordinates = ChainCoordinates(network)
     x = coordinates.from_factors(solution.factors)
-    scales, widths = np.array(coordinates.scales), np.array(network.degrees_of_freedom)
+    scales, widths = np.array(coordinates.scales), np.array(network.widths)
     chain = coordinates.levels, scales, widths, x, energy.first
     rows = np.concatenate([np.nonzero(level.free)[0] for level in coordinates.levels])
     remainder = rows * np.concatenate([level.diagonal for level in coordinates.levels])  # ∂c/∂x
@@ -211,7 +211,7 @@ def _check(solution: Solution) -> None:
             f"{solution.status.value}; solve again with minimise_action"
         )
     network = solution.network
-    for number, (width, size) in enumerate(zip(network.degrees_of_freedom, network.sizes)):
+    for number, (width, size) in enumerate(zip(network.widths, network.sizes)):
         if width < size:
             raise ValueError(
                 f"width N_{number} = {width:g} is smaller than the size {size} of its order "
@@ -230,7 +230,7 @@ def _prior_loops(network: Network) -> tuple[float, float]:
     that does not depend on the data cancels to all orders.
     """
     one_loop, two_loops = 0.0, 0.0
-    of_levels = zip(network.degrees_of_freedom, network.sizes, network.shared_sizes)
+    of_levels = zip(network.widths, network.sizes, network.shared_sizes)
     for width, size, shared in of_levels:
         column = np.arange(shared, size)
         one_loop -= len(column) * math.log(2 * width) / 2 + column.sum() * math.log(width) / 2

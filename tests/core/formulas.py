@@ -38,16 +38,16 @@ def attentioned_inputs(inputs, omegas, readout):
     return xi
 
 
-def kernel(xi, other, order_parameter, outputs=1, variance=1.0):
+def kernel(xi, second, order_parameter, outputs=1, variance=1.0):
     """K (P·C, P'·C) as the explicit sum over pairs of paths (Eq. 10)."""
     paths, width = xi.shape[1:]
     u = np.asarray(order_parameter).reshape(paths, outputs, paths, outputs)
-    total = np.zeros((len(xi), outputs, len(other), outputs))
-    for one, two in itertools.product(range(paths), repeat=2):
-        path_path = xi[:, one] @ other[:, two].T / width
+    total = np.zeros((len(xi), outputs, len(second), outputs))
+    for left, right in itertools.product(range(paths), repeat=2):
+        path_path = xi[:, left] @ second[:, right].T / width
         for c, d in itertools.product(range(outputs), repeat=2):
-            total[:, c, :, d] += variance / paths * u[one, c, two, d] * path_path
-    return total.reshape(len(xi) * outputs, len(other) * outputs)
+            total[:, c, :, d] += variance / paths * u[left, c, right, d] * path_path
+    return total.reshape(len(xi) * outputs, len(second) * outputs)
 
 
 def gaussian_process(xi, labels, new, order_parameter, temperature, variance=1.0):
@@ -100,9 +100,9 @@ def entropy_gradient(network, order_parameters):
     gradients = [np.empty(matrix.shape) for matrix in order_parameters]
     for level, gradient in enumerate(gradients):
         for index in np.ndindex(gradient.shape):
-            moved = [matrix.astype(complex) for matrix in order_parameters]
-            moved[level][index] += 1e-30j
-            gradient[index] = entropy(np, network, moved).imag / 1e-30
+            shifted = [matrix.astype(complex) for matrix in order_parameters]
+            shifted[level][index] += 1e-30j
+            gradient[index] = entropy(np, network, shifted).imag / 1e-30
     return gradients
 
 
@@ -111,8 +111,8 @@ def limit(network):
     chain = [network.variances[-1] * np.eye(network.outputs)]
     layers = list(zip(network.heads, network.variances[1:], network.skips))
     for heads, variance, skip in reversed(layers):
-        ways = [variance] * heads if skip is None else [1.0, *[variance] * heads]
-        chain.insert(0, np.kron(np.diag(ways), chain[0]))
+        factors = [variance] * heads if skip is None else [1.0, *[variance] * heads]
+        chain.insert(0, np.kron(np.diag(factors), chain[0]))
     return chain
 
 
@@ -187,7 +187,7 @@ def random_examples(network, examples, width, generator, rank=None):
     return xi, labels[:, 0] if network.outputs == 1 else labels
 
 
-def relative_error(got, want):
-    got, want = np.asarray(got), np.asarray(want)
-    assert got.shape == want.shape
-    return np.abs(got - want).max() / max(np.abs(want).max(), 1e-300)
+def relative_error(actual, expected):
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape
+    return np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-300)

@@ -28,8 +28,8 @@ heavy = ["xarray", "zarr", "jax", "torch", "cupy", "altair", "click", "pooch", "
 print(" ".join(name for name in heavy if name in sys.modules))
 """
     command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == ""
+    completed = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert completed.stdout.strip() == ""
 
 
 def test_global_generators_are_left_alone(generator):

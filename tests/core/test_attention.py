@@ -36,10 +36,10 @@ def test_attentioned_inputs_follow_every_path(library, generator, heads, readout
     inputs = generator.standard_normal((4, 5, 6))
     products = random_layers(heads, 6, generator)
     omegas = [attention_by_loops(inputs, layer) for layer in products]
-    want = formulas.attentioned_inputs(inputs, omegas, readout_weights(readout, 5))
+    expected = formulas.attentioned_inputs(inputs, omegas, readout_weights(readout, 5))
     layers = [pk.AttentionProduct(library.array(layer)) for layer in products]
-    got = library.numpy(pk.attentioned_inputs(library.array(inputs), layers, readout))
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-13)
+    actual = library.numpy(pk.attentioned_inputs(library.array(inputs), layers, readout))
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("scale", [None, 0.7])
@@ -49,16 +49,16 @@ def test_three_ways_to_give_heads_agree(library, generator, scale):
     factor = 1 / (5 * np.sqrt(6)) if scale is None else scale  # Eq. 3: 1 / (N_0 √G)
     products = np.einsum("hgi,hgj->hij", keys, queries) * factor
     omega = attention_by_loops(inputs, products)
-    given = {
+    passed = {
         "queries and keys": pk.QueryKey(library.array(queries), library.array(keys), scale),
         "product": pk.AttentionProduct(library.array(products)),
         "scaled product": pk.AttentionProduct(library.array(products / 0.3), 0.3),
         "matrices": pk.Attention(library.array(omega)),
     }
-    for name, layer in given.items():
+    for name, layer in passed.items():
         assert layer.n_heads == 2
-        whole = library.numpy(layer.attention(library.array(inputs)))
-        np.testing.assert_allclose(whole, omega, rtol=0, atol=1e-14, err_msg=name)
+        complete = library.numpy(layer.attention(library.array(inputs)))
+        np.testing.assert_allclose(complete, omega, rtol=0, atol=1e-14, err_msg=name)
         column = library.numpy(layer.attention(library.array(inputs), query=1))
         np.testing.assert_allclose(column, omega[..., 1:2], rtol=0, atol=1e-14, err_msg=name)
 
@@ -70,10 +70,10 @@ def test_batches_change_nothing(library, generator, readout):
     omega = attention_by_loops(inputs, second)
     layers = [pk.AttentionProduct(library.array(first)), pk.Attention(library.array(omega))]
     inputs = library.array(inputs)
-    whole = library.numpy(pk.attentioned_inputs(inputs, layers, readout))
+    complete = library.numpy(pk.attentioned_inputs(inputs, layers, readout))
     for size in (1, 3, 7, 100):
-        got = library.numpy(pk.attentioned_inputs(inputs, layers, readout, batch_size=size))
-        np.testing.assert_allclose(got, whole, rtol=0, atol=1e-15)
+        actual = library.numpy(pk.attentioned_inputs(inputs, layers, readout, batch_size=size))
+        np.testing.assert_allclose(actual, complete, rtol=0, atol=1e-15)
 
 
 def test_large_scores_do_not_overflow(library, generator):
@@ -92,9 +92,9 @@ def test_zero_scores_average_the_tokens(library, generator):
 
 def test_kept_heads_give_the_kept_paths(library, generator):
     inputs = generator.standard_normal((4, 3, 5))
-    one, two, three = random_layers((3, 3, 2), 5, generator)
+    query_key, two, three = random_layers((3, 3, 2), 5, generator)
     omega = attention_by_loops(inputs, three)
-    queries, keys = one[:, :2, :], two[:, :2, :]
+    queries, keys = query_key[:, :2, :], two[:, :2, :]
     layers = [
         pk.QueryKey(library.array(queries), library.array(keys), 0.5),
         pk.AttentionProduct(library.array(two)),
@@ -102,11 +102,11 @@ def test_kept_heads_give_the_kept_paths(library, generator):
     ]
     inputs = library.array(inputs)
     network = pk.Network((3, 3, 2), 10)
-    kept = ((1, 3), (2, 3), (2,))
-    whole = library.numpy(pk.attentioned_inputs(inputs, layers))
-    fewer = [layer.keep_heads(heads) for layer, heads in zip(layers, kept)]
-    got = library.numpy(pk.attentioned_inputs(inputs, fewer))
-    np.testing.assert_allclose(got, whole[:, network.paths_through(kept)], atol=1e-15)
+    subset = ((1, 3), (2, 3), (2,))
+    complete = library.numpy(pk.attentioned_inputs(inputs, layers))
+    fewer = [layer.keep_heads(heads) for layer, heads in zip(layers, subset)]
+    actual = library.numpy(pk.attentioned_inputs(inputs, fewer))
+    np.testing.assert_allclose(actual, complete[:, network.paths_through(subset)], atol=1e-15)
 
 
 @pytest.mark.parametrize("number", [0, 4, -1])
@@ -117,9 +117,11 @@ def test_heads_that_do_not_exist_cannot_be_kept(library, number):
         pk.AttentionProduct(array[0, ...]),
         pk.Attention(array),
     ):
-        with pytest.raises(ValueError, match=f"{number}.*heads 1 to 3"):
+        with pytest.raises(
+            ValueError, match=rf"numbered from 1 to 3 in this layer, but are .*{number}\]"
+        ):
             layer.keep_heads([1, number])
-        with pytest.raises(ValueError, match=r"kept names heads \[\] .* heads 1 to 3"):
+        with pytest.raises(ValueError, match=r"numbered from 1 to 3 in this layer, but are \[\]"):
             layer.keep_heads([])
 
 
@@ -129,10 +131,10 @@ def test_layers_convert_to_another_library(library, generator):
     omega = np.full((4, 2, 3, 3), 1 / 3)
     inputs = generator.standard_normal((4, 3, 5))
     layers = [pk.QueryKey(queries, keys, 0.7), pk.AttentionProduct(products), pk.Attention(omega)]
-    want = pk.attentioned_inputs(inputs, layers)
+    expected = pk.attentioned_inputs(inputs, layers)
     converted = [layer.convert(library.array) for layer in layers]
-    got = library.numpy(pk.attentioned_inputs(library.array(inputs), converted))
-    np.testing.assert_allclose(got, want, atol=1e-14)
+    actual = library.numpy(pk.attentioned_inputs(library.array(inputs), converted))
+    np.testing.assert_allclose(actual, expected, atol=1e-14)
 
 
 def test_the_caller_keeps_its_arrays(generator):

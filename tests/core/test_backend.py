@@ -19,10 +19,10 @@ def namespace(library):
 def test_values_travel_to_a_library_and_back(library, generator):
     values = generator.standard_normal((3, 4))
     for dtype in ("float32", "float64"):
-        there = backend.from_host(values, library.array([1.0], dtype))
-        assert library.owns(there)
-        assert str(there.dtype).endswith(dtype)
-        back = backend.to_host(there)
+        remote = backend.from_host(values, library.array([1.0], dtype))
+        assert library.owns(remote)
+        assert str(remote.dtype).endswith(dtype)
+        back = backend.to_host(remote)
         assert isinstance(back, np.ndarray)
         np.testing.assert_array_equal(back, values.astype(dtype))
 
@@ -41,10 +41,10 @@ def test_triangular_routines(library, namespace, generator):
     lower = np.tril(generator.standard_normal((5, 5))) + 3 * np.eye(5)
     right = generator.standard_normal((5, 2))
     for order in "CF":
-        given = library.array(np.asarray(lower, order=order))
-        solved = backend.solve_triangular(given, library.array(right), namespace)
+        passed = library.array(np.asarray(lower, order=order))
+        solved = backend.solve_triangular(passed, library.array(right), namespace)
         np.testing.assert_allclose(lower @ library.numpy(solved), right, atol=1e-13)
-        inverse = library.numpy(backend.invert_triangular(given, namespace))
+        inverse = library.numpy(backend.invert_triangular(passed, namespace))
         np.testing.assert_allclose(inverse @ lower, np.eye(5), atol=1e-13)
 
 
@@ -53,17 +53,19 @@ def test_packed_matrices_are_inverted(library, namespace, generator, size):
     rows = generator.standard_normal((size, 8))
     matrix, right = rows @ rows.T, generator.standard_normal(size)
     matrix = (matrix + matrix.T) / 2
-    held, place, diagonal = backend.packed_order(size)
-    packed = matrix.reshape(-1)[held]
-    np.testing.assert_array_equal(packed[place].reshape(size, size), matrix)
+    stored, position, diagonal = backend.packed_order(size)
+    packed = matrix.reshape(-1)[stored]
+    np.testing.assert_array_equal(packed[position].reshape(size, size), matrix)
     np.testing.assert_array_equal(np.sort(packed[diagonal]), np.sort(matrix.diagonal()))
-    given = library.array(packed), library.array(right)
-    log_det, solved, inverse = backend.invert_packed(*given, namespace)
+    passed = library.array(packed), library.array(right)
+    log_det, solved, inverse = backend.invert_packed(*passed, namespace)
     assert float(log_det) == pytest.approx(np.linalg.slogdet(matrix)[1], rel=1e-12)
-    want = np.linalg.inv(matrix)
-    np.testing.assert_allclose(library.numpy(solved), want @ right, rtol=1e-9)
-    np.testing.assert_allclose(library.numpy(inverse)[place].reshape(size, size), want, rtol=1e-9)
-    log_det, _, _ = backend.invert_packed(library.array(-packed), given[1], namespace)
+    reference = np.linalg.inv(matrix)
+    np.testing.assert_allclose(library.numpy(solved), reference @ right, rtol=1e-9)
+    np.testing.assert_allclose(
+        library.numpy(inverse)[position].reshape(size, size), reference, rtol=1e-9
+    )
+    log_det, _, _ = backend.invert_packed(library.array(-packed), passed[1], namespace)
     assert np.isnan(float(log_det))
 
 
@@ -83,8 +85,8 @@ def test_batches_cover_everything_once(total, size):
 
 
 def test_integers_become_floats_and_complex_numbers_are_refused(library):
-    whole = library.array(np.arange(3), "int64")
-    assert str(backend.real_floating("x", whole).dtype).endswith("float64")
+    complete = library.array(np.arange(3), "int64")
+    assert str(backend.real_floating("x", complete).dtype).endswith("float64")
     with pytest.raises(
         TypeError, match=r"x must be float64 or float32, but has dtype .*complex128"
     ):
@@ -123,9 +125,9 @@ def test_mixed_devices_are_refused():
 @pytest.mark.backend
 def test_devices_of_the_strict_library_are_told_apart():
     strict = pytest.importorskip("array_api_strict")
-    other = strict.asarray([1.0], device=strict.Device("device1"))
+    alternative = strict.asarray([1.0], device=strict.Device("device1"))
     with pytest.raises(TypeError, match=r"one lies on device .* but two on .*device1"):
-        backend.array_namespace(one=strict.asarray([1.0]), two=other)
+        backend.array_namespace(one=strict.asarray([1.0]), two=alternative)
 
 
 @pytest.mark.backend

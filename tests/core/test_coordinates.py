@@ -39,9 +39,9 @@ def test_round_trip(network, seed):
 
     matrices = formulas.random_chain(network, generator)
     factors = [np.linalg.cholesky(matrix) for matrix in matrices]
-    again = order_parameters(chain, chain.from_factors(factors))
-    for got, want in zip(again, matrices):
-        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+    repeated = order_parameters(chain, chain.from_factors(factors))
+    for actual, expected in zip(repeated, matrices):
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_factors_are_triangular_with_a_positive_diagonal(network, generator):
@@ -55,8 +55,8 @@ def test_factors_are_triangular_with_a_positive_diagonal(network, generator):
 
 def test_the_origin_is_the_gaussian_process_limit(network):
     chain = ChainCoordinates(network)
-    for got, want in zip(order_parameters(chain, chain.gp_limit), formulas.limit(network)):
-        np.testing.assert_allclose(got, want, rtol=1e-15)
+    for actual, expected in zip(order_parameters(chain, chain.gp_limit), formulas.limit(network)):
+        np.testing.assert_allclose(actual, expected, rtol=1e-15)
     np.testing.assert_allclose(
         network.limit_diagonal, np.diag(formulas.limit(network)[0]), rtol=1e-15
     )
@@ -65,11 +65,11 @@ def test_the_origin_is_the_gaussian_process_limit(network):
 def test_entropy_is_that_of_the_order_parameters(network, generator):
     chain = ChainCoordinates(network)
     coordinates = 0.5 * generator.standard_normal(chain.gp_limit.shape)
-    got = chain.entropy(chain.relative_factors(coordinates)) * max(network.widths)
-    want = formulas.entropy(np, network, order_parameters(chain, coordinates)).real
-    assert got == pytest.approx(want, rel=1e-12)
-    want -= formulas.entropy(np, network, formulas.limit(network)).real
-    assert chain.excess_entropy(coordinates) == pytest.approx(want, rel=1e-11)
+    actual = chain.entropy(chain.relative_factors(coordinates)) * max(network.widths)
+    expected = formulas.entropy(np, network, order_parameters(chain, coordinates)).real
+    assert actual == pytest.approx(expected, rel=1e-12)
+    expected -= formulas.entropy(np, network, formulas.limit(network)).real
+    assert chain.excess_entropy(coordinates) == pytest.approx(expected, rel=1e-11)
     assert chain.excess_entropy(chain.gp_limit) == 0.0
 
 
@@ -100,15 +100,15 @@ def chain_from_vector(xp, network, vector):
     sizes, start, relative = network.sizes, 0, []
     for size in sizes:
         rows, columns = np.tril_indices(size)
-        places = np.zeros((len(rows), size, size))
-        places[np.arange(len(rows)), rows, columns] = 1.0
+        indices = np.zeros((len(rows), size, size))
+        indices[np.arange(len(rows)), rows, columns] = 1.0
         on_diagonal = xp.asarray((rows == columns).astype(float))
         part = vector[start : start + len(rows)]
         part = on_diagonal * xp.exp(part) + (1 - on_diagonal) * part
-        places = xp.asarray(places)
+        indices = xp.asarray(indices)
         if xp is np:
-            places = places.astype(complex)
-        relative.append(xp.einsum("k,kij->ij", part, places))
+            indices = indices.astype(complex)
+        relative.append(xp.einsum("k,kij->ij", part, indices))
         start += len(rows)
     factor = network.variances[-1] ** 0.5 * relative[-1]
     factors = [factor]
@@ -124,7 +124,7 @@ def test_action_gradient_is_a_derivative(network, generator, derivative):
     temperature, width = 0.2, max(network.widths)
     chain = ChainCoordinates(network)
     vector = 0.4 * generator.standard_normal(chain.gp_limit.shape)
-    (want,) = derivative(
+    (expected,) = derivative(
         lambda xp, arrays: formulas.action(
             xp, network, chain_from_vector(xp, network, arrays[0]), xi, labels, temperature
         ),
@@ -135,8 +135,8 @@ def test_action_gradient_is_a_derivative(network, generator, derivative):
     _, gradient = PathKernels(xi, labels).energy_and_gradient(
         factors[0] @ factors[0].T, temperature, network.variances[0]
     )
-    got = chain.gradient(relative, factors, gradient / width)
-    assert formulas.relative_error(got * width, want) < 1e-11
+    actual = chain.gradient(relative, factors, gradient / width)
+    assert formulas.relative_error(actual * width, expected) < 1e-11
 
 
 def test_largest_slope_is_that_of_the_order_parameters(network, generator):
@@ -147,10 +147,10 @@ def test_largest_slope_is_that_of_the_order_parameters(network, generator):
     energy = formulas.random_positive(network.sizes[0], generator)
     for scale in (0.0, 1.0):
         chain_at = [factor @ factor.T for factor in factors]
-        first, *others = formulas.entropy_gradient(network, chain_at)
-        slopes = [first / network.width + scale * energy, *(s / network.width for s in others)]
-        got = chain.largest_slope(relative, factors, scale * energy)
-        assert got == pytest.approx(max(abs(slope).max() for slope in slopes), rel=1e-10)
+        first, *remaining = formulas.entropy_gradient(network, chain_at)
+        slopes = [first / network.width + scale * energy, *(s / network.width for s in remaining)]
+        actual = chain.largest_slope(relative, factors, scale * energy)
+        assert actual == pytest.approx(max(abs(slope).max() for slope in slopes), rel=1e-10)
     factors[0][-1, -1] = 0.0
     with pytest.raises(np.linalg.LinAlgError, match="singular"):
         chain.largest_slope(relative, factors, energy)
@@ -166,7 +166,7 @@ def test_curvature_is_the_entropys_hessian_at_the_limit(network):
 
     step = 1e-6
     for index, curvature in enumerate(chain.curvature):
-        moved = step * np.eye(len(chain.curvature))[index]
-        slope = (gradient(moved) - gradient(-moved)) / (2 * step)
+        shifted = step * np.eye(len(chain.curvature))[index]
+        slope = (gradient(shifted) - gradient(-shifted)) / (2 * step)
         np.testing.assert_allclose(slope[index], curvature, rtol=1e-6)
         np.testing.assert_allclose(np.delete(slope, index), 0.0, atol=1e-8)

@@ -40,9 +40,9 @@ def test_memory_and_evaluations_are_predicted(generator, heads, examples, inputs
 
 def test_costs_follow_the_sizes():
     """By the leading power of each, where it dominates."""
-    large = {"examples": Sizes(100, 4096, 64), "features": Sizes(10, 16, 512)}
+    larger = {"examples": Sizes(100, 4096, 64), "features": Sizes(10, 16, 512)}
     for form, power in {"examples": {"paths": 2, "inputs": 1}, "features": {"inputs": 3}}.items():
-        sizes = large[form]
+        sizes = larger[form]
         for name, exponent in power.items():
             twice = Sizes(**{**vars(sizes), name: 2 * getattr(sizes, name)})
             ratio = evaluation_seconds(form, twice) / evaluation_seconds(form, sizes)
@@ -55,7 +55,7 @@ def test_costs_follow_the_sizes():
 
 def test_kernels_that_do_not_fit_are_not_taken():
     assert cheapest_form(Sizes(600, 4, 1000)) == "kernels"
-    large = Sizes(6000, 8, 4000)
-    assert large.kernel_elements > 2**27
-    assert evaluation_seconds("kernels", large) < evaluation_seconds("examples", large) / 5
-    assert cheapest_form(large) == "examples"
+    larger = Sizes(6000, 8, 4000)
+    assert larger.kernel_elements > 2**27
+    assert evaluation_seconds("kernels", larger) < evaluation_seconds("examples", larger) / 5
+    assert cheapest_form(larger) == "examples"

@@ -52,27 +52,27 @@ def summed(xp, solution, new):
 
 
 @functools.cache
-def by_differences(outputs, space, which):
+def by_differences(outputs, space, index):
     """Values, and their derivatives along a direction of one of the arguments."""
     network, theta = problem(outputs)
-    direction = np.random.default_rng(which).standard_normal(theta[which].shape)
+    direction = np.random.default_rng(index).standard_normal(theta[index].shape)
 
-    def at(step):
-        moved = list(theta)
-        moved[which] = moved[which] + step * direction
-        inputs, labels, new, queries, keys, temperature, variances = moved
+    def offset(step):
+        shifted = list(theta)
+        shifted[index] = shifted[index] + step * direction
+        inputs, labels, new, queries, keys, temperature, variances = shifted
         xi, new = attended(inputs, new, queries, keys, network)
-        here = dataclasses.replace(network, variances=variances.tolist())
+        local = dataclasses.replace(network, variances=variances.tolist())
         problem = pk.PathKernels(xi, labels, space)
         solution = pk.minimise_action(
-            problem, here, float(temperature), tolerance=1e-11, throw=False
+            problem, local, float(temperature), tolerance=1e-11, throw=False
         )
         assert solution.gradient_norm < 1e-9
         return np.array(summed(np, solution, new))
 
     step = 2e-4
-    slope = 8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))
-    return at(0), slope / (12 * step), direction
+    slope = 8 * (offset(step) - offset(-step)) - (offset(2 * step) - offset(-2 * step))
+    return offset(0), slope / (12 * step), direction
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_derivatives_are_those_of_minimisations(xp, space, outputs):
             return values, jax.vmap(pull_back)(xp.eye(len(values)))[0]
 
         values, gradients = of_all(list(map(xp.asarray, theta)))
-    for which, name in enumerate(NAMES):
-        want, slopes, direction = by_differences(outputs, space, which)
-        np.testing.assert_allclose(values, want, rtol=1e-9, err_msg=name)
-        got = [np.sum(np.asarray(gradient) * direction) for gradient in gradients[which]]
+    for index, name in enumerate(NAMES):
+        expected, slopes, direction = by_differences(outputs, space, index)
+        np.testing.assert_allclose(values, expected, rtol=1e-9, err_msg=name)
+        actual = [np.sum(np.asarray(gradient) * direction) for gradient in gradients[index]]
         scale = np.maximum(np.abs(slopes), 1e-3)
-        np.testing.assert_array_less(np.abs(got - slopes), 1e-6 * scale, err_msg=name)
+        np.testing.assert_array_less(np.abs(actual - slopes), 1e-6 * scale, err_msg=name)
 
 
 def test_the_evidence_is_defined_where_that_of_a_minimisation_is():
@@ -127,10 +127,10 @@ def test_the_evidence_is_defined_where_that_of_a_minimisation_is():
     xi = inputs[:, :4]
     for width in (4, math.nextafter(4, 0)):
         network = pk.Network((2, 2), width)
-        want = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3).log_evidence
+        expected = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3).log_evidence
         arrays = torch.asarray(xi), torch.asarray(labels)
-        got = pk.differentiable_solution(*arrays, network, 0.3).log_evidence
-        np.testing.assert_allclose(got, want, rtol=1e-9)
+        actual = pk.differentiable_solution(*arrays, network, 0.3).log_evidence
+        np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
 
 def test_jax_differentiates_without_compiling():
@@ -163,14 +163,14 @@ def test_a_gradient_through_a_plain_solution_is_refused():
     with pytest.raises(TypeError, match=r"labels .*differentiable_solution"):
         pk.PathKernels(xi.detach(), labels.requires_grad_())
     with torch.no_grad():
-        found = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3)
+        result = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.3)
     with pytest.raises(TypeError, match=r"temperature must be a number.*differentiable_solution"):
-        pk.minimise_action(found.problem, network, torch.tensor(0.3, requires_grad=True))
+        pk.minimise_action(result.problem, network, torch.tensor(0.3, requires_grad=True))
     # with respect to new examples alone the plain solution is right
     new = torch.tensor(inputs[:2, :4], requires_grad=True)
-    found.predict(new).mean.sum().backward()
-    moved = inputs[:2, :4] + 1e-6
-    difference = (found.predict(torch.tensor(moved)).mean - found.predict(new).mean).sum()
+    result.predict(new).mean.sum().backward()
+    shifted = inputs[:2, :4] + 1e-6
+    difference = (result.predict(torch.tensor(shifted)).mean - result.predict(new).mean).sum()
     assert float(new.grad.sum()) == pytest.approx(float(difference.detach()) / 1e-6, rel=1e-6)
 
 

@@ -214,8 +214,8 @@ def installed(folder, name, since, entry):
     (record / "RECORD").write_text(f"{record.name}/METADATA,,\n{record.name}/RECORD,,\n")
     os.utime(record / "METADATA", (since, since))
     (record / "entry_points.txt").write_text(f"[{hooks.GROUP}]\n{entry.name} = {entry.value}\n")
-    (found,) = importlib.metadata.Distribution.at(record).entry_points
-    return found
+    (outcome,) = importlib.metadata.Distribution.at(record).entry_points
+    return outcome
 
 
 def test_a_newcomer_does_not_displace_what_is_installed(plugin, tmp_path):
@@ -225,8 +225,8 @@ def test_a_newcomer_does_not_displace_what_is_installed(plugin, tmp_path):
         installed(tmp_path, "a-new", 2e9, plugin("new", pathkernel_tasks=[new])),
         installed(tmp_path, "z-old", 1e9, plugin("old", pathkernel_tasks=[old])),
     ]
-    for found in (entries, entries[::-1]):
-        plugins = load_plugins(found)
+    for outcome in (entries, entries[::-1]):
+        plugins = load_plugins(outcome)
         assert plugins.task("parity") is old
         reasons = {entry.distribution: entry.error for entry in plugins.loaded}
         assert "the task name 'parity' is already taken by z-old 1.0" in reasons["a-new 1.0"]

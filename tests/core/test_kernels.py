@@ -15,23 +15,23 @@ def examples(generator):
 
 def test_total_kernel_is_the_sum_over_pairs_of_paths(library, generator, examples):
     xi, _ = examples
-    other = generator.standard_normal((4, 4, 5))
+    second = generator.standard_normal((4, 4, 5))
     u = formulas.random_positive(4, generator)
-    there, u_there = library.array(xi), library.array(u)
-    got = library.numpy(pk.total_kernel(there, u_there, library.array(other), variance=0.7))
-    want = formulas.kernel(xi, other, u, variance=0.7)
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-13)
-    got = library.numpy(pk.total_kernel(there, u_there))
-    np.testing.assert_allclose(got, formulas.kernel(xi, xi, u), rtol=0, atol=1e-13)
+    remote, u_there = library.array(xi), library.array(u)
+    actual = library.numpy(pk.total_kernel(remote, u_there, library.array(second), variance=0.7))
+    expected = formulas.kernel(xi, second, u, variance=0.7)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-13)
+    actual = library.numpy(pk.total_kernel(remote, u_there))
+    np.testing.assert_allclose(actual, formulas.kernel(xi, xi, u), rtol=0, atol=1e-13)
 
 
 def test_path_kernels(library, generator, examples):
-    xi, other = examples[0], generator.standard_normal((4, 4, 5))
-    there = library.array(xi)
-    for one, two in ((0, 0), (1, 3), (3, 1)):
-        got = library.numpy(pk.path_kernel(there, library.array(other), one, two))
-        np.testing.assert_allclose(got, xi[:, one] @ other[:, two].T / 5, atol=1e-14)
-    together = library.numpy(pk.same_path_kernels(there))
+    xi, second = examples[0], generator.standard_normal((4, 4, 5))
+    remote = library.array(xi)
+    for path, path_dual in ((0, 0), (1, 3), (3, 1)):
+        actual = library.numpy(pk.path_kernel(remote, library.array(second), path, path_dual))
+        np.testing.assert_allclose(actual, xi[:, path] @ second[:, path_dual].T / 5, atol=1e-14)
+    together = library.numpy(pk.same_path_kernels(remote))
     for path in range(4):
         np.testing.assert_allclose(together[path], xi[:, path] @ xi[:, path].T / 5, atol=1e-14)
 
@@ -73,10 +73,10 @@ def test_the_caller_keeps_its_arrays(generator, examples):
 
 def test_integer_labels_are_numbers_like_any_other(library):
     xi = library.array(np.eye(3)[:, None, :])
-    whole = library.array([1, -1, 1], "int64")
-    got = PathKernels(xi, whole).energy_and_gradient(np.eye(1), 1.0)
-    want = PathKernels(xi, library.array([1.0, -1.0, 1.0])).energy_and_gradient(np.eye(1), 1.0)
-    assert got[0] == want[0]
+    complete = library.array([1, -1, 1], "int64")
+    actual = PathKernels(xi, complete).energy_and_gradient(np.eye(1), 1.0)
+    expected = PathKernels(xi, library.array([1.0, -1.0, 1.0])).energy_and_gradient(np.eye(1), 1.0)
+    assert actual[0] == expected[0]
 
 
 def test_bad_examples_are_named(library):

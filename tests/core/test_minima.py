@@ -101,23 +101,23 @@ def test_the_lowest_minimum_is_returned_and_the_others_are_told(silent):
     assert solution.action < limit.action - 1
     assert solution.evaluations > limit.evaluations
     assert not limit.other_minima
-    assert any(other.action == pytest.approx(limit.action) for other in solution.other_minima)
-    actions = [solution.action, *(other.action for other in solution.other_minima)]
+    assert any(second.action == pytest.approx(limit.action) for second in solution.other_minima)
+    actions = [solution.action, *(second.action for second in solution.other_minima)]
     assert actions == sorted(actions)
-    for other in solution.other_minima:
-        assert other.status.ok
-        assert other.order_parameter.shape == (2, 2)
-        assert np.linalg.eigvalsh(other.order_parameter)[0] > 0
+    for second in solution.other_minima:
+        assert second.status.ok
+        assert second.order_parameter.shape == (2, 2)
+        assert np.linalg.eigvalsh(second.order_parameter)[0] > 0
 
 
 def test_a_given_start_is_the_only_one_and_says_so(silent):
     xi, labels, network = silent
     problem = pk.PathKernels(xi, labels)
     limit = pk.minimise_action(problem, network, 0.01, starts=1)
-    again = pk.minimise_action(problem, network, 0.01, start=limit)
-    assert again.action == pytest.approx(limit.action)
-    assert "no other was looked for" in again.note
-    with pytest.raises(ValueError, match="only start"):
+    repeated = pk.minimise_action(problem, network, 0.01, start=limit)
+    assert repeated.action == pytest.approx(limit.action)
+    assert "without a search for others" in repeated.note
+    with pytest.raises(ValueError, match="start excludes starts"):
         pk.minimise_action(problem, network, 0.01, start=limit, starts=2)
     assert pk.minimise_action(problem, network, 0.01, starts=np.int64(1)).action == limit.action
     for starts in (0, -1, 1.5, True):
@@ -131,16 +131,16 @@ def test_more_starts_never_give_a_higher_action(silent):
     actions = [
         pk.minimise_action(problem, network, 0.01, starts=starts).action for starts in (1, 2, 6, 12)
     ]
-    assert all(more <= fewer + 1e-9 for fewer, more in itertools.pairwise(actions))
+    assert all(additional <= fewer + 1e-9 for fewer, additional in itertools.pairwise(actions))
 
 
 def test_relabelled_heads_have_the_same_minima(silent):
     xi, labels, network = silent
-    one = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.01)
-    other = pk.minimise_action(pk.PathKernels(xi[:, ::-1], labels), network, 0.01)
-    assert one.action == pytest.approx(other.action, rel=1e-8)
+    first = pk.minimise_action(pk.PathKernels(xi, labels), network, 0.01)
+    second = pk.minimise_action(pk.PathKernels(xi[:, ::-1], labels), network, 0.01)
+    assert first.action == pytest.approx(second.action, rel=1e-8)
     np.testing.assert_allclose(
-        one.order_parameter, other.order_parameter[::-1, ::-1], rtol=1e-4, atol=1e-6
+        first.order_parameter, second.order_parameter[::-1, ::-1], rtol=1e-4, atol=1e-6
     )
 
 
@@ -189,18 +189,18 @@ def test_no_random_start_ends_lower(seed):
         factors = coordinates.factors(coordinates.relative_factors(point))
         start = pk.Solution(**{**vars(solution), "factors": tuple(factors), "curvature": ()})
         try:
-            other = pk.minimise_action(problem, network, temperature, start=start, throw=False)
+            second = pk.minimise_action(problem, network, temperature, start=start, throw=False)
         except pk.NotPositiveDefiniteError:  # the start is too large
             continue
-        assert other.action > solution.action - 1e-6 * max(1.0, abs(solution.action))
+        assert second.action > solution.action - 1e-6 * max(1.0, abs(solution.action))
 
 
 def test_kernels_out_of_proportion_are_warned_of():
     rng = np.random.default_rng(0)
     xi, labels = rng.normal(size=(20, 2, 30)), np.sign(rng.normal(size=20))
     network = pk.Network((2,), 50)
-    for scale, word in ((1e-3, "small against the temperature"), (1e3, "large against the labels")):
-        with pytest.warns(pk.ScaleWarning, match=word):
+    for scale, name in ((1e-3, "small against the temperature"), (1e3, "large against the labels")):
+        with pytest.warns(pk.ScaleWarning, match=name):
             pk.minimise_action(pk.PathKernels(scale * xi, labels), network, 0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -49,11 +49,11 @@ def solution_at(network, problem, temperature, order_parameters):
 
 
 def test_every_step_is_reported(generator):
-    network, seen = Network((2, 2), 10), []
-    solution = minimise_action(problem_of(network, generator), network, 0.1, report=seen.append)
-    assert len(seen) == solution.iterations + 1 > 2
-    assert seen[-1].done == solution.evaluations
-    gradients = [progress.numbers["gradient"] for progress in seen]
+    network, visited = Network((2, 2), 10), []
+    solution = minimise_action(problem_of(network, generator), network, 0.1, report=visited.append)
+    assert len(visited) == solution.iterations + 1 > 2
+    assert visited[-1].done == solution.evaluations
+    gradients = [progress.numbers["gradient"] for progress in visited]
     np.testing.assert_array_equal(gradients, solution.gradient_history)
 
 
@@ -92,8 +92,8 @@ def test_hidden_markov_is_the_same_on_every_library(library, markov, width):
     solution = minimise_action(PathKernels(library.array(xi), library.array(labels)), network, 0.01)
     assert solution.gradient_norm <= 1e-8
     assert solution.action == pytest.approx(reference.action, rel=1e-10)
-    for got, want in zip(solution.order_parameters, to_numpy(reference)):
-        np.testing.assert_allclose(library.numpy(got), want, rtol=0, atol=1e-6)
+    for actual, expected in zip(solution.order_parameters, to_numpy(reference)):
+        np.testing.assert_allclose(library.numpy(actual), expected, rtol=0, atol=1e-6)
     gp, reference_gp = (
         gp_limit(PathKernels(*pair), network, 0.01)
         for pair in ((library.array(xi), library.array(labels)), (xi, labels))
@@ -109,17 +109,17 @@ def test_infinite_width_is_the_gaussian_process(network, generator, examples):
     limit = gp_limit(problem, network, 0.1)
     assert limit.status is Status.GP_LIMIT
     assert limit.evaluations == 1
-    for got, want in zip(limit.order_parameters, formulas.limit(network)):
-        np.testing.assert_allclose(got, want, rtol=1e-15)
+    for actual, expected in zip(limit.order_parameters, formulas.limit(network)):
+        np.testing.assert_allclose(actual, expected, rtol=1e-15)
     distances = []
     for factor in (1e3, 1e4, 1e8):
-        wide = Network(
+        wide_network = Network(
             network.heads,
             [factor * n for n in network.widths],
             network.variances,
             network.outputs,
         )
-        solution = minimise_action(problem, wide, 0.1, tolerance=1e-12)
+        solution = minimise_action(problem, wide_network, 0.1, tolerance=1e-12)
         distances.append(np.abs(solution.order_parameter - limit.order_parameter).max())
     assert distances[1] == pytest.approx(distances[0] / 10, rel=0.2)  # as 1/N
     assert distances[2] < 1e-4
@@ -147,14 +147,14 @@ def test_one_path_is_the_theory_of_scalar_order_parameters(generator, space):
             + (overlaps / noisy).sum()
         )
 
-    found = scipy.optimize.minimize(
+    result = scipy.optimize.minimize(
         action,
         [0.0, 0.0],
         method="Nelder-Mead",
         options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 2000},
     )
-    u, top = np.exp(found.x)
-    assert solution.action * n0 == pytest.approx(found.fun, rel=1e-12)
+    u, top = np.exp(result.x)
+    assert solution.action * n0 == pytest.approx(result.fun, rel=1e-12)
     assert solution.order_parameters[0].item() == pytest.approx(u, rel=1e-6)
     assert solution.order_parameters[1].item() == pytest.approx(top, rel=1e-6)
     # stationarity in u_a, by hand: N_1 (1/σ_a² - 1/u_a) = N_0 (u/(σ_1² u_a²) - 1/u_a)
@@ -193,12 +193,12 @@ def test_relabelling_heads_relabels_the_solution(heads, seed):
     network = Network(heads, 15)
     xi, labels = formulas.random_examples(network, 10, 3, generator)
     orders = [generator.permutation(count) for count in heads]
-    places = np.arange(network.n_paths).reshape(heads)[np.ix_(*orders)].ravel()
-    one = minimise_action(PathKernels(xi, labels), network, 0.2)
-    two = minimise_action(PathKernels(xi[:, places], labels), network, 0.2)
-    assert two.action == pytest.approx(one.action, rel=1e-10)
+    indices = np.arange(network.n_paths).reshape(heads)[np.ix_(*orders)].ravel()
+    reference = minimise_action(PathKernels(xi, labels), network, 0.2)
+    two = minimise_action(PathKernels(xi[:, indices], labels), network, 0.2)
+    assert two.action == pytest.approx(reference.action, rel=1e-10)
     np.testing.assert_allclose(
-        two.order_parameter, one.order_parameter[np.ix_(places, places)], atol=1e-6
+        two.order_parameter, reference.order_parameter[np.ix_(indices, indices)], atol=1e-6
     )
 
 
@@ -208,10 +208,10 @@ def test_random_starts_reach_the_same_minimum(network, generator, space):
     first = minimise_action(problem, network, 0.1)
     for _ in range(4):
         start = solution_at(network, problem, 0.1, formulas.random_chain(network, generator))
-        other = minimise_action(problem, network, 0.1, start=start)
-        assert other.action == pytest.approx(first.action, rel=1e-10)
-        for got, want in zip(to_numpy(other), to_numpy(first)):
-            np.testing.assert_allclose(got, want, atol=1e-6)
+        second = minimise_action(problem, network, 0.1, start=start)
+        assert second.action == pytest.approx(first.action, rel=1e-10)
+        for actual, expected in zip(to_numpy(second), to_numpy(first)):
+            np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_a_warm_start_is_shorter_and_ends_at_the_same_minimum(library, markov):
@@ -222,8 +222,8 @@ def test_a_warm_start_is_shorter_and_ends_at_the_same_minimum(library, markov):
     warm = minimise_action(problem, network, 0.01, start=neighbour)
     assert warm.evaluations < cold.evaluations
     assert warm.action == pytest.approx(cold.action, rel=1e-11)
-    again = minimise_action(problem, network, 0.01, start=cold)
-    assert again.evaluations <= 3
+    repeated = minimise_action(problem, network, 0.01, start=cold)
+    assert repeated.evaluations <= 3
 
 
 def test_curvature_is_what_a_warm_start_saves_by(markov):
@@ -231,21 +231,21 @@ def test_curvature_is_what_a_warm_start_saves_by(markov):
     neighbour = minimise_action(problem, network, 0.02)
     bare = dataclasses.replace(neighbour, curvature=())
     cold = minimise_action(problem, network, 0.01)
-    near = minimise_action(problem, network, 0.01, start=bare)
+    close = minimise_action(problem, network, 0.01, start=bare)
     warm = minimise_action(problem, network, 0.01, start=neighbour)
-    assert warm.evaluations < min(near.evaluations, cold.evaluations)
-    for got, want in zip(to_numpy(warm), to_numpy(cold)):
-        np.testing.assert_allclose(got, want, atol=1e-6)
+    assert warm.evaluations < min(close.evaluations, cold.evaluations)
+    for actual, expected in zip(to_numpy(warm), to_numpy(cold)):
+        np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_a_gaussian_process_limit_is_a_start_like_any_other(generator):
     network = Network((2,), 10)
     problem = problem_of(network, generator)
     start = gp_limit(problem, network, 0.1)
-    one = minimise_action(problem, network, 0.1)
+    reference = minimise_action(problem, network, 0.1)
     two = minimise_action(problem, network, 0.1, start=start)
-    assert two.evaluations == one.evaluations
-    np.testing.assert_allclose(two.order_parameter, one.order_parameter, atol=1e-9)
+    assert two.evaluations == reference.evaluations
+    np.testing.assert_allclose(two.order_parameter, reference.order_parameter, atol=1e-9)
 
 
 def test_histories_fall(network, generator):
@@ -363,10 +363,10 @@ def test_scaling_labels_temperature_and_readout_together(generator):
     base = Network((2,), (12, 9), (0.9, 1.2, 0.7))
     scaled = Network((2,), (12, 9), (0.9, 1.2, 0.7 * 9))
     xi, labels = formulas.random_examples(base, 10, 3, generator)
-    one = minimise_action(PathKernels(xi, labels), base, 0.1)
+    reference = minimise_action(PathKernels(xi, labels), base, 0.1)
     two = minimise_action(PathKernels(xi, 3 * labels), scaled, 0.9)
-    np.testing.assert_allclose(two.order_parameter, 9 * one.order_parameter, atol=1e-6)
-    np.testing.assert_allclose(two.predict(xi).mean, 3 * one.predict(xi).mean, atol=1e-6)
+    np.testing.assert_allclose(two.order_parameter, 9 * reference.order_parameter, atol=1e-6)
+    np.testing.assert_allclose(two.predict(xi).mean, 3 * reference.predict(xi).mean, atol=1e-6)
 
 
 def test_independent_outputs_of_one_task_share_its_order_parameter(generator):
@@ -374,8 +374,8 @@ def test_independent_outputs_of_one_task_share_its_order_parameter(generator):
     network = Network((2,), 14, outputs=2)
     xi, labels = formulas.random_examples(Network((2,), 14), 10, 3, generator)
     xi = np.concatenate([xi, xi])  # symmetric under exchange of the outputs
-    both = np.concatenate([np.stack([labels, 0 * labels], 1), np.stack([0 * labels, labels], 1)])
-    u = minimise_action(PathKernels(xi, both), network, 0.1).order_parameter
+    pairs_ = np.concatenate([np.stack([labels, 0 * labels], 1), np.stack([0 * labels, labels], 1)])
+    u = minimise_action(PathKernels(xi, pairs_), network, 0.1).order_parameter
     np.testing.assert_allclose(u[::2, ::2], u[1::2, 1::2], atol=1e-7)
     np.testing.assert_allclose(u[::2, 1::2], u[1::2, ::2], atol=1e-7)
 
@@ -399,8 +399,8 @@ def test_bad_arguments_are_named(generator):
         minimise_action(problem, network, 0.1, tolerance=0)
     with pytest.raises(ValueError, match="max_evaluations must be a whole number from 1, not 0"):
         minimise_action(problem, network, 0.1, max_evaluations=0)
-    other = Network((4,), 10)
-    start = minimise_action(problem, other, 0.1)
+    second = Network((4,), 10)
+    start = minimise_action(problem, second, 0.1)
     message = r"start has order parameters of sizes \(4, 1\), .* needs \(4, 2, 1\); start from"
     with pytest.raises(ValueError, match=message):
         minimise_action(problem, network, 0.1, start=start)
@@ -480,9 +480,9 @@ def test_jax_compiles_few_programs_for_another_number_of_examples(generator):
     network, programs = Network((2, 2), 10), []
     xi, labels = map(jax.numpy.asarray, formulas.random_examples(network, 13, 4, generator))
 
-    def note(event, duration, **about):
+    def note(event, duration, **rows):
         if event.endswith("jaxpr_to_mlir_module_duration"):
-            programs.append(about)
+            programs.append(rows)
 
     jax.monitoring.register_event_duration_secs_listener(note)
     try:

@@ -37,12 +37,14 @@ def test_sizes_count_partial_paths_times_outputs(heads, outputs):
 @given(heads_of_layers, st.data())
 def test_keep_heads_keeps_exactly_the_paths_through_them(heads, data):
     network = Network(heads, 10)
-    kept = [data.draw(st.sets(st.integers(1, count), min_size=1), label="kept") for count in heads]
-    indices = network.paths_through(kept)
-    smaller = network.keep_heads(kept)
-    assert smaller.heads == tuple(len(layer) for layer in kept)
+    subset = [
+        data.draw(st.sets(st.integers(1, count), min_size=1), label="kept") for count in heads
+    ]
+    indices = network.paths_through(subset)
+    smaller = network.keep_heads(subset)
+    assert smaller.heads == tuple(len(layer) for layer in subset)
     assert len(indices) == smaller.n_paths
-    renumbered = [sorted(layer) for layer in kept]
+    renumbered = [sorted(layer) for layer in subset]
     for index, path in zip(indices, smaller.paths):
         original = tuple(layer[head - 1] for layer, head in zip(renumbered, path))
         assert network.paths[index] == original
@@ -109,16 +111,16 @@ def test_text_and_lists_are_no_numbers(name, value, message):
 
 
 @pytest.mark.parametrize(
-    ("kept", "message"),
+    ("subset", "message"),
     [
-        (((1,),), "kept must name the heads of each of the 2 layers, but has 1 entries"),
-        (((1,), ()), "kept leaves no head in layer 2; keep at least one"),
-        (((3,), (1,)), r"kept names heads \[3\] of layer 1, which has heads 1 to 2"),
-        (((0,), (1,)), r"kept names heads \[0\] of layer 1, which has heads 1 to 2"),
+        (((1,),), "heads must name those of each of the 2 layers, but has 1 entries"),
+        (((1,), ()), r"layer 2 has heads 1 to 2, .* but heads names \[\]"),
+        (((3,), (1,)), r"layer 1 has heads 1 to 2, .* but heads names \[3\]"),
+        (((0,), (1,)), r"layer 1 has heads 1 to 2, .* but heads names \[0\]"),
     ],
 )
-def test_bad_sub_networks_are_named(kept, message):
+def test_bad_sub_networks_are_named(subset, message):
     network = Network((2, 2), 10)
     for method in (network.keep_heads, network.paths_through):
         with pytest.raises(ValueError, match=message):
-            method(kept)
+            method(subset)

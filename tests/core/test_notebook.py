@@ -21,17 +21,17 @@ def test_a_solution_shows_its_numbers_and_its_order_parameter(library, generator
     problem = pk.PathKernels(library.array(xi), library.array(labels))
     solution = pk.minimise_action(problem, network, 0.1)
     shown = cells(solution._repr_html_())
-    about = dict(row for row in shown if len(row) == 2)
-    assert about["status"].startswith("CONVERGED")
-    assert float(about["log evidence"].split()[0]) == float(f"{solution.log_evidence:.6g}")
+    description = dict(row for row in shown if len(row) == 2)
+    assert description["status"].startswith("CONVERGED")
+    assert float(description["log evidence"].split()[0]) == float(f"{solution.log_evidence:.6g}")
     table = np.array([row[1:] for row in shown if row[0] in network.path_labels], dtype=float)
     order_parameter = library.numpy(solution.order_parameter)
     np.testing.assert_allclose(table, order_parameter, rtol=1e-2, atol=1e-3)
-    for mine, other in zip(solution.head_scores, pk.head_scores(network, order_parameter)):
-        np.testing.assert_array_equal(mine, other)
-    about = dict(cells(problem._repr_html_()))
-    assert (about["training examples"], about["attention paths"]) == ("12", "4")
-    assert about["arrays"].startswith(library.name.replace("-", "_"))
+    for ours_, second in zip(solution.head_scores, pk.head_scores(network, order_parameter)):
+        np.testing.assert_array_equal(ours_, second)
+    description = dict(cells(problem._repr_html_()))
+    assert (description["training examples"], description["attention paths"]) == ("12", "4")
+    assert description["arrays"].startswith(library.name.replace("-", "_"))
     assert dict(cells(network._repr_html_()))["prior variances"] == "1, 0.5, 1, 2"
 
 

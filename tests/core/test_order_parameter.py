@@ -52,7 +52,7 @@ def test_the_network_is_a_sum_over_paths(library, generator):
     inputs = generator.standard_normal((4, 3, 6))
     omegas = random_attention(UNEQUAL, 4, 3, generator)
     projection, values, readout = prior_weights(UNEQUAL, 6, generator)
-    want = forward(inputs, omegas, projection, values, readout, token=-1)
+    reference = forward(inputs, omegas, projection, values, readout, token=-1)
 
     xi = pk.attentioned_inputs(inputs, [pk.Attention(omega) for omega in omegas], "last")
     weights = library.numpy(
@@ -61,29 +61,29 @@ def test_the_network_is_a_sum_over_paths(library, generator):
     weights = weights.reshape(6, 2, -1)  # (path, output, N_0)
     projected = xi @ projection.T / math.sqrt(6)
     # path_weights divides by √N_ℓ for ℓ = 1 … L, which leaves √N_0 of the first layer's input
-    got = np.einsum("pni,nci->pc", projected, weights)
-    got = got / math.sqrt(UNEQUAL.n_paths * UNEQUAL.widths[0])
-    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-13)
+    actual = np.einsum("pni,nci->pc", projected, weights)
+    actual = actual / math.sqrt(UNEQUAL.n_paths * UNEQUAL.widths[0])
+    np.testing.assert_allclose(actual, reference, rtol=1e-12, atol=1e-13)
 
 
 def test_path_weights_multiply_along_the_path(library, generator):
     _, values, readout = prior_weights(UNEQUAL, 6, generator)
-    got = library.numpy(
+    actual = library.numpy(
         pk.path_weights([library.array(value) for value in values], library.array(readout))
     )
-    for index, (one, two) in enumerate(formulas.all_paths((3, 2))):
-        product = readout @ values[1][two] @ values[0][one] / math.sqrt(5 * 3)
-        np.testing.assert_allclose(got[2 * index : 2 * index + 2], product, rtol=1e-12)
+    for index, (left, right) in enumerate(formulas.all_paths((3, 2))):
+        product = readout @ values[1][right] @ values[0][left] / math.sqrt(5 * 3)
+        np.testing.assert_allclose(actual[2 * index : 2 * index + 2], product, rtol=1e-12)
 
 
 def test_order_parameter_of_weights(library, generator):
     _, values, readout = prior_weights(UNEQUAL, 6, generator)
     values = [library.array(value) for value in values]
     weights = library.numpy(pk.path_weights(values, library.array(readout)))
-    got = library.numpy(pk.order_parameter_from_weights(values, library.array(readout)))
-    np.testing.assert_allclose(got, weights @ weights.T / 4, rtol=1e-12)
+    actual = library.numpy(pk.order_parameter_from_weights(values, library.array(readout)))
+    np.testing.assert_allclose(actual, weights @ weights.T / 4, rtol=1e-12)
     one_output = pk.order_parameter_from_weights(values, library.array(readout[0]))
-    np.testing.assert_allclose(library.numpy(one_output), got[::2, ::2], rtol=1e-12)
+    np.testing.assert_allclose(library.numpy(one_output), actual[::2, ::2], rtol=1e-12)
 
 
 def z_scores(draws, expected):
@@ -131,24 +131,24 @@ def test_weights_follow_the_wishart_hierarchy(generator):
         ]
     )
     for power in (1, 2):
-        one, two = from_hierarchy**power, from_weights**power
-        error = np.sqrt(one.var(axis=0) / len(one) + two.var(axis=0) / len(two))
-        assert np.abs((one.mean(axis=0) - two.mean(axis=0)) / error).max() < 4.5
+        left, right = from_hierarchy**power, from_weights**power
+        error = np.sqrt(left.var(axis=0) / len(left) + right.var(axis=0) / len(right))
+        assert np.abs((left.mean(axis=0) - right.mean(axis=0)) / error).max() < 4.5
     # correlations of entries that share a head of the second layer
-    one = from_hierarchy[:, 0, 0] * from_hierarchy[:, 2, 2]
-    two = from_weights[:, 0, 0] * from_weights[:, 2, 2]
-    error = math.sqrt(one.var() / len(one) + two.var() / len(two))
-    assert abs(one.mean() - two.mean()) / error < 4.5
-    assert one.mean() > 1.05 * from_hierarchy[:, 0, 0].mean() ** 2
+    left = from_hierarchy[:, 0, 0] * from_hierarchy[:, 2, 2]
+    right = from_weights[:, 0, 0] * from_weights[:, 2, 2]
+    error = math.sqrt(left.var() / len(left) + right.var() / len(right))
+    assert abs(left.mean() - right.mean()) / error < 4.5
+    assert left.mean() > 1.05 * from_hierarchy[:, 0, 0].mean() ** 2
 
 
 def head_scores_by_loops(network, u):
     paths, outputs = network.paths, network.outputs
     scores = [np.zeros(count) for count in network.heads]
-    for (a, one), (b, two) in itertools.product(enumerate(paths), repeat=2):
+    for (a, left), (b, right) in itertools.product(enumerate(paths), repeat=2):
         block = np.abs(u[a * outputs : (a + 1) * outputs, b * outputs : (b + 1) * outputs]).sum()
         for layer in range(network.n_layers):
-            for head in {one[layer], two[layer]}:
+            for head in {left[layer], right[layer]}:
                 scores[layer][head - 1] += block
     largest = max(layer.max() for layer in scores)
     return [layer / largest for layer in scores]
@@ -156,10 +156,10 @@ def head_scores_by_loops(network, u):
 
 def test_head_scores_count_each_pair_once(library, generator):
     u = formulas.random_positive(12, generator)
-    for got, want in zip(
+    for actual, reference in zip(
         pk.head_scores(UNEQUAL, library.array(u)), head_scores_by_loops(UNEQUAL, u)
     ):
-        np.testing.assert_allclose(got, want, rtol=1e-13)
+        np.testing.assert_allclose(actual, reference, rtol=1e-13)
 
 
 def test_swapped_arguments_of_head_scores():
@@ -180,12 +180,12 @@ def test_relabelling_heads_relabels_their_scores(heads, seed):
     network = Network(heads, 10)
     u = formulas.random_positive(network.n_paths, generator)
     orders = [generator.permutation(count) for count in heads]
-    places = np.arange(network.n_paths).reshape(heads)[np.ix_(*orders)].ravel()
+    indices = np.arange(network.n_paths).reshape(heads)[np.ix_(*orders)].ravel()
     before = pk.head_scores(network, u)
-    after = pk.head_scores(network, u[np.ix_(places, places)])
-    for one, two, order in zip(before, after, orders):
-        np.testing.assert_allclose(two, one[order], rtol=1e-12)
-        assert ((one > 0) & (one <= 1)).all()
+    after = pk.head_scores(network, u[np.ix_(indices, indices)])
+    for left, right, order in zip(before, after, orders):
+        np.testing.assert_allclose(right, left[order], rtol=1e-12)
+        assert ((left > 0) & (left <= 1)).all()
 
 
 def test_bad_weights_are_named(library):

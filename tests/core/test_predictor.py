@@ -41,11 +41,11 @@ def test_the_mean_alone_is_the_gaussian_process(library, network, generator, spa
         pk.PathKernels(library.array(xi), library.array(labels), space), network, 0.3
     )
     u = library.numpy(solution.order_parameter)
-    want, _ = formulas.gaussian_process(xi, labels, new, u, 0.3, network.variances[0])
+    reference, _ = formulas.gaussian_process(xi, labels, new, u, 0.3, network.variances[0])
     mean = library.numpy(solution.predict_mean(library.array(new)))
     shape = (7,) if network.outputs == 1 else (7, network.outputs)
-    np.testing.assert_allclose(mean, want.reshape(shape), rtol=0, atol=1e-11)
-    with pytest.raises(ValueError, match=r"xi must have shape \(P_new, n, N_0\)"):
+    np.testing.assert_allclose(mean, reference.reshape(shape), rtol=0, atol=1e-11)
+    with pytest.raises(ValueError, match=r"xi must have shape \(P_new, \d+, \d+\)"):
         solution.predict_mean(library.array(new[0]))
 
 
@@ -64,28 +64,28 @@ def test_batches_change_no_prediction(library, generator, monkeypatch):
     xi, labels = formulas.random_examples(network, 8, 3, generator)
     problem = pk.PathKernels(library.array(xi), library.array(labels))
     solution = pk.minimise_action(problem, network, 0.1)
-    whole = solution.predict(library.array(xi))
+    complete = solution.predict(library.array(xi))
     monkeypatch.setattr("pathkernel_core.solution.PREDICTION_ELEMENTS", 18)
     parts = solution.predict(library.array(xi))
-    for one, two in ((whole.mean, parts.mean), (whole.variance, parts.variance)):
-        np.testing.assert_allclose(library.numpy(one), library.numpy(two), atol=1e-14)
+    for first, two in ((complete.mean, parts.mean), (complete.variance, parts.variance)):
+        np.testing.assert_allclose(library.numpy(first), library.numpy(two), atol=1e-14)
 
 
 def test_predicting_twice_and_from_a_sub_network(library, generator):
     network = pk.Network((2, 2), 20)
     xi, labels = formulas.random_examples(network, 12, 5, generator, rank=3)
     new = generator.standard_normal((3, 4, 5))
-    kept = network.paths_through(((1,), (1, 2)))
+    subset = network.paths_through(((1,), (1, 2)))
     smaller = network.keep_heads(((1,), (1, 2)))
-    problem = pk.PathKernels(library.array(xi), library.array(labels)).keep_paths(kept)
+    problem = pk.PathKernels(library.array(xi), library.array(labels)).keep_paths(subset)
     solution = pk.minimise_action(problem, smaller, 0.1)
-    got = solution.predict(library.array(new[:, kept]))
+    actual = solution.predict(library.array(new[:, subset]))
     u = library.numpy(solution.order_parameter)
-    mean, variance = formulas.gaussian_process(xi[:, kept], labels, new[:, kept], u, 0.1)
-    np.testing.assert_allclose(library.numpy(got.mean), mean[:, 0], atol=1e-11)
-    np.testing.assert_allclose(library.numpy(got.variance), variance[:, 0], atol=1e-11)
-    again = solution.predict(library.array(new[:, kept]))
-    np.testing.assert_array_equal(library.numpy(again.mean), library.numpy(got.mean))
+    mean, variance = formulas.gaussian_process(xi[:, subset], labels, new[:, subset], u, 0.1)
+    np.testing.assert_allclose(library.numpy(actual.mean), mean[:, 0], atol=1e-11)
+    np.testing.assert_allclose(library.numpy(actual.variance), variance[:, 0], atol=1e-11)
+    repeated = solution.predict(library.array(new[:, subset]))
+    np.testing.assert_array_equal(library.numpy(repeated.mean), library.numpy(actual.mean))
 
 
 def test_bad_new_examples_are_named(library, generator):
@@ -93,11 +93,11 @@ def test_bad_new_examples_are_named(library, generator):
     xi, labels = formulas.random_examples(network, 5, 3, generator)
     solution = pk.gp_limit(pk.PathKernels(library.array(xi), library.array(labels)), network, 1.0)
     for shape in ((4, 3), (0, 2, 3)):
-        with pytest.raises(ValueError, match=r"xi must have shape \(P_new, n, N_0\), but has"):
+        with pytest.raises(ValueError, match=r"xi must have shape \(P_new, \d+, \d+\), but has"):
             solution.predict(library.array(np.ones(shape)))
     for shape in ((4, 1, 3), (4, 2, 2)):
         for predict in (solution.predict, solution.predict_mean):
-            message = r"xi must have shape \(P_new, 2, 3\), but has.*; tokens go through att"
+            message = r"xi must have shape \(P_new, 2, 3\), but has.*; pass tokens through att"
             with pytest.raises(ValueError, match=message):
                 predict(library.array(np.ones(shape)))
     with pytest.raises(ValueError, match=r"xi .* holds NaN or infinity"):
@@ -125,7 +125,7 @@ def test_accuracy_of_several_outputs(library):
 def test_bad_accuracies_are_named(library):
     with pytest.raises(ValueError, match=r"labels must have the shape of mean, \(2,\), but has"):
         pk.accuracy(library.array([1.0, 1.0]), library.array([[1.0], [1.0]]))
-    with pytest.raises(ValueError, match="mean holds no examples"):
+    with pytest.raises(ValueError, match="mean has no examples"):
         pk.accuracy(library.array(np.ones(0)), library.array(np.ones(0)))
     with pytest.raises(TypeError, match=r"mean must be an array .* not list"):
         pk.accuracy([1.0], library.array([1.0]))
@@ -161,7 +161,7 @@ def test_bad_alignments_are_named(library):
 
 
 def test_labels_of_zero_are_refused(library):
-    with pytest.raises(ValueError, match="such as ±1, but hold 0"):
+    with pytest.raises(ValueError, match="such as ±1, but contain 0"):
         pk.accuracy(library.array(np.ones(3)), library.array(np.array([1.0, 0.0, 1.0])))
 
 
@@ -183,23 +183,23 @@ def test_regression_is_what_others_compute(library, generator, outputs):
     mean, labels = generator.standard_normal((2, *shape))
     labels[0] = 0.0
     variance = generator.uniform(0.1, 2.0, shape)
-    found = pk.regression(library.array(mean), library.array(variance), library.array(labels), 0.3)
-    assert found.mean_squared_error == pytest.approx(metrics.mean_squared_error(labels, mean))
+    result = pk.regression(library.array(mean), library.array(variance), library.array(labels), 0.3)
+    assert result.mean_squared_error == pytest.approx(metrics.mean_squared_error(labels, mean))
     expected = metrics.r2_score(labels, mean, multioutput="variance_weighted")
-    assert found.r_squared == pytest.approx(expected)
+    assert result.r_squared == pytest.approx(expected)
     density = scipy.stats.norm.logpdf(labels, mean, np.sqrt(variance + 0.3))
-    assert found.log_predictive_density == pytest.approx(density.mean())
+    assert result.log_predictive_density == pytest.approx(density.mean())
 
 
 def test_regression_of_constant_or_mismatched_targets():
-    one = np.ones(4)
-    found = pk.regression(0 * one, one, one, 1.0)
-    assert found.mean_squared_error == 1
-    assert np.isnan(found.r_squared)
+    first = np.ones(4)
+    result = pk.regression(0 * first, first, first, 1.0)
+    assert result.mean_squared_error == 1
+    assert np.isnan(result.r_squared)
     tenths = np.full(7, 0.1)  # whose mean rounds
     assert np.isnan(pk.regression(tenths, tenths, tenths, 1.0).r_squared)
-    assert np.isnan(pk.regression(one, -2 * one, one, 1.0).log_predictive_density)
+    assert np.isnan(pk.regression(first, -2 * first, first, 1.0).log_predictive_density)
     with pytest.raises(
         ValueError, match=r"must have one shape .* have \(4,\), \(4,\) and \(4, 1\)"
     ):
-        pk.regression(one, one, one[:, None], 1.0)
+        pk.regression(first, first, first[:, None], 1.0)

@@ -15,13 +15,13 @@ def minimise(function, start, curvature=None, tolerance=1e-10):
         return np.abs(point.gradient).max() <= tolerance
 
     curvature = np.ones(len(start)) if curvature is None else curvature
-    found, _ = quasi_newton.minimise(
+    result, _ = quasi_newton.minimise(
         lambda x: quasi_newton.Iterate(x, *function(x)),
         np.asarray(start, dtype=float),
         curvature,
         stop,
     )
-    return found, points
+    return result, points
 
 
 def rosenbrock(x):
@@ -30,8 +30,8 @@ def rosenbrock(x):
 
 
 def test_rosenbrock():
-    found, points = minimise(rosenbrock, [-1.2, 1.0])
-    assert found
+    result, points = minimise(rosenbrock, [-1.2, 1.0])
+    assert result
     np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-9)
     values = [point.value for point in points]
     assert all(after <= before + 1e-11 for before, after in itertools.pairwise(values))
@@ -39,20 +39,22 @@ def test_rosenbrock():
 
 def test_known_curvature_solves_a_quadratic_in_one_step():
     scales = np.array([1.0, 1e3, 1e-3])
-    found, points = minimise(lambda x: (0.5 * x @ (scales * x), scales * x), [1, 1e-3, 0.5], scales)
-    assert found
+    result, points = minimise(
+        lambda x: (0.5 * x @ (scales * x), scales * x), [1, 1e-3, 0.5], scales
+    )
+    assert result
     assert len(points) == 2
 
 
-@pytest.mark.parametrize(("pairs", "most"), [(100, 300), (10, 1000)])
-def test_more_coordinates_than_memory(monkeypatch, pairs, most):
+@pytest.mark.parametrize(("pairs", "limit"), [(100, 300), (10, 1000)])
+def test_more_coordinates_than_memory(monkeypatch, pairs, limit):
     monkeypatch.setattr(quasi_newton, "_ELEMENTS", 2 * 300 * pairs)
     generator = np.random.default_rng(0)
     rows = generator.standard_normal((300, 360))
     hessian = rows @ rows.T / 360 + 0.01 * np.eye(300)
-    found, points = minimise(lambda x: (0.5 * x @ hessian @ x, hessian @ x), np.ones(300))
-    assert found
-    assert 100 < len(points) < most
+    result, points = minimise(lambda x: (0.5 * x @ hessian @ x, hessian @ x), np.ones(300))
+    assert result
+    assert 100 < len(points) < limit
 
 
 def quadratic(hessian, centre):
@@ -71,8 +73,8 @@ def steps(function, start, pairs=()):
         shown.append(point)
         return np.abs(point.gradient).max() <= 1e-10
 
-    found, pairs = quasi_newton.minimise(function, start, np.ones(len(start)), stop, pairs)
-    assert found
+    result, pairs = quasi_newton.minimise(function, start, np.ones(len(start)), stop, pairs)
+    assert result
     return len(shown), pairs
 
 
@@ -83,23 +85,23 @@ def test_curvature_of_a_like_function_saves_steps():
     hessian = rows @ rows.T / 30 + 0.05 * np.eye(20)
     cold, pairs = steps(quadratic(hessian, np.zeros(20)), generator.standard_normal(20))
     assert cold > 10
-    far = quadratic(hessian, generator.standard_normal(20))
-    again, _ = steps(far, generator.standard_normal(20), pairs)
-    assert again <= cold / 2
+    distant = quadratic(hessian, generator.standard_normal(20))
+    repeated, _ = steps(distant, generator.standard_normal(20), pairs)
+    assert repeated <= cold / 2
 
 
 def test_curvature_that_misleads_is_forgotten():
     pairs = [(np.array([1.0, 0.0]), np.array([-1.0, 0.0]), -1.0)]  # a direction that goes up
-    wanted, _ = steps(quadratic(np.diag([1.0, 3.0]), np.ones(2)), np.zeros(2), pairs)
-    assert wanted < 20
+    expected, _ = steps(quadratic(np.diag([1.0, 3.0]), np.ones(2)), np.zeros(2), pairs)
+    assert expected < 20
 
 
 def test_a_value_good_only_to_rounding_is_minimised_by_its_gradient():
     offset = 1e6  # hides changes of the value below 1e-10
-    found, points = minimise(
+    result, points = minimise(
         lambda x: (offset + 0.5 * x @ x + 0.25 * (x @ x) ** 2, x * (1 + x @ x)), [1.0, -2.0], None
     )
-    assert found
+    assert result
     np.testing.assert_allclose(points[-1].x, 0.0, atol=1e-10)
 
 
@@ -110,21 +112,21 @@ def test_walls_are_stepped_back_from():
                 return math.inf, np.full(1, np.nan)
             return x[0] - math.log(x[0]), 1 - 1 / x
 
-    found, points = minimise(barrier, [1e-4], np.full(1, 1e-3))
-    assert found
+    result, points = minimise(barrier, [1e-4], np.full(1, 1e-3))
+    assert result
     np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-9)
 
 
 def test_no_descent_is_admitted():
     """A gradient that lies: no step lowers the function."""
-    found, points = minimise(lambda x: (abs(x[0]), -np.sign(x) - (x == 0)), [1.0])
-    assert not found
+    result, points = minimise(lambda x: (abs(x[0]), -np.sign(x) - (x == 0)), [1.0])
+    assert not result
     assert len(points) == 1
 
 
 def test_the_start_may_be_the_minimum():
-    found, points = minimise(lambda x: (x @ x, 2 * x), [0.0, 0.0])
-    assert found
+    result, points = minimise(lambda x: (x @ x, 2 * x), [0.0, 0.0])
+    assert result
     assert len(points) == 1
 
 
@@ -140,8 +142,8 @@ def test_units_of_the_function_do_not_matter(scale):
         value, gradient = rosenbrock(x)
         return scale * value, scale * gradient
 
-    found, points = minimise(scaled, [-1.2, 1.0], np.full(2, scale), tolerance=1e-7 * scale)
-    assert found
+    result, points = minimise(scaled, [-1.2, 1.0], np.full(2, scale), tolerance=1e-7 * scale)
+    assert result
     np.testing.assert_allclose(points[-1].x, 1.0, rtol=1e-6)
 
 
@@ -159,8 +161,8 @@ def test_stop_sees_accepted_points_only():
         shown.append(point)
         return False
 
-    found, _ = quasi_newton.minimise(noisy, np.array([1.0, -2.0]), np.ones(2), stop)
-    assert not found
+    result, _ = quasi_newton.minimise(noisy, np.array([1.0, -2.0]), np.ones(2), stop)
+    assert not result
     assert len({point.detail for point in shown}) == len(shown)
     assert all(point is evaluated[point.detail] for point in shown)
     values = [point.value for point in shown]

@@ -126,30 +126,30 @@ def test_the_sum_over_paths_is_the_network(library, network, generator):
     arrays = [layer.convert(library.array) for layer in layers]
     for read, token in (("mean", slice(None)), (1, slice(1, 2))):
         state = x[:, token].mean(axis=1)
-        want = state @ readout.T / math.sqrt(network.widths[-1])
+        expected = state @ readout.T / math.sqrt(network.widths[-1])
         xi = pk.attentioned_inputs(library.array(inputs), arrays, read, skips=network.skips)
-        got = np.einsum("pni,nci->pc", library.numpy(xi), weights)
-        np.testing.assert_allclose(got, want, rtol=1e-10)
+        actual = np.einsum("pni,nci->pc", library.numpy(xi), weights)
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
 
 
 def test_coordinates_of_random_networks_are_independent():
     """Of weights drawn from the prior, X_b is normal and X_c Bartlett's with N - m freedoms."""
     network = NETWORKS["both layers"]
     chain, generator = ChainCoordinates(network), np.random.default_rng(5)
-    found = []
+    result = []
     for _ in range(3000):
         u = pk.order_parameter_from_weights(*draw_weights(network, generator), network.skips)
         matrices = blocks_above(network, u)
-        found.append(chain.from_factors([np.linalg.cholesky(matrix) for matrix in matrices]))
-    found = np.array(found)
+        result.append(chain.from_factors([np.linalg.cholesky(matrix) for matrix in matrices]))
+    result = np.array(result)
     on_diagonal = chain.curvature > chain.curvature.min()
     assert on_diagonal.sum() == 4 + 1 + 1
     assert chain.size == 4 * 2 + 10 + 1 + 1 + 1
-    squares = np.exp(2 * found[:, on_diagonal])
+    squares = np.exp(2 * result[:, on_diagonal])
     degrees = 12 - np.array([2, 3, 4, 5, 1, 0])
     np.testing.assert_allclose(12 * squares.mean(axis=0), degrees, rtol=0.04)
     np.testing.assert_allclose(144 * squares.var(axis=0), 2 * degrees, rtol=0.2)
-    below = math.sqrt(12) * found[:, ~on_diagonal]
+    below = math.sqrt(12) * result[:, ~on_diagonal]
     np.testing.assert_allclose(below.mean(axis=0), 0.0, atol=0.08)
     np.testing.assert_allclose(below.var(axis=0), 1.0, rtol=0.12)
     together = np.corrcoef(np.hstack([below, squares]).T)
@@ -167,16 +167,16 @@ def test_gradient_is_a_derivative(network, generator, derivative):
         if shared:
             np.testing.assert_allclose(matrix[:shared, :shared], above, rtol=1e-12)
 
-    def of_own_matrices(xp, own):
+    def of_own_matrices(xp, separate):
         """Action of those order parameters that are no blocks of others."""
-        whole, own = [], list(own)
+        complete, separate = [], list(separate)
         for shared in (0, *network.shared_sizes[:-1]):
-            whole.append(whole[-1][:shared, :shared] if shared else own.pop(0))
-        return action(xp, network, whole, xi, labels, 0.2)
+            complete.append(complete[-1][:shared, :shared] if shared else separate.pop(0))
+        return action(xp, network, complete, xi, labels, 0.2)
 
     shared = (0, *network.shared_sizes[:-1])
-    own = [matrix for matrix, block in zip(chain_at, shared) if not block]
-    slopes = derivative(of_own_matrices, own)
+    separate = [matrix for matrix, block in zip(chain_at, shared) if not block]
+    slopes = derivative(of_own_matrices, separate)
     problem, scales = pk.PathKernels(xi, labels), network.path_scales[:, None]
     _, energy = problem.form.energy_and_gradient(
         math.sqrt(network.variances[0]) * factors[0], 0.2, scales
@@ -186,47 +186,47 @@ def test_gradient_is_a_derivative(network, generator, derivative):
     assert largest * width == pytest.approx(max(abs(s).max() for s in slopes), rel=1e-9)
 
     # along the coordinates: by differences of the same formula
-    got = width * chain.gradient(relative, factors, energy)
+    actual = width * chain.gradient(relative, factors, energy)
     for direction in np.linalg.qr(generator.standard_normal((chain.size, 3)))[0].T:
         values = []
         for step in (1e-4, -1e-4, 2e-4, -2e-4):
-            moved = chain.factors(chain.relative_factors(x + step * direction))
-            moved = [b @ b.T for b in moved]
-            values.append(action(np, network, moved, xi, labels, 0.2).real)
+            shifted = chain.factors(chain.relative_factors(x + step * direction))
+            shifted = [b @ b.T for b in shifted]
+            values.append(action(np, network, shifted, xi, labels, 0.2).real)
         slope = (8 * (values[0] - values[1]) - (values[2] - values[3])) / 12e-4
-        assert got @ direction == pytest.approx(slope, rel=1e-6, abs=1e-6)
+        assert actual @ direction == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
 def test_entropy_is_the_formula(network, generator):
     matrices = random_chain(network, generator)
     chain, limit = ChainCoordinates(network), formulas.limit(network)
     np.testing.assert_allclose(np.diag(network.limit_diagonal), limit[0], rtol=1e-14)
-    for got, matrix in zip(chain.factors(chain.relative_factors(chain.gp_limit)), limit):
-        np.testing.assert_allclose(got @ got.T, matrix, rtol=1e-14)
+    for actual, matrix in zip(chain.factors(chain.relative_factors(chain.gp_limit)), limit):
+        np.testing.assert_allclose(actual @ actual.T, matrix, rtol=1e-14)
     vector = chain.from_factors([np.linalg.cholesky(matrix) for matrix in matrices])
-    want = formulas.entropy(np, network, matrices).real
-    got = network.width * chain.entropy(chain.relative_factors(vector))
-    assert got == pytest.approx(want, rel=1e-11)
-    want -= formulas.entropy(np, network, limit).real
-    assert chain.excess_entropy(vector) == pytest.approx(want, rel=1e-11)
+    expected = formulas.entropy(np, network, matrices).real
+    actual = network.width * chain.entropy(chain.relative_factors(vector))
+    assert actual == pytest.approx(expected, rel=1e-11)
+    expected -= formulas.entropy(np, network, limit).real
+    assert chain.excess_entropy(vector) == pytest.approx(expected, rel=1e-11)
 
 
 def test_the_limit_is_the_kernel_of_an_infinite_network(network, generator):
     """Every path alone, with its coefficient and the variances of the heads that it takes."""
     xi, labels = examples(network, generator)
-    want = 0.0
+    expected = 0.0
     for index, path in enumerate(network.paths):
         strength = network.variances[0] * network.variances[-1]
         for head, heads, skip, variance in zip(
             path, network.heads, network.skips, network.variances[1:]
         ):
             strength *= skip**2 if head == 0 else variance / heads
-        want = want + strength * xi[:, index] @ xi[:, index].T / xi.shape[2]
+        expected = expected + strength * xi[:, index] @ xi[:, index].T / xi.shape[2]
     limit = pk.gp_limit(pk.PathKernels(xi, labels), network, 0.3)
     targets = labels.reshape(len(xi), -1)
-    want_mean = want @ np.linalg.solve(want + 0.3 * np.eye(len(want)), targets)
-    got = limit.predict(xi).mean.reshape(targets.shape)
-    np.testing.assert_allclose(got, want_mean, rtol=1e-9, atol=1e-10)
+    want_mean = expected @ np.linalg.solve(expected + 0.3 * np.eye(len(expected)), targets)
+    actual = limit.predict(xi).mean.reshape(targets.shape)
+    np.testing.assert_allclose(actual, want_mean, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("space", ["examples", "features", "kernels"])
@@ -236,22 +236,22 @@ def test_the_minimum_is_stationary_in_every_space(library, generator, space):
     problem = pk.PathKernels(library.array(xi), library.array(labels), space)
     solution = pk.minimise_action(problem, network, 0.1)
     chain = [library.numpy(matrix) for matrix in solution.order_parameters]
-    want = action(np, network, chain, xi, labels, 0.1).real
-    assert solution.action * network.width == pytest.approx(want, rel=1e-11)
+    expected = action(np, network, chain, xi, labels, 0.1).real
+    assert solution.action * network.width == pytest.approx(expected, rel=1e-11)
     for _ in range(3):  # no other chain nearby is lower
         coordinates = ChainCoordinates(network)
         x = coordinates.from_factors(solution.factors)
         x += 1e-3 * generator.standard_normal(coordinates.size)
-        near = [b @ b.T for b in coordinates.factors(coordinates.relative_factors(x))]
-        assert action(np, network, near, xi, labels, 0.1).real > want
+        close = [b @ b.T for b in coordinates.factors(coordinates.relative_factors(x))]
+        assert action(np, network, close, xi, labels, 0.1).real > expected
     # the predictor of the Gaussian process with this kernel
     scaled = xi * np.array(coefficients(network))[:, None]
     mean, variance = formulas.gaussian_process(
         scaled, labels, scaled[:3], chain[0], 0.1, network.variances[0]
     )
-    got = solution.predict(library.array(xi[:3]))
-    np.testing.assert_allclose(library.numpy(got.mean), mean, rtol=1e-8, atol=1e-9)
-    np.testing.assert_allclose(library.numpy(got.variance), variance, rtol=1e-7, atol=1e-9)
+    actual = solution.predict(library.array(xi[:3]))
+    np.testing.assert_allclose(library.numpy(actual.mean), mean, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(library.numpy(actual.variance), variance, rtol=1e-7, atol=1e-9)
 
 
 def test_scores_are_in_units_of_the_largest_head_not_of_a_skip():
@@ -282,11 +282,11 @@ def test_skips_of_strength_zero_change_nothing(generator, space):
     np.testing.assert_array_equal(pk.skip_scores(zero.network, zero.order_parameter), 0.0)
     assert np.isnan(pk.skip_scores(plain.network, plain.order_parameter)).all()
     new = generator.standard_normal((3, 5, 3))
-    one, two = (
+    left, right = (
         s.predict(pk.attentioned_inputs(new, layers, skips=s.network.skips)) for s in solutions
     )
-    np.testing.assert_allclose(two.mean, one.mean, atol=1e-8)
-    np.testing.assert_allclose(two.variance, one.variance, atol=1e-8)
+    np.testing.assert_allclose(right.mean, left.mean, atol=1e-8)
+    np.testing.assert_allclose(right.variance, left.variance, atol=1e-8)
 
 
 def test_scores_count_what_enters_the_kernel():
@@ -295,9 +295,9 @@ def test_scores_count_what_enters_the_kernel():
     (heads,) = pk.head_scores(network, u)
     c = np.array([0.5, 0.5**0.5, 0.5**0.5])
     w = np.abs(c[:, None] * u * c)
-    each = 2 * w.sum(axis=0) - w.diagonal()
-    np.testing.assert_allclose(heads, each[1:] / each[1:].max())
-    np.testing.assert_allclose(pk.skip_scores(network, u), each[:1] / each[1:].max())
+    single = 2 * w.sum(axis=0) - w.diagonal()
+    np.testing.assert_allclose(heads, single[1:] / single[1:].max())
+    np.testing.assert_allclose(pk.skip_scores(network, u), single[:1] / single[1:].max())
 
 
 def test_the_saddle_approaches_the_exact_mean():
@@ -316,8 +316,8 @@ def test_the_saddle_approaches_the_exact_mean():
         features = xi * network.path_scales[:, None] / math.sqrt(3 * 2)
         kernel = np.einsum("mpi,zpq,nqi->zmn", features, u, features, optimize=True)
         noisy = kernel + 0.5 * np.eye(3)
-        fit = np.einsum("m,zmn,n->z", labels, np.linalg.inv(noisy), labels)
-        weights = np.exp(-0.5 * (fit + np.linalg.slogdet(noisy)[1]))
+        fitted = np.einsum("m,zmn,n->z", labels, np.linalg.inv(noisy), labels)
+        weights = np.exp(-0.5 * (fitted + np.linalg.slogdet(noisy)[1]))
         mean = np.einsum("z,zij->ij", weights, u) / weights.sum()
         errors.append(abs(mean - solution.order_parameter).max())
     assert errors[0] < 0.2

@@ -29,10 +29,10 @@ def test_several_outputs_are_expanded():
     xi, solution = problem_of(2, "examples")
     kernel = solution.training_kernel(xi)
     blocks = solution.order_parameter.reshape(2, 2, 2, 2)  # path, output, path, output
-    for one in range(2):
-        for other in range(2):
-            expected = np.einsum("pq,xpi,yqi->xy", blocks[:, one, :, other], xi, xi) * 1.5 / 6
-            np.testing.assert_allclose(kernel[one::2, other::2], expected, atol=1e-12)
+    for first in range(2):
+        for second in range(2):
+            expected = np.einsum("pq,xpi,yqi->xy", blocks[:, first, :, second], xi, xi) * 1.5 / 6
+            np.testing.assert_allclose(kernel[first::2, second::2], expected, atol=1e-12)
     xi, solution = problem_of(2, "features")
     with pytest.raises(ValueError, match="kernel of 2 outputs is not formed in feature space"):
         solution.training_kernel(xi)
@@ -47,6 +47,6 @@ def test_alignment_takes_at_least_one_component(components):
 def test_the_leading_components_are_those_of_all():
     generator = np.random.default_rng(1)
     factor, labels = generator.normal(size=(12, 12)), generator.normal(size=12)
-    some, every = (kernel_task_alignment(factor @ factor.T, labels, n) for n in (4, None))
-    np.testing.assert_allclose(some.eigenvalues, every.eigenvalues[:4], rtol=1e-10)
-    np.testing.assert_allclose(some.overlaps, every.overlaps[:4], atol=1e-10)
+    part, every = (kernel_task_alignment(factor @ factor.T, labels, n) for n in (4, None))
+    np.testing.assert_allclose(part.eigenvalues, every.eigenvalues[:4], rtol=1e-10)
+    np.testing.assert_allclose(part.overlaps, every.overlaps[:4], atol=1e-10)

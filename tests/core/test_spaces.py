@@ -21,12 +21,12 @@ def test_energy_is_the_dense_formula(library, network, generator, examples):
     xi, labels = formulas.random_examples(network, examples, 4, generator)
     u = formulas.random_positive(network.sizes[0], generator)
     for temperature in (0.01, 1.0):
-        want = formulas.energy(np, u, xi, labels, temperature, network.variances[0]).real
+        reference = formulas.energy(np, u, xi, labels, temperature, network.variances[0]).real
         for problem in in_all(library, xi, labels):
-            got, gradient = problem.energy_and_gradient(u, temperature, network.variances[0])
-            assert isinstance(got, float)
+            actual, gradient = problem.energy_and_gradient(u, temperature, network.variances[0])
+            assert isinstance(actual, float)
             assert isinstance(gradient, np.ndarray)
-            assert got == pytest.approx(want, rel=1e-11), problem.space
+            assert actual == pytest.approx(reference, rel=1e-11), problem.space
 
 
 @pytest.mark.parametrize("examples", [3, 30])
@@ -34,13 +34,13 @@ def test_energy_gradient_is_a_derivative(network, generator, derivative, example
     xi, labels = formulas.random_examples(network, examples, 3, generator)
     u = formulas.random_positive(network.sizes[0], generator)
     temperature, variance = 0.2, network.variances[0]
-    (want,) = derivative(
+    (reference,) = derivative(
         lambda xp, arrays: formulas.energy(xp, arrays[0], xi, labels, temperature, variance), [u]
     )
     for space in SPACES:
         problem = PathKernels(xi, labels, space)
-        _, got = problem.energy_and_gradient(u, temperature, variance)
-        assert formulas.relative_error(got, want) < 1e-10
+        _, actual = problem.energy_and_gradient(u, temperature, variance)
+        assert formulas.relative_error(actual, reference) < 1e-10
 
 
 @pytest.mark.parametrize("rank", [None, 2])
@@ -48,10 +48,12 @@ def test_energy_gradient_is_a_derivative(network, generator, derivative, example
 def test_spaces_agree(library, network, generator, examples, rank):
     xi, labels = formulas.random_examples(network, examples, 4, generator, rank)
     u = formulas.random_positive(network.sizes[0], generator)
-    one, *others = (problem.energy_and_gradient(u, 0.1) for problem in in_all(library, xi, labels))
-    for two in others:
-        assert one[0] == pytest.approx(two[0], rel=1e-12)
-        assert formulas.relative_error(one[1], two[1]) < 1e-11
+    first, *remaining = (
+        problem.energy_and_gradient(u, 0.1) for problem in in_all(library, xi, labels)
+    )
+    for two in remaining:
+        assert first[0] == pytest.approx(two[0], rel=1e-12)
+        assert formulas.relative_error(first[1], two[1]) < 1e-11
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -63,15 +65,15 @@ def test_many_paths_are_mixed_in_blocks(library, generator, monkeypatch, outputs
     if library.name == "jax":
         pytest.skip("compiled code remembers the sizes of blocks")
     form = PathKernels(library.array(xi), library.array(labels), "examples")
-    want, want_gradient = form.energy_and_gradient(u, 0.1)
+    reference, want_gradient = form.energy_and_gradient(u, 0.1)
     monkeypatch.setattr("pathkernel_core.spaces.BLOCK", 2)
     monkeypatch.setattr("pathkernel_core.spaces.WHITENED", 2 * 4 * 5 * outputs**2)
-    got, gradient = form.energy_and_gradient(u, 0.1)
-    assert got == pytest.approx(want, rel=1e-12)
+    actual, gradient = form.energy_and_gradient(u, 0.1)
+    assert actual == pytest.approx(reference, rel=1e-12)
     assert formulas.relative_error(gradient, want_gradient) < 1e-12
     root = np.linalg.qr(generator.standard_normal(u.shape))[0]  # of the same U, not triangular
     factor = library.array(np.linalg.cholesky(u) @ root)
-    assert float(form.form.evaluate(factor, 0.1)[0]) == pytest.approx(want, rel=1e-12)
+    assert float(form.form.evaluate(factor, 0.1)[0]) == pytest.approx(reference, rel=1e-12)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -79,14 +81,14 @@ def test_spaces_have_one_minimum(library, generator, outputs):
     network = Network((2, 2), (9, 14, 11), (0.7, 1.3, 0.6, 1.9), outputs)
     xi, labels = formulas.random_examples(network, 10, 5, generator)
     new = library.array(generator.standard_normal((4, *xi.shape[1:])))
-    one, *others = (
+    first, *remaining = (
         minimise_action(problem, network, 0.1) for problem in in_all(library, xi, labels)
     )
-    want = one.predict(new)
-    for other in others:
-        assert other.action == pytest.approx(one.action, rel=1e-12)
-        got = other.predict(new)
-        for ours, theirs in ((got.mean, want.mean), (got.variance, want.variance)):
+    reference = first.predict(new)
+    for second in remaining:
+        assert second.action == pytest.approx(first.action, rel=1e-12)
+        actual = second.predict(new)
+        for ours, theirs in ((actual.mean, reference.mean), (actual.variance, reference.variance)):
             np.testing.assert_allclose(
                 library.numpy(ours), library.numpy(theirs), rtol=1e-6, atol=1e-7
             )
@@ -103,8 +105,8 @@ def test_a_factor_may_be_singular_or_wide(library, generator, space, columns, ou
     form = PathKernels(library.array(xi), library.array(labels), space).form
     evaluate = compiled(form.evaluate, array_namespace(xi=library.array(xi)))
     energy, gradient = evaluate(library.array(factor), library.array(0.2))
-    want = formulas.energy(np, factor @ factor.T, xi, labels, 0.2).real
-    assert float(energy) == pytest.approx(want, rel=1e-11)
+    reference = formulas.energy(np, factor @ factor.T, xi, labels, 0.2).real
+    assert float(energy) == pytest.approx(reference, rel=1e-11)
     nearby = factor @ factor.T + 1e-9 * np.eye(len(factor))
     _, regular = PathKernels(xi, labels, "examples").energy_and_gradient(nearby, 0.2)
     assert formulas.relative_error(library.numpy(gradient), regular) < 1e-6
@@ -146,11 +148,11 @@ def test_spaces_agree_on_any_shape(heads, outputs, examples, width, seed):
     network, generator = Network(heads, 10, outputs=outputs), np.random.default_rng(seed)
     xi, labels = formulas.random_examples(network, examples, width, generator)
     u = formulas.random_positive(network.sizes[0], generator)
-    (one, one_gradient), *others = (
+    (first, one_gradient), *remaining = (
         PathKernels(xi, labels, space).energy_and_gradient(u, 0.3) for space in SPACES
     )
-    for two, two_gradient in others:
-        assert one == pytest.approx(two, rel=1e-11, abs=1e-11)
+    for two, two_gradient in remaining:
+        assert first == pytest.approx(two, rel=1e-11, abs=1e-11)
         np.testing.assert_allclose(one_gradient, two_gradient, rtol=1e-8, atol=1e-9)
 
 
@@ -164,10 +166,10 @@ def test_relabelling_paths_changes_nothing(count, outputs, seed):
     rows = (order[:, None] * outputs + np.arange(outputs)).ravel()
     for space in SPACES:
         energy, gradient = PathKernels(xi, labels, space).energy_and_gradient(u, 0.3)
-        moved = PathKernels(xi[:, order], labels, space)
-        permuted, other = moved.energy_and_gradient(u[np.ix_(rows, rows)], 0.3)
+        shifted = PathKernels(xi[:, order], labels, space)
+        permuted, second = shifted.energy_and_gradient(u[np.ix_(rows, rows)], 0.3)
         assert permuted == pytest.approx(energy, rel=1e-11)
-        np.testing.assert_allclose(other, gradient[np.ix_(rows, rows)], rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(second, gradient[np.ix_(rows, rows)], rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("rank", [None, 2])
@@ -176,14 +178,14 @@ def test_a_network_with_fewer_paths(library, generator, examples, rank):
     """Dropping paths from a problem is the same as never having had them."""
     network = Network((2, 3), 10, outputs=2)
     xi, labels = formulas.random_examples(network, examples, 5, generator, rank)
-    kept = [0, 2, 5]
+    subset = [0, 2, 5]
     u = formulas.random_positive(6, generator)
-    want, want_gradient = PathKernels(xi[:, kept], labels).energy_and_gradient(u, 0.1)
+    reference, want_gradient = PathKernels(xi[:, subset], labels).energy_and_gradient(u, 0.1)
     for problem in in_all(library, xi, labels):
-        smaller = problem.keep_paths(kept)
+        smaller = problem.keep_paths(subset)
         assert (smaller.n_paths, smaller.space) == (3, problem.space)
-        got, gradient = smaller.energy_and_gradient(u, 0.1)
-        assert got == pytest.approx(want, rel=1e-11)
+        actual, gradient = smaller.energy_and_gradient(u, 0.1)
+        assert actual == pytest.approx(reference, rel=1e-11)
         assert formulas.relative_error(gradient, want_gradient) < 1e-10
         assert problem.n_paths == 6
 

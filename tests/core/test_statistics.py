@@ -23,35 +23,35 @@ def examples(generator):
     return formulas.random_examples(Network((2, 2), 10), 9, 5, generator)
 
 
-def statistics_equal(one, two):
-    np.testing.assert_allclose(to_host(one.gram), to_host(two.gram), atol=1e-12)
-    np.testing.assert_allclose(to_host(one.projections), to_host(two.projections), atol=1e-12)
-    assert one.label_square == pytest.approx(two.label_square)
-    assert one.n_examples == two.n_examples
+def statistics_equal(first, two):
+    np.testing.assert_allclose(to_host(first.gram), to_host(two.gram), atol=1e-12)
+    np.testing.assert_allclose(to_host(first.projections), to_host(two.projections), atol=1e-12)
+    assert first.label_square == pytest.approx(two.label_square)
+    assert first.n_examples == two.n_examples
 
 
 def test_statistics_are_sums_over_examples(library, examples):
     xi, labels = examples
-    got = SufficientStatistics.of(library.array(xi), library.array(labels))
+    actual = SufficientStatistics.of(library.array(xi), library.array(labels))
     gram, projections = np.zeros((4, 5, 4, 5)), np.zeros((4, 5, 1))
     for example, label in zip(xi, labels):
         gram += np.einsum("pi,qj->piqj", example, example)
         projections[..., 0] += label * example
-    np.testing.assert_allclose(library.numpy(got.gram), gram, atol=1e-12)
-    np.testing.assert_allclose(library.numpy(got.projections), projections, atol=1e-12)
-    assert got.label_square == pytest.approx((labels**2).sum())
-    assert got.n_examples == 9
+    np.testing.assert_allclose(library.numpy(actual.gram), gram, atol=1e-12)
+    np.testing.assert_allclose(library.numpy(actual.projections), projections, atol=1e-12)
+    assert actual.label_square == pytest.approx((labels**2).sum())
+    assert actual.n_examples == 9
 
 
 def test_statistics_of_batches_add_up(library, examples, monkeypatch):
     xi, labels = map(library.array, examples)
-    whole = SufficientStatistics.of(xi, labels)
+    complete = SufficientStatistics.of(xi, labels)
     parts = [
         SufficientStatistics.of(xi[rows, ...], labels[rows]) for rows in (slice(4), slice(4, 9))
     ]
-    statistics_equal(parts[0] + parts[1], whole)
+    statistics_equal(parts[0] + parts[1], complete)
     monkeypatch.setattr("pathkernel_core.statistics._BATCH_ELEMENTS", 50)  # two examples at a time
-    statistics_equal(SufficientStatistics.of(xi, labels), whole)
+    statistics_equal(SufficientStatistics.of(xi, labels), complete)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -69,10 +69,10 @@ def test_streamed_statistics_give_the_same_solution(library, generator, outputs)
     streamed = PathKernels.from_statistics(total)
     assert (streamed.space, streamed.n_examples, streamed.outputs) == ("features", 20, outputs)
     assert streamed.n_features == streamed.input_width == 3
-    got = pk.minimise_action(streamed, network, 0.1)
-    want = pk.minimise_action(PathKernels(xi, labels, "examples"), network, 0.1)
-    assert got.action == pytest.approx(want.action, rel=1e-12)
-    prediction, reference = got.predict(library.array(new)), want.predict(new)
+    actual = pk.minimise_action(streamed, network, 0.1)
+    expected = pk.minimise_action(PathKernels(xi, labels, "examples"), network, 0.1)
+    assert actual.action == pytest.approx(expected.action, rel=1e-12)
+    prediction, reference = actual.predict(library.array(new)), expected.predict(new)
     for ours, theirs in zip(
         (prediction.mean, prediction.variance), (reference.mean, reference.variance)
     ):
@@ -80,19 +80,19 @@ def test_streamed_statistics_give_the_same_solution(library, generator, outputs)
 
 
 def test_statistics_that_do_not_match_do_not_add_up(generator):
-    one = SufficientStatistics.of(np.ones((2, 1, 3)), np.ones(2))
+    first = SufficientStatistics.of(np.ones((2, 1, 3)), np.ones(2))
     two = SufficientStatistics.of(np.ones((2, 2, 3)), np.ones(2))
     with pytest.raises(ValueError, match=r"\(1, 3, 1\) and \(2, 3, 1\) \(paths, N_0, outputs\)"):
-        one + two
+        first + two
 
 
 def merged(parts, draw):
     """Sum of neighbours in an order that is drawn, and the most additions on the way of any."""
     parts = [(part, 0) for part in parts]
     while len(parts) > 1:
-        at = draw(st.integers(0, len(parts) - 2))
-        (one, depth), (two, other) = parts[at : at + 2]
-        parts[at : at + 2] = [(one + two, 1 + max(depth, other))]
+        offset = draw(st.integers(0, len(parts) - 2))
+        (first, depth), (two, second) = parts[offset : offset + 2]
+        parts[offset : offset + 2] = [(first + two, 1 + max(depth, second))]
     return parts[0]
 
 
@@ -103,7 +103,7 @@ def unsplit():
     xi = generator.standard_normal((40, 2, 3)) * 10.0 ** generator.uniform(-3, 3, (1, 2, 3))
     labels = np.sign(xi[:, 0, 0] + generator.standard_normal(40))
     problems = [PathKernels(xi, labels, space) for space in ("features", "examples")]
-    solutions = [pk.minimise_action(each, network, 0.1, tolerance=1e-11) for each in problems]
+    solutions = [pk.minimise_action(single, network, 0.1, tolerance=1e-11) for single in problems]
     return xi, labels, solutions
 
 
@@ -124,22 +124,22 @@ def test_any_split_gives_the_same_solution(unsplit, data):
         error = abs(Fraction(float(total.gram.reshape(6, 6)[i, j])) - sum(products))
         assert error <= (rows + depth) * Fraction(2) ** -53 * sum(map(abs, products))
     problem, network = PathKernels.from_statistics(total), solutions[0].network
-    got = pk.minimise_action(problem, network, 0.1, tolerance=1e-11)
-    for want in solutions:
-        assert got.action == pytest.approx(want.action, rel=1e-9)
-        np.testing.assert_allclose(got.order_parameter, want.order_parameter, rtol=1e-9)
+    actual = pk.minimise_action(problem, network, 0.1, tolerance=1e-11)
+    for expected in solutions:
+        assert actual.action == pytest.approx(expected.action, rel=1e-9)
+        np.testing.assert_allclose(actual.order_parameter, expected.order_parameter, rtol=1e-9)
         new = xi[:5] + 0.1
-        np.testing.assert_allclose(got.predict_mean(new), want.predict_mean(new), rtol=1e-9)
+        np.testing.assert_allclose(actual.predict_mean(new), expected.predict_mean(new), rtol=1e-9)
 
 
 def test_batches_and_arrays_on_disk_stream(examples, tmp_path):
     xi, labels = examples
-    whole = SufficientStatistics.of(xi, labels)
+    complete = SufficientStatistics.of(xi, labels)
     stored = zarr.create_array(tmp_path / "xi", data=xi, chunks=(2, 4, 5))
     for rows, sizes in ((None, [9]), (4, [4, 4, 1])):
         drawn = list(row_batches(stored, labels, rows))
         assert [len(part) for part, _ in drawn] == sizes
-        statistics_equal(SufficientStatistics.of_batches(iter(drawn)), whole)
+        statistics_equal(SufficientStatistics.of_batches(iter(drawn)), complete)
     with pytest.raises(ValueError, match="batches hold no examples"):
         SufficientStatistics.of_batches([])
 
@@ -153,14 +153,14 @@ def test_batches_are_whole_chunks(examples, tmp_path, monkeypatch):
 
 
 def test_statistics_are_kept_in_files(library, examples, tmp_path):
-    whole = SufficientStatistics.of(*map(library.array, examples))
-    whole.save(tmp_path / "sums")
+    complete = SufficientStatistics.of(*map(library.array, examples))
+    complete.save(tmp_path / "sums")
     loaded = SufficientStatistics.load(tmp_path / "sums")
     assert isinstance(loaded.gram, np.ndarray)
-    np.testing.assert_array_equal(loaded.gram, library.numpy(whole.gram))
-    np.testing.assert_array_equal(loaded.projections, library.numpy(whole.projections))
-    assert (loaded.label_square, loaded.n_examples) == (whole.label_square, whole.n_examples)
-    statistics_equal(loaded.convert(library.array) + whole, whole + whole)
+    np.testing.assert_array_equal(loaded.gram, library.numpy(complete.gram))
+    np.testing.assert_array_equal(loaded.projections, library.numpy(complete.projections))
+    assert (loaded.label_square, loaded.n_examples) == (complete.label_square, complete.n_examples)
+    statistics_equal(loaded.convert(library.array) + complete, complete + complete)
     content = (tmp_path / "sums").read_bytes()
     for damage in (b"", content[:300], content.replace(content[900:904], b"\1\2\3\4", 1)):
         (tmp_path / "sums").write_bytes(damage)
@@ -171,10 +171,10 @@ def test_statistics_are_kept_in_files(library, examples, tmp_path):
 def test_symmetric_products_by_blocks(library, generator, monkeypatch):
     monkeypatch.setattr("pathkernel_core.backend._HALVED", 5)
     rows = generator.standard_normal((4, 7))
-    there = library.array(rows)
-    got = library.numpy(gram_matrix(there, array_namespace(rows=there)))
-    np.testing.assert_allclose(got, rows.T @ rows, atol=1e-14)
-    np.testing.assert_array_equal(got, got.T)
+    remote = library.array(rows)
+    actual = library.numpy(gram_matrix(remote, array_namespace(rows=remote)))
+    np.testing.assert_allclose(actual, rows.T @ rows, atol=1e-14)
+    np.testing.assert_array_equal(actual, actual.T)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
