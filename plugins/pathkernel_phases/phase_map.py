@@ -181,8 +181,12 @@ class PhaseMap:
                 evaluations += solution.evaluations
                 return solution
 
-            sides = [(float(values[k]), solutions[at]) for k, at in ((i, below), (j, above))]
-            transition = coexistence(solve, *sides, limits=limits)
+            transition = coexistence(
+                solve,
+                (float(values[i]), solutions[below]),
+                (float(values[j]), solutions[above]),
+                limits,
+            )
             if transition is not None:
                 transitions.append(transition)
         return transitions, evaluations

@@ -114,7 +114,7 @@ def _computed(dataset: xr.Dataset, point: Point) -> xr.Dataset:
     study = dataset.sel(seed=point.seed, temperature=point.temperature, width=point.width)
     if int(study["status"]) == NOT_COMPUTED or study["order_parameter"].isnull().any():
         raise StoreError(
-            f"the store holds no order parameter at {point.description}; resume it with: pathkernel run, "
-            "or choose --widths"
+            f"the store holds no order parameter at {point.description}; resume it with: "
+            "pathkernel run, or choose --widths"
         )
     return study
