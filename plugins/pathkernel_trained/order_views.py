@@ -108,7 +108,9 @@ def _removal_table(part: xr.Dataset, detail: bool) -> Table:
     frame.attrs = of_orders.attrs
     return Table(
         "removed",
-        f"{part['quantity'].item()} on {part['test_set'].item()} as heads are removed",
+        _capitalised(
+            f"{part['quantity'].item()} on {part['test_set'].item()} as heads are removed"
+        ),
         frame,
         {"heads removed:\norder": "{order}"},
         f"On {_setting(part)}; heads of lowest score go first, standard errors are at most "
@@ -125,7 +127,7 @@ def _removal_chart(mean: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
     """Values as heads are removed in some orders, with a band of random ones."""
     return Chart(
         name,
-        f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed",
+        _capitalised(f"{' and '.join(map(str, mean['quantity'].values))} as heads are removed"),
         "Means over the test examples as heads are removed, those of lowest score first. The band "
         f"holds 95 % of {mean.sizes['random_order']} random orders; the {_BEST}, where it is "
         f"known, is chosen on the same examples. {len(orders)} of {len(orders_of(mean))} orders.",
@@ -223,7 +225,7 @@ def _head_chart(part: xr.Dataset, name: str, orders: Sequence[str]) -> Chart:
     """Loss without every single head against its score."""
     return Chart(
         name,
-        f"{part['quantity'].values[0]} lost without single heads",
+        _capitalised(f"{part['quantity'].values[0]} lost without single heads"),
         f"Loss by a single head (layer-head) on {_setting(part)} against its score, a panel for "
         "each order, with their rank correlation ρ (Spearman). Bars, of few heads, are one "
         "standard error.",
@@ -303,7 +305,7 @@ def _difference_tables(part: xr.Dataset) -> Iterator[Table]:
     for reference, name in zip(part["reference"].values, (first, "random orders")):
         yield Table(
             "differences",
-            f"{part['quantity'].item()} less that of {name} as heads are removed",
+            _capitalised(f"{part['quantity'].item()} less that of {name} as heads are removed"),
             frame_of(data.sel(order=later, reference=[reference]).isel(removed=slice(1, None))),
             {"heads removed:\norder": "{order}", "test set": "{test_set}"},
             f"Brackets: central 95 % of {part.attrs['resamples']} bootstrap resamples, the same "
@@ -326,3 +328,7 @@ def with_bounds(data: xr.Dataset) -> xr.Dataset:
         for end in ("lower", "upper")
     }
     return data.drop_dims("bound").assign(ends)
+
+
+def _capitalised(title: str) -> str:
+    return title[:1].upper() + title[1:]
