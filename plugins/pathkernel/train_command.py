@@ -130,8 +130,8 @@ def _saved(folder: Path) -> str:
     try:
         step = read_checkpoint(folder / LATEST).about["step"]
     except (OSError, ValueError):
-        return "No checkpoint was saved yet; run"
-    return f"Step {step} of the training is saved in {folder}; run"
+        return "No checkpoint was saved yet"
+    return f"Step {step} of the training is saved in {folder}"
 
 
 def _say_outcome(trained: TrainedNetwork, shape: NetworkShape, episodes: int) -> None:

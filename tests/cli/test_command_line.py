@@ -228,7 +228,7 @@ def test_damage_is_named_and_mended(invoke, tmp_path):
     (tmp_path / "a.zarr" / "accuracy" / "c" / "0" / "0" / "0" / "0").write_bytes(b"damage")
     status, out, _ = invoke("check", "a.zarr")
     assert status == 1
-    assert "Damaged: accuracy, chunk 0/0/0/0 cannot be read" in out
+    assert "Damaged: accuracy/c/0/0/0/0 is not as it was written" in out
     status, _, err = invoke("show", "a.zarr")
     assert status == 1
     assert "pathkernel check" in err

@@ -124,7 +124,7 @@ def test_everything_as_json_and_nothing_else(show, tmp_path, are_documented):
     assert "broken: skipped, RuntimeError: no view" in found["lines"]
     assert found["lines"][-1] == f"Tables: {tmp_path / 'tables'}"
     files = {file.name for file in (tmp_path / "tables").iterdir()}
-    of_study = {"study.csv", "study-minimisation.csv", "study-gains.csv"}
+    of_study = {f"study{name}.csv" for name in ("", "-minimisation", "-gains", "-head_scores")}
     assert files == of_study | {"tabled-numbers.csv", "tabled-more.csv"}
     status, out, _ = show("show", "--gains", "--json")
     assert are_documented(json.loads(out)["tables"])

@@ -295,7 +295,7 @@ def test_the_command(study, invoke, tmp_path):
     ("arguments", "message"),
     [
         (("--remove", "1"), "give both or neither"),
-        (("--remove", "4", "--out", "pruned.safetensors"), "of 5 heads at most 3 can go"),
+        (("--remove", "4", "--out", "pruned.safetensors"), "of 5 heads at most 3 can be removed"),
         (("--remove", "1", "--out", "pruned.npz"), "must end in .safetensors"),
         (("--remove", "1", "--out", "none/pruned.safetensors"), "in a folder that exists"),
         (("--remove", "1", "--out", "network.safetensors"), "is the trained network itself"),
