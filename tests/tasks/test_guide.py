@@ -63,7 +63,8 @@ def test_five_minutes(invoke, monkeypatch, tmp_path):
     assert xr.open_zarr("mine.zarr").accuracy.equals(dataset.accuracy)
 
     (command,) = (text for text in blocks("sh") if "--skips" in text)
-    assert invoke(*command.split()[1:], "--no-figures")[0] == 0
+    arguments = command.replace("\\\n", " ").split()[1:]
+    assert invoke(*arguments, "--no-figures")[0] == 0
     (skips,) = (text for text in blocks("python") if "skips=skips" in text)
     exec(skips, names)
     at = xr.open_zarr("skips.zarr").sel(width=10, temperature=1, seed=0)
