@@ -31,34 +31,34 @@ PLACES = {
     "pathkernel": (
         *(0, 4.3),
         "the front door: import pathkernel, python -m pathkernel\n"
-        "the command line: run, show, plot, report, heads, train, and a command of every result",
+        "the command line: run, show, plot, report, heads, train, and a command for each result",
     ),
     "pathkernel_one_shot": (1, 2, "one-shot images:\narchives, episodes, training"),
     "pathkernel_trained": (0.4, 2, "a trained network, compared\nwith the theory, and pruned"),
     "pathkernel_sampling": (2, 3, "the posterior sampled,\nand the next order in 1/N"),
     "pathkernel_capture": (0, 1, "attention of a live model,\nits heads scored, switched off"),
-    "pathkernel_report": (3, 4, "a study and its results\nas one HTML page"),
+    "pathkernel_phases": (3, 4.3, "maps of phases,\nlearning curves"),
     "pathkernel_tasks": (0, 1.4, "hidden Markov chains;\ndata and heads of one's own"),
-    "pathkernel_views": (1.4, 3.3, "tables and charts,\non a console and in files"),
-    "pathkernel_analyses": (3.3, 4.3, "what is computed\nat every grid point"),
+    "pathkernel_views": (1.4, 3.3, "tables, charts\nand the HTML report"),
+    "pathkernel_analyses": (3.3, 4.3, "quantities computed\nat every grid point"),
     "pathkernel_datasets": (
         *(0, 3.3),
-        "labelled studies: a task on a grid, its store,\nand what is kept beside it",
+        "labelled studies: a task on a grid,\nits store, and the results stored with it",
     ),
     "pathkernel_core": (
         *(0, 4.3),
         "the theory, arrays in and arrays out: kernels, action, minimum, predictor\n"
-        "what plugins are made of: task, analysis, sampler, result, and the hooks that find them",
+        "the contracts of plugins: task, analysis, sampler, result, and the hooks that find them",
     ),
 }
 COLOURS = (AMBER, ORANGE, PURPLE, SKY, BLUE, GREEN)  # of the front door and the floors under it
 PALE, LEGEND = (
     "#555555",
     """\
-An arrow leads from a room to one that it imports; the number counts the modules that do. Arrows \
+An arrow leads from a room to one that it imports; its number counts the importing modules. Arrows \
 that others imply are left out.
-At the right of a room: lines of source.   ● registers itself by an entry point, as any plugin; \
-nobody needs to import it.""",
+At the right of a room: lines of source.   ● registers by an entry point, as any plugin does; \
+nothing has to import it.""",
 )
 
 COLUMN, FLOOR, HEIGHT, GAP = 216, 98, 63, 13  # points

@@ -1,4 +1,4 @@
-"""What the documents say is run: examples, and the list of hooks."""
+"""Examples in the documents run, names in them exist, and their prose is plain."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ MADE_ELSEWHERE = {
 PAGES = [page for at in ("*.md", "tutorials/*.md") for page in sorted((ROOT / "docs").glob(at))]
 ROOT_PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 GUIDES = [*ROOT_PAGES, *(page.relative_to(ROOT).as_posix() for page in PAGES)]
+SOURCES = [init.parent for init in sorted(ROOT.glob("**/pathkernel*/__init__.py"))]
+UNPLAIN = (
+    r"\b(?:(?:come|comes|came|bring|brings) along|anew|that which|goes on|the right to write|"
+    r"in the place of)\b"
+)
 
 
 def code_blocks(document, language):
@@ -80,14 +85,23 @@ def test_readme_example_is_short():
     assert len(code_blocks("README.md", "python")[0].split("\n\n")[1].splitlines()) <= 10
 
 
+def plugin_example(module):
+    """Source of an example: a cell of the tutorial that is written to a file, or a block of the guide."""
+    first_line = f"%%writefile {module}.py\n"
+    for cell in code_blocks("docs/tutorials/own-plugin.md", "{code-cell}"):
+        if cell.startswith(first_line):
+            return cell.removeprefix(first_line)
+    return block_of("docs/plugins.md", f"# {module}.py\n")
+
+
 @pytest.fixture
 def from_plugin_guide(tmp_path, monkeypatch):
-    """Function that imports a module of the guide to plugins; its example is written to a file."""
+    """Function that writes an example plugin to a file and imports it."""
     monkeypatch.syspath_prepend(tmp_path)
     written = []
 
     def imported(module):
-        (tmp_path / f"{module}.py").write_text(block_of("docs/plugins.md", f"# {module}.py\n"))
+        (tmp_path / f"{module}.py").write_text(plugin_example(module))
         written.append(module)
         return importlib.import_module(module)
 
@@ -230,6 +244,39 @@ def test_reference_begins_with_every_name_of_the_front_door():
     listed = re.findall(r"^   ~(pathkernel\w*(?:\.\w+)+)$", text, flags=re.MULTILINE)
     assert {name.rpartition(".")[2] for name in listed} == set(dir(pathkernel))
     assert all(map(exists, listed))
+
+
+@pytest.mark.parametrize("document", [*GUIDES, "CHANGELOG.md", "benchmarks/README.md"])
+def test_lines_are_short(document):
+    """But for tables, and addresses in code, which cannot be broken."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    in_code = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        in_code ^= line.startswith("```")
+        if line.startswith("|") or (in_code and "://" in line):
+            continue
+        assert len(line) <= 120, f"{document}:{number} has {len(line)} characters"
+
+
+@pytest.mark.parametrize("document", [*GUIDES, "CHANGELOG.md", "benchmarks/README.md"])
+def test_guides_are_in_plain_english(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    prose = re.sub(r"`[^`]*`|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not unplain(prose)
+
+
+@pytest.mark.parametrize("package", SOURCES, ids=lambda folder: folder.name)
+def test_docstrings_are_in_plain_english(package):
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                phrases = unplain(ast.get_docstring(node) or "")
+                assert not phrases, f"{file}: {getattr(node, 'name', 'module')}: {phrases}"
+
+
+def unplain(text):
+    """Phrases of a text that a native writer would not use."""
+    return re.findall(UNPLAIN, " ".join(text.split()), flags=re.IGNORECASE)
 
 
 @pytest.mark.parametrize("document", GUIDES)
