@@ -430,6 +430,15 @@ def drawn(store: str, figure: str, *options: str) -> Path:
     return folder / f"{figure}.png"
 
 
+def phases() -> Path:
+    """Map of hidden Markov chains over prior variance and temperature."""
+    grid = ("--variance", ".02,.03,.05,.07,.1,.15,.2,.3,.5,1", "--temperature")
+    grid += (".001,.003,.01,.03,.1", "--width", "10")
+    pathkernel("run", "hidden-markov", *grid, "--out", "phases.zarr")
+    pathkernel("phases", "phases.zarr")
+    return result_figure("phases.zarr", "phases/phases_variance_temperature_width_10")
+
+
 def result_figure(store: str, figure: str) -> Path:
     """A figure that the command of a result wrote next to the store."""
     return Path(f"{Path(store).stem}-figures", f"{figure}.png")
@@ -481,6 +490,7 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "hidden-markov-kernels": lambda: drawn(markov_store(), "kernels"),
     "hidden-markov-sampled-accuracy": lambda: sampled("accuracy"),
     "hidden-markov-finite-width": lambda: sampled("finite_width"),
+    "phases": phases,
     "one-shot-temperature-choice": lambda: drawn(images(MAIN), "temperature_choice"),
     "one-shot-alignment": lambda: drawn(images(MAIN), "alignment", "--temperature", "0.5"),
     "one-shot-order-parameters": lambda: of_weights("order_parameters"),

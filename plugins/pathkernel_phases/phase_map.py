@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from pathkernel_datasets.study import SETTINGS
 from pathkernel_datasets.swept_option import swept_option
 
 GROUP = "phases"
+SAME_LINE = math.log(3.0)  # largest distance of crossings of one line at neighbouring points
 BEYOND = 10.0  # factor beyond the axis up to which ends of branches are followed
 
 _LINES = {
@@ -50,6 +52,11 @@ class PhaseMap:
     def __init__(self, study: StoredStudy, axis: str | None = None):
         self._study, dataset = study, study.dataset
         self.option = swept_option(dataset)
+        if self.option and not _is_positive(dataset[self.option].values):
+            raise ValueError(
+                f"a map needs positive numbers along its axes, but this study sweeps "
+                f"{self.option!r}: run a study of one value of it"
+            )
         self.axis = axis or (self.option if self.option in SETTINGS else "temperature")
         self.grid = {
             name: np.sort(dataset[name].values)
@@ -57,10 +64,13 @@ class PhaseMap:
             if name is not None
         }
         if len(self.grid.get(self.axis, ())) < 2:
+            several = (name for name in _EXAMPLES if len(self.grid.get(name, ())) > 1)
+            alternatives = " or ".join(f"--axis {name}" for name in several)
             raise ValueError(
                 f"the axis {self.axis!r} needs several values in the study: run it again with, for "
-                f"example, --{self.axis.replace('_', '-')} {_EXAMPLES[self.axis]}, or choose "
-                f"another of {', '.join(name for name in self.grid if len(self.grid[name]) > 1)}"
+                f"example, --{self.axis.replace('_', '-')} {_EXAMPLES[self.axis]}"
+                + f", or take {alternatives}"
+                * bool(alternatives)
             )
 
     def missing_seeds(self, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
@@ -104,18 +114,13 @@ class PhaseMap:
             points["trace_ratio"][index] = float(np.trace(solution.order_parameter)) / limit
             points["minima"][index] = 1 + len(solution.other_minima)
         position = list(self.grid).index(self.axis)
+        row_shape = shape[:position] + shape[position + 1 :]
         rows: dict[tuple[int, ...], list[Coexistence]] = {}
-        for row in np.ndindex(shape[:position] + shape[position + 1 :]):
+        for row in np.ndindex(row_shape):
             indices = [(*row[:position], i, *row[position:]) for i in range(shape[position])]
             rows[row], count = self._transitions(systems, indices, solutions)
             evaluations += count
-        most = max(1, *(len(found) for found in rows.values()))
-        row_shape = shape[:position] + shape[position + 1 :]
-        lines = {name: np.full((*row_shape, most), np.nan) for name in _LINES}
-        for row, transitions in rows.items():
-            for number, transition in enumerate(transitions):
-                for name, values in dataclasses.asdict(transition).items():
-                    lines[name][(*row, number)] = values
+        lines = joined_lines(rows, row_shape)
         dims = tuple(self.grid)
         row_dims = (*(dim for dim in dims if dim != self.axis), "transition")
         variables = {
@@ -124,6 +129,7 @@ class PhaseMap:
         }
         attributes = {"axis": self.axis, "evaluations": evaluations}
         coords = {name: self._study.dataset[name].sortby(name).variable for name in dims}
+        coords["transition"] = np.arange(lines["crossing"].shape[-1])
         return xr.Dataset(variables, coords, attributes)
 
     def _systems(self, seed: int) -> list[tuple[PathKernels, Network]]:
@@ -213,12 +219,47 @@ class PhaseMap:
         return minimise
 
 
+def joined_lines(
+    rows: Mapping[tuple[int, ...], list[Coexistence]], shape: tuple[int, ...]
+) -> dict[str, np.ndarray]:
+    """Arrays of transitions, (*shape, transition); neighbours in one line have one number."""
+    numbers: dict[tuple[int, ...], dict[int, Coexistence]] = {}
+    new = itertools.count()
+    for row, transitions in rows.items():
+        before = [(*row[:i], row[i] - 1, *row[i + 1 :]) for i in range(len(row)) if row[i]]
+        neighbours = next((numbers[index] for index in reversed(before) if numbers[index]), {})
+        numbers[row] = {}
+        for transition in transitions:
+            distances = (
+                (abs(math.log(transition.crossing / neighbour.crossing)), number)
+                for number, neighbour in neighbours.items()
+                if number not in numbers[row]
+            )
+            distance, number = min(distances, default=(math.inf, 0))
+            numbers[row][number if distance < SAME_LINE else next(new)] = transition
+    size = max(1, next(new))
+    lines = {name: np.full((*shape, size), np.nan) for name in _LINES}
+    for row, row_numbers in numbers.items():
+        for number, transition in row_numbers.items():
+            for name in _LINES:
+                lines[name][(*row, number)] = getattr(transition, name)
+    return lines
+
+
+def _is_positive(values: np.ndarray) -> bool:
+    return np.issubdtype(values.dtype, np.number) and bool((values > 0).all())
+
+
 _EXAMPLES = {
     "variance": ".02,.05,.1,.2,.5,1",
     "input_scale": ".1,.2,.5,1",
     "temperature": ".001,.01,.1",
     "width": "10,30,100,300",
 }
+
+
+def _evaluations(dataset: xr.Dataset) -> int:
+    return int(dataset.attrs["evaluations"])
 
 
 def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
@@ -244,5 +285,5 @@ def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
                 join="outer",
                 compat="equals",
                 coords="minimal",
-            )
+            ).assign_attrs(evaluations=sum(map(_evaluations, seeds.values())))
     return maps

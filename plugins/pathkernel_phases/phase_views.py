@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -18,6 +18,7 @@ from pathkernel_views.table import Table, labelled_frame
 
 if TYPE_CHECKING:
     import altair as alt
+    import pandas as pd
 
 MOST = 4  # maps of further values of a third axis are left to the dataset
 _LABELS = {
@@ -25,14 +26,20 @@ _LABELS = {
     "lower_spinodal": "end of the branch above the crossing",
     "upper_spinodal": "end of the branch below the crossing",
 }
-_TITLES = {"width": "width N", "temperature": "temperature T"}
+_KINDS = {"crossing": "crossing", "lower_spinodal": "spinodal", "upper_spinodal": "spinodal"}
+_TITLES = {
+    "width": "width N",
+    "temperature": "temperature T",
+    "variance": "prior variance σ²",
+    "input_scale": "scale of the inputs",
+}
 
 
 def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
     """Maps of a study over its two axes of most values, and a table of the crossings."""
     for axis, phases in stored_maps(study).items():
         measure = measures_of(study.dataset)[0]
-        accuracy = study.dataset[measure.name].isel(test_set=0)
+        accuracy = study.dataset[measure.name].isel(test_set=0, drop=True)
         phases = phases.assign({measure.name: accuracy.sel({d: phases[d] for d in accuracy.dims})})
         yield crossings_table(phases, axis)
         second, *rest = _other_axes(phases, axis)
@@ -71,7 +78,7 @@ def crossings_table(phases: xr.Dataset, axis: str) -> Table:
     names = [name for name in frame if name not in _LABELS]
     cells = {_symbol(str(name)): f"{{{name}}}" for name in names}
     cells |= {
-        f"lower spinodal\nof {_title(axis)}": "{lower_spinodal:.4g}",
+        "lower spinodal": "{lower_spinodal:.4g}",
         "crossing": "{crossing:.4g}",
         "upper spinodal": "{upper_spinodal:.4g}",
     }
@@ -99,7 +106,8 @@ def _title(name: str) -> str:
 
 
 def _symbol(name: str) -> str:
-    return {"width": "N", "temperature": "T"}.get(name, name.replace("_", " "))
+    symbols = {"width": "N", "temperature": "T", "variance": "σ²", "input_scale": "input scale"}
+    return symbols.get(name, name.replace("_", " "))
 
 
 def _edges(values: Sequence[float]) -> np.ndarray:
@@ -115,77 +123,95 @@ def _edges(values: Sequence[float]) -> np.ndarray:
 def _draw(phases: xr.Dataset, axis: str, second: str, panels: dict[str, str]) -> alt.TopLevelMixin:
     import altair as alt
 
-    from pathkernel_views.picture import inline
-
-    x, y = (_edges(phases[name].values) for name in (axis, second))
     frame = phases[list(panels)].median("seed").to_dataframe().reset_index()
-    for name, edges in ((axis, x), (second, y)):
-        index = phases.get_index(name).get_indexer(frame[name])
+    settings = {}
+    for name in (axis, second):
+        values = phases[name].values
+        edges = _edges(values)
+        index = np.searchsorted(values, frame[name])
         frame[f"{name}_low"], frame[f"{name}_high"] = edges[index], edges[index + 1]
-    lines = phases[list(_LABELS)].median("seed").to_dataframe().reset_index()
-    lines = lines.melt([second, "transition"], list(_LABELS), "line", "value")
-    lines = lines[lines["value"].between(x[0], x[-1])]
-    scales = {
-        name: alt.Scale(type="log", domain=[edges[0], edges[-1]], nice=False)
-        for name, edges in ((axis, x), (second, y))
-    }
-    axes = {
-        name: alt.Axis(values=_ticks(phases[name].values), format="~g", labelOverlap=True)
-        for name in (axis, second)
-    }
-    across = alt.X(f"{axis}_low:Q", scale=scales[axis], axis=axes[axis], title=_title(axis))
-    up = alt.Y(f"{second}_low:Q", scale=scales[second], axis=axes[second], title=_title(second))
-    kinds = {"crossing": [1, 0], "lower_spinodal": [4, 2], "upper_spinodal": [2, 2]}
-    curve = alt.Chart(inline(lines)).encode(
-        x=alt.X("value:Q", scale=scales[axis]),
-        y=alt.Y(f"{second}:Q", scale=scales[second]),
-        detail=["line:N", "transition:N"],
-        order=alt.Order(f"{second}:Q"),
-        strokeDash=alt.StrokeDash(
-            "line:N", scale=alt.Scale(domain=list(kinds), range=list(kinds.values())), legend=None
-        ),
-    )
-    charts = []
-    for name, title in panels.items():
-        values = frame[name]
-        log = name == "trace_ratio" and values.min() > 0
-        scale = alt.Scale(scheme="viridis", type="log" if log else "linear")
-        if name == "softest" and values.min() < 0 < values.max():
-            scale = alt.Scale(scheme="blueorange", domainMid=0)
-        colour = alt.Color(
-            f"{name}:Q",
-            title=None,
-            scale=scale,
-            legend=alt.Legend(orient="right", gradientLength=110, format="~g"),
+        settings[name] = {
+            "title": _title(name),
+            "scale": alt.Scale(type="log", domain=[edges[0], edges[-1]], nice=False),
+            "axis": alt.Axis(values=values.tolist(), format="~g", labelOverlap="greedy"),
+        }
+    curves = _curves(phases, axis, second, settings)
+    charts = [
+        alt.layer(_cells(frame, name, axis, second, settings), *curves).properties(
+            width=150, height=130, title=title
         )
-        if name == "minima":
-            colour = alt.Color(
-                "minima:O",
-                title=None,
-                scale=alt.Scale(scheme="greys"),
-                legend=alt.Legend(orient="right"),
-            )
-        cells = (
-            alt.Chart(inline(frame))
-            .mark_rect()
-            .encode(
-                x=across,
-                x2=alt.X2(f"{axis}_high"),
-                y=up,
-                y2=alt.Y2(f"{second}_high"),
-                color=colour,
-                tooltip=[alt.Tooltip(f"{n}:Q", format=".4~g") for n in (axis, second, name)],
-            )
-        )
-        layers = [cells]
-        if not lines.empty:
-            layers += [
-                curve.mark_line(color="white", strokeWidth=3),
-                curve.mark_line(color=ORANGE, strokeWidth=1.4, point={"size": 12}),
-            ]
-        charts.append(alt.layer(*layers).properties(width=150, height=130, title=title))
+        for name, title in panels.items()
+    ]
     return alt.concat(*charts, columns=2).resolve_scale(color="independent", strokeDash="shared")
 
 
-def _ticks(values: np.ndarray) -> list[float]:
-    return [float(value) for value in values]
+def _cells(
+    frame: pd.DataFrame, name: str, axis: str, second: str, settings: dict[str, Any]
+) -> alt.Chart:
+    """Coloured cells of a panel; a point without a value is left white."""
+    import altair as alt
+
+    from pathkernel_views.picture import inline
+
+    frame, is_count = frame.dropna(subset=[name]), name == "minima"
+    kind = "log" if name == "trace_ratio" else "linear"
+    legend = alt.Legend(orient="right", gradientLength=110, format="~g")
+    colour = alt.Color(
+        field=name,
+        type="ordinal" if is_count else "quantitative",
+        title=None,
+        scale=alt.Scale(scheme="greys")
+        if is_count
+        else alt.Scale(scheme="viridis", type=kind),
+        legend=legend,
+    )
+    return (
+        alt.Chart(inline(frame))
+        .mark_rect()
+        .encode(
+            x=alt.X(field=f"{axis}_low", type="quantitative", **settings[axis]),
+            x2=alt.X2(field=f"{axis}_high"),
+            y=alt.Y(field=f"{second}_low", type="quantitative", **settings[second]),
+            y2=alt.Y2(field=f"{second}_high"),
+            color=colour,
+            tooltip=[
+                alt.Tooltip(field=field, type="quantitative", title=_symbol(field), format=".4~g")
+                for field in (axis, second, name)
+            ],
+        )
+    )
+
+
+def _curves(
+    phases: xr.Dataset, axis: str, second: str, settings: dict[str, Any]
+) -> list[alt.Chart]:
+    """Crossings and spinodals of every seed over a white seam; breaks where there are none."""
+    import altair as alt
+
+    from pathkernel_views.picture import inline
+
+    frame = phases[list(_KINDS)].to_dataframe().reset_index()
+    frame = frame.melt(["seed", second, "transition"], list(_KINDS), "branch", "value")
+    frame["line"] = frame["branch"].map(_KINDS)
+    curves = frame.groupby(["seed", "transition", "branch"])["value"]
+    frame = frame[curves.transform("count") > 0]
+    if frame.empty:
+        return []
+    base = alt.Chart(inline(frame)).encode(
+        x=alt.X(field="value", type="quantitative", **settings[axis]),
+        y=alt.Y(field=second, type="quantitative", **settings[second]),
+        detail=["seed:N", "transition:N", "branch:N"],
+        order=alt.Order(field=second, type="quantitative"),
+    )
+    dashes = alt.StrokeDash(
+        "line:N",
+        title=None,
+        scale=alt.Scale(domain=["crossing", "spinodal"], range=[[1, 0], [4, 2]]),
+        legend=alt.Legend(symbolStrokeColor=ORANGE, symbolType="M-2,0L2,0", symbolSize=60),
+    )
+    thin = 1.4 if phases.sizes["seed"] == 1 else 0.7
+    return [
+        base.mark_line(clip=True, color="white", strokeWidth=thin + 1.6),
+        base.mark_line(clip=True, color=ORANGE, strokeWidth=thin).encode(strokeDash=dashes),
+        base.mark_point(clip=True, color=ORANGE, size=12),
+    ]

@@ -1,0 +1,55 @@
+"""A task whose network falls silent at small prior variances: one head out of two has the signal."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+import pathkernel_core as pk
+from pathkernel_core.hooks import Plugins
+from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.sweep import run_study
+
+
+@dataclass(frozen=True)
+class OneSignal(Task):
+    """Two Gaussian tokens, each read by one head; the label is the sign of the first."""
+
+    name: ClassVar[str] = "one-signal"
+    summary: ClassVar[str] = "Sign of one token out of two"
+
+    examples: int = option(20, "training examples")
+    scale: float = option(0.1, "standard deviation of the tokens")
+    readout: str = option("last", "token read out", choices=("first", "last"))
+
+    def realise(self, seed):
+        generator = np.random.default_rng(seed)
+        heads = np.zeros((1, 2, 2, 2))
+        heads[0, [0, 1], [0, 1]] = 1.0  # key of every query
+
+        def draw(count):
+            inputs = self.scale * generator.normal(size=(count, 2, 4))
+            layer = pk.Attention(np.repeat(heads, count, axis=0))
+            return Examples(inputs, np.sign(inputs[:, 0, 0]), [layer])
+
+        train = draw(self.examples)
+        return Realisation(train.layers, self.readout, train, {"test": draw(100)})
+
+
+def study_of(path, task=None, **settings):
+    """Study in a store, its seeds, widths and temperatures one each unless they are given."""
+    grid = {"widths": (20,), "temperatures": (0.01,), "seeds": (3,)} | settings
+    run_study(Study(task or OneSignal(), **grid), path, analyses=(), report=lambda progress: None)
+    return StoredStudy(path, plugins())
+
+
+def plugins():
+    return Plugins(tasks={"one-signal": OneSignal})
+
+
+def computed(result, path):
+    """Study with a result, and the number of steps that computed it."""
+    steps = []
+    return compute_result(result, path, plugins=plugins(), report=steps.append), len(steps)
