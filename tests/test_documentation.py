@@ -86,7 +86,7 @@ def test_readme_example_is_short():
 
 
 def plugin_example(module):
-    """Source of an example: a cell of the tutorial that is written to a file, or a block of the guide."""
+    """Source of an example: a cell that is written to a file, or a block of the guide."""
     first_line = f"%%writefile {module}.py\n"
     for cell in code_blocks("docs/tutorials/own-plugin.md", "{code-cell}"):
         if cell.startswith(first_line):

@@ -160,9 +160,7 @@ def _cells(
         field=name,
         type="ordinal" if is_count else "quantitative",
         title=None,
-        scale=alt.Scale(scheme="greys")
-        if is_count
-        else alt.Scale(scheme="viridis", type=kind),
+        scale=alt.Scale(scheme="greys") if is_count else alt.Scale(scheme="viridis", type=kind),
         legend=legend,
     )
     return (

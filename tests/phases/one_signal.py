@@ -1,4 +1,4 @@
-"""A task whose network falls silent at small prior variances: one head out of two has the signal."""
+"""A task whose network is silent at small prior variances: one head of two has the signal."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -369,7 +369,9 @@ def test_attentioned_inputs_of_the_same_heads(tmp_path, data, arrays, layers, di
 def test_paths_that_are_given_have_none_past_the_heads(tmp_path):
     xi = np.random.default_rng(0).normal(size=(9, 6, 4))
     task = Custom.from_arrays(xi, np.arange(9.0), paths=(2, 3), test_fraction=0.4, folder=tmp_path)
-    with pytest.raises(ValueError, match="layer 2 cannot be skipped: its inputs already stand for paths"):
+    with pytest.raises(
+        ValueError, match="layer 2 cannot be skipped: its inputs already stand for paths"
+    ):
         run_study(Study(task, skips=(None, 0.5)), tmp_path / "study.zarr")
 
 

@@ -57,7 +57,9 @@ def test_an_unknown_name_is_told_those_that_there_are():
 
 
 def test_a_name_without_its_prefix_is_told_it():
-    with pytest.raises(ValueError, match="no file '2-4-512-128'; trained:2-4-512-128 is a bundled network"):
+    with pytest.raises(
+        ValueError, match="no file '2-4-512-128'; trained:2-4-512-128 is a bundled network"
+    ):
         OneShotImages(heads="2-4-512-128")
 
 
