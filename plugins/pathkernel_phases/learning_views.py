@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import altair as alt
 
 FEWEST = 3  # points of a curve at a fixed ratio
+MOST = 4  # curves at fixed widths; the table has all
 _LABELS = {
     "examples": "training examples P",
     "value": "value",
@@ -59,7 +60,7 @@ def learning_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
             averages = curves["average_case_error"].sel(temperature=temperature)
             average_gp = curves["average_case_error_gp"].sel(temperature=temperature)
             average = _at_fixed_width(averages, average_gp)
-            frame = pd.concat([frame, average.assign(curve=average["curve"] + ", average case")])
+            frame = pd.concat([frame.assign(kind="measured"), average.assign(kind="average case")])
         caption = (
             f"{title[0].upper()}{title[1:]} against the number P of training examples at T = "
             f"{number(temperature)}. Medians and ranges over the seeds."
@@ -68,7 +69,7 @@ def learning_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
             f"learning_{name}",
             f"{title[0].upper()}{title[1:]}, fixed width",
             caption + " Average case: from the spectrum of the kernel." * (name == "error"),
-            partial(_draw, frame, title, name == "error"),
+            partial(_draw, frame, title),
         )
         frame = _at_fixed_ratio(values)
         if not frame.empty:
@@ -76,7 +77,7 @@ def learning_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
                 f"learning_{name}_fixed_ratio",
                 f"{title[0].upper()}{title[1:]}, fixed P/N",
                 f"{caption} Along a curve the width N grows with P.",
-                partial(_draw, frame, title, name == "error"),
+                partial(_draw, frame, title),
             )
 
 
@@ -120,6 +121,7 @@ def _rows(values: xr.DataArray, curve: str) -> pd.DataFrame:
 
 def _at_fixed_width(values: xr.DataArray, limit: xr.DataArray | None) -> pd.DataFrame:
     widths = values["width"].values
+    widths = widths[np.unique(np.linspace(0, len(widths) - 1, MOST).round().astype(int))]
     frames = [_rows(values.sel(width=width), f"N = {number(width)}") for width in widths]
     if limit is not None:
         frames.append(_rows(limit, "GP limit"))
@@ -145,16 +147,17 @@ def _at_fixed_ratio(values: xr.DataArray) -> pd.DataFrame:
     return pd.concat(frames).dropna(subset=["value"]) if frames else pd.DataFrame()
 
 
-def _draw(frame: pd.DataFrame, title: str, log: bool) -> alt.TopLevelMixin:
+def _draw(frame: pd.DataFrame, title: str) -> alt.TopLevelMixin:
     from pathkernel_views.primitives import lines
 
+    by_kind = {"series": "kind", "panel": "curve"} if "kind" in frame else {"series": "curve"}
     return lines(
         frame,
         "examples",
         "value",
-        series="curve",
+        **by_kind,
         log=True,
-        log_y=log,
-        ends=("low", "high"),
+        low="low",
+        high="high",
         titles=_LABELS | {"value": title},
     )

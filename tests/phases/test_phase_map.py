@@ -78,7 +78,7 @@ def test_seeds_in_the_store_are_not_computed_again(tmp_path):
 @pytest.mark.parametrize(
     ("axis", "settings"),
     [
-        ("input_scale", {"sweep": {"input_scale": (0.4, 2.0)}, "variance": 0.2}),
+        ("input_scale", {"sweep": {"input_scale": (0.1, 2.0)}, "variance": 0.2}),
         ("temperature", {"temperatures": (0.001, 0.03), "variance": 0.06}),
         ("width", {"widths": (5, 500), "variance": 0.12}),
     ],

@@ -268,9 +268,9 @@ def test_the_command(study, invoke, tmp_path):
         for kind in ("png", "svg")
     }
     assert {file.name for file in folder.iterdir()} == names
-    for title in ("Orders of removal", "accuracy on omniglot as", "accuracy lost on omniglot"):
+    for title in ("Orders of removal", "Accuracy on omniglot as", "accuracy lost on omniglot"):
         assert title in text
-    for detail in ("of every layer", "accuracy less that of random orders"):
+    for detail in ("of every layer", "Accuracy less that of random orders"):
         assert detail in text.partition("More tables with --all")[2]
     accuracy = result["measured"].sel(order="trained", removed=1, test_set="omniglot").item()
     assert any(

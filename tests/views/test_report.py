@@ -281,7 +281,7 @@ def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypat
         assert run(monkeypatch, ".", "--only", "strange") == 0
     assert "Strange table" in page.read_text("utf-8")
     assert run(monkeypatch, ".", "--out", str(tmp_path)) == 2
-    assert "is a folder; choose another name for the report" in capsys.readouterr().err
+    assert "is a directory" in capsys.readouterr().err
     assert run(monkeypatch, ".", "--seed", "9") == 1
     assert "the store has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
         " ".join(capsys.readouterr().err.split())
