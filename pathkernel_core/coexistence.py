@@ -2,7 +2,7 @@
 
 A branch is a minimum followed as a parameter θ changes: a temperature, a width, a prior variance.
 Two branches can exist at the same θ. The lower action decides which one the posterior follows, so
-that the two exchange roles at a *crossing*, a transition of first order. Each continues beyond it as
+that the two exchange roles at a *crossing*, a transition of first order. Each continues as
 a metastable minimum and ends at a *spinodal*, where it merges with a saddle.
 """
 
