@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.temperature_choice import choose
 
 CHOSEN = ("test", "validation", "leave-one-out", "evidence", "next-evidence")

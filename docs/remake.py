@@ -32,7 +32,7 @@ from benchmarks.choices import choice_rows
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_trained.bundled import bundled_digests, heads_path
 from pathkernel_trained.path_network import read_paths
 

@@ -74,7 +74,7 @@ class Analysis(abc.ABC):
         Description of the values that :meth:`compute` returns.
     dimensions : mapping of str to str
         Meaning of the analysis's own dimensions, in words.
-    of : {"solution", "data"}
+    scope : {"solution", "data"}
         "solution": computed at every grid point and, under names that end in ``_gp``, in the
         Gaussian process limit. "data": computed once per seed.
     """
@@ -83,7 +83,7 @@ class Analysis(abc.ABC):
     summary: ClassVar[str]
     variables: ClassVar[tuple[Variable, ...]]
     dimensions: ClassVar[Mapping[str, str]] = {}
-    of: ClassVar[Literal["solution", "data"]] = "solution"
+    scope: ClassVar[Literal["solution", "data"]] = "solution"
 
     @abc.abstractmethod
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:

@@ -17,7 +17,7 @@ from pathkernel_core.backend import (
     batches,
     compiled,
     from_host,
-    holds,
+    is_true,
     joined,
     not_overflown,
     real_floating,
@@ -220,7 +220,7 @@ class Attention(_ArrayHeads):
         xp = array_namespace(omega=self.omega)
         omega = real_floating("omega", self.omega, ("P", "H", *self.omega.shape[-1:] * 2))
         excess = compiled(_excess_of_sums, xp)(omega)
-        if not holds(excess < 1e-3):
+        if not is_true(excess < 1e-3):
             raise ValueError(
                 "omega must sum to 1 over the key tokens (axis 2), but is off by "
                 f"{float(excess):.3g}; if its last two axes are (query, key), swap them"

@@ -115,7 +115,7 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
         raise TypeError(
             f"{name} must be float64 or float32, but has dtype {array.dtype}; cast it to float64"
         )
-    if not holds(finite(array)):
+    if not is_true(finite(array)):
         wrong = xp.nonzero(~xp.isfinite(array if array.ndim else array[None]))
         first = ", ".join(str(int(index[0])) for index in wrong)
         raise ValueError(
@@ -127,12 +127,12 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
 
 def not_overflown(name: str, array: Array, remedy: str) -> Array:
     """Check that a result is finite, and return it."""
-    if not holds(finite(array)):
+    if not is_true(finite(array)):
         raise ValueError(f"{name} of shape {tuple(array.shape)} overflows; {remedy}")
     return array
 
 
-def holds(condition: Array) -> bool:
+def is_true(condition: Array) -> bool:
     """Truth of a zero-dimensional array; True while JAX traces it."""
     return _is_tracer(condition) or bool(condition)
 

@@ -28,8 +28,8 @@ from pathkernel_core.backend import (
     constant,
     derivatives,
     from_host,
-    holds,
     host_callback,
+    is_true,
     real_floating,
     to_host,
 )
@@ -219,7 +219,7 @@ def _numbers(name: str, values: Any, like: Array, shape: tuple[int, ...]) -> Arr
         values = from_host(np.asarray(values, dtype=float), like)
     xp = array_namespace(xi=like, **{name: values})
     values = real_floating(name, values, shape)
-    if not holds(xp.all(values > 0)):
+    if not is_true(xp.all(values > 0)):
         raise ValueError(f"{name} must be positive, but is {to_host(values)}")
     return xp.astype(values, like.dtype, copy=False)
 

@@ -17,7 +17,7 @@ def option(
     choices: Sequence[str] | None = None,
     *,
     type: Any = None,
-    least: float | None = None,
+    minimum: float | None = None,
     flags: Sequence[str] = (),
     metavar: str | None = None,
     required: bool = False,
@@ -36,7 +36,7 @@ def option(
         Type of the option, if not that of the default: ``int``, ``float``, ``bool``,
         ``pathlib.Path``; or, for numbers separated by commas, ``tuple[int, ...]``, ``tuple`` or
         ``tuple[float, ...]``, and ``tuple[float | None, ...]`` with the word ``none`` allowed.
-    least : float, optional
+    minimum : float, optional
         Smallest number allowed.
     flags : sequence of str
         Flags instead of ``--name``; not for ``bool``, which has ``--no-name`` too.
@@ -49,7 +49,7 @@ def option(
         "help": help,
         "choices": choices,
         "type": type,
-        "least": least,
+        "minimum": minimum,
         "flags": tuple(flags),
         "metavar": metavar,
         "required": required,
@@ -97,8 +97,8 @@ def several_values(configured: Any, name: str, values: Sequence[Any]) -> tuple[A
 
 
 def check_options(configured: Any) -> None:
-    """Raise ValueError if an option of a task or a result is below its declared ``least``."""
+    """Raise ValueError if an option of a task or a result is below its declared ``minimum``."""
     for entry in fields(configured):
-        least, value = entry.metadata.get("least"), getattr(configured, entry.name)
-        if least is not None and value is not None and not value >= least:  # NaN is neither
-            raise ValueError(f"{entry.name} must be at least {least}, but is {value!r}")
+        minimum, value = entry.metadata.get("minimum"), getattr(configured, entry.name)
+        if minimum is not None and value is not None and not value >= minimum:  # NaN is neither
+            raise ValueError(f"{entry.name} must be at least {minimum}, but is {value!r}")

@@ -12,7 +12,7 @@ from pathkernel_core.progress import Report
 
 
 class StoredStudy(Protocol):
-    """A study in its store, as :class:`pathkernel_datasets.stored.StoredStudy`."""
+    """A study in its store, as :class:`pathkernel_datasets.stored_study.StoredStudy`."""
 
     path: Path
 

@@ -32,9 +32,9 @@ from pathkernel_core.backend import (
     compiled,
     finite,
     from_host,
-    holds,
     identity,
     invert_triangular,
+    is_true,
     joined,
     log_determinant,
     solve_triangular,
@@ -174,7 +174,7 @@ class ExampleSpace:
         factor = from_host(factor, rows)
         evaluate = compiled(_example_posterior, array_namespace(rows=rows))
         weights, whitened, root = evaluate(rows, labels, factor, from_host(temperature, rows))
-        if not holds(finite(weights)):
+        if not is_true(finite(weights)):
             raise _not_positive_definite(self._kernel(rows, factor), temperature)
         return Posterior(weights, _explained_by_examples, (whitened,), root)
 
@@ -293,7 +293,7 @@ class FeatureSpace:
         factor = from_host(factor, gram)
         evaluate = compiled(_feature_posterior, xp)
         weights, inverse = evaluate(gram, projections, factor, from_host(temperature, gram))
-        if not holds(finite(weights)):
+        if not is_true(finite(weights)):
             raise _not_positive_definite(_mix_gram(gram, factor, xp), temperature)
         return Posterior(weights, _explained_by_features, (inverse, temperature))
 

@@ -18,7 +18,7 @@ from pathkernel_core.backend import (
     compiled,
     differentiated,
     gram_matrix,
-    holds,
+    is_true,
     real_floating,
     rows_of,
     to_host,
@@ -179,8 +179,8 @@ def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
     labels = real_floating("labels", labels)
     if labels.ndim == 1:
         labels = labels[:, None]
-    binary = integers and labels.shape[1:] == (1,) and holds(xp.all(labels * (labels - 1) == 0))
-    if binary and holds(xp.any(labels == 0)):
+    binary = integers and labels.shape[1:] == (1,) and is_true(xp.all(labels * (labels - 1) == 0))
+    if binary and is_true(xp.any(labels == 0)):
         raise ValueError(
             f"labels of shape {shape} are integers 0 and 1; give −1 and 1 for two classes "
             "(2 * labels - 1), or floating-point numbers for targets"

@@ -84,7 +84,7 @@ def compute_piece(
     Those at the ``missing`` temperatures are computed, the others are the ``computed`` ones.
     Progress counts grid points, of which the Gaussian process limits are none.
     """
-    of_solution = [analysis for analysis in analyses if analysis.of == "solution"]
+    of_solution = [analysis for analysis in analyses if analysis.scope == "solution"]
     of_temperatures = _limits if piece.width is None else _points
     rows = of_temperatures(piece, prepared, missing, of_solution, report)
     alone: Mapping[str, Any] = {}

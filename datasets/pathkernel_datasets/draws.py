@@ -15,7 +15,7 @@ import zarr
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 
 SAMPLES = "samples"
 """Group of a store that holds all draws."""

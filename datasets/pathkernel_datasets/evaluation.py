@@ -62,7 +62,7 @@ def variables(data: PreparedData, analyses: Iterable[Analysis]) -> Iterator[Vari
         meaning = "score of a layer's skip connection; the largest of a head is 1"
         moments.append(Variable("skip_score", ("layer",), meaning))
     for analysis in analyses:
-        if analysis.of == "data":
+        if analysis.scope == "data":
             yield from _on_grid(analysis.variables, ("seed",))
         else:
             moments += analysis.variables
@@ -102,7 +102,7 @@ def _on_grid(
 
 def data_values(data: PreparedData, analyses: Iterable[Analysis]) -> dict[str, Any]:
     """Variables of a seed's data alone, by name."""
-    of_data = [analysis for analysis in analyses if analysis.of == "data"]
+    of_data = [analysis for analysis in analyses if analysis.scope == "data"]
     values = _analyse(of_data, Situation(data.realisation, data.xi, data.labels, data.network))
     labels = [to_host(labels) for _, labels in data.test_sets.values()]
     return values | {"test_label": padded_rows(labels)}

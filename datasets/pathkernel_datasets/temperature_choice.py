@@ -47,7 +47,7 @@ def check_choice(dataset: xr.Dataset, choice: str) -> None:
             raise NotInStoreError(
                 "the store holds the log evidence to next order at all temperatures and seeds "
                 "of no width; compute it with: pathkernel correct FILE.zarr --grid --widths N,N, "
-                "and in Python take StoredStudy(path).dataset (pathkernel_datasets.stored)"
+                "and in Python take StoredStudy(path).dataset (pathkernel_datasets.stored_study)"
             )
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
         raise NotInStoreError(

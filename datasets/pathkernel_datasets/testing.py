@@ -29,7 +29,7 @@ from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
 from pathkernel_core.task import Examples, Realisation, Task
 from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored import compute_result
+from pathkernel_datasets.stored_study import compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 
@@ -86,7 +86,7 @@ def check_analysis(analysis: Analysis, study: Study = SMALL_STUDY) -> None:
         stores = (Path(folder) / "first.zarr", Path(folder) / "second.zarr")
         first, second = (run_study(study, store, analyses=[analysis]).load() for store in stores)
     names = [variable.name for variable in analysis.variables]
-    if analysis.of == "solution":
+    if analysis.scope == "solution":
         names += [f"{name}_gp" for name in names]
     for name in names:
         assert name in first, f"the store lacks {name}"

@@ -12,8 +12,8 @@ from typing import Any
 
 _STUDIES = {
     "Study": "pathkernel_datasets.study",
-    "StoredStudy": "pathkernel_datasets.stored",
-    "compute_result": "pathkernel_datasets.stored",
+    "StoredStudy": "pathkernel_datasets.stored_study",
+    "compute_result": "pathkernel_datasets.stored_study",
     "by_value": "pathkernel_datasets.swept_option",
     "gains": "pathkernel_datasets.gains",
     "load_plugins": "pathkernel_core.hooks",

@@ -201,6 +201,6 @@ def _parameter_type(kind: Any, settings: Mapping[str, Any]) -> Any:
         return Numbers(_NUMBERS[kind], settings.get("metavar") or "N,N,…")
     if kind is Path:
         return click.Path(path_type=Path)
-    if (least := settings.get("least")) is not None:
-        return click.IntRange(min=least) if kind is int else click.FloatRange(min=least)
+    if (minimum := settings.get("minimum")) is not None:
+        return click.IntRange(min=minimum) if kind is int else click.FloatRange(min=minimum)
     return kind

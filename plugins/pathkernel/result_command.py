@@ -58,7 +58,7 @@ def result_command(result: type[Result]) -> click.Command:
 def _run(result: Result, store: Path, figures: bool, folder: Path | None) -> None:
     prepare_jax()
     from pathkernel_datasets.progress_bar import showing_progress
-    from pathkernel_datasets.stored import compute_result
+    from pathkernel_datasets.stored_study import compute_result
 
     plugins = click.get_current_context().find_object(Plugins)
     try:

@@ -18,7 +18,7 @@ from pathkernel_core.result import Result
 from pathkernel_datasets.measures import WORDS
 
 if TYPE_CHECKING:
-    from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_datasets.stored_study import StoredStudy
 
 STUDY = "study"
 """The study among the parts of a store; the others are its results."""
@@ -58,7 +58,7 @@ class Selection:
     def study(self) -> StoredStudy:
         """The study of the store."""
         from pathkernel_datasets.selection import index_of
-        from pathkernel_datasets.stored import StoredStudy
+        from pathkernel_datasets.stored_study import StoredStudy
 
         study = StoredStudy(self.store, click.get_current_context().find_object(Plugins))
         if self.seed is not None:

@@ -17,7 +17,7 @@ from pathkernel_core.hooks import unknown_name
 from pathkernel_datasets.study import Study
 
 if TYPE_CHECKING:
-    from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_datasets.stored_study import StoredStudy
 
 SUFFIX = ".toml"
 _OPTIONS = "options"  # table of the options of the task

@@ -25,7 +25,7 @@ class SamePathKernels(Analysis):
 
     name: ClassVar[str] = "same-path-kernels"
     summary: ClassVar[str] = "Kernel of every path with itself on training examples"
-    of: ClassVar[str] = "data"
+    scope: ClassVar[str] = "data"
     variables: ClassVar[tuple[Variable, ...]] = (
         Variable(
             "same_path_kernel",
@@ -59,7 +59,7 @@ class TotalKernels(SamePathKernels):
 
     name: ClassVar[str] = "total-kernels"
     summary: ClassVar[str] = "Total kernel on training examples, renormalised and in the limit"
-    of: ClassVar[str] = "solution"
+    scope: ClassVar[str] = "solution"
     variables: ClassVar[tuple[Variable, ...]] = (
         Variable(
             "total_kernel",

@@ -13,7 +13,7 @@ from pathkernel_core.kernels import total_kernel
 from pathkernel_core.order_parameter import scaled_order_parameter
 from pathkernel_core.progress import Progress, Report
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.swept_option import swept_option
 
 GROUP = "learning-curves"

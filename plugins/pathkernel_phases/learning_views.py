@@ -12,7 +12,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import number
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.learning import stored_curves
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import path_diagonal

@@ -20,7 +20,7 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.solution import Solution
 from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import SETTINGS
 from pathkernel_datasets.swept_option import swept_option
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import number
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.phase_map import stored_maps
 from pathkernel_views.chart import ORANGE, Chart
 from pathkernel_views.table import Table, labelled_frame

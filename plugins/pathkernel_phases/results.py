@@ -13,7 +13,7 @@ from pathkernel_core.result import Result
 if TYPE_CHECKING:
     import xarray as xr
 
-    from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_datasets.stored_study import StoredStudy
 
 AXES = ("variance", "input_scale", "temperature", "width")
 

@@ -22,7 +22,7 @@ from pathkernel_datasets.next_evidence import grid_corrections, grid_group
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.corrections import Correction, next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
 

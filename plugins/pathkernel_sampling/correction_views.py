@@ -11,7 +11,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import distinct_entries
 from pathkernel_views.table import Table, frame_of, labelled_frame

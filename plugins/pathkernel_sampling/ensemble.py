@@ -18,7 +18,7 @@ from pathkernel_core.sampler import Model
 from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.point import Point, PointData
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling import chains as nuts
 from pathkernel_sampling.evidence import LARGEST_DIMENSION
 from pathkernel_sampling.models import OrderParameterModel, position_at

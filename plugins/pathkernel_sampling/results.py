@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from pathkernel_datasets.point import Point
-    from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_datasets.stored_study import StoredStudy
     from pathkernel_views.chart import Chart
     from pathkernel_views.table import Table
 
@@ -113,18 +113,18 @@ class Samples(_AtPoints):
         None,
         "Draws of each chain.  [default: 1000, or as many as --target-ess takes]",
         type=int,
-        least=1,
+        minimum=1,
     )
-    chains: int = option(4, "Number of chains.", least=1)
-    warm_up: int = option(500, "Steps of adaptation before the draws.", least=20)
+    chains: int = option(4, "Number of chains.", minimum=1)
+    warm_up: int = option(500, "Steps of adaptation before the draws.", minimum=20)
     target_ess: float | None = option(
         None,
         "Effective sample size of every entry of U, over all chains, at which to stop.",
         type=float,
-        least=1,
+        minimum=1,
     )
-    thin: int = option(10, "Draws from one evaluation of the predictor to the next.", least=1)
-    jobs: int = option(1, "Number of chains that are drawn at the same time.", least=1)
+    thin: int = option(10, "Draws from one evaluation of the predictor to the next.", minimum=1)
+    jobs: int = option(1, "Number of chains that are drawn at the same time.", minimum=1)
 
     def compute(self, study: StoredStudy, report: Report) -> Iterable[tuple[str, xr.Dataset]]:
         """Draw at the selected points; blocks of draws are written as they come."""
@@ -175,7 +175,7 @@ class NextOrder(_AtPoints):
         False,
         "Log evidence alone, at all temperatures and seeds, for --temperature next-evidence.",
     )
-    jobs: int = option(1, "Number of processes.", least=1)
+    jobs: int = option(1, "Number of processes.", minimum=1)
 
     def __post_init__(self) -> None:
         """Raise ValueError if options contradict each other."""

@@ -13,7 +13,7 @@ import numpy as np
 from pathkernel_core.progress import Progress, Report
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import number
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.diagnostics import minimum_bulk_ess
 from pathkernel_sampling.ensemble import Ensemble
 from pathkernel_sampling.evidence import LARGEST_DIMENSION, UNKNOWN, log_evidence

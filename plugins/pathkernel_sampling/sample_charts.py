@@ -270,7 +270,7 @@ def finite_width_frame(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _finite_width(series: dict[str, list[Run]]) -> alt.TopLevelMixin:
-    from pathkernel_views.primitives import beside, lines
+    from pathkernel_views.primitives import chart_grid, lines
 
     frames = [finite_width_frame(runs).assign(runs=name) for name, runs in series.items()]
     measure = measures_of(next(iter(series.values()))[0].study.dataset)[0]
@@ -300,14 +300,14 @@ def _finite_width(series: dict[str, list[Run]]) -> alt.TopLevelMixin:
         "columns": 2,
     }
     ranges = {"low": "low", "high": "high", "bands": [_LINES["saddle"], _LINES["next_order"]]}
-    return beside(
+    return chart_grid(
         lines(frame[~distances], "width", "value", **ranges, **settings),
         lines(frame[distances & (frame["value"] > 0)], "width", "value", log_y=True, **settings),
     )
 
 
 def _traces(run: Run) -> alt.TopLevelMixin:
-    from pathkernel_views.primitives import beside, lines
+    from pathkernel_views.primitives import chart_grid, lines
 
     values = distinct_entries(run.draws["posterior"]["order_parameter"])
     chains, draws = values.sizes["chain"], values.sizes["draw"]
@@ -329,7 +329,7 @@ def _traces(run: Run) -> alt.TopLevelMixin:
             middle = (edges[1:] + edges[:-1]) / 2
             ranks.append(pd.DataFrame(labels | {"rank": middle, "frequency": counts}))
     settings = {"series": "chain", "panel": "panel", "markers": False, "columns": 1}
-    return beside(
+    return chart_grid(
         lines(pd.concat(traces), "draw", "U", same_y=False, **settings),
         lines(pd.concat(ranks), "rank", "frequency", steps=True, **settings),
         columns=2,

@@ -28,7 +28,7 @@ from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import versions
 from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.chains import MAX_TREE_DEPTH
 from pathkernel_sampling.evidence import Evidence
 from pathkernel_sampling.results import Samples

@@ -9,7 +9,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correction_views import ROWS, described, root_mean
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.sample_charts import sample_charts

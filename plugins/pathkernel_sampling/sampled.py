@@ -13,7 +13,7 @@ import xarray as xr
 from pathkernel_datasets.draws import open_run, point_of, settings_of
 from pathkernel_datasets.measures import kind_of, measures_of
 from pathkernel_datasets.selection import NOT_COMPUTED, number
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.correction_views import described, to_next_order
 from pathkernel_sampling.diagnostics import (

@@ -19,7 +19,7 @@ from pathkernel_datasets.identity import versions
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.measures import kind_of as kind_of_labels
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.correlation import spearman

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from pathkernel_datasets.point import Point
-    from pathkernel_datasets.stored import StoredStudy
+    from pathkernel_datasets.stored_study import StoredStudy
     from pathkernel_views.chart import Chart
     from pathkernel_views.table import Table
 
@@ -102,14 +102,14 @@ class Pruning(Result):
     order: str = option(
         "theory", "Order in which --remove takes heads; tables show all.", choices=tuple(NEEDS)
     )
-    remove: int | None = option(None, "Number of heads to remove for --out.", type=int, least=1)
+    remove: int | None = option(None, "Number of heads to remove for --out.", type=int, minimum=1)
     out: Path | None = option(
         None, "File (.safetensors) to write the pruned network to.", type=Path
     )
     episodes: int = option(
         10_000,
         "Number of examples (episodes) of each set, even; at most as many as the task has.",
-        least=2,
+        minimum=2,
     )
     widths: tuple[float, ...] | None = option(
         None,
@@ -124,9 +124,9 @@ class Pruning(Result):
         type=float,
     )
     seed: int | None = option(None, "Seed, one of the study's.  [default: its first]", type=int)
-    sets: int = option(200, "Number of random head sets that best-of tries at each size.", least=1)
-    random: int = option(200, "Number of random orders to compare with.", least=2)
-    resamples: int = option(2000, "Number of bootstrap resamples.", least=1)
+    sets: int = option(200, "Number of random sets that best-of tries at each size.", minimum=1)
+    random: int = option(200, "Number of random orders to compare with.", minimum=2)
+    resamples: int = option(2000, "Number of bootstrap resamples.", minimum=1)
 
     def __post_init__(self):
         if (self.remove is None) != (self.out is None):

@@ -348,13 +348,13 @@ def heat_domain(values: pd.Series) -> tuple[float, float]:
     return -high, high
 
 
-def beside(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixin:
+def chart_grid(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixin:
     """Join charts of the same series under one title, setting and legend."""
-    joined = alt.concat(*charts, columns=columns)
-    joined.title, joined.usermeta = charts[0].title, charts[0].usermeta
-    for chart in joined.concat:
+    grid = alt.concat(*charts, columns=columns)
+    grid.title, grid.usermeta = charts[0].title, charts[0].usermeta
+    for chart in grid.concat:
         chart.title = chart.usermeta = alt.Undefined
-    return joined
+    return grid
 
 
 def _escaped(name: str) -> str:

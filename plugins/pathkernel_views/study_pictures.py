@@ -25,7 +25,7 @@ from pathkernel_views.paths import (
     row_names,
     strongest,
 )
-from pathkernel_views.primitives import bars, beside, heatmaps, lines
+from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines
 from pathkernel_views.study_tables import (
     choice_frame,
     curves_frame,
@@ -290,7 +290,7 @@ class StudyPictures:
         }
         frame = frame[frame["width"].notna()]
         scores = lines(frame, "width", score, low=low, high=high, bands=False, **settings)
-        return beside(scores, lines(frame, "width", "temperature", log_y=True, **settings))
+        return chart_grid(scores, lines(frame, "width", "temperature", log_y=True, **settings))
 
 
 def _grid(part: xr.Dataset) -> dict[str, float | str | None]:

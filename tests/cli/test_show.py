@@ -18,7 +18,7 @@ from pathkernel.output import figure_folder
 from pathkernel.plugin import pathkernel_commands
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
-from pathkernel_datasets.stored import compute_result
+from pathkernel_datasets.stored_study import compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask

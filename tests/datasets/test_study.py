@@ -24,7 +24,7 @@ class Sized(Task):
     summary = "Arrays of a size"
 
     examples: int = option(3, "examples")
-    tokens: int = option(3, "tokens", least=2)
+    tokens: int = option(3, "tokens", minimum=2)
 
     def realise(self, seed):
         return np.ones((self.examples, self.tokens))

@@ -24,7 +24,7 @@ from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import check, open_store
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.swept_option import by_value
@@ -42,7 +42,7 @@ class Signs(Task):
 
     noise: float = option(0.5, "standard deviation of the noise")
     examples: int = option(6, "training examples")
-    heads: int = option(2, "heads", least=1)
+    heads: int = option(2, "heads", minimum=1)
     readout: str = option("mean", "token read out", choices=("mean", "last"))
     layer: int = option(1, "a name that stores use for something else")
     file: str = option(None, "not to be swept")

@@ -8,7 +8,7 @@ import numpy as np
 import pathkernel_core as pk
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.stored_study import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 

@@ -25,7 +25,7 @@ from pathkernel_datasets.draws import open_run
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import StoreError, check_store, open_store
-from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.stored_study import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_datasets.temperature_choice import choose

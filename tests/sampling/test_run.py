@@ -30,7 +30,7 @@ from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.pieces import PieceFiles, pieces_folder
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.stored_study import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import open_correction
@@ -206,7 +206,7 @@ def test_damaged_draws_are_drawn_again(sampled, reference, tmp_path):
 def test_sigkill_loses_nothing_that_is_written(study, reference):
     code = (
         "import sys, pathkernel_sampling.run as run;"
-        "from pathkernel_datasets.stored import StoredStudy, compute_result;"
+        "from pathkernel_datasets.stored_study import StoredStudy, compute_result;"
         "run._BLOCK_SECONDS = 0.0;"  # a block every few milliseconds
         f"compute_result(run.Samples(draws=100_000, **{POINT}), sys.argv[1])"
     )

@@ -19,7 +19,7 @@ from pathkernel_datasets import sums
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks import custom, custom_data

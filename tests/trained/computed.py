@@ -1,7 +1,7 @@
 """Results of studies computed and opened in one go."""
 
 from pathkernel_core.progress import silent
-from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.stored_study import StoredStudy, compute_result
 from pathkernel_trained.results import Comparison, Pruning
 
 

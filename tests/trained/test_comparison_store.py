@@ -25,7 +25,7 @@ from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check_store, open_store
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_one_shot.task import OneShotImages

@@ -10,7 +10,7 @@ from pathkernel.main import main
 from pathkernel_core.progress import silent
 from pathkernel_core.task import Examples
 from pathkernel_datasets.store import StoreError
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.comparison_store import compared
 from pathkernel_trained.evaluator import PathOutputs, path_outputs

@@ -18,7 +18,7 @@ from pathkernel.main import main
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import check_store, open_store
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set

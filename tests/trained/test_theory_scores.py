@@ -11,7 +11,7 @@ from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import StoreError
-from pathkernel_datasets.stored import StoredStudy
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask

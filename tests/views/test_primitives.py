@@ -12,7 +12,7 @@ from PIL import Image
 
 from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, rendered, resized, save
 from pathkernel_views.network import network
-from pathkernel_views.primitives import bars, beside, heatmaps, lines, points
+from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines, points
 
 HOSTILE = '"] + <b>\\'
 
@@ -167,7 +167,9 @@ def test_bars_points_and_the_network(frame):
     assert {"input", "layer 1", "layer 2", "output", "1-1:  3"} <= set(texts(spec))
     spec["params"][0]["value"] = "1"
     assert "skip-1:  1" in texts(spec)
-    both = beside(against_width(frame, switches=["seed"]), against_width(frame, switches=["seed"]))
+    both = chart_grid(
+        against_width(frame, switches=["seed"]), against_width(frame, switches=["seed"])
+    )
     spec = chart(lambda: both).altair().to_dict()
     assert len(spec["params"]) == 1
     assert texts(spec).count("theory") == 1

@@ -25,7 +25,7 @@ from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored import compute_result
+from pathkernel_datasets.stored_study import compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
 from pathkernel_views.chart import Chart, NothingToPlot

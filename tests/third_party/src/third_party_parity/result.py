@@ -17,7 +17,7 @@ class Spectrum(Result):
     name = "third-party-spectrum"
     summary = "Eigenvalues of the order parameter"
 
-    count: int = option(3, "eigenvalues to keep", least=1)
+    count: int = option(3, "eigenvalues to keep", minimum=1)
 
     def compute(self, study, report):
         """Diagonalise U at every point of the study."""

@@ -15,14 +15,14 @@ from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
-from pathkernel_datasets import stored
+from pathkernel_datasets import stored_study
 from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.next_evidence import NAME, grid_corrections, grid_group
 from pathkernel_datasets.pieces import pieces_folder
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check
-from pathkernel_datasets.stored import StoredStudy, compute_result
+from pathkernel_datasets.stored_study import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study, run_study
 from pathkernel_datasets.testing import SmallTask
@@ -254,7 +254,7 @@ def test_parts_of_a_killed_process_are_published_by_the_next(path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(stored, "publish_groups", killed)
+        patch.setattr(stored_study, "publish_groups", killed)
         with pytest.raises(KeyboardInterrupt):
             compute_result(Parts(), path)
     assert StoredStudy(path).results == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from pathkernel_one_shot.ship import ship
+from pathkernel_one_shot.bundle import bundle
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.network import NetworkShape, initial_weights
@@ -26,8 +26,8 @@ def test_networks_are_named_by_size_and_seed_and_listed_with_their_digests(tmp_p
     trainings = [training(tmp_path / f"{seed}", seed, test_accuracy=0.75) for seed in (0, 3)]
     out = tmp_path / "bundled"
     out.mkdir()
-    ship(trainings[:1], out)
-    ship(trainings[1:], out)
+    bundle(trainings[:1], out)
+    bundle(trainings[1:], out)
     files = [out / "2-2-6-4-seed3.safetensors", out / "2-2-6-4.safetensors"]
     lines = (out / "SHA256SUMS").read_text().splitlines()
     assert lines == [f"{heads_digest(file)}  {file.name}" for file in files]
@@ -40,5 +40,5 @@ def test_networks_are_named_by_size_and_seed_and_listed_with_their_digests(tmp_p
 
 def test_an_unfinished_training_is_refused(tmp_path):
     with pytest.raises(ValueError, match="0 is not finished; resume with: pathkernel train"):
-        ship([training(tmp_path / "0", 0, best_step=1000)], tmp_path)
+        bundle([training(tmp_path / "0", 0, best_step=1000)], tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""Ship trained networks with the package: ``python -m pathkernel_one_shot.ship FOLDER …``.
+"""Ship trained networks with the package: ``python -m pathkernel_one_shot.bundle FOLDER …``.
 
 For maintainers, in a checkout. Each folder is that of a finished training of
 ``pathkernel train one-shot-images``.
@@ -19,7 +19,7 @@ from pathkernel_trained.bundled import DIGESTS, FOLDER
 from pathkernel_trained.path_network import read_paths, save_paths
 
 
-def ship(trainings: Iterable[Path], folder: Path = FOLDER) -> None:
+def bundle(trainings: Iterable[Path], folder: Path = FOLDER) -> None:
     """Write the networks along their paths, and the digests of all that the folder holds.
 
     Raises
@@ -43,4 +43,4 @@ def ship(trainings: Iterable[Path], folder: Path = FOLDER) -> None:
 
 
 if __name__ == "__main__":
-    ship(map(Path, sys.argv[1:]))
+    bundle(map(Path, sys.argv[1:]))
