@@ -29,6 +29,7 @@ from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.solution import Solution
+from pathkernel_core.task import Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.evaluation import data_values, point_values, reference_values
 from pathkernel_datasets.pieces import Piece
@@ -50,6 +51,7 @@ class PieceData:
     store: Path  # beside which sums are stored, if training examples are too many to hold
     core: str
     report: Report = silent
+    realisation: Realisation | None = None  # where it is drawn already
 
     @cached_property
     def library(self) -> ArrayLibrary:
@@ -59,7 +61,7 @@ class PieceData:
     @cached_property
     def data(self) -> PreparedData:
         """Data along the paths."""
-        return prepare_data(self.study, self.piece.seed, self.library)
+        return prepare_data(self.study, self.piece.seed, self.library, self.realisation)
 
     @cached_property
     def problem(self) -> PathKernels:

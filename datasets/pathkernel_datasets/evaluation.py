@@ -28,6 +28,7 @@ _OF_VALIDATION = {
     "classes": ("accuracy_validation", "fraction of validation examples classified correctly"),
     "targets": ("mean_squared_error_validation", "mean squared error on validation examples"),
 }
+VARIANCE = "posterior variance of the output given U, without observation noise"
 _OF_MINIMUM = ("action", "entropy", "energy", "gradient_norm", "evaluations")
 
 
@@ -67,8 +68,7 @@ def variables(data: PreparedData, analyses: Iterable[Analysis]) -> Iterator[Vari
         else:
             moments += analysis.variables
     matrix = path_dims(data.network.outputs)
-    variance = "posterior variance of the output given U, without observation noise"
-    of_minimum = (
+    of_minimum = [
         Variable("order_parameter", matrix, "order parameter U", "1", "Eq. 11"),
         Variable("action", (), "action per width S/N at its minimum", "1", "Eq. 11, 32"),
         Variable("entropy", (), "entropy term of the action per width", "1", "Eq. 33"),
@@ -77,8 +77,9 @@ def variables(data: PreparedData, analyses: Iterable[Analysis]) -> Iterator[Vari
         Variable("evaluations", (), "evaluations of the energy during the minimisation"),
         Variable("minima", (), "number of minima of the action that the search found"),
         Variable("action_gap", (), "action per width of the next higher minimum, less S/N"),
-        Variable("predictor_variance", example, variance, "1", "Eq. 30"),
-    )
+    ]
+    if kind == "targets":
+        of_minimum.append(Variable("predictor_variance", example, VARIANCE, "1", "Eq. 30"))
     yield from _on_grid((*of_minimum, *scores, *moments), POINT)
     yield from _on_grid((*scores, *moments), REFERENCE, "_gp", f", {_IN_THE_LIMIT}")
     share = "explained share of the squared labels that the limit's features span"
@@ -123,7 +124,7 @@ def point_values(
         **{name: getattr(solution, name) for name in _OF_MINIMUM},
         "minima": 1 + len(higher_minima),
         "action_gap": higher_minima[0].action - solution.action if higher_minima else math.nan,
-        **_solution_values(data, solution, analyses, variance=True),
+        **_solution_values(data, solution, analyses),
     }
 
 
@@ -193,16 +194,13 @@ def predicted_values(
 
 
 def _solution_values(
-    data: PreparedData,
-    solution: Solution,
-    analyses: Iterable[Analysis] = (),
-    variance: bool = False,
+    data: PreparedData, solution: Solution, analyses: Iterable[Analysis] = ()
 ) -> dict[str, Any]:
-    """Evidence, leave-one-out errors, predictions and analyses; with the variance where asked."""
+    """Evidence, leave-one-out errors, predictions and analyses; the variance of targets alone."""
     left_out = leave_one_out(solution, data.xi, data.labels)
     regress = data.realisation.kind == "targets"
     tests = [xi for xi, _ in data.test_sets.values()]
-    if variance or regress:
+    if regress:
         predictions = [solution.predict(xi) for xi in tests]
         means = [prediction.mean for prediction in predictions]
         variances = [prediction.variance for prediction in predictions]

@@ -19,6 +19,7 @@ import xarray as xr
 
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.task import Realisation
 from pathkernel_datasets.computing import PieceData, compute_piece
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.identity import core_of, differences, identity_of, single_identity
@@ -53,10 +54,12 @@ class PieceJobs:
     def _identity(self) -> dict[str, Any]:
         return json.loads(self.identity)
 
-    def data(self, piece: Piece, report: Report = silent) -> PieceData:
-        """Data of a piece."""
+    def data(
+        self, piece: Piece, report: Report = silent, realisation: Realisation | None = None
+    ) -> PieceData:
+        """Data of a piece, drawn unless the realisation is."""
         single = self.study.on_grid({} if piece.swept is None else {piece.swept: [piece.value]})
-        return PieceData(single, piece.data, self.path, self.core(piece), report)
+        return PieceData(single, piece.data, self.path, self.core(piece), report, realisation)
 
     def read(self, piece: Piece) -> xr.Dataset | None:
         """A piece at the temperatures that are computed; None if there are none."""
@@ -77,9 +80,16 @@ class PieceJobs:
 
 
 def compute_here(
-    jobs: PieceJobs, template: xr.Dataset, missing: Mapping[Piece, list[float]], report: Report
+    jobs: PieceJobs,
+    template: xr.Dataset,
+    missing: Mapping[Piece, list[float]],
+    drawn: dict[Piece, Realisation],
+    report: Report,
 ) -> None:
-    """Compute pieces in this process, one after another, at the temperatures that they lack."""
+    """Compute pieces in this process, one after another, at the temperatures that they lack.
+
+    ``drawn`` may hold the realisation of the first; it is emptied, to free the memory.
+    """
     points = 0
 
     def tell(progress: Progress) -> None:
@@ -87,7 +97,8 @@ def compute_here(
 
     for data_piece, pieces in groupby(missing, key=lambda piece: piece.data):
         tell(Progress(0, None, f"{data_piece}: data and attention"))
-        data = jobs.data(data_piece, tell)
+        data = jobs.data(data_piece, tell, drawn.pop(data_piece, None))
+        drawn.clear()
         for piece in pieces:
             jobs.compute(piece, data, template, tell)
             points += 0 if piece.width is None else len(missing[piece])

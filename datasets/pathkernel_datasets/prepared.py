@@ -70,19 +70,25 @@ class PreparedData:
 
 
 def prepare_data(
-    study: Study, seed: int, library: ArrayLibrary, *, training_only: bool = False
+    study: Study,
+    seed: int,
+    library: ArrayLibrary,
+    realisation: Realisation | None = None,
+    *,
+    training_only: bool = False,
 ) -> PreparedData:
     """Draw a study's data and heads, and contract them along the paths.
 
-    The arrays are those of the library; test and validation examples are left out if
-    ``training_only``.
+    The arrays are those of the library; a realisation that is drawn already is not drawn again.
+    Test and validation examples are left out if ``training_only``.
 
     Raises
     ------
     TooLargeError
         If the examples along all paths, or the minimisation, would not fit into memory.
     """
-    realisation, blocks = draw(study.task, seed), draw_blocks(study.task, seed)
+    realisation = draw(study.task, seed) if realisation is None else realisation
+    blocks = draw_blocks(study.task, seed)
     heads, outputs = realisation.heads, realisation.outputs
     variances = study.variances if study.variance is None else study.variance
     network = Network(heads, max(study.widths), variances, outputs, study.skips)

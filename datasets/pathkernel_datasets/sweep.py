@@ -18,6 +18,7 @@ import xarray as xr
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.hooks import load_plugins
 from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.task import Realisation
 from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.atomic import remove_leftovers
 from pathkernel_datasets.errors import StoreError, StoreWarning
@@ -36,7 +37,7 @@ from pathkernel_datasets.store import (
     read_piece,
     unfinished,
 )
-from pathkernel_datasets.study import Study
+from pathkernel_datasets.study import Study, draw
 from pathkernel_datasets.swept_option import described
 from pathkernel_datasets.template import SCHEMA_VERSION, on_grid, study_template
 
@@ -127,7 +128,7 @@ def compute_study(
     with locked(path, wait=True, waiting=waiting):
         remove_leftovers(path)
         published = Published(path)
-        jobs, template = _begin(study, path, analyses, published, report)
+        jobs, template, drawn = _begin(study, path, analyses, published, report)
         if template is None:
             return 0
         pieces = pieces_of(jobs.study.grid, part)
@@ -141,7 +142,7 @@ def compute_study(
         report(dataclasses.replace(progress, done=points, total=total))
 
     if executor is None:
-        compute_here(jobs, template, missing, tell)
+        compute_here(jobs, template, missing, drawn, tell)
     elif missing:
         compute_by_workers(jobs, missing, executor, threads, tell)
     tell(Progress(computed, None, "complete"))
@@ -152,7 +153,7 @@ def compute_study(
 
 def _begin(
     study: Study, path: Path, analyses: tuple[Analysis, ...], published: Published, report: Report
-) -> tuple[PieceJobs, xr.Dataset | None]:
+) -> tuple[PieceJobs, xr.Dataset | None, dict[Piece, Realisation]]:
     """Compare a study with its store, and write the template if anything is to be computed.
 
     Returns
@@ -161,12 +162,14 @@ def _begin(
         On the grid of the store and of the study.
     template : Dataset or None
         None if the store is complete.
+    drawn : dict
+        Realisation of the first piece if the template has been written, else empty.
     """
     version = published.attributes.get("schema_version", SCHEMA_VERSION)
     is_empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if version != SCHEMA_VERSION or (published.identity is None and not is_empty):
         check_store(path)  # raises
-    template = unfinished(path)
+    template, drawn = unfinished(path), dict[Piece, Realisation]()
     attributes = published.attributes if template is None else template.attrs
     joined, stored = study, None
     if "study" in attributes:
@@ -187,7 +190,7 @@ def _begin(
         if _is_published(jobs, published):
             jobs.files.remove()  # left by a process that was killed after it had published
             _log.info("%s is complete", path)
-            return jobs, None
+            return jobs, None, drawn
     if excess := [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]:
         _warn(
             f"{path} holds more values of {' and '.join(map(described, excess))} than are asked "
@@ -196,10 +199,12 @@ def _begin(
     if joined != stored or template is None:
         _log.info("%s is %s", path, "begun" if stored is None else "extended or mended")
         report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
-        template = study_template(joined, analyses)
+        realisations = [draw(single.task, joined.seeds[0]) for single in joined.singles]
+        drawn[pieces_of(joined.grid)[0]] = realisations[0]
+        template = study_template(joined, analyses, realisations)
         jobs = PieceJobs(joined, path, template.attrs["study"], analyses)
         jobs.files.write(TEMPLATE, on_grid(template, {"seed": []}).copy(), "")
-    return jobs, template
+    return jobs, template, drawn
 
 
 def _is_published(jobs: PieceJobs, published: Published) -> bool:

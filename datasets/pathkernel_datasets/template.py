@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Analysis, Situation
+from pathkernel_core.task import Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.evaluation import AnalysisError, variables
@@ -49,8 +50,10 @@ _WHOLE_NUMBERS = {
 }
 
 
-def study_template(study: Study, analyses: Sequence[Analysis]) -> xr.Dataset:
-    """Template of a study, whose data are drawn with the first seed.
+def study_template(
+    study: Study, analyses: Sequence[Analysis], realisations: Sequence[Realisation]
+) -> xr.Dataset:
+    """Template of a study, from a realisation of every single study, of its first seed.
 
     Raises
     ------
@@ -62,11 +65,10 @@ def study_template(study: Study, analyses: Sequence[Analysis]) -> xr.Dataset:
         If an analysis gives no labels for a dimension.
     """
     library = array_library(study.backend, study.dtype)
-    templates, realisations = [], []
-    for single in study.singles:
-        data = prepare_data(single, single.seeds[0], library, training_only=True)
+    templates = []
+    for single, realisation in zip(study.singles, realisations):
+        data = prepare_data(single, single.seeds[0], library, realisation, training_only=True)
         templates.append(_single(single, study.sweep, data, analyses, library))
-        realisations.append(data.realisation)
     template = _joined(study, templates) if study.sweep else templates[0]
     return template.assign_attrs(
         schema_version=SCHEMA_VERSION,

@@ -16,7 +16,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.solution import Solution
 from pathkernel_datasets.computing import minimise_from
-from pathkernel_datasets.evaluation import predicted_values
+from pathkernel_datasets.evaluation import VARIANCE, predicted_values
 from pathkernel_datasets.labelling import coordinates_along, labelled
 from pathkernel_datasets.next_evidence import grid_corrections, grid_group
 from pathkernel_datasets.point import Point
@@ -89,8 +89,10 @@ def corrected(study: StoredStudy, point: Point) -> xr.Dataset:
     changes["order_parameter"] = correction.order_parameter_correction
     evidence = {variable.name: getattr(correction, variable.name) for variable in _EVIDENCE}
     dataset = labelled(evidence, _EVIDENCE, coordinates_along(study.dataset, _DIMS))
+    mean = study.dataset["predictor_mean"]  # the study has no variances of classes
+    variables = study.dataset.assign(predictor_variance=mean.assign_attrs(long_name=VARIANCE))
     for name, change in changes.items():
-        theory = study.dataset[name].sel(asdict(point), drop=True)
+        theory = variables[name].sel(asdict(point), drop=True)
         meaning = f"{theory.attrs['long_name']}, at the saddle point"
         for key, values, long_name in (
             (name, saddle[name], meaning),

@@ -85,7 +85,6 @@ def predictor_table(run: Run) -> Table:
         **{f"{measure.name}_theory": theory[measure.name] for measure in measures},
         **{f"{measure.name}_gp": theory[f"{measure.name}_gp"] for measure in measures},
         "sd": root_mean(outputs["variance"]),
-        "sd_theory": root_mean(theory["predictor_variance"]),
         "difference": root_mean((theory["predictor_mean"] - outputs["mean"]) ** 2),
         "difference_mcse": root_mean(outputs["mcse"] ** 2),
     }
@@ -99,7 +98,6 @@ def predictor_table(run: Run) -> Table:
         }
     cells |= {
         "sd,\nsampled": "{sd:.3g}",
-        "sd,\ntheory": "{sd_theory:.3g}",
         "f theory −\nf sampled": "{difference:.2g} ± {difference_mcse:.2g}",
     }
     return Table(
@@ -109,7 +107,7 @@ def predictor_table(run: Run) -> Table:
         cells,
         "Of the mean predictor, ln p(y) of the mixture of draws; ± Monte-Carlo error; GP: Gaussian "
         "process. sd: root mean square over the examples of the output's standard deviation, "
-        "without observation noise; that of the theory is given U, which varies in the posterior. "
+        "without observation noise. "
         "f theory − f sampled: root mean square difference of the mean outputs.",
     )
 

@@ -63,7 +63,7 @@ class Run:
         """
         dataset, point = self.study.dataset, point_of(self.draws)
         measures = [measure.name for measure in measures_of(dataset)]
-        finite = ["order_parameter", "predictor_mean", "predictor_variance", "log_evidence"]
+        finite = ["order_parameter", "predictor_mean", "log_evidence"]
         finite, limits = finite + measures, [f"{name}_gp" for name in measures]
         names = [*finite, *limits, "status", "reference_done", "test_label"]
         values = dataset[names].sel(asdict(point)).load()

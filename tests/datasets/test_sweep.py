@@ -125,9 +125,6 @@ def test_store_holds_what_the_core_computes(whole):
                     np.testing.assert_allclose(
                         here.predictor_mean[:count], prediction.mean, atol=1e-6
                     )
-                    np.testing.assert_allclose(
-                        here.predictor_variance[:count], prediction.variance, atol=1e-6
-                    )
                     assert np.isnan(here.predictor_mean[count:]).all()
                     np.testing.assert_array_equal(here.test_label[:count], labels)
                     assert here.accuracy == pk.accuracy(prediction.mean, labels)
