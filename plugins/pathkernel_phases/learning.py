@@ -33,7 +33,7 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
     if swept_option(dataset) != "examples":
         raise ValueError(
             "learning curves need a study of several numbers of training examples; run it again "
-            "with, for example, --examples 25,50,100,200,400"
+            "with, for example, --examples 26,50,100,200,400"
         )
     if "output" in dataset.dims:
         raise ValueError("learning curves are of networks with one output; this study has several")

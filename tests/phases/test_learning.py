@@ -53,7 +53,7 @@ def test_charts_are_drawn_at_fixed_width_and_at_a_fixed_ratio(study):
 def test_learning_curves_need_several_numbers_of_examples(tmp_path):
     path = tmp_path / "single.zarr"
     study_of(path)
-    with pytest.raises(ValueError, match="--examples 25,50"):
+    with pytest.raises(ValueError, match="--examples 26,50"):
         computed(LearningCurves(), path)
 
 
