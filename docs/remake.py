@@ -33,6 +33,7 @@ from pathkernel_datasets.gains import gains
 from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_phases.learning import stored_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path
 from pathkernel_trained.path_network import read_paths
 
@@ -439,6 +440,35 @@ def phases() -> Path:
     return result_figure("phases.zarr", "phases/phases_variance_temperature_width_10")
 
 
+@functools.cache
+def learning_curves() -> StoredStudy:
+    """Study of hidden Markov chains over numbers of examples, with its learning curves."""
+    grid = ("--examples", "26,50,100,200,400,800,1600", "--width", "10,25,50,100,200,400,800")
+    pathkernel("run", "hidden-markov", *grid, "--seed", "0-4", "--out", "learning.zarr")
+    pathkernel("learning-curves", "learning.zarr")
+    return StoredStudy("learning.zarr")
+
+
+def learning_table() -> str:
+    """Squared errors, measured and in the average case, at fixed N and P/N, and in the limit."""
+    curves = stored_curves(learning_curves()).isel(temperature=0).median("seed")
+    rows = [["P", "N = 10", "N = 100", "N = P/4", "limit"]]
+    for examples in curves["examples"].values:
+        point = curves.sel(examples=examples)
+        errors = [point.sel(width=width) for width in (10, 100)]
+        widths = point["width"].values
+        errors += [point.sel(width=width) for width in widths if 4 * width == examples]
+        cells = [_error_pair(error, "") for error in errors]
+        row = [f"{examples:,}", *cells, *[""] * (3 - len(cells)), _error_pair(point, "_gp")]
+        rows.append(row)
+    return table(rows)
+
+
+def _error_pair(errors: xr.Dataset, suffix: str) -> str:
+    names = (f"error{suffix}", f"average_case_error{suffix}")
+    return " / ".join(fraction(float(errors[name])) for name in names)
+
+
 def result_figure(store: str, figure: str) -> Path:
     """A figure that the command of a result wrote next to the store."""
     return Path(f"{Path(store).stem}-figures", f"{figure}.png")
@@ -491,6 +521,9 @@ PICTURES: dict[str, Callable[[], Path]] = {
     "hidden-markov-sampled-accuracy": lambda: sampled("accuracy"),
     "hidden-markov-finite-width": lambda: sampled("finite_width"),
     "phases": phases,
+    "learning-curves": lambda: (
+        learning_curves() and result_figure("learning.zarr", "learning-curves/learning_error")
+    ),
     "one-shot-temperature-choice": lambda: drawn(images(MAIN), "temperature_choice"),
     "one-shot-alignment": lambda: drawn(images(MAIN), "alignment", "--temperature", "0.5"),
     "one-shot-order-parameters": lambda: of_weights("order_parameters"),
@@ -515,6 +548,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "one-shot-correlations-500": lambda: correlations(MAIN, 500),
     "one-shot-single-heads": lambda: single_heads(MAIN),
     "temperature-choices": markov_choices,
+    "learning-curves": learning_table,
     "next-order-fixed": lambda: next_order_table("P = 8: N, ln p(Y)", *_OF_ONE_PATH),
     "next-order-proportional": lambda: next_order_table("P = 0.8 N: N, ln p(Y)", *_OF_ONE_PATH),
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
