@@ -444,7 +444,8 @@ def phases() -> Path:
 def learning_curves() -> StoredStudy:
     """Study of hidden Markov chains over numbers of examples, with its learning curves."""
     grid = ("--examples", "26,50,100,200,400,800,1600", "--width", "10,25,50,100,200,400,800")
-    pathkernel("run", "hidden-markov", *grid, "--seed", "0-4", "--out", "learning.zarr")
+    grid += ("--seed", "0-4", "--test-examples", "4000")
+    pathkernel("run", "hidden-markov", *grid, "--out", "learning.zarr")
     pathkernel("learning-curves", "learning.zarr")
     return StoredStudy("learning.zarr")
 

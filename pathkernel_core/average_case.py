@@ -37,6 +37,35 @@ def kernel_spectrum(kernel: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray,
     return np.maximum(eigenvalues, 0.0) / len(labels), powers
 
 
+def feature_spectrum(
+    gram: np.ndarray, projections: np.ndarray, label_square: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Estimate the same as :func:`kernel_spectrum`, from means over more examples than features.
+
+    Parameters
+    ----------
+    gram : array, shape (D, D)
+        Mean of φφᵀ over the distribution, for features φ whose products are the kernel.
+    projections : array, shape (D,)
+        Mean of φy.
+    label_square : float
+        Mean of y².
+
+    Returns
+    -------
+    eigenvalues, powers : arrays, shape (D + 1,)
+        λ_k and a_k²; the last is the part of the labels that no feature explains, with λ = 0.
+    """
+    eigenvalues, vectors = scipy.linalg.eigh(gram)
+    is_zero = eigenvalues <= len(gram) * np.finfo(float).eps * eigenvalues[-1]
+    powers = (vectors.T @ projections) ** 2 / np.where(is_zero, 1.0, eigenvalues)
+    powers[is_zero] = 0.0
+    return (
+        np.append(np.where(is_zero, 0.0, eigenvalues), 0.0),
+        np.append(powers, max(label_square - powers.sum(), 0.0)),
+    )
+
+
 def average_case_error(
     eigenvalues: np.ndarray, powers: np.ndarray, examples: int, temperature: float
 ) -> float:

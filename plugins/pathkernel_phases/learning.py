@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.average_case import average_case_error, kernel_spectrum
-from pathkernel_core.backend import to_host
+from pathkernel_core.average_case import average_case_error, feature_spectrum, kernel_spectrum
+from pathkernel_core.backend import Array, to_host
 from pathkernel_core.kernels import total_kernel
+from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import scaled_order_parameter
 from pathkernel_core.progress import Progress, Report
 from pathkernel_datasets.point import Point
@@ -63,23 +64,14 @@ def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
     temperatures, widths = dataset["temperature"].values, dataset["width"].values
     rebuilt = study.rebuild(Point(float(widths[0]), float(temperatures[0]), seed))
     network = rebuilt.network
-    xi, labels = next(iter(rebuilt.data.test_sets.values()))
-    labels = to_host(labels)
-    limit = np.diag(network.limit_diagonal)
+    spectrum_at = _spectra(network, *next(iter(rebuilt.data.test_sets.values())))
 
     def average(order_parameter: np.ndarray, temperature: float) -> float:
         if not np.isfinite(order_parameter).all():
             return np.nan
-        weights = scaled_order_parameter(network, order_parameter)
-        kernel = to_host(total_kernel(xi, weights, variance=network.variances[0]))
-        return average_case_error(*kernel_spectrum(kernel, labels), examples, float(temperature))
+        return average_case_error(*spectrum_at(order_parameter), examples, float(temperature))
 
-    spectrum = kernel_spectrum(
-        to_host(
-            total_kernel(xi, scaled_order_parameter(network, limit), variance=network.variances[0])
-        ),
-        labels,
-    )
+    spectrum = spectrum_at(np.diag(network.limit_diagonal))
     order_parameters = dataset["order_parameter"].transpose("temperature", "width", ...).values
     averages = [
         [average(matrix, temperature) for matrix in row]
@@ -99,6 +91,35 @@ def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
         },
         {"temperature": temperatures, "width": widths},
     ).drop_vars(["seed", "test_set"], errors="ignore")
+
+
+def _spectra(
+    network: Network, xi: Array, labels: Array
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Spectrum of the kernel on some examples, as a function of the order parameter."""
+    labels, (count, paths, width) = to_host(labels), xi.shape
+    variance = network.variances[0]
+
+    def of_kernel(order_parameter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weights = scaled_order_parameter(network, order_parameter)
+        return kernel_spectrum(to_host(total_kernel(xi, weights, variance=variance)), labels)
+
+    if count <= paths * width:
+        return of_kernel
+    features = to_host(xi).reshape(count, -1) / np.sqrt(paths * width)
+    gram = (features.T @ features / count).reshape(paths, width, paths, width)
+    projections = (features.T @ labels / count).reshape(paths, width)
+    label_square = float(np.mean(labels**2))
+
+    def of_features(order_parameter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weights = scaled_order_parameter(network, order_parameter)
+        values, vectors = np.linalg.eigh(variance * weights)
+        factor = vectors * np.sqrt(np.maximum(values, 0.0))  # of U = F Fᵀ
+        mixed = np.einsum("pa,piqj,qb->aibj", factor, gram, factor, optimize=True)
+        mixed = mixed.reshape(paths * width, -1)
+        return feature_spectrum(mixed, (factor.T @ projections).reshape(-1), label_square)
+
+    return of_features
 
 
 def stored_curves(study: StoredStudy) -> xr.Dataset:

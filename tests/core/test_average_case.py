@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pathkernel_core.average_case import average_case_error, kernel_spectrum
+from pathkernel_core.average_case import average_case_error, feature_spectrum, kernel_spectrum
 
 
 @pytest.mark.parametrize("examples", [20, 60, 200])
@@ -35,3 +35,20 @@ def test_the_spectrum_of_a_sample_is_that_of_the_distribution():
     np.testing.assert_allclose(eigenvalues[-3:], [0.25, 1.0, 4.0], rtol=0.1)
     assert powers.sum() == pytest.approx(np.mean(features[:, 1] ** 2))
     assert powers[-2] == pytest.approx(1.0, rel=0.15)
+
+
+@pytest.mark.parametrize("rank", [7, 12])
+def test_features_give_the_spectrum_of_their_kernel(rank):
+    rng = np.random.default_rng(2)
+    features = rng.normal(size=(50, rank)) @ rng.normal(size=(rank, 12))
+    labels = rng.normal(size=50)
+    sums = (features.T @ features / 50, features.T @ labels / 50, np.mean(labels**2))
+    eigenvalues, powers = feature_spectrum(*sums)
+    expected, expected_powers = kernel_spectrum(features @ features.T, labels)
+    np.testing.assert_allclose(np.sort(eigenvalues)[-rank:], expected[-rank:], rtol=1e-9)
+    assert powers.sum() == pytest.approx(expected_powers.sum())
+    for examples in (5, 40, 300):
+        actual = average_case_error(eigenvalues, powers, examples, 0.1)
+        assert actual == pytest.approx(
+            average_case_error(expected, expected_powers, examples, 0.1), rel=1e-9
+        )
