@@ -38,8 +38,9 @@ from safetensors.numpy import save
 
 from pathkernel_core import QueryKey, SufficientStatistics
 from pathkernel_core.errors import PathkernelError
+from pathkernel_one_shot import omniglot
 from pathkernel_one_shot.idx import read_idx
-from pathkernel_one_shot.omniglot import read_archive, read_splits
+from pathkernel_one_shot.omniglot import read_archive
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import read_heads, save_heads
@@ -237,7 +238,7 @@ def read_drawings(path: Path) -> Arrays:
 
 
 def read_split(path: Path) -> Arrays:
-    return {"characters": np.array(read_splits({"train": path})["train"])}
+    return {"characters": np.array(omniglot.read_split(path, "train"))}
 
 
 def _file(write: Callable[[Path], object]) -> Callable[[Path], None]:
