@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -103,9 +104,9 @@ class SufficientStatistics:
         Raises ValueError if the file is damaged or of another kind.
         """
         try:
-            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            with open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
                 gram, projections, label_square, n_examples = (
-                    arrays[field.name] for field in fields(cls)
+                    _read_array(archive, field.name) for field in fields(cls)
                 )
             return cls(gram, projections, float(label_square), operator.index(n_examples[()]))
         except OSError:
@@ -208,3 +209,12 @@ def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array, Array]:
         xp.reshape(projections, (paths, width, labels.shape[1])),
         xp.sum(labels**2),
     )
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """Read an array of an npz file to its last byte, which also checks the checksum."""
+    with archive.open(f"{name}.npy") as member:
+        array = np.lib.format.read_array(member, allow_pickle=False)
+        if member.read(1):
+            raise ValueError(f"{name} has more bytes than its header says")
+    return array

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import zipfile
 from fractions import Fraction
 
 import formulas
@@ -198,3 +199,16 @@ np.testing.assert_allclose(sums.projections, want.projections, rtol=0, atol=1e-1
 """
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | flags)
+
+
+def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path):
+    path = tmp_path / "sums.npz"
+    pk.SufficientStatistics.of(np.ones((2, 1, 3)), np.ones(2)).save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["gram.npy"] += b"\0"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match="gram has more bytes than its header says"):
+        pk.SufficientStatistics.load(path)
