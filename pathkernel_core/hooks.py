@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-import math
 import os
 import re
 import sys
@@ -159,9 +158,7 @@ def load_plugins(
     if strict is None:
         strict = bool(os.environ.get("PATHKERNEL_STRICT_PLUGINS"))
     plugins = Plugins()
-    # pathkernel's own first, then the oldest installation, so that of two plugins with one name the
-    # newer is reported
-    for entry in sorted(entry_points, key=_seniority):
+    for entry in sorted(entry_points, key=_precedence):
         provides, reason = (), ""
         try:
             provides = _register(plugins, entry)
@@ -221,14 +218,10 @@ def _check_class(value: Any, base: type) -> None:
         raise PluginError(f"{value.__name__} must be decorated with @dataclass(frozen=True)")
 
 
-def _seniority(entry: importlib.metadata.EntryPoint) -> tuple[bool, float]:
-    """Sorting key: own plugins, then by time of installation; without a record, last."""
-    if _distribution(entry).startswith("pathkernel "):
-        return False, 0.0
-    files = (entry.dist.files if entry.dist else None) or ()
-    records = (file.locate() for file in files if file.name in ("METADATA", "PKG-INFO"))
-    times = [os.path.getmtime(record) for record in records if os.path.exists(record)]
-    return True, min(times, default=math.inf)
+def _precedence(entry: importlib.metadata.EntryPoint) -> tuple[bool, str]:
+    """Sorting key: pathkernel's own plugins first, then by name of the distribution."""
+    distribution = _distribution(entry)
+    return not distribution.startswith("pathkernel "), distribution
 
 
 def _distribution(entry: importlib.metadata.EntryPoint) -> str:
