@@ -45,6 +45,15 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     ------
     ValueError
         If no seed is complete, or the store lacks the temperature or the scores of the choice.
+
+    Examples
+    --------
+    >>> import pathkernel as pk
+    >>> from pathkernel_tasks.hidden_markov import HiddenMarkov
+    >>> study = pk.Study(HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
+    >>> gain = pk.gains(pk.run_study(study, "small.zarr"))
+    >>> gain["gain"].dims
+    ('width', 'test_set')
     """
     choice = default_choice(dataset) if temperature is None else temperature
     if isinstance(choice, str):

@@ -325,6 +325,17 @@ def compute_result(
         If an option of the result is out of range.
     PluginError
         If the result has the name of a variable of the study, or computes no labelled data.
+
+    Examples
+    --------
+    >>> import pathkernel as pk
+    >>> from pathkernel_phases.results import Phases
+    >>> from pathkernel_tasks.hidden_markov import HiddenMarkov
+    >>> task = HiddenMarkov(examples=20, test_examples=20)
+    >>> study = pk.Study(task, widths=(10,), temperatures=(0.01, 0.1))
+    >>> computed = pk.run_study(study, "small.zarr")
+    >>> pk.compute_result(Phases(), "small.zarr").results
+    ['phases']
     """
     check_options(result)
     study = StoredStudy(store, plugins, executor, threads)

@@ -56,10 +56,10 @@ def run_study(
 ) -> xr.Dataset:
     """Compute a study into a Zarr store, or resume an interrupted run.
 
-    Pieces of the study, each a seed at one width and all temperatures, are files in a folder beside
-    the store until all are there; then they are published as one store. More widths, temperatures
-    or seeds than the store has extend it, and nothing that it holds is computed again. The grid of
-    the store beyond what is asked for is kept, and computed where it is missing.
+    The study is computed in pieces, one per seed and width with all temperatures. They are files in
+    a folder next to the store until all are complete; then they become one store. New widths,
+    temperatures or seeds extend the store, and no point is computed twice. Points of the store that
+    the study does not name stay, and are computed if they are missing.
 
     Parameters
     ----------
@@ -98,6 +98,15 @@ def run_study(
         If the task or an analysis cannot be sent to workers.
     ValueError
         If there is no such part.
+
+    Examples
+    --------
+    >>> import pathkernel as pk
+    >>> from pathkernel_tasks.hidden_markov import HiddenMarkov
+    >>> task = HiddenMarkov(examples=20, test_examples=20)
+    >>> dataset = pk.run_study(pk.Study(task, widths=(10, 100), seeds=(0, 1)), "small.zarr")
+    >>> dataset["accuracy"].sel(width=10).dims
+    ('seed', 'temperature', 'test_set')
     """
     if not isinstance(study, Study):
         raise TypeError(f"study must be a Study, not {study!r}; call run_study(Study(task), path)")

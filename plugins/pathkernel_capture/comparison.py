@@ -76,6 +76,20 @@ def compare_heads(
         If a score lacks a head or is not finite, a name is one of those above, a number is out of
         range, the measure's values have other shapes than they should, or ``kept`` names a file of
         another model or measure.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from pathkernel_capture import magnitude_scores
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> inputs = {"validation": torch.randn(20, 6, 8), "test": torch.randn(20, 6, 8)}
+    >>> def measure(examples):
+    ...     return model(inputs[examples]).square().mean(dim=(1, 2))
+    >>> scores = {"magnitude": magnitude_scores(model)}
+    >>> result = compare_heads(model, measure, scores, random=5, resamples=10)
+    >>> result["order"].values.tolist()
+    ['magnitude', 'ablation', 'random']
     """
     evaluator = Evaluations(model, measure, kept)
     heads = every_head(evaluator.heads)

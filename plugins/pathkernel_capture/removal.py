@@ -77,6 +77,15 @@ def remove_heads(
     CaptureError, ValueError
         As :func:`heads_off`; or with ``smaller``, if there is no batch, or the smaller model does
         not run or gives other outputs. The model is then as it was.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> remove_heads(model, [(1, 2)], smaller=True, batch=torch.randn(5, 6, 8))
+    >>> model.layers[0].self_attn.out_proj.in_features, model.layers[1].self_attn.embed_dim
+    (4, 8)
     """
     heads = list(heads)
     weights = _output_weights(model, heads)
