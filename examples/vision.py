@@ -232,7 +232,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("vision-model"), help="folder")
     steps = parser.add_subparsers(dest="step", required=True)
     steps.add_parser("train", help="train the model, 5 minutes on a core")
-    second = steps.add_parser("compare", help="compare scores with switching heads off")
+    help_text = "compare scores with switching heads off, 20 minutes on a core"
+    second = steps.add_parser("compare", help=help_text)
     second.add_argument("--out", type=Path, default=Path("vision"), help="prefix of output files")
     second.add_argument("--random-orders", type=int, default=200)
     options = parser.parse_args()
