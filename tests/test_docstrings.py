@@ -19,4 +19,5 @@ def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     results = doctest.testmod(
         importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE
     )
-    assert results.attempted and not results.failed
+    assert results.attempted
+    assert not results.failed
