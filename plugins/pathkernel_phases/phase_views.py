@@ -52,16 +52,16 @@ def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
         combinations = phases.stack(rest=rest)["rest"].values.tolist() if rest else [()]
         for values in combinations[:MOST]:
             settings = dict(zip(rest, values))
-            words = ", ".join(f"{_symbol(name)} = {number(v)}" for name, v in settings.items())
+            labels = ", ".join(f"{_symbol(name)} = {number(v)}" for name, v in settings.items())
             names = "".join(f"_{name}_{number(v)}" for name, v in settings.items())
             yield Chart(
                 f"phases_{axis}_{second}{names}",
-                "Phases" + f", {words}" * bool(words),
+                "Phases" + f", {labels}" * bool(labels),
                 f"{panels[measure.name].capitalize()}, trace of U relative to the Gaussian process "
                 "limit, smallest eigenvalue of the action's Hessian, and number of minima that a "
                 f"search found, over {_title(axis)} and {_title(second)}"
-                + f", at {words}"
-                * bool(words)
+                + f", at {labels}"
+                * bool(labels)
                 + ". Medians over the seeds. Solid line: crossing, where two branches of minima "
                 "have the same action. Dashed lines: spinodals, where the branches end.",
                 partial(_draw, phases.sel(settings), axis, second, panels),
