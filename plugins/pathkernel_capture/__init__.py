@@ -10,6 +10,7 @@ from pathkernel_capture.choice import NetworkChoice, choose_network  # noqa: E40
 from pathkernel_capture.comparison import compare_heads  # noqa: E402
 from pathkernel_capture.errors import CaptureError  # noqa: E402
 from pathkernel_capture.head_scores import gradient_scores, magnitude_scores  # noqa: E402
+from pathkernel_capture.heads_table import list_heads  # noqa: E402
 from pathkernel_capture.layout import AttentionHeads  # noqa: E402
 from pathkernel_capture.removal import heads_off, remove_heads  # noqa: E402
 from pathkernel_capture.theory_rises import theory_rises  # noqa: E402
@@ -24,6 +25,7 @@ __all__ = [
     "compare_heads",
     "gradient_scores",
     "heads_off",
+    "list_heads",
     "magnitude_scores",
     "remove_heads",
     "theory_rises",

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_capture.agreement import describe, is_exempt, tolerance
 from pathkernel_capture.batches import (
     called,
     check_device,
@@ -269,18 +270,10 @@ class _Contraction:
                 f"{where} pays attention whose sum over tokens is off 1 by {excess:.2g}, as with "
                 "an attention sink, which the theory lacks; choose other layers with layers="
             )
-        if not mismatch <= 1e-3:
-            fault = (
-                "does not show the values that its attention averages"
-                if math.isnan(mismatch)
-                else f"passes on other than its attention times its values, by {mismatch:.2g} of "
-                "the largest: it changes the weights after their softmax, or its heads lie "
-                "elsewhere in its weights"
-            )
-            raise CaptureError(
-                f"{where} {fault}; describe its heads by a method pathkernel_heads, which returns "
-                "pathkernel_capture.AttentionHeads, or choose other layers with layers="
-            )
+        layer = self.layers[number]
+        exempt = is_exempt(layer.module, layer.points, switched=False)
+        if not (exempt or mismatch <= tolerance(attention.dtype)):
+            raise CaptureError(describe(where, mismatch))
         if self.picture == "product":
             self._contracted[number] = attention
             return
@@ -317,8 +310,7 @@ class _Contraction:
 
     def where(self, number: int) -> str:
         """Return number and name of a layer of the model."""
-        name = self.layers[number].name
-        return f"layer {number}" + (f" ({name})" if name else "")
+        return self.layers[number].where
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and deviation of the tokens that every path attends to."""

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.families import attention_modules
-from pathkernel_capture.removal import heads_off
+from pathkernel_capture.removal import heads_by_layer, refuse_shared_weights
 from pathkernel_capture.state import evaluating
+from pathkernel_capture.switching import switched_off
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.atomic import replacing
 from pathkernel_tasks.array_files import read_arrays
@@ -59,7 +60,10 @@ class Evaluations:
 
     def __init__(self, model: nn.Module, measure: Measure, kept: str | os.PathLike | None = None):
         self._model, self._measure = model, measure
-        self.heads = tuple(attention.heads for attention in attention_modules(model))
+        self._layers = attention_modules(model)
+        refuse_shared_weights(model)
+        self._agreed = set[int]()  # layers whose heads have been compared
+        self.heads = tuple(attention.heads for attention in self._layers)
         self.report: Report = silent
         self._passes = 0
         self._names: tuple[str, ...] = ()  # of quantities, once they are measured
@@ -178,7 +182,8 @@ class Evaluations:
 
     def _measure_once(self, examples: str, off: list[Head]) -> tuple[tuple[str, ...], np.ndarray]:
         self._passes += 1
-        with evaluating(self._model), heads_off(self._model, off):
+        by_layer = heads_by_layer(self._layers, off)
+        with evaluating(self._model), switched_off(self._layers, by_layer, self._agreed):
             measured = self._measure(examples)
         named = measured if isinstance(measured, Mapping) else {"loss": measured}
         _check_loss_comes_first(named)

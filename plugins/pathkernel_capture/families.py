@@ -11,15 +11,17 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from pathkernel_capture.agreement import compared
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.layout import AttentionHeads
-from pathkernel_capture.watching import Report, watched
+from pathkernel_capture.linear_maps import multiplied
+from pathkernel_capture.watching import Points, Report, watched
 
 Change = Callable[[Tensor], Tensor]
 """Takes the outputs of the heads of a layer, side by side, and returns their replacement."""
@@ -31,41 +33,84 @@ class AttentionModule:
 
     Attributes
     ----------
+    number : int
+        Of the layer, from 1.
     name : str
         In the model.
     module : Module
     heads : int
-    output : Tensor
-        Weights of the output projection.
+    groups : int
+        Number of heads of keys and values.
+    projection : Module
+        Output projection, or the module itself if its output weight is a parameter of its own.
+    weight_name : str
+        Name of the output weight in ``projection``.
     output_axis : int
-        Axis of ``output`` on which heads lie one after the other.
-    watch : callable
-        Takes a :data:`Report`, called at every forward pass inside the context.
+        Axis of the output weight on which heads lie one after the other.
     joined : callable
         Takes a :data:`Change`, applied in every forward pass inside the context.
     values : callable, optional
         Returns the weights of the heads' values, (H, G, N_0).
+    points : Points, optional
+        Where values and outputs of the heads can be observed.
     swapped : bool
         Whether the module takes (token, batch, N_0).
     layout : AttentionHeads, optional
         Position of the heads in the weights.
+    runs_projection : bool
+        Whether the output projection runs, and is not read for its weight.
     """
 
+    number: int
     name: str
     module: nn.Module
     heads: int
-    output: Tensor
+    groups: int
+    projection: nn.Module
+    weight_name: str
     output_axis: int
-    watch: Callable[[Report], AbstractContextManager[None]]
     joined: Callable[[Change], AbstractContextManager[None]]
     values: Callable[[], Tensor] | None = None
+    points: Points | None = None
     swapped: bool = False
     layout: AttentionHeads | None = None
+    runs_projection: bool = True
+
+    @property
+    def where(self) -> str:
+        """Number and name of the layer, for messages."""
+        return f"layer {self.number}" + (f" ({self.name})" if self.name else "")
+
+    @property
+    def output(self) -> Tensor:
+        """Weight of the output projection."""
+        weight: Tensor = getattr(self.projection, self.weight_name)
+        return weight
 
     @property
     def pattern(self) -> str:
         """Name without numbers, shared by the layers of an encoder, decoder or tower."""
         return re.sub("[0-9]+", "", self.name)
+
+    def output_map(self) -> Tensor:
+        """Return the matrix (output, H·G) that the output projection multiplies by.
+
+        Raises a CaptureError if it is no linear map.
+        """
+        weight = self.output.movedim(self.output_axis, -1)
+        if self.projection is self.module:  # (H, G, output), a parameter
+            return self.output.detach().flatten(0, -2).mT
+        if not self.runs_projection:  # its weight is read
+            return weight.detach()
+        return multiplied(self.projection, weight, self.where)
+
+    def watch(self, report: Report) -> AbstractContextManager[None]:
+        """Report every forward pass inside the context."""
+        return watched(self.module, self.heads, self.points, self.swapped, report)
+
+    def compare(self, agreed: Callable[[], None]) -> AbstractContextManager[None]:
+        """Compare attention times values with the heads' output, see :func:`compared`."""
+        return compared(self.module, self.where, self.heads, self.points, self.swapped, agreed)
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
@@ -81,7 +126,8 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     for name, module in modules.items():
         if layers and name.startswith(f"{layers[-1].name}."):  # a part of the last one
             continue
-        if attention := _attention(name, module, modules[name.rpartition(".")[0]]):
+        number, parent = len(layers) + 1, modules[name.rpartition(".")[0]]
+        if attention := _attention(number, name, module, parent):
             layers.append(attention)
     if not layers:
         raise CaptureError(
@@ -101,7 +147,9 @@ def block_name(attention: AttentionModule) -> str:
     return ".".join(parts) or attention.name
 
 
-def _attention(name: str, module: nn.Module, parent: nn.Module) -> AttentionModule | None:
+def _attention(
+    number: int, name: str, module: nn.Module, parent: nn.Module
+) -> AttentionModule | None:
     """Return a module as self-attention, if it is."""
     if hasattr(module, "pathkernel_heads"):
         layout = module.pathkernel_heads()
@@ -113,23 +161,36 @@ def _attention(name: str, module: nn.Module, parent: nn.Module) -> AttentionModu
     elif _is_crossed(name, module, parent):
         return None
     elif isinstance(module, nn.MultiheadAttention):
-        return _of_torch(name, module)
+        return _of_torch(number, name, module)
     elif hasattr(module, "hook_pattern") and hasattr(module, "W_O"):
-        return _of_transformer_lens(name, module)
+        return _of_transformer_lens(number, name, module)
     else:
         layout = _of_projections(module, parent)
     if layout is None:
         return None
+    groups, points, values = layout.count, None, None
+    where = f"layer {number} ({name})"
+    if layout.projections:
+        groups, values = layout.groups, lambda: layout.value_weights(where)
+        points = Points(
+            *(layout.value_projection, layout.output, layout.values_by_head, layout.linear)
+        )
+    runs = type(module).__name__ not in _READ_WEIGHTS
+    if not runs:
+        points = None  # PyTorch's function defines them
+    joined = _before(layout.output) if runs else _after(module, layout.output)
     return AttentionModule(
-        *(name, module, layout.count, layout.output.weight, layout.output_axis),
-        watch=partial(watched, module, layout.count, layout),
-        joined=_before(layout.output),
-        values=layout.value_weights if layout.projections else None,
+        *(number, name, module, layout.count, groups),
+        *(layout.output, "weight", layout.output_axis, joined),
+        values=values,
+        points=points,
         swapped=not layout.batch_first,
         layout=layout,
+        runs_projection=runs,
     )
 
 
+_READ_WEIGHTS = ("WavLMAttention",)  # classes that call multi_head_attention_forward
 _CROSSED = re.compile("cross|encdec|encoder_attn", re.IGNORECASE)
 _COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim")
@@ -183,49 +244,54 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
         return None
 
 
-def _of_torch(name: str, module: nn.MultiheadAttention) -> AttentionModule:
+def _of_torch(number: int, name: str, module: nn.MultiheadAttention) -> AttentionModule:
     """Describe ``torch.nn.MultiheadAttention``, whose projections are not modules."""
-
-    @contextmanager
-    def joined(change: Change) -> Iterator[None]:
-        # out_proj does not run as a module: replace it by the identity, and apply it in a hook
-        projection = module.out_proj
-        weight, bias = projection.weight, projection.bias
-
-        def project(_: nn.Module, inputs: tuple, output: tuple) -> tuple:
-            return nn.functional.linear(change(output[0]), weight, bias), output[1]
-
-        handle = module.register_forward_hook(project)
-        try:
-            projection.weight = nn.Parameter(torch.eye(len(weight)).to(weight), requires_grad=False)
-            projection.bias = None
-            yield
-        finally:
-            projection.weight, projection.bias = weight, bias
-            handle.remove()
+    projection = module._modules["out_proj"]  # registered, which a substitute may hide
 
     def values() -> Tensor:
         weight = module.v_proj_weight if module.in_proj_weight is None else module.in_proj_weight
-        return weight[-module.embed_dim :].unflatten(0, (module.num_heads, -1))
+        weight = weight.detach()[-module.embed_dim :]
+        return weight.unflatten(0, (module.num_heads, -1))
 
-    heads, swapped = module.num_heads, not module.batch_first
-    watch = partial(watched, module, heads, None)
     return AttentionModule(
-        name, module, heads, module.out_proj.weight, 1, watch, joined, values, swapped
+        *(number, name, module, module.num_heads, module.num_heads),
+        *(projection, "weight", 1, _after(module, projection), values),
+        swapped=not module.batch_first,
+        runs_projection=False,
     )
 
 
-def _of_transformer_lens(name: str, module: nn.Module) -> AttentionModule:
+def _of_transformer_lens(number: int, name: str, module: nn.Module) -> AttentionModule:
     """Describe attention of TransformerLens, which has a hook before its output projection."""
-    heads = module.W_O.shape[0]
+    heads, groups = module.W_O.shape[0], len(module.W_V)
 
     def values() -> Tensor:
-        return module.W_V.mT.repeat_interleave(heads // len(module.W_V), dim=0)
+        return module.W_V.detach().mT.repeat_interleave(heads // groups, dim=0)
 
-    watch = partial(watched, module, heads, None)
+    def by_head(values: Tensor) -> Tensor:
+        return values.repeat_interleave(heads // values.shape[2], dim=2).transpose(1, 2)
+
     return AttentionModule(
-        name, module, heads, module.W_O, 0, watch, _before(module.hook_z), values
+        *(number, name, module, heads, groups, module, "W_O", 0, _before(module.hook_z), values),
+        points=Points(module.hook_v, module.hook_z, by_head),
     )
+
+
+@contextmanager
+def standing_in(module: nn.Module, name: str, substitute: Any) -> Iterator[None]:
+    """Let a submodule be read as its substitute inside the context.
+
+    An attribute of the instance hides the submodule without unregistering it: parameters, state
+    dict and hooks of the model stay as they are, and nothing is assigned that must be put back.
+    """
+    attributes = vars(module)
+    hidden = {name: attributes[name]} if name in attributes else {}
+    attributes[name] = substitute
+    try:
+        yield
+    finally:
+        del attributes[name]
+        attributes.update(hidden)
 
 
 def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None]]:
@@ -244,9 +310,34 @@ def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None
     return joined
 
 
+def _after(
+    module: nn.Module, projection: nn.Module
+) -> Callable[[Change], AbstractContextManager[None]]:
+    """Return a context that changes the heads of a module that reads its projection's weight."""
+
+    @contextmanager
+    def joined(change: Change) -> Iterator[None]:
+        # attention passes the heads on unchanged, and the projection is applied afterwards
+        def project(_: nn.Module, inputs: tuple, output: tuple) -> tuple:
+            weight, bias = projection.weight, projection.bias
+            return nn.functional.linear(change(output[0]), weight, bias), *output[1:]
+
+        (name,) = (name for name, part in module.named_children() if part is projection)
+        identity = torch.eye(projection.weight.shape[1]).to(projection.weight)
+        handle = module.register_forward_hook(project)
+        try:
+            with standing_in(module, name, SimpleNamespace(weight=identity, bias=None)):
+                yield
+        finally:
+            handle.remove()
+
+    return joined
+
+
 def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
     """Return the first of these attributes that is a linear map."""
-    parts = (getattr(module, name, None) for name in names)
+    registered = getattr(module, "_modules", {})  # which a substitute may hide
+    parts = (registered.get(name) or getattr(module, name, None) for name in names)
     return next((part for part in parts if getattr(_weight(part), "ndim", 0) == 2), None)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pathkernel_capture.agreement import shows_values
+from pathkernel_capture.batches import called, split
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
@@ -60,10 +63,10 @@ def gradient_scores(
     refuse_shared_weights(model)
     layers = attention_modules(model)
     heads = [attention.heads for attention in layers]
-    total, examples, shape = np.zeros(()), 0, None
+    total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
     with open_to_capture(model), torch.enable_grad():
         for batch in batches:
-            with _factors(layers) as factors:
+            with compared_once(layers, agreed), _factors(layers) as factors:
                 losses = loss(batch)
             _check_losses(losses, factors, layers)
             if shape is not None and losses.shape[1:] != shape:
@@ -89,24 +92,55 @@ def gradient_scores(
     return dict(zip(every_head(heads), scores[:, 0] if losses.ndim == 1 else scores))
 
 
-def magnitude_scores(model: nn.Module) -> dict[Head, float]:
+def magnitude_scores(model: nn.Module, batch: Any) -> dict[Head, float]:
     """Score heads by the Frobenius norm of their map W_O W_V from a token to the output.
 
-    Raises a CaptureError if the model's attention or the layout of its values is not known.
+    W_O and W_V are the matrices that the projections multiply by, with adapters and
+    parametrisations; gates and norms between are left out.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for :func:`pathkernel_capture.capture`, of any precision.
+    batch : tensor, mapping or tuple
+        As for :func:`pathkernel_capture.capture`. The model runs on it once, and attention times
+        values is compared with the outputs of the heads.
+
+    Returns
+    -------
+    dict of (layer, head) to float
+
+    Raises
+    ------
+    CaptureError
+        If the model's attention or the position of its values is not known, or heads lie elsewhere
+        in the weights; or a projection is no linear map.
     """
-    scores = {}
-    for layer, attention in enumerate(attention_modules(model), start=1):
-        if attention.values is None:
+    layers, scores = attention_modules(model), {}
+    with open_to_capture(model), compared_once(layers, set()):
+        called(model, split(batch)[0])
+    for attention in layers:
+        if attention.values is None or not shows_values(attention.module):
             raise CaptureError(
-                f"layer {layer} ({attention.name}) keeps the weights of its values in a form that "
-                "is not known; score its heads by gradient_scores"
+                f"{attention.where} keeps the weights of its values in a form that is not known; "
+                "score its heads by gradient_scores"
             )
-        values = attention.values().detach().double()  # (H, G, N_0)
-        outputs = attention.output.detach().double().movedim(attention.output_axis, 0)
-        maps = outputs.reshape(attention.heads, values.shape[1], -1).mT @ values
+        values = attention.values().double()  # (H, G, N_0)
+        outputs = attention.output_map().double()  # (output, H·G)
+        maps = outputs.mT.reshape(attention.heads, values.shape[1], -1).mT @ values
         norms = torch.linalg.matrix_norm(maps).cpu().tolist()
-        scores |= {(layer, head): norm for head, norm in enumerate(norms, start=1)}
+        scores |= {(attention.number, head): norm for head, norm in enumerate(norms, start=1)}
     return scores
+
+
+@contextmanager
+def compared_once(layers: Iterable[AttentionModule], agreed: set[int]) -> Iterator[None]:
+    """Compare the layers that have not agreed yet, in a pass inside the context; add them."""
+    with ExitStack() as stack:
+        for attention in layers:
+            if attention.number not in agreed:
+                stack.enter_context(attention.compare(partial(agreed.add, attention.number)))
+        yield
 
 
 @contextmanager

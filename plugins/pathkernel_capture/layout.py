@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
+from pathkernel_capture.linear_maps import multiplied
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ class AttentionHeads:
     @property
     def output_axis(self) -> int:
         """Axis of the heads in the weight of ``output``."""
-        return 1 - _row_axis(self.output)
+        return input_axis(self.output)
 
     @property
     def size(self) -> int:
@@ -109,9 +110,18 @@ class AttentionHeads:
             values = rows[-self.groups * self.size :].unflatten(0, (self.groups, self.size))
         return values.repeat_interleave(self.count // self.groups, dim=0)
 
-    def value_weights(self) -> Tensor:
-        """Return the weights of each head's values, (H, G, N_0)."""
-        return self.values(_rows(self.value_projection))
+    def values_by_head(self, values: Tensor) -> Tensor:
+        """Return values (batch, token, …, R) of their projection as (batch, H, token, …, G)."""
+        return self.values(values.movedim(-1, 0)).movedim(2, 0).movedim(2, -1)
+
+    def linear(self, states: Tensor) -> Tensor:
+        """Return the values of states (batch, token, N_0), without bias."""
+        return nn.functional.linear(states, _rows(self.value_projection).detach().to(states))
+
+    def value_weights(self, where: str) -> Tensor:
+        """Return the matrix that gives each head's values, (H, G, N_0), of a layer."""
+        projection = self.value_projection
+        return self.values(multiplied(projection, _rows(projection), where))
 
     def slices(self) -> Iterator[tuple[nn.Module, int, Tensor]]:
         """Yield modules, the axis of the heads in their weight, and the users of every entry.
@@ -143,6 +153,11 @@ class AttentionHeads:
 def _row_axis(projection: nn.Module) -> int:
     """Axis of the outputs in a projection's weight; GPT-2's is transposed."""
     return 1 if type(projection).__name__ == "Conv1D" else 0
+
+
+def input_axis(projection: nn.Module) -> int:
+    """Axis of the inputs in a projection's weight."""
+    return 1 - _row_axis(projection)
 
 
 def _rows(projection: nn.Module) -> Tensor:

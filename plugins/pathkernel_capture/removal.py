@@ -7,20 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.families import attention_modules
-from pathkernel_capture.smaller import take_out
+from pathkernel_capture.families import AttentionModule, attention_modules
+from pathkernel_capture.linear_maps import check_stored
+from pathkernel_capture.smaller import check_divisible, check_same, outputs_of, take_out
+from pathkernel_capture.switching import switched_off
 
 
 @contextmanager
 def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn.Module]:
-    """Switch heads of a model off inside the context; its weights are then restored exactly.
+    """Switch heads of a model off inside the context; its weights stay as they are.
 
-    The weights by which a head's output enters are zero inside, in place, whatever kernel the
-    model's attention runs. Biases stay.
+    The outputs of these heads are zero where the output projection takes them, whatever kernel the
+    model's attention runs, and whatever computes the weights of the projection: an adapter,
+    a parametrisation, quantised or offloaded weights. Biases stay. The first pass inside compares
+    attention times values with the outputs of the heads. Compiled models run uncompiled inside.
 
     Parameters
     ----------
@@ -37,73 +40,85 @@ def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn
     Raises
     ------
     CaptureError, ValueError
-        If its attention is not known, shares its weights or has quantised ones; or it has no such
-        head.
+        If its attention is not known, or layers share their weights; it has no such head; in the
+        first pass, if the heads lie elsewhere in the weights; or at the end, if attention ran, but
+        not its output projection.
     """
-    parts = _output_weights(model, heads)
-    copies = [part.clone() for part in parts]
-    try:
-        for part in parts:
-            part.zero_()
+    layers = attention_modules(model)
+    refuse_shared_weights(model)
+    with switched_off(layers, heads_by_layer(layers, heads), set()):
         yield model
-    finally:
-        for part, copy in zip(parts, copies):
-            part.copy_(copy)
 
 
 def remove_heads(
-    model: nn.Module, heads: Iterable[tuple[int, int]], *, smaller: bool = False, batch: Any = None
+    model: nn.Module, heads: Iterable[tuple[int, int]], *, batch: Any = None, smaller: bool = False
 ) -> None:
-    """Remove heads of a model permanently.
+    """Remove heads of a model permanently, and compare its outputs with those of heads off.
 
-    What :func:`heads_off` sets to zero stays zero; shapes stay, so that the model is saved and
-    loaded as ever.
+    The weights by which the outputs of these heads enter become zero; shapes stay, so that the
+    model is saved and loaded as ever.
 
     Parameters
     ----------
     model : torch.nn.Module
     heads : iterable of (layer, head)
         Both numbered from 1.
+    batch : tensor, mapping or tuple
+        A batch as for :func:`pathkernel_capture.capture`, on which the model runs with the heads
+        off and without them. Its outputs must be the same to rounding.
     smaller : bool
         Take the heads out of the weights, which makes the model faster and renumbers its heads. A
         layer that loses all keeps one, which passes nothing on. The model's configuration then no
         longer tells its shapes.
-    batch : tensor, mapping or tuple
-        With ``smaller``, a batch as for :func:`pathkernel_capture.capture`, on which the model runs
-        before and after. Its outputs must be the same to rounding.
 
     Raises
     ------
     CaptureError, ValueError
-        As :func:`heads_off`; or with ``smaller``, if there is no batch, or the smaller model does
-        not run or gives other outputs. The model is then as it was.
+        As :func:`heads_off`; if there is no batch, an adapter, parametrisation or pruning mask
+        computes the weights, or they are quantised or offloaded; or the changed model does not run
+        or gives other outputs. The model is then as it was.
 
     Examples
     --------
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> remove_heads(model, [(1, 2)], smaller=True, batch=torch.randn(5, 6, 8))
+    >>> remove_heads(model, [(1, 2)], batch=torch.randn(5, 6, 8), smaller=True)
     >>> model.layers[0].self_attn.out_proj.in_features, model.layers[1].self_attn.embed_dim
     (4, 8)
     """
-    heads = list(heads)
-    weights = _output_weights(model, heads)
-    heads = [(layer, head) for layer, head in heads]  # tuples, also of lists
-    if not smaller:
-        for weight in weights:
-            weight.zero_()
-        return
+    layers = attention_modules(model)
+    refuse_shared_weights(model)
+    off = heads_by_layer(layers, heads)
     if batch is None:
         raise ValueError(
-            "smaller needs a batch of the model, batch=, on which its outputs are compared"
+            "remove_heads needs a batch of the model, batch=, on which its outputs are compared"
         )
-    layers, remaining = attention_modules(model), []
-    for layer in sorted({layer for layer, _ in heads}):
-        attention = layers[layer - 1]
-        present = [head for head in range(attention.heads) if (layer, head + 1) not in heads]
-        remaining.append((attention, present or [0]))
-    take_out(model, remaining, batch, heads_off(model, heads))
+    for number in off:
+        attention = layers[number - 1]
+        if attention.projection is not attention.module:  # else its weight is a parameter
+            stored = attention.output.movedim(attention.output_axis, -1)
+            check_stored(attention.projection, stored, attention.where)
+        if smaller:
+            check_divisible(attention)
+    with switched_off(layers, off, set()):
+        expected = outputs_of(model, batch, [layers[number - 1] for number in off])
+    saved = [(weight, weight.clone()) for weight in _weights(layers, off)]
+    try:
+        for weight, _ in saved:
+            weight.zero_()
+        if smaller:
+            remaining = [
+                (attention, [h for h in range(attention.heads) if h + 1 not in heads] or [0])
+                for attention, heads in ((layers[number - 1], off[number]) for number in off)
+            ]
+            take_out(model, remaining, batch, expected)
+        else:
+            check_same(outputs_of(model, batch, [layers[number - 1] for number in off]), expected)
+    except BaseException:
+        for weight, copy in saved:
+            weight.copy_(copy)
+        raise
 
 
 def refuse_shared_weights(model: nn.Module) -> None:
@@ -116,33 +131,44 @@ def refuse_shared_weights(model: nn.Module) -> None:
         for name, module in model.named_modules(remove_duplicate=False)
         if module in modules
     ]
-    weights = {attention.output.data_ptr() for attention in layers}
+    weights = {_identity(attention) for attention in layers}
     if len(weights) < len(layers) or len(set(patterns)) < len(patterns):
         raise CaptureError(f"layers of {type(model).__name__} share their weights, and so heads")
 
 
-def _output_weights(model: nn.Module, heads: Iterable[tuple[int, int]]) -> list[Tensor]:
-    """Return the weights by which the output of every head enters, as views."""
+def _identity(attention: AttentionModule) -> int:
+    """Return a number of the output weight, or of the module that computes it."""
+    stored = attention.projection._parameters.get(attention.weight_name)
+    return id(attention.projection if stored is None else stored)
+
+
+def heads_by_layer(
+    layers: Sequence[AttentionModule], heads: Iterable[tuple[int, int]]
+) -> dict[int, list[int]]:
+    """Return the heads of every layer that has some, both numbered from 1.
+
+    Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks.
+    """
     heads = list(heads)
     if not all(isinstance(head, Sequence) and len(head) == 2 for head in heads):
         raise TypeError(f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}")
-    heads = [(layer, head) for layer, head in heads]  # tuples, also of lists
-    refuse_shared_weights(model)
-    layers, parts = attention_modules(model), []
-    for layer, head in sorted(set(heads)):
+    by_layer: dict[int, list[int]] = {}
+    for layer, head in sorted({(layer, head) for layer, head in heads}):
         if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):
             counts = ", ".join(str(attention.heads) for attention in layers)
             raise ValueError(
                 f"heads names ({layer}, {head}), but the model's layers, numbered from 1, have "
                 f"{counts} heads, numbered from 1"
             )
-        attention = layers[layer - 1]
-        weight, axis = attention.output.detach(), attention.output_axis
-        if not torch.is_floating_point(weight):
-            raise CaptureError(
-                f"layer {layer} ({attention.name}) has quantised weights ({weight.dtype}), of "
-                "which no head can be set to zero; load the model unquantised"
-            )
-        size = weight.shape[axis] // attention.heads
-        parts.append(weight.narrow(axis, (head - 1) * size, size))
+        by_layer.setdefault(layer, []).append(head)
+    return by_layer
+
+
+def _weights(layers: Sequence[AttentionModule], off: dict[int, list[int]]) -> list[Tensor]:
+    """Return the weights by which the output of every head enters, as views."""
+    parts = []
+    for number, heads in off.items():
+        weight, axis = layers[number - 1].output.detach(), layers[number - 1].output_axis
+        size = weight.shape[axis] // layers[number - 1].heads
+        parts += [weight.narrow(axis, (head - 1) * size, size) for head in heads]
     return parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from pathkernel_capture.batches import called, split, tensors_of
 from pathkernel_capture.contraction import check_precision
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, block_name
-from pathkernel_capture.layout import AttentionHeads
+from pathkernel_capture.layout import AttentionHeads, input_axis
+from pathkernel_capture.linear_maps import check_stored
 from pathkernel_capture.state import evaluating
 
 Remaining = Sequence[tuple[AttentionModule, list[int]]]
@@ -26,41 +27,47 @@ _ROUNDING = 1e-4  # of outputs, relative to the largest; parts of many models co
 _LENGTHS = (("out_features", "nx", "num_embeddings"), ("in_features", "nf", "embedding_dim"))
 
 
-def take_out(
-    model: nn.Module, remaining: Remaining, batch: Any, off: AbstractContextManager[Any]
-) -> None:
-    """Take all but the remaining heads out of the weights.
+def check_divisible(attention: AttentionModule) -> None:
+    """Raise a CaptureError if heads cannot be taken out of the weights of a layer."""
+    check_precision(attention.where, attention.output.dtype)
+    module, layout = attention.module, attention.layout
+    if isinstance(module, nn.MultiheadAttention):
+        extra = module.bias_k is not None or module.add_zero_attn
+        stored = isinstance(module._parameters.get("in_proj_weight"), nn.Parameter)
+        divisible = bool(attention.name) and module._qkv_same_embed_dim and not extra and stored
+    else:
+        divisible = layout is not None and bool(layout.projections)
+    if not divisible:
+        raise CaptureError(
+            f"{attention.where} keeps its shape; leave smaller out, and the weights of the heads "
+            "are set to zero"
+        )
+    for part in layout.projections if layout is not None else ():
+        check_stored(part, part.weight.movedim(input_axis(part), -1), attention.where)
+
+
+def take_out(model: nn.Module, remaining: Remaining, batch: Any, expected: list[Tensor]) -> None:
+    """Take all but the remaining heads, whose weights in the output may be zero, out of a model.
 
     Raises
     ------
     CaptureError
         If the smaller model does not run on the batch, or its outputs are not, to rounding, those
-        of the model with heads ``off``. The model is then as it was.
+        ``expected`` of :func:`outputs_of`. The model is then as it was.
     """
-    for attention, _ in remaining:
-        check_precision(attention.name, attention.output.dtype)
-        if not _divisible(attention):
-            raise CaptureError(
-                f"layer {attention.name or type(model).__name__} keeps its shape; leave smaller "
-                "out, and the weights of the heads are set to zero"
-            )
-    blocks = sorted({block_name(attention) for attention, _ in remaining})
-    # and attention, whose differences large entries of its block's outputs would hide
-    blocks += sorted({_with_output(attention) for attention, _ in remaining} - {*blocks})
+    layers = [attention for attention, _ in remaining]
     reasons = []
-    with off:  # so that the head which stays of a layer that loses all of them has weights of zero
-        expected = _outputs(model, batch, blocks)
-        for kinds in (("count",), ("count", "width")):  # of the module's own numbers, that change
-            with _Changes() as changes:
-                try:
-                    for attention, heads in remaining:
-                        _shrink(model, attention, heads, kinds, changes)
-                    _check_equal(_outputs(model, batch, blocks), expected)
-                except Exception as error:  # whatever a model raises whose shapes do not fit
-                    reasons.append(error)
-                    continue
-                changes.pop_all()
-                return
+    for kinds in (("count",), ("count", "width")):  # of the module's own numbers, that change
+        with _Changes() as changes:
+            try:
+                for attention, heads in remaining:
+                    _shrink(model, attention, heads, kinds, changes)
+                check_same(outputs_of(model, batch, layers), expected)
+            except Exception as error:  # whatever a model raises whose shapes do not fit
+                reasons.append(error)
+                continue
+            changes.pop_all()
+            return
     reason = "; ".join(dict.fromkeys(f"{type(error).__name__}: {error}" for error in reasons))
     reason = " ".join(reason.split())
     raise CaptureError(
@@ -74,16 +81,11 @@ class _Changes(ExitStack):
     """Attributes that are restored at the end of the context."""
 
     def set(self, module: nn.Module, name: str, value: Any) -> None:
-        self.callback(setattr, module, name, getattr(module, name))
+        registries = (module._parameters, module._modules, vars(module))
+        registry = next((entries for entries in registries if name in entries), None)
+        if registry is not None:  # an assignment would run code that may raise
+            self.callback(registry.__setitem__, name, registry[name])
         setattr(module, name, value)
-
-
-def _divisible(attention: AttentionModule) -> bool:
-    module = attention.module
-    if isinstance(module, nn.MultiheadAttention):
-        extra = module.bias_k is not None or module.add_zero_attn
-        return bool(attention.name) and module._qkv_same_embed_dim and not extra
-    return attention.layout is not None and bool(attention.layout.projections)
 
 
 def _with_output(attention: AttentionModule) -> str:
@@ -93,8 +95,11 @@ def _with_output(attention: AttentionModule) -> str:
     return attention.name if inside else attention.name.rpartition(".")[0]  # of BERT the parent
 
 
-def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
-    """Run a model without fused encoder layers; return outputs of its blocks and its own."""
+def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) -> list[Tensor]:
+    """Run a model without fused encoder layers; return outputs of some layers and its own."""
+    blocks = sorted({block_name(attention) for attention in layers})
+    # and attention, whose differences large entries of its block's outputs would hide
+    blocks += sorted({_with_output(attention) for attention in layers} - {*blocks})
     states: dict[str, Tensor] = {}
     fast = torch.backends.mha.get_fastpath_enabled()
     with evaluating(model), ExitStack() as restored:
@@ -113,7 +118,8 @@ def _outputs(model: nn.Module, batch: Any, blocks: list[str]) -> list[Tensor]:
     return [*states.values(), *outputs]
 
 
-def _check_equal(outputs: list[Tensor], expected: list[Tensor]) -> None:
+def check_same(outputs: list[Tensor], expected: list[Tensor]) -> None:
+    """Raise a ValueError unless outputs are the expected ones to rounding."""
     if [output.shape for output in outputs] != [output.shape for output in expected]:
         raise ValueError("outputs have other shapes")
     for output, target in zip(outputs, expected):

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,27 +15,74 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from pathkernel_capture.layout import AttentionHeads
-
 Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float], None]
 """Takes attention (batch, H, query, key) or None if it was not observed; the states
 (batch, key, N_0) that heads attend to or None for cross-attention; the token mask (batch, key),
 False at padding, or None if the module got no mask; and the relative difference between attention
 times values and the output of the heads, NaN if it cannot be computed."""
 
-_LIBRARIES = ("transformers", "timm")  # whose attention is known, also behind gates
-
 _SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
+_DROPOUT = (torch.dropout, F.dropout)
 
 
-class _Weights(TorchFunctionMode):
-    """Records the attention weights that PyTorch's functions compute inside the context."""
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Places in a module where values and outputs of its heads can be observed.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    values : Module
+        Its output holds the values of all heads.
+    joined : Module
+        Its input holds the outputs of all heads, one after the other.
+    by_head : callable
+        Takes the output of ``values``, (batch, key, …), and returns (batch, H, key, G).
+    linear : callable, optional
+        Takes states and returns the values without bias, in the form of ``values``, for a module
+        that uses the weight of ``values`` without running it.
+    """
+
+    values: nn.Module
+    joined: nn.Module
+    by_head: Callable[[Tensor], Tensor]
+    linear: Callable[[Tensor], Tensor] | None = None
+
+
+class Recording(TorchFunctionMode):
+    """Attention weights, values and outputs of heads of one forward pass.
+
+    Parameters
+    ----------
+    rows : int, optional
+        Number of the last queries whose weights are computed where a fused kernel hides them; all
+        by default.
+
+    Attributes
+    ----------
+    weights : list of Tensor
+        Attention weights that PyTorch's functions computed.
+    values, joined : list of Tensor
+        Output of ``Points.values``, and input of ``Points.joined``.
+    states : Tensor or None
+        Attended states in ``multi_head_attention_forward``, if it ran.
+    value_states : Tensor or None
+        Input of ``Points.values``.
+    padding : Tensor or None
+        Key padding mask in ``multi_head_attention_forward``.
+    random : bool
+        Whether a fused kernel dropped weights at random.
+    """
+
+    def __init__(self, rows: int | None = None) -> None:
         super().__init__()
+        self._rows = rows
         self.weights: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.joined: list[Tensor] = []
         self.states: Tensor | None = None
+        self.value_states: Tensor | None = None
         self.padding: Tensor | None = None
+        self.random = False
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -45,8 +93,13 @@ class _Weights(TorchFunctionMode):
         output = function(*args, **kwargs)
         if function in _SOFTMAX and output.ndim > 2:
             self.weights.append(output)
+        elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
+            self.weights[-1] = output
         elif function is F.scaled_dot_product_attention:
-            self.weights.append(_fused_weights(*args, **kwargs))
+            with torch._C.DisableTorchFunction():  # a context around this one shall not see it
+                self.weights.append(_fused_weights(*args, rows=self._rows, **kwargs))
+            dropped = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
+            self.random = self.random or dropped > 0
         return output
 
     def _multi_head(self, function: Any, args: tuple, kwargs: dict) -> tuple[Tensor, Tensor | None]:
@@ -58,6 +111,44 @@ class _Weights(TorchFunctionMode):
             return output, None
         return output, weights.mean(dim=1) if kwargs.get("average_attn_weights", True) else weights
 
+    @contextmanager
+    def observing(self, points: Points | None) -> Iterator[None]:
+        """Record everything inside the context."""
+
+        def note_values(_: nn.Module, inputs: tuple, output: Tensor) -> None:
+            self.value_states = inputs[0]
+            self.values.append(output)
+
+        with ExitStack() as stack:
+            if points is not None:
+                # first among the hooks, which may switch heads off
+                handles = (
+                    points.values.register_forward_hook(note_values, prepend=True),
+                    points.joined.register_forward_pre_hook(
+                        lambda _, inputs: self.joined.append(inputs[0]), prepend=True
+                    ),
+                )
+                for handle in handles:
+                    stack.callback(handle.remove)
+            stack.enter_context(self)
+            yield
+
+    def attention(self, batch: int, heads: int) -> Tensor | None:
+        """Return the weights (batch, H, query, key), or None of several; other shapes unchanged."""
+
+        def by_head(weights: Tensor) -> Tensor | None:
+            if weights.ndim == 3 and len(weights) == batch * heads:
+                return weights.unflatten(0, (batch, heads))
+            if weights.ndim == 5 and weights.shape[1] * weights.shape[2] == heads:  # by groups
+                return weights.flatten(1, 2)
+            return weights if weights.ndim == 4 and weights.shape[:2] == (batch, heads) else None
+
+        if len(self.weights) == 1:
+            weights = by_head(self.weights[0])
+            return self.weights[0] if weights is None else weights
+        fitting = [weights for weights in map(by_head, self.weights) if weights is not None]
+        return fitting[0] if len(fitting) == 1 else None
+
 
 def _fused_weights(
     query: Tensor,
@@ -67,15 +158,22 @@ def _fused_weights(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
+    rows: int | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
     """Compute the weights of ``scaled_dot_product_attention``, 0 for a fully masked query."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
-    scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    length = query.shape[-2]
+    first = 0 if rows is None else max(0, length - rows)
+    scores = query[..., first:, :] @ key.mT
+    scores = scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        keys = torch.arange(key.shape[-2], device=scores.device)
+        attn_mask = keys <= torch.arange(first, length, device=scores.device)[:, None]
+    elif attn_mask is not None and attn_mask.ndim > 1 and attn_mask.shape[-2] == length:
+        attn_mask = attn_mask[..., first:, :]
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
@@ -84,59 +182,127 @@ def _fused_weights(
 
 
 @contextmanager
-def watched(
-    module: nn.Module, heads: int, layout: AttentionHeads | None, report: Report
-) -> Iterator[None]:
-    """Report every forward pass of an attention module inside the context."""
-    forward, replaced = module.forward, vars(module).get("forward")
-
-    @functools.wraps(forward)
-    def watched_forward(*args: Any, **kwargs: Any) -> Any:
-        values: list[tuple[Tensor, Tensor]] = []
-        joined: list[Tensor] = []
-        with ExitStack() as stack:
-            if layout is not None and layout.projections:
-                handles = (
-                    layout.value_projection.register_forward_hook(
-                        lambda _, inputs, output: values.append((inputs[0], output))
-                    ),
-                    layout.output.register_forward_pre_hook(
-                        lambda _, inputs: joined.append(inputs[0])
-                    ),
-                )
-                for handle in handles:
-                    stack.callback(handle.remove)
-            with _Weights() as recorded:
-                output = forward(*args, **kwargs)
-        states = first_argument(args, kwargs) if recorded.states is None else recorded.states
-        if values and values[-1][0].ndim == states.ndim:
-            states = values[-1][0]
-        if layout is not None and not layout.batch_first:
-            states = states.transpose(0, 1)
-        attention = _by_head(recorded.weights, len(states), heads)
-        attention = None if attention is None else attention.to(states.dtype)
-        mismatch = 0.0
-        if attention is not None and layout is not None and _is_compared(module, layout):
-            joined = joined or [output[0] if isinstance(output, tuple) else output]
-            mismatch = _mismatch(layout, attention, values, joined[-1])
-        padding = recorded.padding
-        if recorded.states is None:
-            padding = _padding(forward, args, kwargs)
-        crossed = any(
-            kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
-        )
-        # a mask may be of booleans, or added to the scores
-        mask = None if padding is None else padding == 0
-        report(attention, None if crossed else states, mask, mismatch)
-        return output
-
-    module.forward = watched_forward  # type: ignore[method-assign]
+def replaced_forward(module: nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
+    """Run a function in place of the forward pass of a module inside the context."""
+    replaced = vars(module).get("forward")
+    module.forward = replacement  # type: ignore[method-assign]
     try:
         yield
     finally:
         del module.forward
         if replaced is not None:
             module.forward = replaced
+
+
+@contextmanager
+def watched(
+    module: nn.Module, heads: int, points: Points | None, swapped: bool, report: Report
+) -> Iterator[None]:
+    """Report every forward pass of an attention module inside the context."""
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def watched_forward(*args: Any, **kwargs: Any) -> Any:
+        recording = Recording()
+        with recording.observing(points):
+            output = forward(*args, **kwargs)
+        states = first_argument(args, kwargs) if recording.states is None else recording.states
+        if recording.value_states is not None and recording.value_states.ndim == states.ndim:
+            states = recording.value_states
+        if swapped and recording.states is None:
+            states = states.transpose(0, 1)
+        attention = recording.attention(len(states), heads)
+        attention = None if attention is None else attention.to(states.dtype)
+        difference = mismatch(recording, points, swapped, attention, states, output)
+        padding = recording.padding
+        if recording.states is None:
+            padding = _padding(forward, args, kwargs)
+        crossed = any(
+            kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
+        )
+        # a mask may be of booleans, or added to the scores
+        mask = None if padding is None else padding == 0
+        report(attention, None if crossed else states, mask, difference)
+        return output
+
+    with replaced_forward(module, watched_forward):
+        yield
+
+
+def mismatch(
+    recording: Recording,
+    points: Points | None,
+    swapped: bool,
+    attention: Tensor | None,
+    states: Tensor,
+    output: Any,
+) -> float:
+    """Return the largest difference of attention times values from the heads' output, relative.
+
+    It is 0 where ``multi_head_attention_forward`` defines the heads; NaN where the attention or the
+    values cannot be seen; and infinite where the keys are of another sequence, such as cached ones,
+    or weights were dropped at random.
+    """
+    if recording.states is not None:
+        return 0.0
+    if points is None or attention is None:
+        return math.nan
+    if recording.random:
+        return math.inf
+    joined = recording.joined[-1] if recording.joined else first_tensor(output)
+    constant = not recording.values
+    if recording.values:
+        values = recording.values[-1]
+    elif points.linear is not None:  # its weight is used, but the module does not run
+        values = points.linear(states.transpose(0, 1) if swapped else states)
+    else:
+        return math.nan
+    if swapped:
+        values, joined = values.transpose(0, 1), joined.transpose(0, 1)
+    with torch.no_grad():
+        return _difference(points, attention, values, joined, constant)
+
+
+def _difference(
+    points: Points, attention: Tensor, values: Tensor, joined: Tensor, constant: bool
+) -> float:
+    """Return the relative difference, up to a constant of every entry of a head if one is unknown.
+
+    Attention sums to 1, so that a bias of the values adds the same to the outputs of all tokens.
+    """
+    if attention.ndim != 4 or joined is None:
+        return math.nan
+    batch, _, queries, keys = attention.shape
+    if values.ndim not in (3, 4) or len(values) != batch:
+        return math.nan
+    by_head = points.by_head(values)
+    if by_head.ndim > 4:  # tokens on several axes, as of an image
+        by_head = by_head.flatten(2, -2)
+    if by_head.shape[-2] != keys:
+        return math.inf
+    exact = torch.float64 if joined.dtype == torch.float64 else torch.float32
+    expected = (attention.to(exact) @ by_head.to(exact)).transpose(1, 2).flatten(2)
+    if joined.numel() % (batch * expected.shape[-1]):
+        return math.nan
+    candidates = [joined.reshape(batch, -1, expected.shape[-1])]
+    if joined.ndim == 3 and joined.shape[1] == batch:  # tokens on the first axis
+        candidates.append(joined.transpose(0, 1))
+    differences = []
+    for candidate in candidates:
+        if candidate.shape[1] < queries:
+            continue
+        rest = expected - candidate[:, -queries:].to(exact)
+        rest = rest.nan_to_num(0.0)
+        if constant:
+            rest = rest - rest.mean(dim=(0, 1))
+        differences.append(float(rest.abs().max()))
+    largest = float(joined.nan_to_num(0.0).abs().max())
+    return min(differences) / max(largest, 1e-30) if differences else math.nan
+
+
+def first_tensor(output: Any) -> Any:
+    """Return the output of a module, or the first of several."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -148,46 +314,3 @@ def _padding(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     """Return the argument ``key_padding_mask`` of a call."""
     arguments = inspect.signature(forward).bind_partial(*args, **kwargs).arguments
     return arguments.get("key_padding_mask", arguments.get("kwargs", {}).get("key_padding_mask"))
-
-
-def _by_head(recorded: list[Tensor], batch: int, heads: int) -> Tensor | None:
-    """Return the weights (batch, H, query, key), or None of several; another shape unchanged."""
-
-    def by_head(weights: Tensor) -> Tensor | None:
-        if weights.ndim == 3 and len(weights) == batch * heads:
-            return weights.unflatten(0, (batch, heads))
-        if weights.ndim == 5 and weights.shape[1] * weights.shape[2] == heads:  # by groups
-            return weights.flatten(1, 2)
-        return weights if weights.ndim == 4 and weights.shape[:2] == (batch, heads) else None
-
-    if len(recorded) == 1:
-        weights = by_head(recorded[0])
-        return recorded[0] if weights is None else weights
-    fitting = [weights for weights in map(by_head, recorded) if weights is not None]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _is_compared(module: nn.Module, layout: AttentionHeads) -> bool:
-    """Whether attention times values is compared with the output of the heads."""
-    if hasattr(module, "pathkernel_heads"):
-        return bool(layout.projections)
-    return type(module).__module__.partition(".")[0] not in _LIBRARIES
-
-
-def _mismatch(
-    layout: AttentionHeads, attention: Tensor, values: list[tuple[Tensor, Tensor]], joined: Tensor
-) -> float:
-    """Return the largest difference of attention times values from the heads' output, relative."""
-    if not values or values[-1][1].ndim != 3:
-        return math.nan
-    projected = values[-1][1]
-    if not layout.batch_first:
-        projected, joined = projected.transpose(0, 1), joined.transpose(0, 1)
-    by_head = layout.values(projected.movedim(-1, 0)).permute(2, 0, 3, 1)  # (batch, H, key, G)
-    if attention.ndim != 4 or attention.shape[-1] != by_head.shape[-2]:
-        return 0.0  # of another sequence, which is refused as such
-    expected = (attention @ by_head.to(attention)).transpose(1, 2).flatten(2)
-    if joined.numel() != expected.numel():
-        return math.nan
-    difference = (expected - joined.reshape(expected.shape)).nan_to_num(0.0).abs().max()
-    return float(difference / joined.nan_to_num(0.0).abs().max().clamp_min(1e-30))

@@ -15,6 +15,7 @@ from pathkernel_capture import (  # noqa: E402
     CaptureError,
     capture,
     compare_heads,
+    gradient_scores,
     heads_off,
     magnitude_scores,
     remove_heads,
@@ -243,7 +244,10 @@ def test_switched_off(model):
             added = 0.0 if heads.output.bias is None else heads.output.bias
             for head in range(1, HEADS + 1):
                 if (layer, head) not in off:
-                    weight, part = heads.value_weights()[head - 1], slice((head - 1) * SIZE, None)
+                    weight, part = (
+                        heads.value_weights("layer")[head - 1],
+                        slice((head - 1) * SIZE, None),
+                    )
                     passed = seen @ weight.T + heads.values(bias)[head - 1]
                     out = heads.output.weight[:, part][:, :SIZE]
                     added = added + paid[:, head - 1] @ passed @ out.T
@@ -260,7 +264,7 @@ def test_compared(model):
     def measure(examples):
         return model(INPUTS).square().mean(dim=(1, 2))
 
-    result = compare_heads(model, measure, {"magnitude": magnitude_scores(model)}, random=2)
+    result = compare_heads(model, measure, {"magnitude": magnitude_scores(model, INPUTS)}, random=2)
     assert result.sizes["layer"] == 2
     assert result.lost.notnull().all()
 
@@ -374,8 +378,92 @@ def test_classes_that_no_library_has_are_compared_with_their_own_output():
             capture(network(kind), [INPUTS], readout="mean")
 
 
+class Interleaved(Scaled):
+    """Heads joined number by number instead of one after the other, in values and outputs."""
+
+    def forward(self, x):
+        q, k, v = (
+            part(x).unflatten(-1, (SIZE, HEADS)).permute(0, 3, 1, 2)
+            for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        heads = F.scaled_dot_product_attention(q, k, v)
+        return self.out_proj(heads.permute(0, 2, 3, 1).flatten(2))
+
+
+class Talking(Scaled):
+    """Weights of all heads are mixed after their softmax, as in talking heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.mixing = nn.Linear(HEADS, HEADS, bias=False)
+
+    def forward(self, x):
+        q, k, v = (by_head(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+        weights = (q @ k.mT / np.sqrt(SIZE)).softmax(dim=-1)
+        weights = self.mixing(weights.movedim(1, -1)).movedim(-1, 1)
+        return self.out_proj(together(weights @ v))
+
+
+@pytest.mark.parametrize("kind", [Interleaved, Talking, Doubled, Unlike, Misplaced, Forgotten])
+def test_every_function_refuses_heads_that_do_not_agree(kind):
+    """Whatever switches heads off, removes, measures or scores them; the model is as it was."""
+    model = network(kind)
+    before, whole = copy.deepcopy(model.state_dict()), model(INPUTS)
+    words = r"layer 1 \(0.attention\) (passes on other than|does not show)"
+
+    def loss(inputs):
+        return model(inputs).square().mean(dim=(1, 2))
+
+    with pytest.raises(CaptureError, match=words), heads_off(model, [(1, 2)]):
+        model(INPUTS)
+    for smaller in (False, True):
+        with pytest.raises(CaptureError, match=rf"{words}|keeps its shape"):
+            remove_heads(model, [(1, 2)], batch=INPUTS, smaller=smaller)
+    with pytest.raises(CaptureError, match=words):
+        magnitude_scores(model, INPUTS)
+    with pytest.raises(CaptureError, match=words):
+        gradient_scores(model, [INPUTS], loss)
+    scores = {(layer, head): 1.0 for layer in (1, 2) for head in (1, 2, 3, 4)}
+    with pytest.raises(CaptureError, match=words):
+        compare_heads(model, lambda _: loss(INPUTS), {"equal": scores}, random=2)
+    with pytest.raises(CaptureError, match=words):
+        capture(model, [INPUTS], readout="mean")
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(model(INPUTS), whole)
+
+
+def test_compared_while_it_trains():
+    """Dropout of the weights is part of the attention that is compared."""
+
+    class Dropping(Scaled):
+        fused = False
+
+        def forward(self, x):
+            q, k, v = (by_head(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+            if self.fused:
+                heads = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5 * self.training)
+                return self.out_proj(together(heads))
+            weights = (q @ k.mT / np.sqrt(SIZE)).softmax(dim=-1)
+            return self.out_proj(together(F.dropout(weights, 0.5, self.training) @ v))
+
+    for Dropping.fused in (False, True):
+        model = network(Dropping).train()
+        with heads_off(model, [(1, 2), (2, 1)]):
+            model(INPUTS).sum().backward()
+        values = model[0].attention.v_proj.weight.grad.unflatten(0, (HEADS, SIZE))
+        assert not values[1].any()
+        assert values[0].any()
+
+
+class Tempered(Biased):
+    """Scores that depend on the number of heads."""
+
+    def normalised(self, scores):
+        return (scores / self.n_heads).softmax(dim=-1)
+
+
 def test_a_smaller_model_that_would_differ_is_left_as_it_was():
-    model = network(Misplaced)
+    model = network(Tempered)
     before = copy.deepcopy(model.state_dict())
     parameters, numbers = dict(model.named_parameters()), vars(model[0].attention).copy()
     with pytest.raises(CaptureError, match=r"\(ValueError: outputs differ by .*as it was"):
@@ -383,12 +471,12 @@ def test_a_smaller_model_that_would_differ_is_left_as_it_was():
     assert all(parameters[name] is value for name, value in model.named_parameters())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert vars(model[0].attention) == numbers
-    assert model[0].attention.Wqkv.out_features == 3 * WIDTH
+    assert model[0].attention.q.out_features == WIDTH
 
 
 def test_a_batch_that_proves_nothing():
     """What a readout of zeros hides is seen in the blocks; one that does not run is refused."""
-    model = nn.Sequential(network(Misplaced), nn.Linear(WIDTH, 1).double())
+    model = nn.Sequential(network(Tempered), nn.Linear(WIDTH, 1).double())
     nn.init.zeros_(model[1].weight)
     with pytest.raises(CaptureError, match="outputs differ by"):
         remove_heads(model, [(1, 2)], smaller=True, batch=INPUTS)

@@ -78,7 +78,7 @@ def test_gradients_are_finite_differences(batch_first):
 
 def test_magnitudes_are_those_of_the_map_from_values_to_outputs():
     model = made()
-    found = magnitude_scores(model)
+    found = magnitude_scores(model, drawn())
     for layer, head in EVERY:
         attention = model.layers[layer - 1].self_attn
         part = slice((head - 1) * 2, head * 2)

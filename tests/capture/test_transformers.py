@@ -145,7 +145,7 @@ def test_heads_off_is_zeroing_what_they_pass_on(case):
         assert all(torch.equal(model.state_dict()[name], weights[name]) for name in weights)
         assert not torch.allclose(whole, expected)
         smaller = copy.deepcopy(model)
-        remove_heads(model, off)
+        remove_heads(model, off, batch=batch)
         np.testing.assert_allclose(model(**batch)[0], expected, atol=1e-12)
         model.load_state_dict(weights)
         if model.config.model_type in ("llama", "qwen2", "qwen3"):  # heads 1 and 2 share keys

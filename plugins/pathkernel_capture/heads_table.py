@@ -1,0 +1,58 @@
+"""List the heads of a model."""
+
+from __future__ import annotations
+
+import pandas as pd
+from torch import nn
+
+from pathkernel_capture.families import attention_modules
+
+
+def list_heads(model: nn.Module) -> pd.DataFrame:
+    """List the attention of a model, a row for every layer.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for :func:`pathkernel_capture.capture`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
+        ``module``, its name in the model; ``class``; ``heads``; ``groups``, heads of keys and
+        values; ``head_size``, numbers that a head passes on; and ``width``, those that the output
+        projection returns.
+
+    Raises
+    ------
+    CaptureError
+        If the model has no attention of a known form.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> print(list_heads(model).drop(columns="class"))
+                       module  heads  groups  head_size  width
+    layer
+    1      layers.0.self_attn      2       2          4      8
+    2      layers.1.self_attn      2       2          4      8
+    """
+    rows = []
+    for attention in attention_modules(model):
+        output = attention.output.movedim(attention.output_axis, 0)
+        passed_on = output.numel() // output.shape[-1]
+        rows.append(
+            {
+                "layer": attention.number,
+                "module": attention.name,
+                "class": type(attention.module).__name__,
+                "heads": attention.heads,
+                "groups": attention.groups,
+                "head_size": passed_on // attention.heads,
+                "width": output.shape[-1],
+            }
+        )
+    return pd.DataFrame(rows).set_index("layer")
