@@ -34,17 +34,33 @@ _FURTHER_STEP = frozenset(
     (
         "modeling_afmoe.AfmoeAttention",  # gate
         "modeling_beam.BeamAttention",  # gate
-        "modeling_bitnet.BitNetAttention",  # norm
         "modeling_codegen.CodeGenAttention",  # values in blocks of heads
         "modeling_laguna.LagunaAttention",  # gate
+        "modeling_mimo_v2_flash.MiMoV2FlashAttention",  # values times a constant
         "modeling_muse_glimmer.MuseGlimmerTextAttention",  # gate
         "modeling_muse_spark.MuseSparkTextAttention",  # norm and gate
         "modeling_vits.VitsAttention",  # values of relative positions
-        "beit3.Attention",  # norm
     )
 )
-# The outputs of the heads lie one after the other, but are not a softmax times the values.
-_OTHER_ATTENTION = frozenset(())
+# The outputs of the heads lie one after the other, but are not a softmax times the values, or the
+# values lie elsewhere in their weights: windows, sinks, mixed heads, convolutions, wider values.
+_OTHER_ATTENTION = frozenset(
+    (
+        "modeling_dory.DoryAttention",
+        "modeling_fsmt.Attention",
+        "modeling_granite_swa.GraniteSWAAttention",
+        "modeling_granitemoe_swa.GraniteMoeSWAAttention",
+        "modeling_hiera.HieraMaskUnitAttention",
+        "modeling_inkling.InklingAttention",
+        "modeling_longformer.LongformerSelfAttention",
+        "cait.TalkingHeadAttn",
+        "efficientformer.Attention",
+        "maxxvit.AttentionCl",
+        "pvt_v2.Attention",
+        "tiny_vit.Attention",
+        "volo.ClassAttention",
+    )
+)
 
 
 def tolerance(dtype: torch.dtype) -> float:

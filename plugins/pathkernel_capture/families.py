@@ -172,16 +172,16 @@ def _attention(
     where = f"layer {number} ({name})"
     if layout.projections:
         groups, values = layout.groups, lambda: layout.value_weights(where)
-        points = Points(
-            *(layout.value_projection, layout.output, layout.values_by_head, layout.linear)
-        )
+        norms = [getattr(module, name, None) for name in _NORMS]
+        joined = (layout.output, *(part for part in norms if isinstance(part, nn.Module)))
+        points = Points(layout.value_projection, joined, layout.values_by_head, layout.linear)
     runs = type(module).__name__ not in _READ_WEIGHTS
     if not runs:
         points = None  # PyTorch's function defines them
-    joined = _before(layout.output) if runs else _after(module, layout.output)
+    change = _before(layout.output) if runs else _after(module, layout.output)
     return AttentionModule(
         *(number, name, module, layout.count, groups),
-        *(layout.output, "weight", layout.output_axis, joined),
+        *(layout.output, "weight", layout.output_axis, change),
         values=values,
         points=points,
         swapped=not layout.batch_first,
@@ -199,6 +199,7 @@ _QUERIES = ("q_proj", "query", "query_proj", "q_lin", "linear_q", "q")
 _KEYS = ("k_proj", "key", "key_proj", "k_lin", "linear_k", "k")
 _VALUES = ("v_proj", "value", "value_proj", "v_lin", "linear_v", "v")
 _GATES = ("gate_proj", "g_proj")
+_NORMS = ("norm", "attn_sub_norm")  # that may lie between the heads and their projection
 _OUTPUTS = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "proj", "Wo", "linear_out", "o")
 
 
@@ -273,7 +274,7 @@ def _of_transformer_lens(number: int, name: str, module: nn.Module) -> Attention
 
     return AttentionModule(
         *(number, name, module, heads, groups, module, "W_O", 0, _before(module.hook_z), values),
-        points=Points(module.hook_v, module.hook_z, by_head),
+        points=Points(module.hook_v, (module.hook_z,), by_head),
     )
 
 

@@ -17,7 +17,7 @@ from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
-from pathkernel_capture.state import open_to_capture
+from pathkernel_capture.state import evaluating, open_to_capture
 from pathkernel_trained.heads import Head, every_head, per_layer
 
 HeadScores = Mapping[Head, Any]
@@ -92,7 +92,7 @@ def gradient_scores(
     return dict(zip(every_head(heads), scores[:, 0] if losses.ndim == 1 else scores))
 
 
-def magnitude_scores(model: nn.Module, batch: Any) -> dict[Head, float]:
+def magnitude_scores(model: nn.Module, batch: Any = None) -> dict[Head, float]:
     """Score heads by the Frobenius norm of their map W_O W_V from a token to the output.
 
     W_O and W_V are the matrices that the projections multiply by, with adapters and
@@ -115,9 +115,15 @@ def magnitude_scores(model: nn.Module, batch: Any) -> dict[Head, float]:
     CaptureError
         If the model's attention or the position of its values is not known, or heads lie elsewhere
         in the weights; or a projection is no linear map.
+    ValueError
+        If there is no batch.
     """
     layers, scores = attention_modules(model), {}
-    with open_to_capture(model), compared_once(layers, set()):
+    if batch is None:
+        raise ValueError(
+            "magnitude_scores needs a batch of the model, batch=, on which its heads are compared"
+        )
+    with evaluating(model), compared_once(layers, set()):
         called(model, split(batch)[0])
     for attention in layers:
         if attention.values is None or not shows_values(attention.module):
@@ -169,6 +175,11 @@ def _check_losses(losses: Any, factors: list[Tensor], layers: list[AttentionModu
             f"{len(factors)} of {len(layers)} layers ran in the forward pass; each must run once"
         )
     batch = len(factors[0])
+    if isinstance(losses, Tensor) and losses.ndim and 0 < len(losses) < batch:
+        raise CaptureError(
+            f"{layers[0].where} runs on {batch} sequences for {len(losses)} examples, as windows "
+            "of an image; gradient_scores needs attention whose batch is that of the examples"
+        )
     if not isinstance(losses, Tensor) or losses.ndim not in (1, 2) or len(losses) != batch:
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(

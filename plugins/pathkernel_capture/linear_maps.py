@@ -89,17 +89,16 @@ def _multiplies(projection: nn.Module, weight: Tensor) -> bool:
         return False
     try:
         probe = _vectors(projection, weight.shape[1], 2).to(weight)
-        given = _increments(projection, probe)
-    except Exception:  # whatever a module raises
+        return _close(probe @ weight.detach().mT, _increments(projection, probe))
+    except Exception:  # whatever a module raises, or returns
         return False
-    return given.shape[-1] == len(weight) and _close(probe @ weight.detach().mT, given)
 
 
 def _increments(projection: nn.Module, vectors: Tensor) -> Tensor:
     """Return the outputs for vectors (k, inputs) less those for 0, (k, outputs)."""
     with evaluating(projection):
-        outputs = projection(torch.cat([torch.zeros_like(vectors[:1]), vectors])[None])[0]
-    return outputs[1:] - outputs[:1]
+        outputs = projection(torch.cat([torch.zeros_like(vectors[:1]), vectors])[None])
+    return outputs[0, 1:] - outputs[0, :1]
 
 
 def _vectors(projection: nn.Module, inputs: int, count: int) -> Tensor:
@@ -121,6 +120,8 @@ def _inputs(projection: nn.Module, weight: Tensor | None) -> int:
 
 
 def _close(values: Tensor, others: Tensor) -> bool:
+    if values.shape != others.shape:
+        return False
     half = values.dtype in (torch.float16, torch.bfloat16)
     largest = float(values.abs().max())
     return float((values - others).abs().max()) <= (_HALF if half else _TOLERANCE) * largest

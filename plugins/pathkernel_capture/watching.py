@@ -33,8 +33,9 @@ class Points:
     ----------
     values : Module
         Its output holds the values of all heads.
-    joined : Module
-        Its input holds the outputs of all heads, one after the other.
+    joined : tuple of Module
+        The input of one of them holds the outputs of all heads, one after the other: the output
+        projection, or a norm before it.
     by_head : callable
         Takes the output of ``values``, (batch, key, …), and returns (batch, H, key, G).
     linear : callable, optional
@@ -43,7 +44,7 @@ class Points:
     """
 
     values: nn.Module
-    joined: nn.Module
+    joined: tuple[nn.Module, ...]
     by_head: Callable[[Tensor], Tensor]
     linear: Callable[[Tensor], Tensor] | None = None
 
@@ -62,7 +63,7 @@ class Recording(TorchFunctionMode):
     weights : list of Tensor
         Attention weights that PyTorch's functions computed.
     values, joined : list of Tensor
-        Output of ``Points.values``, and input of ``Points.joined``.
+        Output of ``Points.values``, and inputs of ``Points.joined``.
     states : Tensor or None
         Attended states in ``multi_head_attention_forward``, if it ran.
     value_states : Tensor or None
@@ -115,20 +116,20 @@ class Recording(TorchFunctionMode):
     def observing(self, points: Points | None) -> Iterator[None]:
         """Record everything inside the context."""
 
-        def note_values(_: nn.Module, inputs: tuple, output: Tensor) -> None:
+        def note_values(_: nn.Module, inputs: tuple, output: Any) -> None:
             self.value_states = inputs[0]
-            self.values.append(output)
+            self.values.append(first_tensor(output))
+
+        def note_joined(_: nn.Module, inputs: tuple) -> None:
+            self.joined.append(inputs[0])
 
         with ExitStack() as stack:
             if points is not None:
                 # first among the hooks, which may switch heads off
-                handles = (
-                    points.values.register_forward_hook(note_values, prepend=True),
-                    points.joined.register_forward_pre_hook(
-                        lambda _, inputs: self.joined.append(inputs[0]), prepend=True
-                    ),
-                )
-                for handle in handles:
+                handle = points.values.register_forward_hook(note_values, prepend=True)
+                stack.callback(handle.remove)
+                for part in points.joined:
+                    handle = part.register_forward_pre_hook(note_joined, prepend=True)
                     stack.callback(handle.remove)
             stack.enter_context(self)
             yield
@@ -249,7 +250,6 @@ def mismatch(
         return math.nan
     if recording.random:
         return math.inf
-    joined = recording.joined[-1] if recording.joined else first_tensor(output)
     constant = not recording.values
     if recording.values:
         values = recording.values[-1]
@@ -257,10 +257,15 @@ def mismatch(
         values = points.linear(states.transpose(0, 1) if swapped else states)
     else:
         return math.nan
-    if swapped:
-        values, joined = values.transpose(0, 1), joined.transpose(0, 1)
-    with torch.no_grad():
-        return _difference(points, attention, values, joined, constant)
+    differences = []
+    for joined in recording.joined or [first_tensor(output)]:
+        with torch.no_grad():
+            if swapped:
+                joined = joined.transpose(0, 1)
+            by_token = values.transpose(0, 1) if swapped else values
+            differences.append(_difference(points, attention, by_token, joined, constant))
+    known = [difference for difference in differences if not math.isnan(difference)]
+    return min(known, default=math.nan)
 
 
 def _difference(
@@ -302,7 +307,9 @@ def _difference(
 
 def first_tensor(output: Any) -> Any:
     """Return the output of a module, or the first of several."""
-    return output[0] if isinstance(output, tuple) else output
+    while isinstance(output, tuple | list) and output:
+        output = output[0]
+    return output
 
 
 def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -109,5 +109,7 @@ def test_refused():
         )
     with pytest.raises(ValueError, match="at least one batch"):
         gradient_scores(model, [], squares(model))
+    with pytest.raises(ValueError, match="magnitude_scores needs a batch"):
+        magnitude_scores(model)
     with pytest.raises(CaptureError, match="1 of 2 layers ran"):
         gradient_scores(model, batches, lambda batch: model.layers[0](batch)[:, 0, 0])
