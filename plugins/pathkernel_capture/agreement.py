@@ -53,6 +53,8 @@ _OTHER_ATTENTION = frozenset(
         "modeling_hiera.HieraMaskUnitAttention",
         "modeling_inkling.InklingAttention",
         "modeling_longformer.LongformerSelfAttention",
+        "modeling_nystromformer.NystromformerSelfAttention",
+        "modeling_pegasus_x.PegasusXGlobalLocalAttention",
         "cait.TalkingHeadAttn",
         "efficientformer.Attention",
         "maxxvit.AttentionCl",

@@ -76,6 +76,18 @@ class AttentionModule:
     layout: AttentionHeads | None = None
     runs_projection: bool = True
 
+    def check_read(self) -> None:
+        """Raise a CaptureError if an adapter stands where the projection's weight is read.
+
+        It would write back the weight that it reads, without the heads that are off.
+        """
+        if not (self.runs_projection or isinstance(self.projection, nn.Linear)):
+            raise CaptureError(
+                f"{self.where} has an adapter ({type(self.projection).__name__}) in place of its "
+                "output projection, whose weight is read; merge the adapter (merge_and_unload) "
+                "first"
+            )
+
     @property
     def where(self) -> str:
         """Number and name of the layer, for messages."""
@@ -231,7 +243,8 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
         projections = (fused,)
     elif gates := _projection(module, _GATES):
         projections += (gates,)
-    by_head = hasattr(module, "query_key_value")
+    # GPTBigCode names its flag, and has rows by head without it
+    by_head = hasattr(module, "query_key_value") or getattr(module, "multi_query", None) is False
     bias = getattr(module, "relative_attention_bias", None)  # T5's
     bias = bias if isinstance(bias, nn.Embedding) else None
     try:

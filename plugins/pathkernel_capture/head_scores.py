@@ -155,6 +155,7 @@ def _factors(layers: Iterable[AttentionModule]) -> Iterator[list[Tensor]]:
     factors: list[Tensor] = []
     with ExitStack() as hooks:
         for attention in layers:
+            attention.check_read()
 
             def scaled(joined: Tensor, attention: AttentionModule = attention) -> Tensor:
                 split = joined.reshape(*joined.shape[:2], attention.heads, -1)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
 
 
+def uncompiled() -> AbstractContextManager[Any]:
+    """Return a context in which compiled models run uncompiled, since their code ignores hooks."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode and disable gradients inside the context."""
+    """Set evaluation mode, without gradients and compiled code, inside the context."""
     with ExitStack() as restored:
+        restored.enter_context(uncompiled())
         restored.enter_context(torch.no_grad())
         for module in model.modules():
             restored.callback(setattr, module, "training", module.training)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, standing_in
+from pathkernel_capture.state import uncompiled
 
 
 @contextmanager
@@ -31,11 +31,11 @@ def switched_off(
         Layers that have been compared, which are not compared again; those that are now are added.
     """
     with ExitStack() as stack:
-        if "torch._dynamo" in sys.modules:  # compiled code ignores new hooks
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         off_layers = []
         for number, heads in off.items():
             attention = layers[number - 1]
+            attention.check_read()
             if number not in agreed:
                 stack.enter_context(attention.compare(partial(agreed.add, number)))
             off_layers.append(_Layer(attention, heads))

@@ -288,6 +288,18 @@ def test_a_projection_that_does_not_run_is_refused():
         model(INPUTS.float())
 
 
+def test_an_adapter_whose_weight_is_read_is_refused():
+    """As LoRA's for ``nn.MultiheadAttention``: it writes back the weight that it reads."""
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 24, batch_first=True, dtype=torch.float64)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    model.layers[0].self_attn.out_proj = Wrapped().double()
+    words = r"layer 1 \(layers.0.self_attn\) has an adapter \(Wrapped\).* merge the adapter"
+    with pytest.raises(CaptureError, match=words), heads_off(model, [(1, 1)]):
+        pass
+    with pytest.raises(CaptureError, match=words):
+        gradient_scores(model, [INPUTS], lambda batch: model(batch).square().mean(dim=(1, 2)))
+
+
 @pytest.mark.parametrize("whole_model", [True, False])
 def test_compiled_models_run_without_their_heads(whole_model):
     """Compiled code does not look for hooks that are added later."""
