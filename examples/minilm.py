@@ -148,7 +148,7 @@ def theory_scores(
 
 def all_scores(encoder: Encoder, out: Path) -> dict[str, dict[tuple[int, int], Any]]:
     """Return all scores that need no heads switched off; those of the theory stay in files."""
-    magnitudes = magnitude_scores(encoder.model)
+    magnitudes = magnitude_scores(encoder.model, encoder.batches["validation"][0])
     saved = [Path(f"{out}-{draw.replace(' ', '-')}.npz") for draw in DRAWS]
     if not all(file.exists() for file in saved):
         choice = choose_network(encoder.captured(DRAWS[0]), widths=WIDTHS)

@@ -200,7 +200,7 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
     choice = choose_network(captured(model, *draws[0]), widths=WIDTHS)
     print(f"N = {choice.width:g}, T = {choice.temperature:g}, scale {choice.scale:g}", flush=True)
     theory = [theory_scores(model, draw, sets["validation"], choice) for draw in draws]
-    magnitudes = magnitude_scores(model)
+    magnitudes = magnitude_scores(model, sets["validation"][0][:10])
     scores: dict[str, dict] = {
         name: {head: np.array([draw[name][head] for draw in theory]) for head in magnitudes}
         for name in (FIGURE[0], *theory[0])

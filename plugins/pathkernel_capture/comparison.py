@@ -86,7 +86,7 @@ def compare_heads(
     >>> inputs = {"validation": torch.randn(20, 6, 8), "test": torch.randn(20, 6, 8)}
     >>> def measure(examples):
     ...     return model(inputs[examples]).square().mean(dim=(1, 2))
-    >>> scores = {"magnitude": magnitude_scores(model)}
+    >>> scores = {"magnitude": magnitude_scores(model, torch.randn(5, 6, 8))}
     >>> result = compare_heads(model, measure, scores, random=5, resamples=10)
     >>> result["order"].values.tolist()
     ['magnitude', 'ablation', 'random']
