@@ -171,7 +171,7 @@ def test_page_of_the_live_model(tmp_path, monkeypatch, capsys):
     exec(comparison.replace("random=20", "random=2"), namespace)
     whole = namespace["result"]["measured"].sel(removed=0, quantity="accuracy", test_set="test")
     assert (whole.squeeze() > 0.8).all()
-    assert (tmp_path / "figures" / "losses_without_heads.png").stat().st_size > 10_000
+    assert (tmp_path / "figures" / "removed.png").stat().st_size > 10_000
 
 
 def test_guide_describes_attention_written_by_hand():
