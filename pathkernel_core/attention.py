@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -19,11 +20,13 @@ from pathkernel_core.backend import (
     from_host,
     is_true,
     joined,
+    matmul,
     not_overflown,
     real_floating,
     rows_of,
 )
-from pathkernel_core.network import Skips, positive, skips_of_layers
+from pathkernel_core.network import Skips, skips_of_layers
+from pathkernel_core.scalars import positive, whole_number
 
 Readout = Literal["first", "last", "mean"] | int
 
@@ -98,9 +101,9 @@ def _attention_of_heads(
 ) -> Array:
     xp = array_api_compat.array_namespace(inputs)
     tokens = inputs if query is None else inputs[:, query : query + 1, :]
-    keys = xp.matmul(inputs[:, None, :, :], xp.matrix_transpose(keys))
-    queries = xp.matmul(tokens[:, None, :, :], xp.matrix_transpose(queries))
-    return _softmax_over_keys(scale * xp.matmul(keys, xp.matrix_transpose(queries)), xp)
+    keys = matmul(inputs[:, None, :, :], xp.matrix_transpose(keys))
+    queries = matmul(tokens[:, None, :, :], xp.matrix_transpose(queries))
+    return _softmax_over_keys(scale * matmul(keys, xp.matrix_transpose(queries)), xp)
 
 
 def _attention_of_products(
@@ -111,10 +114,21 @@ def _attention_of_products(
     tokens = inputs if query is None else inputs[:, query : query + 1, :]
     # one matrix product for all examples and heads instead of many small ones
     rows = xp.reshape(tokens, (-1, width))
-    directions = xp.matmul(rows, xp.matrix_transpose(xp.reshape(products, (-1, width))))
+    directions = matmul(rows, xp.matrix_transpose(xp.reshape(products, (-1, width))))
     directions = xp.reshape(directions, (inputs.shape[0], -1, heads, width))
-    scores = xp.matmul(inputs[:, None, :, :], xp.permute_dims(directions, (0, 2, 3, 1)))
+    scores = matmul(inputs[:, None, :, :], xp.permute_dims(directions, (0, 2, 3, 1)))
     return _softmax_over_keys(scale * scores, xp)
+
+
+def _score_scale(scale: float, heads: Array) -> float:
+    """Check a factor of scores, which must not vanish in the precision of the heads."""
+    checked = positive("scale", scale)
+    xp = array_api_compat.array_namespace(heads)
+    exact = xp.isdtype(heads.dtype, "real floating")
+    smallest = float(xp.finfo(heads.dtype).smallest_normal) if exact else 0.0
+    if checked < smallest:
+        raise ValueError(f"scale must be at least {smallest:g} in {heads.dtype}, but is {scale!r}")
+    return checked
 
 
 def _softmax_over_keys(scores: Array, xp: Any) -> Array:
@@ -144,7 +158,7 @@ class QueryKey(_ArrayHeads):
         real_floating("queries", self.queries, ("H", "G", "N_0"))
         real_floating("keys", self.keys, tuple(self.queries.shape))
         if self.scale is not None:
-            positive("scale", self.scale)
+            object.__setattr__(self, "scale", _score_scale(self.scale, self.queries))
 
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
@@ -154,7 +168,9 @@ class QueryKey(_ArrayHeads):
         if scale is None:
             scale = 1 / (self.queries.shape[2] * math.sqrt(self.queries.shape[1]))
         evaluate = compiled(_attention_of_heads, xp, static=("query",))
-        return evaluate(inputs, self.queries, self.keys, scale, query=query)
+        with np.errstate(all="ignore"):
+            attention = evaluate(inputs, self.queries, self.keys, scale, query=query)
+        return not_overflown("attention by queries and keys", attention, "rescale inputs or heads")
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,14 +192,16 @@ class AttentionProduct(_ArrayHeads):
     def __post_init__(self):
         array_namespace(products=self.products)
         real_floating("products", self.products, ("H", *self.products.shape[-1:] * 2))
-        positive("scale", self.scale)
+        object.__setattr__(self, "scale", _score_scale(self.scale, self.products))
 
     def attention(self, inputs: Array, query: int | None = None) -> Array:
         """Attention (batch, H, M, M or 1) with the key token before the query token."""
         xp = array_namespace(inputs=inputs, products=self.products)
         _check_width(inputs, self.products.shape[-1], "products")
         evaluate = compiled(_attention_of_products, xp, static=("query",))
-        return evaluate(inputs, self.products, self.scale, query=query)
+        with np.errstate(all="ignore"):
+            attention = evaluate(inputs, self.products, self.scale, query=query)
+        return not_overflown("attention by products", attention, "rescale inputs or heads")
 
 
 def _excess_of_sums(omega: Array) -> Array:
@@ -315,9 +333,9 @@ def attentioned_inputs(
             )
     if batch_size is None:
         batch_size = max(1, _BATCH_ELEMENTS // _elements_per_example(inputs, layers, skipped))
-    elif batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, but is {batch_size}")
-    with np.errstate(over="ignore", invalid="ignore"):
+    else:
+        batch_size = whole_number("batch_size", batch_size)
+    with np.errstate(all="ignore"):
         parts = [
             _attentioned_batch(inputs, layers, skipped, token, batch, xp)
             for batch in batches(examples, batch_size)
@@ -355,7 +373,7 @@ def _attentioned_batch(
         weights = compiled(_continued, xp)(layer.select(batch).attention(inputs), above)
         if skip:
             weights = joined([above, weights], axis=1)
-    return xp.matmul(weights, inputs)
+    return matmul(weights, inputs)
 
 
 def _over_queries(omega: Array) -> Array:
@@ -369,20 +387,26 @@ def _continued(omega: Array, weights: Array) -> Array:
     v_hπ(s) = Σ_t Ω_hst v_π(t): no product of two M × M matrices is formed.
     """
     xp = array_api_compat.array_namespace(omega)
-    weights = xp.matmul(weights[:, None, :, :], xp.matrix_transpose(omega))
+    weights = matmul(weights[:, None, :, :], xp.matrix_transpose(omega))
     return xp.reshape(weights, (omega.shape[0], -1, omega.shape[2]))
 
 
 def _readout_token(readout: Readout, tokens: int) -> int | None:
-    if readout == "mean":
+    if isinstance(readout, str) and readout == "mean":
         return None
-    if readout in ("first", "last"):
+    if isinstance(readout, str) and readout in ("first", "last"):
         return 0 if readout == "first" else tokens - 1
-    if isinstance(readout, int) and not isinstance(readout, bool):
-        if -tokens <= readout < tokens:
-            return readout % tokens
-        raise ValueError(f"readout names token {readout}, but sequences have {tokens} tokens")
-    raise ValueError(f'readout must be "first", "last", "mean" or a token index, not {readout!r}')
+    try:
+        token = operator.index(readout)
+    except TypeError:
+        token = None
+    if token is None or isinstance(readout, bool | np.bool_):
+        raise ValueError(
+            f'readout must be "first", "last", "mean" or a token index, not {readout!r}'
+        )
+    if not -tokens <= token < tokens:
+        raise ValueError(f"readout names token {token}, but sequences have {tokens} tokens")
+    return token % tokens
 
 
 def _check_width(inputs: Array, width: int, name: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import array_api_compat
@@ -63,13 +64,33 @@ def array_namespace(**arrays: Array) -> Any:
                 f"{first} lies on device {devices[first]} but {name} on {device}; "
                 "move one of them with array_api_compat.to_device"
             )
+    if str(devices.get(first)) == "meta":
+        raise TypeError(f"{first} lies on device meta, where it has no values; load it onto a device")
     if is_jax_namespace(xp) and not sys.modules["jax"].config.jax_enable_x64:
         raise PrecisionError(
             "JAX's 64-bit mode is off, so that it would compute in float32 silently; set the "
             "environment variable JAX_ENABLE_X64=1, or call "
             "jax.config.update('jax_enable_x64', True) before the first array is made"
         )
+    if is_jax_namespace(xp):
+        _check_jax_settings(sys.modules["jax"].config)
     return xp
+
+
+def _check_jax_settings(config: Any) -> None:
+    """Raise a RuntimeError if JAX forbids broadcasting, or transfers between host and device."""
+    if config.jax_numpy_rank_promotion == "raise":
+        raise RuntimeError(
+            "jax_numpy_rank_promotion is 'raise', but the theory broadcasts; call it within "
+            "jax.numpy_rank_promotion('allow')"
+        )
+    for direction in ("", "_host_to_device", "_device_to_host"):
+        setting = getattr(config, f"jax_transfer_guard{direction}", None)
+        if str(setting).startswith("disallow"):
+            raise RuntimeError(
+                f"jax_transfer_guard{direction} is {setting!r}, but the minimiser runs on the host; "
+                "call it within jax.transfer_guard('allow')"
+            )
 
 
 def _namespace(name: str, array: Array) -> Any:
@@ -79,13 +100,24 @@ def _namespace(name: str, array: Array) -> Any:
             "leave the masked examples out, or fill them"
         )
     try:
-        return array_api_compat.array_namespace(array)
+        namespace = array_api_compat.array_namespace(array)
     except TypeError:
         raise TypeError(
             f"{name} must be an array (NumPy, JAX, CuPy, PyTorch or another library of the "
             f"array API standard), not {type(array).__name__}; convert it, for example with "
             "numpy.asarray"
         ) from None
+    if is_torch_namespace(namespace) and not _is_dense(array):
+        kind = "nested" if array.is_nested else array.layout
+        raise TypeError(
+            f"{name} must be a dense tensor, but is {kind}; convert it, for example by .to_dense()"
+        )
+    return namespace
+
+
+def _is_dense(tensor: Array) -> bool:
+    """Whether a tensor of PyTorch is neither sparse nor a list of tensors."""
+    return tensor.layout == sys.modules["torch"].strided and not tensor.is_nested
 
 
 def library_name(xp: Any) -> str:
@@ -109,7 +141,7 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
         if 0 in actual:
             empty = shape[actual.index(0)]
             raise ValueError(f"{name} of shape {actual} is empty: {empty} must not be 0")
-    if xp.isdtype(array.dtype, ("integral", "bool")):
+    if _is_integral(array.dtype, xp):
         array = xp.astype(array, xp.float64)
     if array.dtype not in (xp.float64, xp.float32):
         raise TypeError(
@@ -125,6 +157,13 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
     return array
 
 
+def _is_integral(dtype: Any, xp: Any) -> bool:
+    try:
+        return xp.isdtype(dtype, ("integral", "bool"))
+    except TypeError:  # NumPy's variable-width strings are no dtype of the standard
+        return False
+
+
 def not_overflown(name: str, array: Array, remedy: str) -> Array:
     """Check that a result is finite, and return it."""
     if not is_true(finite(array)):
@@ -134,7 +173,17 @@ def not_overflown(name: str, array: Array, remedy: str) -> Array:
 
 def is_true(condition: Array) -> bool:
     """Truth of a zero-dimensional array; True while JAX traces it."""
-    return _is_tracer(condition) or bool(condition)
+    if _is_tracer(condition):
+        return True
+    try:
+        return bool(condition)
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        raise TypeError(
+            "torch.func.vmap cannot pass a minimisation, which runs on the host; loop over its "
+            "arguments, or take jax.vmap"
+        ) from error
 
 
 def finite(array: Array) -> Array:
@@ -255,7 +304,7 @@ def host_callback(function: Callable, shape: tuple[int, ...], *arrays: Array) ->
     def on_host(*values: Array) -> np.ndarray:
         return np.asarray(function(*map(np.asarray, values)), dtype=like.dtype)
 
-    return jax.pure_callback(on_host, result, *arrays)
+    return jax.pure_callback(on_host, result, *arrays, vmap_method="sequential")
 
 
 def derivatives(xp: Any) -> tuple[Callable, Callable]:
@@ -288,6 +337,66 @@ def derivatives(xp: Any) -> tuple[Callable, Callable]:
     return grad, hessian
 
 
+# Products in the full precision of their arrays: settings of the process that lower it, such as
+# autocast, TF32 or JAX's default precision, are meant for training and must not reach the theory.
+
+
+def matmul(left: Array, right: Array) -> Array:
+    """Matrix product in the full precision of the arrays, whatever the process has set."""
+    if type(left) is np.ndarray:
+        return np.matmul(left, right)
+    xp = array_api_compat.array_namespace(left, right)
+    if is_jax_namespace(xp):
+        return xp.matmul(left, right, precision="highest")
+    with _full_precision(left):
+        return xp.matmul(left, right)
+
+
+def vecdot(left: Array, right: Array) -> Array:
+    """Product of vectors on the last axis in the full precision of the arrays."""
+    xp = array_api_compat.array_namespace(left, right)
+    if is_jax_namespace(xp):
+        return xp.vecdot(left, right, precision="highest")
+    with _full_precision(left):
+        return xp.vecdot(left, right)
+
+
+def _full_precision(array: Array) -> Any:
+    """Context in which PyTorch neither casts products nor rounds their factors."""
+    if not array_api_compat.is_torch_array(array):
+        return nullcontext()
+    torch, kind = sys.modules["torch"], array.device.type
+    stack = ExitStack()
+    if torch.is_autocast_enabled(kind):
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    if array.dtype == torch.float32:
+        stack.enter_context(_unrounded(torch, kind))
+    return stack
+
+
+@contextmanager
+def _unrounded(torch: Any, kind: str) -> Iterator[None]:
+    """Let PyTorch multiply float32 as it is, not as TF32 or bfloat16; restore its settings."""
+    matmul = getattr(torch.backends, "cuda" if kind == "cuda" else "mkldnn").matmul
+    if not hasattr(matmul, "fp32_precision"):  # before version 2.9
+        setting = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(setting)
+        return
+    setting = matmul.fp32_precision
+    if setting == "ieee":
+        yield
+        return
+    matmul.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = setting
+
+
 # Routines outside the standard, each dispatched to the best one of its library.
 
 
@@ -303,10 +412,10 @@ def gram_matrix(rows: Array, xp: Any) -> Array:
     """Product rowsᵀ rows of a matrix (rows, size), by about half of the operations."""
     transposed = xp.matrix_transpose(rows)
     if is_numpy_namespace(xp) or rows.shape[1] < _HALVED:  # NumPy uses the symmetry
-        return xp.matmul(transposed, rows)
+        return matmul(transposed, rows)
     half = rows.shape[1] // 2
     left, right = rows[:, :half], rows[:, half:]
-    corner = xp.matmul(transposed[:half, :], right)
+    corner = matmul(transposed[:half, :], right)
     above = xp.concat((gram_matrix(left, xp), corner), axis=1)
     below = xp.concat((xp.matrix_transpose(corner), gram_matrix(right, xp)), axis=1)
     return xp.concat((above, below), axis=0)
@@ -401,6 +510,6 @@ def invert_packed(packed: Array, right: Array, xp: Any) -> tuple[Array, Array, A
     matrix = xp.take(packed, from_host(indices, packed, xp.int64), axis=0)
     lower = cholesky(xp.reshape(matrix, (size, size)), xp)
     root = invert_triangular(lower, xp)
-    inverse = xp.matmul(xp.matrix_transpose(root), root)
+    inverse = matmul(xp.matrix_transpose(root), root)
     repacked = xp.take(xp.reshape(inverse, (-1,)), from_host(entries, packed, xp.int64), axis=0)
-    return log_determinant(lower, xp), xp.matmul(inverse, right), repacked
+    return log_determinant(lower, xp), matmul(inverse, right), repacked

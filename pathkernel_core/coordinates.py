@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import scipy
 
-from pathkernel_core.backend import Array, array_namespace, from_host
+from pathkernel_core.backend import Array, array_namespace, from_host, matmul
 from pathkernel_core.network import Network
 
 
@@ -141,11 +141,11 @@ def chain_factors(
     scales : array or sequence, shape (L + 1,)
         σ_1, …, σ_L, σ_a.
     """
-    xp = array_namespace(relative=relative[-1])
+    array_namespace(relative=relative[-1])
     factors = [scales[-1] * relative[-1]]
     for number in reversed(range(len(levels) - 1)):
         blocks = levels[number].blocks(relative[number])
-        above = xp.matmul(scales[number] * factors[0], blocks)
+        above = matmul(scales[number] * factors[0], blocks)
         factors.insert(0, above.reshape(relative[number].shape))
     return factors
 

@@ -30,6 +30,7 @@ from pathkernel_core.backend import (
     from_host,
     host_callback,
     is_true,
+    matmul,
     real_floating,
     to_host,
 )
@@ -171,7 +172,7 @@ def differentiable_solution(
     return DifferentiableSolution(
         action=action,
         log_evidence=log_evidence,
-        order_parameter=xp.matmul(scaled, xp.matrix_transpose(scaled)),
+        order_parameter=matmul(scaled, xp.matrix_transpose(scaled)),
         _factor=factor,
         _form=_form(xi, labels, space),
         _temperature=temperature,

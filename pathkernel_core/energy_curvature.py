@@ -20,6 +20,7 @@ from pathkernel_core.backend import (
     array_namespace,
     compiled,
     from_host,
+    matmul,
     solve_triangular,
     to_host,
 )
@@ -72,7 +73,7 @@ class _ExampleCurvature:
         xp = array_namespace(features=features)
         flat = xp.reshape(features, (features.shape[0], -1))
         self._features = xp.reshape(solve_triangular(self._root, flat, xp), features.shape)
-        z = xp.matmul(xp.matrix_transpose(self._labels), xp.reshape(self._features, flat.shape))
+        z = matmul(xp.matrix_transpose(self._labels), xp.reshape(self._features, flat.shape))
         self._z = xp.reshape(z, features.shape[1:])
 
     def _change(self, whitened: Array) -> np.ndarray:
@@ -81,42 +82,42 @@ class _ExampleCurvature:
 
     def along(self, direction: np.ndarray) -> np.ndarray:
         xp, features = array_namespace(features=self._features), self._features
-        mixed = xp.matmul(from_host(direction, features), features)
+        mixed = matmul(from_host(direction, features), features)
         flat = (features.shape[0], -1)
         transposed = xp.matrix_transpose(xp.reshape(features, flat))
-        return self._change(xp.matmul(xp.reshape(mixed, flat), transposed))
+        return self._change(matmul(xp.reshape(mixed, flat), transposed))
 
     def with_temperature(self) -> np.ndarray:
         xp = array_namespace(root=self._root)
         inverse = solve_triangular(
             self._root, from_host(np.eye(self._root.shape[0]), self._root), xp
         )
-        return self._change(xp.matmul(inverse, xp.matrix_transpose(inverse)))
+        return self._change(matmul(inverse, xp.matrix_transpose(inverse)))
 
     def with_labels(self, change: np.ndarray) -> np.ndarray:
         xp = array_namespace(root=self._root)
         rows = from_host(np.reshape(change, (-1, 1)), self._root)
         half = solve_triangular(self._root, rows, xp)
         flat = xp.reshape(self._features, (self._features.shape[0], -1))
-        dz = xp.reshape(xp.matmul(xp.matrix_transpose(half), flat), self._z.shape)
+        dz = xp.reshape(matmul(xp.matrix_transpose(half), flat), self._z.shape)
         return -to_host(_symmetric_product(dz, self._z, xp))
 
 
 def _example_change(features: Array, labels: Array, z: Array, whitened: Array) -> Array:
     xp = array_namespace(features=features)
     rows, paths, width = features.shape
-    product = xp.matmul(whitened, xp.reshape(features, (rows, -1)))
-    dz = -xp.reshape(xp.matmul(xp.matrix_transpose(labels), product), (paths, width))
+    product = matmul(whitened, xp.reshape(features, (rows, -1)))
+    dz = -xp.reshape(matmul(xp.matrix_transpose(labels), product), (paths, width))
     product = xp.reshape(product, features.shape)
     left, right = (
         xp.reshape(xp.permute_dims(array, (1, 0, 2)), (paths, -1)) for array in (features, product)
     )
-    dm = -xp.matmul(left, xp.matrix_transpose(right))
+    dm = -matmul(left, xp.matrix_transpose(right))
     return dm - _symmetric_product(dz, z, xp)
 
 
 def _symmetric_product(dz: Array, z: Array, xp: Any) -> Array:
-    product = xp.matmul(dz, xp.matrix_transpose(z))
+    product = matmul(dz, xp.matrix_transpose(z))
     return product + xp.matrix_transpose(product)
 
 
@@ -130,29 +131,29 @@ class _FeatureCurvature:
         matrix, numbers = from_host(factor, gram), from_host(temperature, gram)
         _, half, inverse = _feature_energy(gram, projections, matrix, numbers)
         transposed = xp.matrix_transpose(inverse)
-        self._inverse = xp.matmul(transposed, inverse)  # B⁻¹
+        self._inverse = matmul(transposed, inverse)  # B⁻¹
         self._hessian = from_host(np.eye(inverse.shape[0]), gram) - temperature * self._inverse
-        self._q = xp.reshape(xp.matmul(transposed, half), projections.shape)
+        self._q = xp.reshape(matmul(transposed, half), projections.shape)
 
     def along(self, direction: np.ndarray) -> np.ndarray:
         xp, hessian = array_namespace(q=self._q), self._hessian
         paths, width = self._q.shape
         relative = from_host(_divided_by(self._factor, direction), hessian)
         blocks = xp.reshape(hessian, (paths * width, paths, width))
-        mixed = xp.matmul(relative, blocks)  # Q (D ⊗ 1)
-        dq = -xp.matmul(xp.reshape(mixed, hessian.shape), xp.reshape(self._q, (-1, 1)))
+        mixed = matmul(relative, blocks)  # Q (D ⊗ 1)
+        dq = -matmul(xp.reshape(mixed, hessian.shape), xp.reshape(self._q, (-1, 1)))
         by_path = xp.reshape(hessian, (paths, width, paths, width))
         by_path = xp.reshape(xp.permute_dims(by_path, (3, 0, 1, 2)), (-1, paths))
-        dm = -xp.matmul(xp.reshape(mixed, (paths, -1)), by_path)  # traced over inputs
+        dm = -matmul(xp.reshape(mixed, (paths, -1)), by_path)  # traced over inputs
         return self._change(dm, xp.reshape(dq, self._q.shape))
 
     def with_temperature(self) -> np.ndarray:
         xp = array_namespace(q=self._q)
-        product = xp.matmul(self._inverse, self._hessian)
+        product = matmul(self._inverse, self._hessian)
         paths, width = self._q.shape
         blocks = xp.reshape(product, (paths, width, paths, width))
         traces = sum(blocks[:, number, :, number] for number in range(width))
-        dq = -xp.reshape(xp.matmul(self._inverse, xp.reshape(self._q, (-1, 1))), self._q.shape)
+        dq = -xp.reshape(matmul(self._inverse, xp.reshape(self._q, (-1, 1))), self._q.shape)
         return self._change(-traces, dq)
 
     def with_labels(self, change: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from pathkernel_core.backend import (
     invert_triangular,
     joined,
     log_determinant,
+    matmul,
     packed_order,
 )
 from pathkernel_core.spaces import ExampleSpace
@@ -75,7 +76,7 @@ def _kernels(features: Array, *, outputs: int) -> Array:
     kernels = []
     for path in range(paths):
         duals = by_path[: path + 1, ...] if outputs == 1 else by_path
-        kernel = xp.matmul(by_path[path, ...], xp.matrix_transpose(duals))
+        kernel = matmul(by_path[path, ...], xp.matrix_transpose(duals))
         if outputs == 1:
             share = from_host([1.0] * path + [0.5], features)[:, None, None]
             kernel = share * (kernel + xp.matrix_transpose(kernel))
@@ -92,12 +93,12 @@ def _kernel_space(
     outputs = labels.shape[1]
     paths = factor.shape[0] // outputs
     pairs, indices, share = _pairs(paths, outputs)
-    u = _by_output(xp.matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
+    u = _by_output(matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
     u = xp.take(u, from_host(pairs @ (paths, 1), kernels, xp.int64), axis=1)
     weigh = _weights_of_one_output if outputs == 1 else _weights_of_outputs
-    energy, weights = weigh(xp.matmul(u, kernels), labels, temperature, xp)
+    energy, weights = weigh(matmul(u, kernels), labels, temperature, xp)
     indices, share = from_host(indices, kernels, xp.int64), from_host(share[:, None], kernels)
-    gradient = share * xp.take(xp.matmul(kernels, weights), indices, axis=0)
+    gradient = share * xp.take(matmul(kernels, weights), indices, axis=0)
     gradient = xp.reshape(gradient, (paths, paths, outputs, outputs))
     gradient = xp.permute_dims(gradient, (0, 2, 1, 3))
     return energy, xp.reshape(gradient, factor.shape[:1] * 2)
@@ -128,10 +129,10 @@ def _weights_of_outputs(
     kernel = xp.reshape(xp.permute_dims(kernel, (2, 0, 3, 1)), (examples * outputs, -1))
     lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
     inverse = invert_triangular(lower, xp)
-    coefficients = xp.matmul(inverse, xp.reshape(labels, (-1,)))  # L⁻¹ Y
-    energy = log_determinant(lower, xp) + xp.matmul(coefficients, coefficients)
-    solved = xp.matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
-    weights = xp.matmul(xp.matrix_transpose(inverse), inverse) - solved[:, None] * solved[None, :]
+    coefficients = matmul(inverse, xp.reshape(labels, (-1,)))  # L⁻¹ Y
+    energy = log_determinant(lower, xp) + matmul(coefficients, coefficients)
+    solved = matmul(coefficients, inverse)  # (K + T1)⁻¹ Y
+    weights = matmul(xp.matrix_transpose(inverse), inverse) - solved[:, None] * solved[None, :]
     return energy, xp.matrix_transpose(_by_output(weights, outputs, xp))
 
 

@@ -14,15 +14,19 @@ from pathkernel_core.backend import (
     compiled,
     from_host,
     library_name,
+    matmul,
+    not_overflown,
     real_floating,
     to_host,
+    vecdot,
 )
 from pathkernel_core.costs import Sizes, cheapest_form
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.label_spectrum import LabelSpectrum
-from pathkernel_core.network import Network, positive
+from pathkernel_core.network import Network
 from pathkernel_core.notebook import table
+from pathkernel_core.scalars import positive
 from pathkernel_core.spaces import (
     ExampleSpace,
     FeatureSpace,
@@ -271,14 +275,18 @@ def path_kernel(xi: Array, xi_dual: Array, path: int, path_dual: int) -> Array:
     """Kernel of a pair of paths, C = ξ^π(x)·ξ^π'(x')/N_0, shape (P, P')."""
     xp, xi, xi_dual = _check_pair(xi, xi_dual)
     transposed = xp.matrix_transpose(xi_dual[:, path_dual, :])
-    return xp.matmul(xi[:, path, :], transposed) / xi.shape[-1]
+    with np.errstate(all="ignore"):
+        kernel = matmul(xi[:, path, :], transposed) / xi.shape[-1]
+    return not_overflown("the kernel", kernel, "rescale xi")
 
 
 def same_path_kernels(xi: Array) -> Array:
     """Kernels of every path with itself, shape (n, P, P)."""
     xp, xi, _ = _check_pair(xi, xi)
     by_path = xp.permute_dims(xi, (1, 0, 2))
-    return xp.matmul(by_path, xp.matrix_transpose(by_path)) / xi.shape[-1]
+    with np.errstate(all="ignore"):
+        kernels = matmul(by_path, xp.matrix_transpose(by_path)) / xi.shape[-1]
+    return not_overflown("the kernels", kernels, "rescale xi")
 
 
 def total_kernel(
@@ -301,9 +309,11 @@ def total_kernel(
     xp, xi, xi_dual = _check_pair(xi, xi if xi_dual is None else xi_dual)
     _, paths, width = xi.shape
     matrix = real_floating("order_parameter", to_host(order_parameter), (paths, paths))
-    mixed = xp.matmul(from_host(matrix, xi), xi)
-    mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
-    return xp.matmul(mixed, xp.matrix_transpose(xp.reshape(xi_dual, (xi_dual.shape[0], -1))))
+    with np.errstate(all="ignore"):
+        mixed = matmul(from_host(matrix, xi), xi)
+        mixed = xp.reshape(mixed, (xi.shape[0], -1)) * (variance / (paths * width))
+        kernel = matmul(mixed, xp.matrix_transpose(xp.reshape(xi_dual, (xi_dual.shape[0], -1))))
+    return not_overflown("the kernel", kernel, "rescale xi, U or the variance")
 
 
 def _check_pair(xi: Array, xi_dual: Array) -> tuple[Any, Array, Array]:
@@ -374,10 +384,10 @@ def predictor_mean(xi: Array, weights: Array, basis: Array | None) -> Array:
     xp = array_namespace(xi=xi)
     examples, paths, width = xi.shape
     if basis is not None:
-        weights = xp.matmul(weights, xp.matrix_transpose(basis))
+        weights = matmul(weights, xp.matrix_transpose(basis))
     by_output = xp.permute_dims(xp.reshape(weights, (paths, -1, width)), (0, 2, 1))
     by_output = xp.reshape(by_output, (paths * width, -1)) / math.sqrt(width * paths)
-    return xp.matmul(xp.reshape(xi, (examples, paths * width)), by_output)
+    return matmul(xp.reshape(xi, (examples, paths * width)), by_output)
 
 
 def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Array, Array]:
@@ -385,9 +395,9 @@ def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Arra
     xp = array_namespace(xi=xi)
     full = per_output(xi, factor.shape[0] // xi.shape[1])
     scaled = factor / math.sqrt(xi.shape[1] * xi.shape[2])
-    mixed = xp.matmul(xp.matrix_transpose(scaled), full)
+    mixed = matmul(xp.matrix_transpose(scaled), full)
     flat = xp.reshape(mixed, (mixed.shape[0], -1))
-    return xp.vecdot(flat, flat), mixed if basis is None else _rotated(mixed, basis)
+    return vecdot(flat, flat), mixed if basis is None else _rotated(mixed, basis)
 
 
 def _span(xi: Array, xp: Any) -> Array | None:
@@ -408,7 +418,7 @@ def _principal_axes(xi: Array) -> tuple[Array, Array]:
     """
     xp = array_namespace(xi=xi)
     double = xp.astype(xp.reshape(xi, (-1, xi.shape[2])), xp.float64, copy=False)
-    moment = xp.matmul(xp.matrix_transpose(double), double)
+    moment = matmul(xp.matrix_transpose(double), double)
     # without a basis in case of overflow: the energy then reports it
     finite = xp.all(xp.isfinite(moment))
     values, vectors = xp.linalg.eigh(xp.where(finite, moment, xp.zeros_like(moment)))
@@ -417,7 +427,7 @@ def _principal_axes(xi: Array) -> tuple[Array, Array]:
 
 def _rotated(xi: Array, basis: Array) -> Array:
     xp = array_namespace(xi=xi)
-    rows = xp.matmul(xp.reshape(xi, (-1, xi.shape[2])), basis)
+    rows = matmul(xp.reshape(xi, (-1, xi.shape[2])), basis)
     return xp.reshape(rows, (*xi.shape[:2], basis.shape[1]))
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,8 +23,9 @@ from pathkernel_core.minima import (
     structured_starts,
     warn_of_scale,
 )
-from pathkernel_core.network import Network, positive
+from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_core.scalars import positive, whole_number
 from pathkernel_core.solution import Minimum, Solution, Status
 
 # tolerance of the dimensionless gradient in the chain's coordinates over that of the gradient in
@@ -112,9 +111,9 @@ def minimise_action(
         double = problem.array.dtype == array_namespace(array=problem.array).float64
         # in float32 twice the rounding of the gradient, which shrinks with the width
         tolerance = 1e-8 if double else min(1e-2, 0.5 / network.width)
-    positive("tolerance", tolerance)
-    max_evaluations = _count("max_evaluations", max_evaluations)
-    starts = None if starts is None else _count("starts", starts)
+    tolerance = positive("tolerance", tolerance)
+    max_evaluations = whole_number("max_evaluations", max_evaluations)
+    starts = None if starts is None else whole_number("starts", starts)
     if start is not None and starts is not None:
         raise ValueError("start excludes starts: leave one of them out")
     action = _Action(problem, network, temperature)
@@ -399,16 +398,6 @@ def _warm_start(coordinates: ChainCoordinates, start: Solution) -> np.ndarray:
             f"needs {network.sizes}; start from a network with the same heads and skip connections"
         )
     return coordinates.from_factors(start.factors)
-
-
-def _count(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
-    return number
 
 
 def _check_network(problem: PathKernels, network: Network) -> None:

@@ -66,7 +66,9 @@ class Network:
         outputs: int = 1,
         skips: Skips = None,
     ):
-        heads = _whole_numbers("heads", (heads,) if isinstance(heads, numbers.Number) else heads)
+        heads = _whole_numbers(
+            "heads", heads if isinstance(heads, Iterable) and np.ndim(heads) else (heads,)
+        )
         if not heads:
             raise ValueError("heads must name at least one layer, for example heads=(2, 2)")
         layers = len(heads)
@@ -77,6 +79,12 @@ class Network:
             "variances": _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
             "skips": skips_of_layers(skips, layers),
         }
+        limit = math.prod(fields["variances"])
+        if not np.finfo(float).tiny <= limit < math.inf:
+            raise ValueError(
+                f"variances multiply to {limit:g}, beyond double precision; choose values nearer "
+                "to 1"
+            )
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         for layer, skip in enumerate(self.skips, start=1):
@@ -228,11 +236,13 @@ class Network:
 
 
 def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
-    values = tuple(values)
+    checked = []
     for value in values:
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be positive whole numbers, but has {value!r}")
-    return tuple(int(value) for value in values)
+        try:
+            checked.append(whole_number(name, value))
+        except ValueError:
+            raise ValueError(f"{name} must be positive whole numbers, but has {value!r}") from None
+    return tuple(checked)
 
 
 def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
@@ -243,14 +253,14 @@ def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
     ValueError, TypeError
         If a strength is not a number from 0, or their number is neither 1 nor that of the layers.
     """
-    strengths: Any = float(skips) if getattr(skips, "ndim", None) == 0 else skips  # type: ignore[arg-type]
+    strengths: Any = skips.item() if getattr(skips, "ndim", None) == 0 else skips  # type: ignore[union-attr]
     if strengths is None or isinstance(strengths, numbers.Real | str):
         strengths = (strengths,) * layers
     strengths = tuple(strengths) if isinstance(strengths, Iterable) else (strengths,)
     for skip in strengths:
         if skip is None:
             continue
-        if not isinstance(skip, numbers.Real) or isinstance(skip, bool):
+        if not isinstance(skip, numbers.Real) or isinstance(skip, bool | np.bool_):
             raise TypeError(
                 "skips must be one number, or None for a layer without a skip connection, for all "
                 f"layers or for each, but has {skip!r}"
@@ -276,17 +286,3 @@ def _per_layer(name: str, values: Any, count: int, meaning: str) -> tuple[float,
             f"{name} must be one number or {count} numbers ({meaning}), but has {len(checked)}"
         )
     return checked
-
-
-def positive(name: str, value: Any) -> float:
-    """Return ``value`` as a float after checking that it is a positive finite number."""
-    if getattr(value, "ndim", None) == 0 and not isinstance(value, numbers.Real):
-        raise TypeError(
-            f"{name} must be a number, but is {value!r}; pass float({name}), or, for gradients "
-            "with respect to it, call pathkernel_core.differentiable_solution"
-        )
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be one number, but is {value!r}")
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{name} must be positive and finite, but is {value!r}")
-    return float(value)

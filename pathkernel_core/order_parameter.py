@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pathkernel_core.backend import Array, array_namespace, real_floating, to_host
+from pathkernel_core.backend import Array, array_namespace, matmul, real_floating, to_host
 from pathkernel_core.network import Network, Skips, skips_of_layers
 
 
@@ -37,7 +37,7 @@ def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -
     skips = skips_of_layers(skips, len(values))
     for index in reversed(range(len(values))):
         layer = real_floating(f"values[{index}]", values[index], ("H", weights.shape[1], "N"))
-        product = xp.matmul(weights[None, :, :], layer) / weights.shape[1] ** 0.5
+        product = matmul(weights[None, :, :], layer) / weights.shape[1] ** 0.5
         product = xp.reshape(product, (-1, layer.shape[2]))
         weights = product if skips[index] is None else xp.concat([weights, product])
     return weights
@@ -52,7 +52,7 @@ def order_parameter_from_weights(
     """
     weights = path_weights(values, readout, skips)
     xp = array_namespace(weights=weights)
-    return xp.matmul(weights, xp.matrix_transpose(weights)) / weights.shape[1]
+    return matmul(weights, xp.matrix_transpose(weights)) / weights.shape[1]
 
 
 def scaled_order_parameter(network: Network, order_parameter: Array) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.backend import Array, array_namespace, real_floating, to_host
+from pathkernel_core.backend import Array, array_namespace, matmul, real_floating, to_host
 
 
 def accuracy(mean: Array, labels: Array) -> float:
@@ -148,6 +148,6 @@ def kernel_task_alignment(kernel: Array, labels: Array, components: int | None =
         values, vectors = eigh(kernel, subset_by_index=(first, len(kernel) - 1))
     else:
         values, vectors = xp.linalg.eigh(kernel)
-    overlaps = xp.abs(xp.matmul(labels[None, :], vectors)[0, :]) / xp.linalg.vector_norm(labels)
+    overlaps = xp.abs(matmul(labels[None, :], vectors)[0, :]) / xp.linalg.vector_norm(labels)
     leading = slice(None, components)
     return Alignment(to_host(values)[::-1][leading], to_host(overlaps)[::-1][leading])

@@ -19,6 +19,7 @@ from pathkernel_core.backend import (
     compiled,
     from_host,
     joined,
+    matmul,
     not_overflown,
     real_floating,
     rows_of,
@@ -213,7 +214,7 @@ class Solution:
             weights = scaled_order_parameter(self.network, self.order_parameter)
             return total_kernel(xi, weights, variance=self.network.variances[0])
         xp = array_namespace(root=root)
-        kernel = xp.matmul(root, xp.matrix_transpose(root))
+        kernel = matmul(root, xp.matrix_transpose(root))
         return add_to_diagonal(kernel, from_host(-self.temperature, root), xp)
 
     @property

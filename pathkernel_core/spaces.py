@@ -37,6 +37,7 @@ from pathkernel_core.backend import (
     is_true,
     joined,
     log_determinant,
+    matmul,
     solve_triangular,
     to_host,
 )
@@ -195,7 +196,7 @@ class ExampleSpace:
     def _kernel(self, rows: Array, factor: Array) -> Array:
         xp = array_namespace(rows=rows)
         mixed = _mix(rows, factor, xp)
-        return xp.matmul(mixed, xp.matrix_transpose(mixed))
+        return matmul(mixed, xp.matrix_transpose(mixed))
 
     def keep_paths(self, paths: np.ndarray) -> Self:
         """Same form for a sub-network of these paths."""
@@ -326,7 +327,7 @@ def _flat_sums(gram: Array, projections: Array, scales: Array) -> tuple[Array, A
 
 def _example_product(vectors: Array, features: Array) -> Array:
     xp = array_namespace(vectors=vectors)
-    return xp.matmul(features, xp.matmul(xp.matrix_transpose(features), vectors))
+    return matmul(features, matmul(xp.matrix_transpose(features), vectors))
 
 
 def _gram_product(vectors: Array, gram: Array) -> Array:
@@ -363,7 +364,7 @@ def _selected_sums(
 
 def _mix(features: Array, factor: Array, xp: Any) -> Array:
     """Φ (B ⊗ 1), as a matrix (rows, n·C·N_0)."""
-    mixed = xp.matmul(xp.matrix_transpose(factor), features)
+    mixed = matmul(xp.matrix_transpose(factor), features)
     return xp.reshape(mixed, (features.shape[0], -1))
 
 
@@ -381,8 +382,8 @@ def _mix_gram(gram: Array, factor: Array, xp: Any) -> Array:
     """(Bᵀ ⊗ 1) G (B ⊗ 1), as a matrix."""
     paths, width = gram.shape[:2]
     transposed = xp.matrix_transpose(factor)
-    right = xp.matmul(transposed, xp.reshape(gram, (paths * width, paths, width)))
-    left = xp.matmul(transposed, xp.reshape(right, (paths, -1)))
+    right = matmul(transposed, xp.reshape(gram, (paths * width, paths, width)))
+    left = matmul(transposed, xp.reshape(right, (paths, -1)))
     size = factor.shape[1] * width
     return xp.reshape(left, (size, size))
 
@@ -391,8 +392,8 @@ def _sum_over_inputs(blocks: Array, xp: Any) -> Array:
     """Sum over i of FᵀF blocks: (rows, n, N_0) → (n, n)."""
     if blocks.shape[1] > blocks.shape[2]:  # one product instead of a matrix n × n per row
         by_path = xp.reshape(xp.permute_dims(blocks, (1, 0, 2)), (blocks.shape[1], -1))
-        return xp.matmul(by_path, xp.matrix_transpose(by_path))
-    return xp.sum(xp.matmul(blocks, xp.matrix_transpose(blocks)), axis=0)
+        return matmul(by_path, xp.matrix_transpose(by_path))
+    return xp.sum(matmul(blocks, xp.matrix_transpose(blocks)), axis=0)
 
 
 def _example_energy(
@@ -402,7 +403,7 @@ def _example_energy(
     xp = array_namespace(features=features)
     kernel = None
     for mixed in _mix_in_blocks(features, factor, lower, xp):
-        part = xp.matmul(mixed, xp.matrix_transpose(mixed))
+        part = matmul(mixed, xp.matrix_transpose(mixed))
         kernel = part if kernel is None else kernel + part
     root = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
     coefficients = solve_triangular(root, labels, xp)
@@ -419,12 +420,12 @@ def _example_space(
     for inputs in batches(width, max(1, WHITENED // (rows * paths))):
         part = features if inputs == slice(0, width) else features[:, :, inputs]
         whitened = solve_triangular(root, xp.reshape(part, (rows, -1)), xp)  # F = L⁻¹ Φ
-        fitted = xp.matmul(xp.matrix_transpose(coefficients), whitened)
+        fitted = matmul(xp.matrix_transpose(coefficients), whitened)
         z.append(xp.reshape(fitted, part.shape[1:]))
         blocks = _sum_over_inputs(xp.reshape(whitened, part.shape), xp)
         m = blocks if m is None else m + blocks
     z = joined(z, axis=1)
-    return energy, m - xp.matmul(z, xp.matrix_transpose(z))
+    return energy, m - matmul(z, xp.matrix_transpose(z))
 
 
 def _example_posterior(
@@ -433,27 +434,27 @@ def _example_posterior(
     """Weights of the mean, L⁻¹ Φ (B ⊗ 1), and L of K + T1 = LLᵀ."""
     xp = array_namespace(features=features)
     mixed = _mix(features, factor, xp)
-    kernel = xp.matmul(mixed, xp.matrix_transpose(mixed))
+    kernel = matmul(mixed, xp.matrix_transpose(mixed))
     lower = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
     whitened = solve_triangular(lower, mixed, xp)
-    weights = xp.matmul(xp.matrix_transpose(whitened), solve_triangular(lower, labels, xp))
-    return xp.matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened, lower
+    weights = matmul(xp.matrix_transpose(whitened), solve_triangular(lower, labels, xp))
+    return matmul(factor, xp.reshape(weights, (-1, features.shape[2]))), whitened, lower
 
 
 def _explained_labels(root: Array, labels: Array) -> tuple[Array, Array]:
     xp = array_namespace(root=root)
     inverse = invert_triangular(root, xp)
-    half = xp.matmul(inverse, xp.reshape(labels, (-1, 1)))
-    coefficients = xp.matmul(xp.matrix_transpose(inverse), half)
+    half = matmul(inverse, xp.reshape(labels, (-1, 1)))
+    coefficients = matmul(xp.matrix_transpose(inverse), half)
     by_example = xp.permute_dims(xp.reshape(inverse, (-1, *labels.shape)), (1, 2, 0))
-    blocks = xp.matmul(by_example, xp.matrix_transpose(by_example))
+    blocks = matmul(by_example, xp.matrix_transpose(by_example))
     return xp.reshape(coefficients, labels.shape), blocks
 
 
 def _explained_by_examples(mixed: Array, whitened: Array) -> Array:
     xp = array_namespace(mixed=mixed)
     mixed = xp.reshape(mixed, (mixed.shape[0], -1))
-    return xp.sum(xp.matmul(whitened, xp.matrix_transpose(mixed)) ** 2, axis=0)
+    return xp.sum(matmul(whitened, xp.matrix_transpose(mixed)) ** 2, axis=0)
 
 
 def _feature_posterior(
@@ -462,15 +463,15 @@ def _feature_posterior(
     """Weights of the mean, and L⁻¹ of B = LLᵀ."""
     xp = array_namespace(gram=gram)
     _, half, inverse = _feature_energy(gram, projections, factor, temperature)
-    q = xp.matmul(xp.matrix_transpose(inverse), half)
-    return xp.matmul(factor, xp.reshape(q, (-1, projections.shape[1]))), inverse
+    q = matmul(xp.matrix_transpose(inverse), half)
+    return matmul(factor, xp.reshape(q, (-1, projections.shape[1]))), inverse
 
 
 def _explained_by_features(mixed: Array, inverse: Array, temperature: float) -> Array:
     """With L⁻¹ of B = LLᵀ = T1 + (Bᵀ⊗1) ΦᵀΦ (B⊗1)."""
     xp = array_namespace(mixed=mixed)
     mixed = xp.reshape(mixed, (mixed.shape[0], -1))
-    left = xp.matmul(mixed, xp.matrix_transpose(inverse))
+    left = matmul(mixed, xp.matrix_transpose(inverse))
     return xp.sum(mixed**2, axis=1) - temperature * xp.sum(left**2, axis=1)
 
 
@@ -481,8 +482,8 @@ def _feature_energy(
     xp = array_namespace(gram=gram)
     lower = cholesky(add_to_diagonal(_mix_gram(gram, factor, xp), temperature, xp), xp)
     inverse = invert_triangular(lower, xp)
-    right = xp.reshape(xp.matmul(xp.matrix_transpose(factor), projections), (-1, 1))
-    return log_determinant(lower, xp), xp.matmul(inverse, right), inverse
+    right = xp.reshape(matmul(xp.matrix_transpose(factor), projections), (-1, 1))
+    return log_determinant(lower, xp), matmul(inverse, right), inverse
 
 
 def _feature_space(
@@ -492,10 +493,10 @@ def _feature_space(
     xp = array_namespace(gram=gram)
     paths, width = projections.shape
     log_det, half, inverse = _feature_energy(gram, projections, factor, temperature)
-    q = xp.reshape(xp.matmul(xp.matrix_transpose(inverse), half), (paths, width))
+    q = xp.reshape(matmul(xp.matrix_transpose(inverse), half), (paths, width))
     blocks = _sum_over_inputs(xp.reshape(inverse, (-1, paths, width)), xp)
     m = width * identity(paths, gram, xp) - temperature * blocks
-    gradient = m - xp.matmul(q, xp.matrix_transpose(q))
+    gradient = m - matmul(q, xp.matrix_transpose(q))
     return log_det, xp.sum(half**2), gradient
 
 

@@ -20,11 +20,11 @@ from pathkernel_core.backend import (
     differentiated,
     gram_matrix,
     is_true,
+    matmul,
     real_floating,
     rows_of,
     to_host,
 )
-from pathkernel_core.network import positive
 
 _BATCH_ELEMENTS = 2**22  # features held at once while statistics are summed, 32 MiB in float64
 
@@ -203,7 +203,7 @@ def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array, Array]:
     xp = array_namespace(xi=xi)
     examples, paths, width = xi.shape
     flat = xp.reshape(xi, (examples, -1))
-    projections = xp.matmul(xp.matrix_transpose(flat), labels)
+    projections = matmul(xp.matrix_transpose(flat), labels)
     return (
         xp.reshape(gram_matrix(flat, xp), (paths, width, paths, width)),
         xp.reshape(projections, (paths, width, labels.shape[1])),

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.errors import PathkernelError
-from pathkernel_core.network import Skips, positive, skips_of_layers
+from pathkernel_core.network import Skips, skips_of_layers
 from pathkernel_core.options import check_options, option, several_values
+from pathkernel_core.scalars import positive
 from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
 

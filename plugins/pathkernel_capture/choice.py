@@ -12,8 +12,9 @@ from pathkernel_capture.captured import Captured
 from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
-from pathkernel_core.network import Network, Skips, positive
+from pathkernel_core.network import Network, Skips
 from pathkernel_core.progress import Progress, Report
+from pathkernel_core.scalars import positive
 from pathkernel_core.solution import Solution
 from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.progress_bar import supervised

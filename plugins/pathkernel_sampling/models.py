@@ -17,9 +17,10 @@ from scipy.special import gammaln
 from pathkernel_core.coordinates import ChainCoordinates, Level, chain_factors, lower_trapezoid
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.network import Network, positive
+from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import path_weights
 from pathkernel_core.sampler import Model
+from pathkernel_core.scalars import positive
 from pathkernel_sampling.likelihood import Likelihood, pytree
 
 
