@@ -97,7 +97,8 @@ class _Page:
 
         folder = files(__package__)
         version = vega_lite_version()
-        vega = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed", version))
+        snippet = "window.vegaEmbed = vegaEmbed"
+        vega = str(vl_convert.javascript_bundle(snippet, vl_version=version))
         vega = vega.replace("</script", "<\\/script")
         script = (folder / "report.js").read_text("utf-8")
         digests = [hashlib.sha256(text.encode()).digest() for text in (vega, script)]
