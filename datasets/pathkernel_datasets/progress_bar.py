@@ -37,7 +37,6 @@ def showing_progress() -> Iterator[ProgressBar]:
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     disable = not (console.is_terminal or console.is_jupyter)
-    console.quiet = disable  # older versions of rich end a disabled bar with an empty line
     text = TextColumn("{task.description}", markup=False)
     with Bar(*columns, text, console=console, transient=True, disable=disable) as bar:
         yield ProgressBar(bar)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -19,6 +20,7 @@ import xarray as xr
 import zarr
 
 from pathkernel_datasets.identity import core_of, grid_of
+from pathkernel_datasets.local_files import IRREGULAR, is_damage, open_regular
 from pathkernel_datasets.pieces import Piece
 
 METADATA = "zarr.json"
@@ -39,9 +41,10 @@ def write_checksums(folder: Path, copied: Mapping[str, str]) -> None:
 
 def metadata_of(folder: Path) -> dict[str, Any]:
     """Metadata of an array or group by its own file; empty if that is missing or damaged."""
-    with suppress(OSError, ValueError, RecursionError):
-        content = json.loads((folder / METADATA).read_bytes())
-        return content if isinstance(content, dict) else {}
+    if (stream := open_regular(folder / METADATA)) is not None:
+        with stream, suppress(ValueError, RecursionError):
+            content = json.loads(stream.read())
+            return content if isinstance(content, dict) else {}
     return {}
 
 
@@ -51,12 +54,11 @@ def is_inside(name: str, group: str) -> bool:
 
 
 def sha256_of(file: Path) -> str:
-    """SHA-256 of a file; empty if it cannot be read."""
-    try:
-        with open(file, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError:
+    """SHA-256 of a plain file; empty if there is none."""
+    if (stream := open_regular(file)) is None:
         return ""
+    with stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class Published:
@@ -74,8 +76,10 @@ class Published:
 
     @cached_property
     def _manifest(self) -> dict[str, Any]:
-        with suppress(AttributeError, KeyError, OSError, TypeError, ValueError):
-            text = (self.path / CHECKSUMS).read_text()
+        if (stream := open_regular(self.path / CHECKSUMS)) is None:
+            return {}
+        with stream, suppress(AttributeError, KeyError, TypeError, ValueError):
+            text = stream.read().decode()
             content = json.loads(text[:-_DIGITS])
             is_intact = hashlib.sha256(text[:-_DIGITS].encode()).hexdigest() == text[-_DIGITS:]
             names = map(PurePosixPath, content["files"].keys())
@@ -147,8 +151,11 @@ class Published:
             is_metadata = name.endswith(METADATA)
             if is_metadata or within in (None, self.owner(name)) or is_inside(name, str(within)):
                 current = sha256_of(self.path / name)
-                if current != checksum:
-                    yield name, "is not as it was written" if current else "is missing"
+                if current and current != checksum:
+                    yield name, "is not as it was written"
+                elif not current:
+                    lost = not os.path.lexists(self.path / name)
+                    yield name, "is missing" if lost else f"is {IRREGULAR}"
 
     def core(self, piece: Piece) -> str:
         """All that determines a piece besides its key."""
@@ -160,14 +167,17 @@ class Published:
         if position is None:
             return None
         temperatures = grid_of(self.identity or {})["temperature"]
-        with suppress(Exception):  # whatever the decoder of a damaged file raises
+        try:
             variables = {
                 name: self._values(name, array, position)
                 for name, array in self._arrays.items()
                 if piece.includes(array.metadata.dimension_names)
             }
-            return xr.Dataset(variables, {"temperature": temperatures})
-        return None
+        except Exception as error:  # whatever the decoder of a damaged file raises
+            if is_damage(error):
+                return None
+            raise
+        return xr.Dataset(variables, {"temperature": temperatures})
 
     def _position(self, piece: Piece, core: str) -> dict[str, int] | None:
         """Index of a piece along the grid; None if the grid lacks it or the study is another."""
