@@ -19,8 +19,9 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import core_of, grid_of
-from pathkernel_datasets.local_files import IRREGULAR, is_damage, open_regular
+from pathkernel_datasets.local_files import is_damage, open_regular
 from pathkernel_datasets.pieces import Piece
 
 METADATA = "zarr.json"
@@ -87,6 +88,26 @@ class Published:
                 return content
         return {}
 
+    @cached_property
+    def is_rewritten(self) -> bool:
+        """Whether another program than pathkernel wrote the store, such as xarray from a dataset.
+
+        It then has no checksums, and xarray marks missing values, which pathkernel does not.
+        """
+        if os.path.lexists(self.path / CHECKSUMS):
+            return False
+        arrays = (metadata_of(file.parent) for file in self.path.glob(f"*/{METADATA}"))
+        return any("_FillValue" in (array.get("attributes") or ()) for array in arrays)
+
+    def check_writable(self) -> None:
+        """Raise a StoreError if another program wrote the store."""
+        if self.is_rewritten:
+            raise StoreError(
+                f"{self.path} was written by another program than pathkernel, perhaps in part or "
+                "changed, and is left as it is: it can be shown, and nothing computed into it; "
+                "choose another file"
+            )
+
     @property
     def checksums(self) -> dict[str, str]:
         """SHA-256 of every file when the store was published, by name; empty if that is lost."""
@@ -145,7 +166,9 @@ class Published:
             Read metadata, and of other files those of the study (``"study"``) or of a result or a
             part of one alone; by default everything.
         """
-        if not self.checksums and (self.path / METADATA).exists():
+        if self.is_rewritten:
+            yield from self._unreadable(within)
+        elif not self.checksums and (self.path / METADATA).exists():
             yield CHECKSUMS, "is missing or damaged"
         for name, checksum in self.checksums.items():
             is_metadata = name.endswith(METADATA)
@@ -155,7 +178,22 @@ class Published:
                     yield name, "is not as it was written"
                 elif not current:
                     lost = not os.path.lexists(self.path / name)
-                    yield name, "is missing" if lost else f"is {IRREGULAR}"
+                    yield name, "is missing" if lost else "is no plain file"
+
+    def _unreadable(self, within: str | None) -> Iterator[tuple[str, str]]:
+        """Yield arrays of a store without checksums that cannot be decoded, with the reasons."""
+        for name, array in zarr.open_group(self.path, mode="r").members(max_depth=None):
+            if within not in (None, self.owner(name)) or not isinstance(array, zarr.Array):
+                continue
+            try:
+                if array.ndim == 0:
+                    array[...]
+                for first in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
+                    array[first : first + array.chunks[0]]
+            except Exception as error:  # whatever a decoder raises
+                if not is_damage(error):
+                    raise
+                yield name, f"is damaged ({error})"
 
     def core(self, piece: Piece) -> str:
         """All that determines a piece besides its key."""

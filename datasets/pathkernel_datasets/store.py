@@ -24,7 +24,8 @@ from pathkernel_datasets.local_files import (
 )
 from pathkernel_datasets.lock import lock_of, locked
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_folder, pieces_of
-from pathkernel_datasets.published import CHECKSUMS, METADATA, Published, metadata_of
+from pathkernel_datasets.published import METADATA, Published, metadata_of
+from pathkernel_datasets.study import POINT
 from pathkernel_datasets.template import SCHEMA_VERSION, fill, on_grid
 
 TEMPLATE = "template"
@@ -63,18 +64,24 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
             return computed
     try:
         check_chunks(path)
-        return drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
+        dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
     except Exception as error:  # whatever the parser of a damaged file raises
         if isinstance(error, StoreError) or not is_damage(error):
             raise
         raise StoreError(f"{path} is damaged ({error}); {_REMEDY}") from None
+    for dim in POINT:
+        if dim not in dataset.dims:
+            raise StoreError(
+                f"{path} has no dimension {dim}, as after a selection of a single value by another "
+                f"program; select it by a list, such as dataset.sel({dim}=[...]), and write that"
+            )
+    return dataset
 
 
 def check_chunks(path: Path, group: str = "") -> None:
     """Check that no chunk of a group is missing, which Zarr would read as NaN.
 
-    A store that another program wrote has no checksums, and may leave out chunks of fill values,
-    but not the metadata of an array, as a copy that was interrupted does.
+    A store that another program wrote may leave out chunks of fill values.
 
     Raises
     ------
@@ -82,12 +89,12 @@ def check_chunks(path: Path, group: str = "") -> None:
         If one is.
     """
     members = zarr.open_group(path / group, mode="r").members(max_depth=None if group else 0)
-    arrays = {name: array for name, array in members if isinstance(array, zarr.Array)}
-    if os.path.lexists(path / CHECKSUMS):
-        lost = [name for name, array in arrays.items() if array.nchunks_initialized < array.nchunks]
-    else:
-        lost = [name for name in arrays if not (path / group / name / METADATA).exists()]
-    if lost:
+    lost = [
+        name
+        for name, array in members
+        if isinstance(array, zarr.Array) and array.nchunks_initialized < array.nchunks
+    ]
+    if lost and not Published(path).is_rewritten:
         raise StoreError(f"{path} is damaged: chunks of {', '.join(lost)} are missing; {_REMEDY}")
 
 
@@ -138,7 +145,8 @@ def check_store(path: Path) -> dict[str, Any]:
 def check_regular(path: Path) -> None:
     """Raise a StoreError if a store, or the folder of its pieces, holds pipes, devices or links."""
     for entry in irregular_entries(path):
-        raise StoreError(f"{path} cannot be read: {entry} is {IRREGULAR}; remove it")
+        remedy = "choose another" if entry == path else "remove it"
+        raise StoreError(f"{entry} is {IRREGULAR}; {remedy}")
 
 
 def _identity(text: str) -> dict[str, Any]:

@@ -378,6 +378,7 @@ def _damage(path: Path, group: str) -> list[str]:
     """List the damaged files of a result, after restoring its metadata; warn of them."""
     with locked(path, wait=True):
         published = Published(path)
+        published.check_writable()
         faults = dict(published.read_files(group))
         for name, fault in faults.items():
             if published.owner(name) == "study":

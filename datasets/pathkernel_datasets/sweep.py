@@ -141,6 +141,7 @@ def compute_study(
         remove_leftovers(path)
         check_regular(pieces_folder(path))
         published = Published(path)
+        published.check_writable()
         jobs, template, drawn = _begin(study, path, analyses, published, report)
         if template is None:
             return 0
