@@ -128,10 +128,12 @@ def tests_lowest(session):
 
 @nox.session(python=PYTHONS[0], venv_backend="uv", default=False)
 def tests_newest(session):
-    """Run what reads stores and draws samples with pre-releases of Zarr and BlackJAX."""
+    """Run what reads stores, samples and draws with pre-releases of the packages that do it."""
     session.install(".[sampling,training]", *_group("test"))
-    session.install("--upgrade", "--prerelease", "allow", "zarr", "blackjax")
-    _test(session, "-m", "not slow", "-W", "default", "tests/datasets", "tests/sampling")
+    newest = ("zarr", "blackjax", "altair", "vl-convert-python")
+    session.install("--upgrade", "--prerelease", "allow", *newest)
+    folders = ("tests/datasets", "tests/sampling", "tests/views")
+    _test(session, "-m", "not slow", "-W", "default", *folders)
 
 
 @nox.session(python=PYTHON, default=False)

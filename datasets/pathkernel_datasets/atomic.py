@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import secrets
 import shutil
+import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from pathkernel_datasets.local_files import check_local
 
 PARTIAL = ".partial"
 """Ending of the names of files and folders that are still being written."""
@@ -30,17 +33,18 @@ def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iter
         Other processes may write the same file at the same time. Otherwise the leftovers of a
         killed process are removed first.
     """
+    check_local(path)
     path = Path(os.path.realpath(path))
+    if os.path.lexists(path) and not path.is_file():
+        raise FileExistsError(f"{path} is no plain file, and is left as it is; choose another name")
     if not several_writers:
         remove_leftovers(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
-    os.close(handle)
-    partial = Path(name)
+    partial = _partial(path)
+    partial.touch(exist_ok=False)  # with the permissions of the user's umask
     try:
         yield partial
         with open(partial, "rb+") as stream:
             os.fsync(stream.fileno())
-        partial.chmod(0o644)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
@@ -54,12 +58,15 @@ def replacing_folder(path: str | os.PathLike) -> Iterator[Path]:
     cannot exchange two folders in one step need two renames; a process that is killed between them
     leaves the old folder aside, and :func:`remove_leftovers` puts it back.
     """
+    check_local(path)
     path = Path(os.path.realpath(path))
     remove_leftovers(path)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent))
+    partial = _partial(path)
+    partial.mkdir()  # with the permissions of the user's umask
     try:
         yield partial
-        partial.chmod(path.stat().st_mode if path.exists() else 0o755)
+        if path.exists():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
         if hasattr(os, "sync"):  # not on Windows
             os.sync()
         if not path.exists():
@@ -75,6 +82,11 @@ def replacing_folder(path: str | os.PathLike) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _partial(path: Path) -> Path:
+    """New name, hidden beside a path."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}{PARTIAL}")
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -100,7 +112,7 @@ def remove_leftovers(path: str | os.PathLike) -> None:
     for entry in sorted(leftovers, reverse=True):  # old folders first
         if entry.name.endswith(_OLD) and not path.exists():
             os.rename(entry, path)
-        elif entry.is_dir():
+        elif entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)

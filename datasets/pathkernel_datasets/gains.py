@@ -80,16 +80,16 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     gain = finite - limit
     # first over the seeds, which may share their test examples or not
     of_examples = gain.mean("seed", skipna=False)
+    examples = of_examples.count("example")
+    several = of_examples.where(examples > 1, 0.0)  # of fewer NumPy warns
+    example_error = several.std("example", ddof=1).where(examples > 1) / np.sqrt(examples)
     of_seeds = gain.mean("example").where(seeds.size > 1)
     seed_error = of_seeds.std("seed", ddof=int(seeds.size > 1), skipna=False) / seeds.size**0.5
     measure = measures_of(dataset)[0]
     described = {
         measure.name: (_mean(finite), measure.long_name),
         "gain": (_mean(gain), f"{measure.heading} less that of the Gaussian process limit"),
-        "example_error": (
-            of_examples.std("example", ddof=1) / np.sqrt(of_examples.count("example")),
-            "standard error of the gain over test examples",
-        ),
+        "example_error": (example_error, "standard error of the gain over test examples"),
         "seed_error": (seed_error, "standard error of the gain over seeds"),
         f"{measure.name}_gp": (_mean(limit), f"{measure.heading} in the Gaussian process limit"),
         "temperature": (chosen, "temperature T of the width"),

@@ -59,7 +59,8 @@ def storable(dataset: xr.Dataset) -> xr.Dataset:
     Text is of any length, an attribute a text, a number or a list of numbers; others become JSON.
     """
     attributes = {name: _plain(value) for name, value in dataset.attrs.items()}
-    return _with_text(dataset, np.dtypes.StringDType()).assign_attrs(attributes)
+    # as objects: xarray before 2026.9 writes StringDType as text of fixed length
+    return _with_text(dataset, np.dtype(object)).assign_attrs(attributes)
 
 
 def drawable(dataset: xr.Dataset) -> xr.Dataset:
@@ -72,7 +73,7 @@ def _with_text(dataset: xr.Dataset, dtype: np.dtype) -> xr.Dataset:
         {
             name: (texts.dims, np.array(texts.values.tolist(), dtype=dtype), texts.attrs)
             for name, texts in dataset.coords.items()
-            if texts.dtype.kind in "TU" and texts.dtype.kind != dtype.kind
+            if texts.dtype.kind in "TUO" and texts.dtype.kind != dtype.kind
         }
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathkernel_datasets.errors import StoreError
 
 def lock_of(store: Path) -> Path:
     """File of a store's lock, hidden beside it."""
-    store = store.resolve()
+    store = Path(os.path.realpath(store))
     return store.with_name(f".{store.name}.lock")
 
 

@@ -27,6 +27,7 @@ import xarray as xr
 
 from pathkernel_datasets.atomic import remove_leftovers, replacing
 from pathkernel_datasets.errors import StoreWarning
+from pathkernel_datasets.local_files import open_regular
 from pathkernel_datasets.point import decimal
 from pathkernel_datasets.study import POINT
 from pathkernel_datasets.swept_option import described
@@ -98,7 +99,7 @@ def pieces_of(grid: Mapping[str, Sequence[Any]], part: tuple[int, int] = (1, 1))
 
 def pieces_folder(store: Path) -> Path:
     """Folder of all pieces of a store."""
-    store = store.resolve()
+    store = Path(os.path.realpath(store))  # which takes links that lead nowhere
     return store.with_name(f"{store.name}.pieces")
 
 
@@ -146,11 +147,9 @@ class PieceFiles:
     def read(self, name: str, core: str) -> xr.DataTree | None:
         """A piece; None if it is missing, of another study or damaged, which a warning says."""
         file = self._file(name)
-        try:
-            content = file.read_bytes()
-        except FileNotFoundError:
+        if not os.path.lexists(file):
             return None
-        header, members = _parsed(content)
+        header, members = _parsed(file)
         if header.get("name") != self._full_name(file):
             warnings.warn(
                 f"the piece {file.relative_to(self.root.parent)} is damaged; a run computes it "
@@ -172,7 +171,7 @@ class PieceFiles:
         return [
             str(file.relative_to(self.root.parent))
             for file in sorted(self.folder.rglob(f"*{_SUFFIX}"))
-            if _parsed(file.read_bytes())[0].get("name") != self._full_name(file)
+            if _parsed(file)[0].get("name") != self._full_name(file)
         ]
 
     def remove(self, names: Iterable[str] | None = None) -> None:
@@ -203,12 +202,16 @@ def _replace(file: Path, members: Mapping[str, np.ndarray]) -> None:
         stream.write(digest)
 
 
-def _parsed(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and arrays of a file; empty if it is damaged."""
+def _parsed(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays of a file; empty if it is damaged, or no plain file."""
+    if (stream := open_regular(file)) is None:
+        return {}, {}
+    with stream:
+        content = stream.read()
     if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
         return {}, {}
-    with np.load(io.BytesIO(content[:-_DIGEST]), allow_pickle=False) as file:
-        members = dict(file)
+    with np.load(io.BytesIO(content[:-_DIGEST]), allow_pickle=False) as arrays:
+        members = dict(arrays)
     return json.loads(str(members.pop(_STRUCTURE))), members
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -18,7 +19,9 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import core_of, grid_of
+from pathkernel_datasets.local_files import is_damage, open_regular
 from pathkernel_datasets.pieces import Piece
 
 METADATA = "zarr.json"
@@ -39,9 +42,10 @@ def write_checksums(folder: Path, copied: Mapping[str, str]) -> None:
 
 def metadata_of(folder: Path) -> dict[str, Any]:
     """Metadata of an array or group by its own file; empty if that is missing or damaged."""
-    with suppress(OSError, ValueError, RecursionError):
-        content = json.loads((folder / METADATA).read_bytes())
-        return content if isinstance(content, dict) else {}
+    if (stream := open_regular(folder / METADATA)) is not None:
+        with stream, suppress(ValueError, RecursionError):
+            content = json.loads(stream.read())
+            return content if isinstance(content, dict) else {}
     return {}
 
 
@@ -51,12 +55,11 @@ def is_inside(name: str, group: str) -> bool:
 
 
 def sha256_of(file: Path) -> str:
-    """SHA-256 of a file; empty if it cannot be read."""
-    try:
-        with open(file, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError:
+    """SHA-256 of a plain file; empty if there is none."""
+    if (stream := open_regular(file)) is None:
         return ""
+    with stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class Published:
@@ -74,14 +77,36 @@ class Published:
 
     @cached_property
     def _manifest(self) -> dict[str, Any]:
-        with suppress(AttributeError, KeyError, OSError, TypeError, ValueError):
-            text = (self.path / CHECKSUMS).read_text()
+        if (stream := open_regular(self.path / CHECKSUMS)) is None:
+            return {}
+        with stream, suppress(AttributeError, KeyError, TypeError, ValueError):
+            text = stream.read().decode()
             content = json.loads(text[:-_DIGITS])
             is_intact = hashlib.sha256(text[:-_DIGITS].encode()).hexdigest() == text[-_DIGITS:]
             names = map(PurePosixPath, content["files"].keys())
             if is_intact and not any(name.is_absolute() or ".." in name.parts for name in names):
                 return content
         return {}
+
+    @cached_property
+    def is_rewritten(self) -> bool:
+        """Whether another program than pathkernel wrote the store, such as xarray from a dataset.
+
+        It then has no checksums, and xarray marks missing values, which pathkernel does not.
+        """
+        if os.path.lexists(self.path / CHECKSUMS):
+            return False
+        arrays = (metadata_of(file.parent) for file in self.path.glob(f"*/{METADATA}"))
+        return any("_FillValue" in (array.get("attributes") or ()) for array in arrays)
+
+    def check_writable(self) -> None:
+        """Raise a StoreError if another program wrote the store."""
+        if self.is_rewritten:
+            raise StoreError(
+                f"{self.path} was written by another program than pathkernel, perhaps in part or "
+                "changed, and is left as it is: it can be shown, and nothing computed into it; "
+                "choose another file"
+            )
 
     @property
     def checksums(self) -> dict[str, str]:
@@ -141,14 +166,34 @@ class Published:
             Read metadata, and of other files those of the study (``"study"``) or of a result or a
             part of one alone; by default everything.
         """
-        if not self.checksums and (self.path / METADATA).exists():
+        if self.is_rewritten:
+            yield from self._unreadable(within)
+        elif not self.checksums and (self.path / METADATA).exists():
             yield CHECKSUMS, "is missing or damaged"
         for name, checksum in self.checksums.items():
             is_metadata = name.endswith(METADATA)
             if is_metadata or within in (None, self.owner(name)) or is_inside(name, str(within)):
                 current = sha256_of(self.path / name)
-                if current != checksum:
-                    yield name, "is not as it was written" if current else "is missing"
+                if current and current != checksum:
+                    yield name, "is not as it was written"
+                elif not current:
+                    lost = not os.path.lexists(self.path / name)
+                    yield name, "is missing" if lost else "is no plain file"
+
+    def _unreadable(self, within: str | None) -> Iterator[tuple[str, str]]:
+        """Yield arrays of a store without checksums that cannot be decoded, with the reasons."""
+        for name, array in zarr.open_group(self.path, mode="r").members(max_depth=None):
+            if within not in (None, self.owner(name)) or not isinstance(array, zarr.Array):
+                continue
+            try:
+                if array.ndim == 0:
+                    array[...]
+                for first in range(0, *array.shape[:1], *array.chunks[:1]) if array.ndim else ():
+                    array[first : first + array.chunks[0]]
+            except Exception as error:  # whatever a decoder raises
+                if not is_damage(error):
+                    raise
+                yield name, f"is damaged ({error})"
 
     def core(self, piece: Piece) -> str:
         """All that determines a piece besides its key."""
@@ -160,14 +205,17 @@ class Published:
         if position is None:
             return None
         temperatures = grid_of(self.identity or {})["temperature"]
-        with suppress(Exception):  # whatever the decoder of a damaged file raises
+        try:
             variables = {
                 name: self._values(name, array, position)
                 for name, array in self._arrays.items()
                 if piece.includes(array.metadata.dimension_names)
             }
-            return xr.Dataset(variables, {"temperature": temperatures})
-        return None
+        except Exception as error:  # whatever the decoder of a damaged file raises
+            if is_damage(error):
+                return None
+            raise
+        return xr.Dataset(variables, {"temperature": temperatures})
 
     def _position(self, piece: Piece, core: str) -> dict[str, int] | None:
         """Index of a piece along the grid; None if the grid lacks it or the study is another."""

@@ -19,6 +19,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from pathkernel_datasets.atomic import replacing_folder
 from pathkernel_datasets.labelling import storable
+from pathkernel_datasets.local_files import is_regular
 from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.published import (
     CHECKSUMS,
@@ -87,11 +88,14 @@ def _copy_others(path: Path, folder: Path, replaced: set[str]) -> None:
 
     def ignored(inside: str, names: list[str]) -> set[str]:
         parent = Path(inside).relative_to(path)
+        left_out = {METADATA, CHECKSUMS, *replaced}
         return {
-            name for name in names if (parent / name).as_posix() in {METADATA, CHECKSUMS, *replaced}
+            name
+            for name in names
+            if (parent / name).as_posix() in left_out or not is_regular(Path(inside, name))
         }
 
-    copied: dict[str, str] = {}
+    copied, restored = dict[str, str](), set[str]()
     if path.exists():
         published = Published(path)
         shutil.copytree(path, folder, ignore=ignored, copy_function=_link, dirs_exist_ok=True)
@@ -108,8 +112,10 @@ def _copy_others(path: Path, folder: Path, replaced: set[str]) -> None:
                 entry.pop(INDEX, None)  # of groups
                 if entry:
                     file.write_text(json.dumps(entry, indent=2))
+                    restored.add(name)  # in the form of the installed version of Zarr
     consolidate(folder)
-    write_checksums(folder, copied)
+    checksums = {name: copied[name] for name in copied.keys() - restored}
+    write_checksums(folder, checksums)
 
 
 def write_dataset(

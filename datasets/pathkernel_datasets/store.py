@@ -16,9 +16,16 @@ from pathkernel_datasets.atomic import remove_leftovers
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.labelling import drawable
+from pathkernel_datasets.local_files import (
+    IRREGULAR,
+    check_local,
+    irregular_entries,
+    is_damage,
+)
 from pathkernel_datasets.lock import lock_of, locked
-from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
+from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_folder, pieces_of
 from pathkernel_datasets.published import METADATA, Published, metadata_of
+from pathkernel_datasets.study import POINT
 from pathkernel_datasets.template import SCHEMA_VERSION, fill, on_grid
 
 TEMPLATE = "template"
@@ -47,6 +54,7 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     >>> pk.open_store("small.zarr").sizes["width"]
     2
     """
+    check_local(path)
     path = Path(path)
     check_store(path)
     template = unfinished(path)
@@ -56,15 +64,24 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
             return computed
     try:
         check_chunks(path)
-        return drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
-    except StoreError:
-        raise
+        dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
     except Exception as error:  # whatever the parser of a damaged file raises
+        if isinstance(error, StoreError) or not is_damage(error):
+            raise
         raise StoreError(f"{path} is damaged ({error}); {_REMEDY}") from None
+    for dim in POINT:
+        if dim not in dataset.dims:
+            raise StoreError(
+                f"{path} has no dimension {dim}, as after a selection of a single value by another "
+                f"program; select it by a list, such as dataset.sel({dim}=[...]), and write that"
+            )
+    return dataset
 
 
 def check_chunks(path: Path, group: str = "") -> None:
     """Check that no chunk of a group is missing, which Zarr would read as NaN.
+
+    A store that another program wrote may leave out chunks of fill values.
 
     Raises
     ------
@@ -77,7 +94,7 @@ def check_chunks(path: Path, group: str = "") -> None:
         for name, array in members
         if isinstance(array, zarr.Array) and array.nchunks_initialized < array.nchunks
     ]
-    if lost:
+    if lost and not Published(path).is_rewritten:
         raise StoreError(f"{path} is damaged: chunks of {', '.join(lost)} are missing; {_REMEDY}")
 
 
@@ -89,9 +106,12 @@ def check_store(path: Path) -> dict[str, Any]:
     StoreError
         If the path is no store of pathkernel, or the store is damaged.
     """
+    check_local(path)
+    check_regular(pieces_folder(path))
     template = unfinished(path)
     if template is not None:
         return _identity(template.attrs["study"])
+    check_regular(path)
     if not path.exists() and lock_of(path).exists():  # perhaps it is replaced just now
         with locked(path, wait=True):
             remove_leftovers(path)
@@ -120,6 +140,13 @@ def check_store(path: Path) -> dict[str, Any]:
         raise StoreError(
             f"{path} is damaged: its study is unreadable ({error}); {_REMEDY}"
         ) from None
+
+
+def check_regular(path: Path) -> None:
+    """Raise a StoreError if a store, or the folder of its pieces, holds pipes, devices or links."""
+    for entry in irregular_entries(path):
+        remedy = "choose another" if entry == path else "remove it"
+        raise StoreError(f"{entry} is {IRREGULAR}; {remedy}")
 
 
 def _identity(text: str) -> dict[str, Any]:
@@ -170,11 +197,15 @@ def check(path: str | os.PathLike) -> Checked:
     StoreError
         If the path is no store of pathkernel.
     """
+    check_local(path)
     path = Path(path)
     published = Published(path)
     if published.identity is None:
         check_store(path)  # says what it is, unless its pieces are there
-    damage = [(published.owner(name), f"{name} {fault}") for name, fault in published.read_files()]
+    faults = dict(published.read_files())
+    irregular = [entry.relative_to(path).as_posix() for entry in irregular_entries(path)]
+    faults |= {name: f"is {IRREGULAR}; remove it" for name in irregular}
+    damage = [(published.owner(name), f"{name} {fault}") for name, fault in faults.items()]
     for file in PieceFiles(path, "").damaged():
         of_study = Path(file).parts[1] in ("study", "sums")
         damage.append(("study" if of_study else "results", f"{file} is damaged"))
@@ -182,7 +213,7 @@ def check(path: str | os.PathLike) -> Checked:
     results = tuple(line for owner, line in damage if owner != "study")
     nodes = (metadata_of(file.parent).get("node_type") for file in path.rglob(METADATA))
     arrays = sum(node == "array" for node in nodes)
-    if study:
+    if study or irregular:
         return Checked(study, results, arrays=arrays)
     status = open_store(path)["status"].values
     return Checked((), results, status.size, int((status != 0).sum()), arrays)

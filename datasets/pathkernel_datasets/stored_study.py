@@ -31,6 +31,7 @@ from pathkernel_datasets.identity import (
     identity_of,
     single_identity,
 )
+from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.lock import locked
 from pathkernel_datasets.next_evidence import with_next_evidence
 from pathkernel_datasets.pieces import PieceFiles
@@ -78,6 +79,7 @@ class StoredStudy:
         threads: int | None = 1,
         value: Any = None,
     ):
+        check_local(path)
         self.path, self._plugins, self.value = Path(path), plugins, value
         self._executor, self._threads = executor, threads
         self.identity, self.prefix = check_store(self.path), ""
@@ -376,6 +378,7 @@ def _damage(path: Path, group: str) -> list[str]:
     """List the damaged files of a result, after restoring its metadata; warn of them."""
     with locked(path, wait=True):
         published = Published(path)
+        published.check_writable()
         faults = dict(published.read_files(group))
         for name, fault in faults.items():
             if published.owner(name) == "study":
@@ -398,12 +401,19 @@ def _damage(path: Path, group: str) -> list[str]:
 def _publish(study: StoredStudy, group: str) -> None:
     """Publish all computed parts of a result."""
     files, draws = PieceFiles(study.path, "results"), PieceFiles(study.path, "draws")
+    published = set()
+
+    def parts(names: Iterable[str]) -> Iterator[tuple[str, xr.DataTree]]:
+        for name in names:
+            if (part := files.read(name, study.core)) is not None:
+                published.add(name)
+                yield name, part
+
     if names := [name for name in files.names() if is_inside(name, group)]:
         with locked(study.path, wait=True):
-            parts = ((name, files.read(name, study.core)) for name in names)
-            publish_groups(study.path, ((name, part) for name, part in parts if part is not None))
+            publish_groups(study.path, parts(names))
         files.remove(names)
-        draws.remove(block for block in draws.names() if block.rpartition("/")[0] in names)
+        draws.remove(name for name in draws.names() if name.rpartition("/")[0] in published)
 
 
 def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:

@@ -24,14 +24,16 @@ from pathkernel_datasets.atomic import remove_leftovers
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
 from pathkernel_datasets.labelling import json_attribute
+from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.lock import locked
 from pathkernel_datasets.piece_jobs import PieceJobs, compute_by_workers, compute_here
-from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_of
+from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_folder, pieces_of
 from pathkernel_datasets.progress_bar import supervised
 from pathkernel_datasets.published import METADATA, Published
 from pathkernel_datasets.publishing import publish_study
 from pathkernel_datasets.store import (
     TEMPLATE,
+    check_regular,
     check_store,
     open_store,
     read_piece,
@@ -126,7 +128,8 @@ def compute_study(
     report: Report = silent,
 ) -> int:
     """Compute a study as :func:`run_study` does; return the number of grid points computed."""
-    path, part = Path(path).resolve(), part or (1, 1)
+    check_local(path)
+    path, part = Path(os.path.realpath(path)), part or (1, 1)
     if not 1 <= part[0] <= part[1]:
         raise ValueError(f"part must be a number and how many there are, as (1, 3), not {part}")
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
@@ -136,7 +139,9 @@ def compute_study(
 
     with locked(path, wait=True, waiting=waiting):
         remove_leftovers(path)
+        check_regular(pieces_folder(path))
         published = Published(path)
+        published.check_writable()
         jobs, template, drawn = _begin(study, path, analyses, published, report)
         if template is None:
             return 0
@@ -175,7 +180,7 @@ def _begin(
         Realisation of the first piece if the template has been written, else empty.
     """
     version = published.attributes.get("schema_version", SCHEMA_VERSION)
-    is_empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    is_empty = not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir()))
     if version != SCHEMA_VERSION or (published.identity is None and not is_empty):
         check_store(path)  # raises
     template, drawn = unfinished(path), dict[Piece, Realisation]()

@@ -120,6 +120,12 @@ def _message(error: Exception) -> str:
         return "the store is damaged; `pathkernel check` names the damage, and the remedy"
     if isinstance(error, (PathkernelError, OSError, ValueError)):
         return str(error)
+    if isinstance(error, KeyError) and "No variable named" in str(error):  # by xarray
+        return (
+            f"the store lacks a variable, which another program may have dropped: {error.args[0]}"
+        )
+    if isinstance(error, ImportError):
+        return f"a package cannot be imported ({error}); install pathkernel and its extras again"
     return (
         f"unexpected {type(error).__name__}: {error}. A damaged file or a defect; "
         "`pathkernel --traceback …` shows where"

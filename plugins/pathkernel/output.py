@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from pathkernel_core.text import printable
+from pathkernel_datasets.local_files import check_local
 
 if TYPE_CHECKING:
     from pathkernel_views.chart import Chart
@@ -95,6 +96,7 @@ def make_folder(option: str, folder: Path) -> Path:
     click.UsageError
         If they cannot.
     """
+    check_local(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

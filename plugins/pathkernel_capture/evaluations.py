@@ -123,10 +123,10 @@ class Evaluations:
     def _read(self, file: Path) -> None:
         if not file.parent.is_dir():
             raise ValueError(f"kept names a file in {file.parent}, which is no folder; make it")
-        if file.is_dir():
-            raise ValueError(f"kept must name a file, but {file} is a folder")
         if not file.exists():
             return
+        if not file.is_file():
+            raise ValueError(f"kept must name a file, but {file} is a folder, a pipe or a device")
         try:
             digest, self._names, self._cache = _stored(file)
         except (ValueError, KeyError, TypeError) as error:

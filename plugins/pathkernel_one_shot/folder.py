@@ -59,7 +59,7 @@ def latest_checkpoint(folder: Path, identity: Mapping[str, Any], total: int) -> 
     file = folder / (LATEST if (folder / LATEST).exists() else BEST)
     if not file.exists():
         return None
-    checkpoint = read_checkpoint(file)
+    checkpoint = read_checkpoint(file, needs_checksum=True)
     if differences := _differences(checkpoint.about.get("settings", {}), identity):
         raise StoreError(
             f"{folder} holds another training and is left as it is ({'; '.join(differences)}). "

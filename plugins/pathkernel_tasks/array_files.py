@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.text import printable
+from pathkernel_datasets.local_files import is_damage, regular_files
 from pathkernel_datasets.memory import check_memory
-from pathkernel_tasks.array_guards import check_size, real_numbers, regular_files
+from pathkernel_tasks.array_guards import check_size, real_numbers
 
 _HEADERS = {  # readers of the header of an array in an archive, by version
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -139,7 +140,7 @@ def _reported(title: str) -> Iterator[None]:
             "heads or layers"
         ) from error
     except Exception as error:
-        if str(error).startswith(title):
+        if str(error).startswith(title) or not is_damage(error):
             raise
         reason = printable(str(error) or type(error).__name__)[:300]
         raise ValueError(f"{title} is damaged or of another format: {reason}") from error
@@ -234,6 +235,8 @@ def _zarr(
         group = zarr.open_group(path, mode="r", zarr_format=3, use_consolidated=False)
         members = dict(group.members(max_depth=None))
     except Exception as error:
+        if not is_damage(error):
+            raise
         raise ValueError(
             f"{title} is damaged, or no Zarr group of format 3 ({printable(str(error))[:300]}); "
             "write named arrays with dataset.drop_encoding().to_zarr(path, zarr_format=3), or as "

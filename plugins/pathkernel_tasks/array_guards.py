@@ -38,34 +38,6 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
         raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}{remedy}")
 
 
-def regular_files(path: str | Path, kind: str) -> list[Path]:
-    """List the file, or all files of a folder, sorted. A link to a file stands for that file.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the path does not exist.
-    ValueError
-        If a pipe, a device, a broken link or a link to another folder is among them.
-    """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no {kind} {str(path)!r}")
-    files = [path]
-    if path.is_dir():
-        files = []
-        for folder, folders, names in os.walk(path):
-            entries = [Path(folder, name) for name in (*names, *folders)]
-            files += [entry for entry in entries if entry.is_symlink() or not entry.is_dir()]
-    for file in files:
-        if not file.is_file():
-            raise ValueError(
-                f"{kind} {str(path)!r} cannot be read: {str(file)!r} is no plain file but a pipe, "
-                "a device, a broken link or a link to a folder; copy its content there"
-            )
-    return sorted(files)
-
-
 def check_size(
     title: str,
     arrays: Mapping[str, tuple[Sequence[int], int]],

@@ -20,11 +20,12 @@ or
 ====================  ==============  ==============================================================
 
 A training's file also holds the state of the optimiser and the learning curves. The header has
-metadata of the network as JSON.
+metadata of the network as JSON, and a checksum of them and of all arrays.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ import numpy as np
 
 from pathkernel_core.backend import to_host
 from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.local_files import is_damage
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
@@ -43,6 +45,7 @@ from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_laye
 FORMAT = "pathkernel paths 1"
 
 _PLAIN = ("projection", "readout")
+_CHECKSUM = "sha256"  # entry of the header
 _HEADS_ONLY = (
     "A file that holds queries and keys only is for: pathkernel run TASK --heads; comparison and "
     "pruning take values and readout, too; the theory's score of every head is in a study's store, "
@@ -117,17 +120,30 @@ def write_network(
     arrays = {**arrays, "scale": np.array(scale)}
     if label_vectors is not None:
         arrays["labels"] = label_vectors
-    header = {
-        "format": FORMAT,
-        "about": json.dumps(dict(about), sort_keys=True, allow_nan=False),
-    }
-    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, header)
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    text = json.dumps(dict(about), sort_keys=True, allow_nan=False)
+    header = {"format": FORMAT, "about": text, _CHECKSUM: _checksum(arrays, text)}
+    content = save(arrays, header)
     with replacing(path) as partial:
         partial.write_bytes(content)
 
 
-def read_network(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read arrays and metadata of a network's file.
+def _checksum(arrays: Mapping[str, np.ndarray], about: str) -> str:
+    """SHA-256 of metadata as JSON, and of names, types, shapes and values of arrays."""
+    digest = hashlib.sha256(about.encode())
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
+
+
+def read_network(
+    path: str | os.PathLike, *, needs_checksum: bool = False
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read arrays and metadata of a network's file, and compare them with its checksum.
+
+    Files that other programs write may have none, unless ``needs_checksum``.
 
     Raises
     ------
@@ -151,17 +167,26 @@ def read_network(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[s
             if not isinstance(about, dict):
                 raise ValueError(f"metadata of the network must be a mapping, not {about!r:.50}")
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
+        if not is_damage(error):
+            raise
         raise ValueError(f"checkpoint {str(path)!r} is damaged: {error}") from error
     if not is_network:
         raise ValueError(
             f"{str(path)!r} is no checkpoint of a training: its header must say {FORMAT!r}, but "
             f"says {header.get('format')!r}. {_HEADS_ONLY}"
         )
-    return read_arrays(path, "checkpoint")[0], about
+    arrays = read_arrays(path, "checkpoint")[0]
+    is_checked = needs_checksum or _CHECKSUM in header
+    if is_checked and header.get(_CHECKSUM) != _checksum(arrays, header["about"]):
+        raise ValueError(
+            f"checkpoint {str(path)!r} is damaged: its values are not as they were written; "
+            "restore it from a copy, or train again into another folder"
+        )
+    return arrays, about
 
 
-def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Read and check a checkpoint with all its weights.
+def read_checkpoint(path: str | os.PathLike, *, needs_checksum: bool = False) -> Checkpoint:
+    """Read and check a checkpoint with all its weights; for the checksum see ``read_network``.
 
     Raises
     ------
@@ -171,7 +196,7 @@ def read_checkpoint(path: str | os.PathLike) -> Checkpoint:
         If it is damaged, no checkpoint or one along its paths, or an array is missing, of a wrong
         shape or type, or not finite. The message names the file and the array.
     """
-    arrays, about = read_network(path)
+    arrays, about = read_network(path, needs_checksum=needs_checksum)
     if "path_weights" in arrays:
         raise ValueError(
             f"{str(path)!r} holds a network along its paths, without its weights. Train it again "

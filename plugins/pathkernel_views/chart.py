@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
 from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.lock import locked
 from pathkernel_views.files import FileInTheWayError, check_replaceable
 
@@ -182,7 +183,8 @@ def save(
     Exception
         That of the last chart, if all failed.
     """
-    folder = Path(folder).resolve()
+    check_local(folder)
+    folder = Path(os.path.realpath(folder))
     folder.mkdir(parents=True, exist_ok=True)
     written, failure = [], None
     with locked(folder, lock=folder / _LOCK, temporary=True):

@@ -16,6 +16,8 @@ def check_replaceable(file: Path, kind: str, is_ours: Callable[[bytes], bool]) -
     """Raise FileInTheWayError unless a file is missing, empty or, by its content, replaceable."""
     if file.is_dir():
         raise FileInTheWayError(f"{file} is a folder; choose another name for the {kind}")
+    if file.exists() and not file.is_file():
+        raise FileInTheWayError(f"{file} is a pipe or a device; choose another name for the {kind}")
     content = file.read_bytes() if file.exists() else b""
     if content and not is_ours(content):
         raise FileInTheWayError(

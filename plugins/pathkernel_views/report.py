@@ -22,6 +22,7 @@ import xarray as xr
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.text import printable
 from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_views.chart import Chart, NothingToPlot, vega_lite_version
@@ -55,6 +56,7 @@ def write_report(
         If the file cannot be written.
     """
     mark = GENERATOR.encode()
+    check_local(out)
     check_replaceable(Path(out), "report", lambda content: mark in content[:_HEAD])
     page = _Page()
     page.section("Overview", [_overview(dataset)])
@@ -97,7 +99,8 @@ class _Page:
 
         folder = files(__package__)
         version = vega_lite_version()
-        vega = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed", version))
+        snippet = "window.vegaEmbed = vegaEmbed"
+        vega = str(vl_convert.javascript_bundle(snippet, vl_version=version))
         vega = vega.replace("</script", "<\\/script")
         script = (folder / "report.js").read_text("utf-8")
         digests = [hashlib.sha256(text.encode()).digest() for text in (vega, script)]

@@ -33,6 +33,7 @@ import xarray as xr
 
 from pathkernel_core.text import printable
 from pathkernel_datasets.atomic import replacing
+from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.selection import number
 from pathkernel_views.files import check_replaceable
 
@@ -250,6 +251,7 @@ def write_csv(tables: Iterable[tuple[str, Table]], folder: str | os.PathLike) ->
     FileInTheWayError
         If a file exists and has other columns.
     """
+    check_local(folder)
     frames: dict[str, list[pd.DataFrame]] = {}
     for part, table in tables:
         name = part if table.name == part else f"{part}-{table.name}"
