@@ -65,7 +65,9 @@ def array_namespace(**arrays: Array) -> Any:
                 "move one of them with array_api_compat.to_device"
             )
     if str(devices.get(first)) == "meta":
-        raise TypeError(f"{first} lies on device meta, where it has no values; load it onto a device")
+        raise TypeError(
+            f"{first} lies on device meta, where it has no values; load it onto a device"
+        )
     if is_jax_namespace(xp) and not sys.modules["jax"].config.jax_enable_x64:
         raise PrecisionError(
             "JAX's 64-bit mode is off, so that it would compute in float32 silently; set the "
@@ -88,8 +90,8 @@ def _check_jax_settings(config: Any) -> None:
         setting = getattr(config, f"jax_transfer_guard{direction}", None)
         if str(setting).startswith("disallow"):
             raise RuntimeError(
-                f"jax_transfer_guard{direction} is {setting!r}, but the minimiser runs on the host; "
-                "call it within jax.transfer_guard('allow')"
+                f"jax_transfer_guard{direction} is {setting!r}, but the minimiser runs on the "
+                "host; call it within jax.transfer_guard('allow')"
             )
 
 
@@ -141,7 +143,7 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
         if 0 in actual:
             empty = shape[actual.index(0)]
             raise ValueError(f"{name} of shape {actual} is empty: {empty} must not be 0")
-    if _is_integral(array.dtype, xp):
+    if is_integral(array.dtype, xp):
         array = xp.astype(array, xp.float64)
     if array.dtype not in (xp.float64, xp.float32):
         raise TypeError(
@@ -157,7 +159,8 @@ def real_floating(name: str, array: Array, shape: tuple[int | str, ...] | None =
     return array
 
 
-def _is_integral(dtype: Any, xp: Any) -> bool:
+def is_integral(dtype: Any, xp: Any) -> bool:
+    """Whether a dtype is of integers or truth values."""
     try:
         return xp.isdtype(dtype, ("integral", "bool"))
     except TypeError:  # NumPy's variable-width strings are no dtype of the standard
@@ -348,7 +351,7 @@ def matmul(left: Array, right: Array) -> Array:
     xp = array_api_compat.array_namespace(left, right)
     if is_jax_namespace(xp):
         return xp.matmul(left, right, precision="highest")
-    with _full_precision(left):
+    with full_precision(left):
         return xp.matmul(left, right)
 
 
@@ -357,11 +360,11 @@ def vecdot(left: Array, right: Array) -> Array:
     xp = array_api_compat.array_namespace(left, right)
     if is_jax_namespace(xp):
         return xp.vecdot(left, right, precision="highest")
-    with _full_precision(left):
+    with full_precision(left):
         return xp.vecdot(left, right)
 
 
-def _full_precision(array: Array) -> Any:
+def full_precision(array: Array) -> Any:
     """Context in which PyTorch neither casts products nor rounds their factors."""
     if not array_api_compat.is_torch_array(array):
         return nullcontext()

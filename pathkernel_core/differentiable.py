@@ -28,6 +28,7 @@ from pathkernel_core.backend import (
     constant,
     derivatives,
     from_host,
+    full_precision,
     host_callback,
     is_true,
     matmul,
@@ -166,7 +167,8 @@ def differentiable_solution(
     fixed = tuple(constant(array) for array in theta)
     minimum = _minimum(fixed, network, space, tolerance)
     evaluate = compiled(_near_minimum, xp, static=("network", "space"))
-    action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=space)
+    with full_precision(xi):  # the products of derivatives, too, which are PyTorch's own
+        action, log_evidence, factor = evaluate(minimum, fixed, theta, network=network, space=space)
     scaled = factor / xp.sqrt(variances[0])
     factor = _path_scales(network, xi) * factor
     return DifferentiableSolution(

@@ -31,6 +31,10 @@ class MinimisationError(PathkernelError, RuntimeError):
         self.solution = solution
 
 
+class NotLocalError(PathkernelError, ValueError):
+    """A path is a URL."""
+
+
 class MissingExtraError(PathkernelError, ImportError):
     """A library of an extra of pathkernel is not installed."""
 

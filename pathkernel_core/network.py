@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.notebook import table
+from pathkernel_core.scalars import positive, whole_number
 
 Skips = float | None | Sequence[float | None]
 
@@ -66,9 +67,8 @@ class Network:
         outputs: int = 1,
         skips: Skips = None,
     ):
-        heads = _whole_numbers(
-            "heads", heads if isinstance(heads, Iterable) and np.ndim(heads) else (heads,)
-        )
+        single = isinstance(heads, numbers.Number) or getattr(heads, "ndim", None) == 0
+        heads = _whole_numbers("heads", (heads,) if single else heads)
         if not heads:
             raise ValueError("heads must name at least one layer, for example heads=(2, 2)")
         layers = len(heads)

@@ -8,10 +8,12 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+import scipy
 
+from pathkernel_core.atomic import replacing
 from pathkernel_core.backend import (
     Array,
     array_namespace,
@@ -19,13 +21,19 @@ from pathkernel_core.backend import (
     compiled,
     differentiated,
     gram_matrix,
+    is_integral,
     is_true,
     matmul,
+    not_overflown,
     real_floating,
     rows_of,
     to_host,
 )
+from pathkernel_core.local_files import check_local, open_regular
+from pathkernel_core.scalars import real_number, whole_number
 
+_MOST_EXAMPLES = 2**53  # as double precision counts
+_ROUNDING = 1e5  # of sums over examples, in units of the precision
 _BATCH_ELEMENTS = 2**22  # features held at once while statistics are summed, 32 MiB in float64
 
 
@@ -69,7 +77,8 @@ class SufficientStatistics:
         real_floating("projections", self.projections, ("n", "N_0", "C"))
         shape = tuple(self.projections.shape[:2])
         real_floating("gram", self.gram, shape * 2)
-        positive("n_examples", self.n_examples)
+        real_number("label_square", self.label_square)
+        whole_number("n_examples", self.n_examples)
 
     @classmethod
     def of(cls, xi: Array, labels: Array) -> SufficientStatistics:
@@ -79,10 +88,13 @@ class SufficientStatistics:
         examples, paths, width = xi.shape
         step = max(1, _BATCH_ELEMENTS // (paths * width))
         first, *remaining = batches(examples, step)
-        sums = compiled(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
-        for batch in remaining:
-            parts = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
-            sums = tuple(total + part for total, part in zip(sums, parts))
+        with np.errstate(all="ignore"):  # an overflow is told below
+            sums = compiled(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
+            for batch in remaining:
+                parts = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
+                sums = tuple(total + part for total, part in zip(sums, parts))
+        for total in sums:
+            not_overflown("a sum over examples", total, "rescale xi or labels")
         gram, projections, label_square = sums
         return cls(gram, projections, float(label_square), examples)
 
@@ -101,14 +113,19 @@ class SufficientStatistics:
     def load(cls, path: str | os.PathLike) -> SufficientStatistics:
         """Read statistics that :meth:`save` wrote, with NumPy arrays.
 
-        Raises ValueError if the file is damaged or of another kind.
+        Raises ValueError if the file is damaged, of another kind, or holds sums that no examples
+        have; and OSError if there is none, or it may not be read.
         """
+        check_local(path)
         try:
-            with open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:
+            with _open(path) as stream, zipfile.ZipFile(stream) as archive:
                 gram, projections, label_square, n_examples = (
                     _read_array(archive, field.name) for field in fields(cls)
                 )
-            return cls(gram, projections, float(label_square), operator.index(n_examples[()]))
+            total, count = float(label_square), operator.index(n_examples[()])
+            statistics = cls(gram, projections, total, count)
+            _check_possible(statistics)
+            return statistics
         except OSError:
             raise
         except Exception as error:  # readers of damaged files raise many types
@@ -118,10 +135,12 @@ class SufficientStatistics:
             ) from error
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the statistics into a file in NumPy's format npz."""
+        """Write the statistics into a file in NumPy's format npz, whole or not at all."""
         host = self.convert(to_host)
-        with open(path, "wb") as stream:  # savez would append a suffix to a path
-            np.savez(stream, **{field.name: getattr(host, field.name) for field in fields(host)})
+        entries = {field.name: getattr(host, field.name) for field in fields(host)}
+        # savez would append a suffix to a path
+        with replacing(path) as partial, open(partial, "wb") as stream:
+            np.savez(stream, **entries)
 
     def convert(self, function: Callable[[Array], Array]) -> SufficientStatistics:
         """Statistics with ``function(array)`` in place of each array."""
@@ -156,8 +175,23 @@ def row_batches(xi: Any, labels: Any, rows: int | None = None) -> Iterator[tuple
     labels : sliceable, shape (P,) or (P, C)
     rows : int, optional
         Examples of a batch; by default as many as fit in 32 MiB, in multiples of a chunk of ``xi``.
+
+    Raises
+    ------
+    ValueError
+        If xi and labels do not fit each other, or ``rows`` is no whole number from 1.
     """
-    if rows is None:
+    shapes = tuple(xi.shape), tuple(labels.shape)
+    if len(shapes[0]) != 3 or not all(shapes[0]):
+        raise ValueError(f"xi must have shape (P, n, N_0), each at least 1, but has {shapes[0]}")
+    if shapes[1][:1] != shapes[0][:1]:
+        raise ValueError(
+            f"labels of shape {shapes[1]} do not fit xi of shape {shapes[0]}; give one label per "
+            "example"
+        )
+    if rows is not None:
+        rows = whole_number("rows", rows)
+    else:
         rows = max(1, _BATCH_ELEMENTS // math.prod(xi.shape[1:]))
         chunk = (getattr(xi, "shards", None) or getattr(xi, "chunks", None) or (1,))[0]
         rows = max(chunk, rows - rows % chunk)
@@ -176,7 +210,7 @@ def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
                 "or detach the array"
             )
     xi = real_floating("xi", xi, ("P", "n", "N_0"))
-    integers, shape = xp.isdtype(labels.dtype, ("integral", "bool")), tuple(labels.shape)
+    integers, shape = is_integral(labels.dtype, xp), tuple(labels.shape)
     labels = real_floating("labels", labels)
     if labels.ndim == 1:
         labels = labels[:, None]
@@ -195,6 +229,8 @@ def check_examples(xi: Array, labels: Array) -> tuple[Array, Array]:
         )
     if 0 in labels.shape:
         raise ValueError(f"labels of shape {tuple(labels.shape)} hold no outputs")
+    with np.errstate(all="ignore"):
+        not_overflown("the sum of squared labels", xp.sum(labels**2), "divide labels by a constant")
     return xi, xp.astype(labels, xi.dtype, copy=False)
 
 
@@ -211,8 +247,42 @@ def batch_sums(xi: Array, labels: Array) -> tuple[Array, Array, Array]:
     )
 
 
+def _open(path: str | os.PathLike) -> BinaryIO:
+    """Open a plain file; others, such as pipes, may never end."""
+    stream = open_regular(path)
+    if stream is None:
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"there is no file {os.fspath(path)!r}")
+        raise ValueError("it is no plain file")
+    return stream
+
+
+def _check_possible(statistics: SufficientStatistics) -> None:
+    """Raise a ValueError unless there are examples with these sums, to rounding."""
+    gram, label_square = statistics.gram, statistics.label_square
+    size = math.prod(statistics.projections.shape[:2])
+    matrix, eps = gram.reshape(size, size).astype(float), np.finfo(gram.dtype).eps
+    rounding = _ROUNDING * float(eps)
+    if statistics.n_examples > _MOST_EXAMPLES:
+        raise ValueError(f"n_examples is {statistics.n_examples}")
+    if not 0 <= label_square < math.inf:
+        raise ValueError(f"label_square is {label_square:g}")
+    if abs(matrix - matrix.T).max() > rounding * abs(matrix).max():
+        raise ValueError("gram is not symmetric")
+    # by Cauchy and Schwarz
+    norms = np.sqrt(np.maximum(np.diagonal(matrix), 0.0) * label_square)
+    projections = statistics.projections.reshape(size, -1).astype(float)
+    if (abs(projections) > (1 + rounding) * norms[:, None]).any():
+        raise ValueError("projections are larger than gram and label_square allow")
+    lowest, highest = scipy.linalg.eigvalsh(matrix)[[0, -1]]
+    if lowest < -rounding * highest:
+        raise ValueError(f"gram has the negative eigenvalue {lowest:.3g}")
+
+
 def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     """Read an array of an npz file to its last byte, which also checks the checksum."""
+    if archive.getinfo(f"{name}.npy").compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed, as save does not write it")
     with archive.open(f"{name}.npy") as member:
         array = np.lib.format.read_array(member, allow_pickle=False)
         if member.read(1):

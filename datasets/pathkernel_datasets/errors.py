@@ -21,9 +21,5 @@ class NotInStoreError(StoreError, ValueError):
     """A store lacks the seed, temperature or width, or the choice, that is asked for."""
 
 
-class NotLocalError(StoreError, ValueError):
-    """A path is a URL."""
-
-
 class StoreWarning(UserWarning):
     """A store was damaged, and is mended or computed again."""

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.atomic import remove_leftovers, replacing
+from pathkernel_core.atomic import remove_leftovers, replacing
+from pathkernel_core.local_files import open_regular
 from pathkernel_datasets.errors import StoreWarning
-from pathkernel_datasets.local_files import open_regular
 from pathkernel_datasets.point import decimal
 from pathkernel_datasets.study import POINT
 from pathkernel_datasets.swept_option import described

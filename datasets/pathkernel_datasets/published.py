@@ -19,9 +19,9 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from pathkernel_core.local_files import is_damage, open_regular
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.identity import core_of, grid_of
-from pathkernel_datasets.local_files import is_damage, open_regular
 from pathkernel_datasets.pieces import Piece
 
 METADATA = "zarr.json"

@@ -17,9 +17,9 @@ import zarr
 import zarr.errors
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from pathkernel_datasets.atomic import replacing_folder
+from pathkernel_core.atomic import replacing_folder
+from pathkernel_core.local_files import is_regular
 from pathkernel_datasets.labelling import storable
-from pathkernel_datasets.local_files import is_regular
 from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.published import (
     CHECKSUMS,

@@ -12,16 +12,16 @@ from typing import Any
 import xarray as xr
 import zarr
 
-from pathkernel_datasets.atomic import remove_leftovers
-from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.identity import core_of, grid_of
-from pathkernel_datasets.labelling import drawable
-from pathkernel_datasets.local_files import (
+from pathkernel_core.atomic import remove_leftovers
+from pathkernel_core.local_files import (
     IRREGULAR,
     check_local,
     irregular_entries,
     is_damage,
 )
+from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.identity import core_of, grid_of
+from pathkernel_datasets.labelling import drawable
 from pathkernel_datasets.lock import lock_of, locked
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_folder, pieces_of
 from pathkernel_datasets.published import METADATA, Published, metadata_of

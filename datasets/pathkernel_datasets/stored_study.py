@@ -18,6 +18,7 @@ import xarray as xr
 import zarr
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
+from pathkernel_core.local_files import check_local
 from pathkernel_core.options import check_options
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
@@ -31,7 +32,6 @@ from pathkernel_datasets.identity import (
     identity_of,
     single_identity,
 )
-from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.lock import locked
 from pathkernel_datasets.next_evidence import with_next_evidence
 from pathkernel_datasets.pieces import PieceFiles

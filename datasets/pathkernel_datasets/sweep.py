@@ -16,15 +16,15 @@ from typing import Any
 import xarray as xr
 
 from pathkernel_core.analysis import Analysis
+from pathkernel_core.atomic import remove_leftovers
 from pathkernel_core.hooks import load_plugins
+from pathkernel_core.local_files import check_local
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.task import Realisation
 from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.atomic import remove_leftovers
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
 from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.lock import locked
 from pathkernel_datasets.piece_jobs import PieceJobs, compute_by_workers, compute_here
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_folder, pieces_of

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from pathkernel_core.local_files import check_local
 from pathkernel_core.text import printable
-from pathkernel_datasets.local_files import check_local
 
 if TYPE_CHECKING:
     from pathkernel_views.chart import Chart

@@ -18,8 +18,8 @@ from pathkernel_capture.families import attention_modules
 from pathkernel_capture.removal import heads_by_layer, refuse_shared_weights
 from pathkernel_capture.state import evaluating
 from pathkernel_capture.switching import switched_off
+from pathkernel_core.atomic import replacing
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_datasets.atomic import replacing
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.array_guards import real_numbers
 from pathkernel_trained.heads import Head, every_head

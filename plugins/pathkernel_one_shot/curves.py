@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.analysis import Variable
-from pathkernel_datasets.atomic import replacing_folder
+from pathkernel_core.atomic import replacing_folder
 from pathkernel_datasets.labelling import coordinate, labelled
 from pathkernel_datasets.publishing import consolidate, write_dataset
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pathkernel_datasets.atomic import remove_leftovers
+from pathkernel_core.atomic import remove_leftovers
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.lock import locked
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint

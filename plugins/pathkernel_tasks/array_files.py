@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from pathkernel_core.local_files import is_damage, regular_files
 from pathkernel_core.text import printable
-from pathkernel_datasets.local_files import is_damage, regular_files
 from pathkernel_datasets.memory import check_memory
 from pathkernel_tasks.array_guards import check_size, real_numbers
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
+from pathkernel_core.local_files import regular_files
 from pathkernel_core.text import printable
-from pathkernel_datasets.local_files import regular_files
 from pathkernel_tasks.array_files import read_arrays, safetensors_shapes
 from pathkernel_tasks.array_guards import Shape, check_shapes, check_suffix, real_numbers
 from pathkernel_tasks.layouts import Layout, find_modules

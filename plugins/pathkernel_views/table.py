@@ -31,9 +31,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.atomic import replacing
+from pathkernel_core.local_files import check_local
 from pathkernel_core.text import printable
-from pathkernel_datasets.atomic import replacing
-from pathkernel_datasets.local_files import check_local
 from pathkernel_datasets.selection import number
 from pathkernel_views.files import check_replaceable
 

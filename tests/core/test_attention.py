@@ -164,7 +164,7 @@ def test_bad_inputs_are_named(library):
         ((good, [layer], True), "readout must be .* not True"),
         ((good, [layer], 3), "readout names token 3, but sequences have 3 tokens"),
         ((good, [layer], -4), "readout names token -4, but sequences have 3 tokens"),
-        ((good, [layer], "last", 0), "batch_size must be at least 1, but is 0"),
+        ((good, [layer], "last", 0), "batch_size must be a whole number from 1, not 0"),
         (
             (good, [pk.Attention(library.array(np.full((3, 1, 3, 3), 1 / 3)))]),
             r"layers\[0\].omega holds 3 examples, but inputs holds 2",
@@ -220,5 +220,5 @@ def test_bad_layers_are_named(library):
 def test_attention_that_overflows_is_refused(library):
     inputs = library.array(np.full((2, 3, 4), 1e160))
     heads = library.array(np.full((1, 2, 4), 1.0))
-    with pytest.raises(ValueError, match=r"attentioned inputs of shape .* overflows; rescale"):
+    with pytest.raises(ValueError, match=r"keys of shape .* overflows; rescale"):
         pk.attentioned_inputs(inputs, [pk.QueryKey(heads, heads)])

@@ -212,3 +212,98 @@ def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path):
             archive.writestr(name, content)
     with pytest.raises(ValueError, match="gram has more bytes than its header says"):
         pk.SufficientStatistics.load(path)
+
+
+def _possible():
+    rng = np.random.default_rng(0)
+    return SufficientStatistics.of(rng.normal(size=(9, 2, 3)), rng.normal(size=9))
+
+
+def _changed(tmp_path, **entries):
+    """A file of possible sums, some of them changed."""
+    sums = _possible()
+    names = ("gram", "projections", "label_square", "n_examples")
+    entries = {name: getattr(sums, name) for name in names} | entries
+    np.savez(tmp_path / "sums.npz", **entries)
+    return tmp_path / "sums.npz"
+
+
+def _asymmetric():
+    gram = _possible().gram.copy()
+    gram[0, 0, 1, 2] += 1e-6
+    return gram
+
+
+def _indefinite():
+    gram = np.zeros((3, 3)) - 0.9
+    np.fill_diagonal(gram, 1.0)  # every pair is possible, the three together are not
+    return gram.reshape(1, 3, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"gram": _asymmetric()}, "gram is not symmetric"),
+        ({"gram": -_possible().gram}, "projections are larger than gram"),
+        ({"gram": _indefinite(), "projections": np.zeros((1, 3, 1))}, "negative eigenvalue"),
+        ({"gram": np.full((2, 3, 2, 3), np.nan)}, "holds NaN or infinity"),
+        ({"label_square": -1.0}, "label_square is -1"),
+        ({"label_square": np.inf}, "label_square is inf"),
+        ({"label_square": 1e-3}, "projections are larger than gram and label_square allow"),
+        ({"projections": 100 * _possible().projections}, "projections are larger"),
+        ({"n_examples": 2**63 - 1}, "n_examples is 9223372036854775807"),
+        ({"n_examples": 0}, "n_examples must be a whole number from 1"),
+        ({"n_examples": 9.0}, "cannot be interpreted as an integer"),
+        ({"n_examples": True}, "n_examples must be a whole number|cannot be interpreted"),
+    ],
+)
+def test_impossible_sums_are_refused(tmp_path, entries, message):
+    with pytest.raises(ValueError, match=rf"holds no sufficient statistics.*({message})"):
+        SufficientStatistics.load(_changed(tmp_path, **entries))
+
+
+def test_sums_of_single_precision_and_of_few_examples_are_possible(tmp_path, generator):
+    """Rounding leaves small negative eigenvalues where features outnumber examples."""
+    for dtype in (np.float32, np.float64):
+        xi = (1e3 * generator.normal(size=(3, 4, 30))).astype(dtype)
+        sums = SufficientStatistics.of(xi, np.ones(3, dtype))
+        sums.save(tmp_path / "sums.npz")
+        statistics_equal(SufficientStatistics.load(tmp_path / "sums.npz"), sums)
+
+
+def test_files_that_never_end_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    np.savez_compressed(tmp_path / "bomb.npz", gram=np.zeros((1000, 1000)))
+    for path in (tmp_path / "pipe", "/dev/zero", tmp_path, tmp_path / "bomb.npz"):
+        with pytest.raises(ValueError, match="holds no sufficient statistics"):
+            SufficientStatistics.load(path)
+    with pytest.raises(FileNotFoundError, match="no file"):
+        SufficientStatistics.load(tmp_path / "missing.npz")
+    with pytest.raises(ValueError, match="only local paths"):
+        SufficientStatistics.load("https://example.org/sums.npz")
+
+
+def test_an_interrupted_save_leaves_the_older_file(tmp_path, monkeypatch):
+    older = _possible()
+    older.save(tmp_path / "sums.npz")
+
+    def interrupted(stream, **entries):
+        stream.write(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "savez", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            (older + older).save(tmp_path / "sums.npz")
+    statistics_equal(SufficientStatistics.load(tmp_path / "sums.npz"), older)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["sums.npz"]
+
+
+@pytest.mark.parametrize("labels", [8, 10, 0])
+def test_labels_of_another_number_of_rows_are_refused(examples, labels):
+    xi, _ = examples
+    with pytest.raises(ValueError, match=rf"labels of shape \({labels},\) do not fit xi of shape"):
+        next(row_batches(xi, np.ones(labels)))
+    for rows in (0, 2.5, True):
+        with pytest.raises(ValueError, match="rows must be a whole number from 1"):
+            next(row_batches(xi, np.ones(9), rows))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pathkernel_datasets.local_files import check_local
+from pathkernel_core.local_files import check_local
 
 PARTIAL = ".partial"
 """Ending of the names of files and folders that are still being written."""

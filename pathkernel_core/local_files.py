@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pathkernel_datasets.errors import NotLocalError
+from pathkernel_core.errors import NotLocalError
 
 _URL = re.compile(r"[A-Za-z][\w+.-]+:[:/].*")  # a drive of Windows has one letter
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pathkernel_datasets.atomic import remove_leftovers, replacing, replacing_folder
+from pathkernel_core.atomic import remove_leftovers, replacing, replacing_folder
 
 pytestmark = pytest.mark.version
 
@@ -124,7 +124,7 @@ def test_an_error_puts_the_old_folder_back(tmp_path, monkeypatch):
             pass
 
     monkeypatch.setattr("os.rename", fail)
-    monkeypatch.setattr("pathkernel_datasets.atomic._exchange", lambda *folders: False)
+    monkeypatch.setattr("pathkernel_core.atomic._exchange", lambda *folders: False)
     with pytest.raises(OSError, match="no space"):
         replace()
     assert (path / "content").exists()
