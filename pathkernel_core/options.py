@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import Field, field, fields
+from dataclasses import Field, field, fields, replace
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
 """Names of tasks, results and commands: lower-case words joined by hyphens."""
+
+_LARGEST = 2**53
 
 
 def option(
@@ -96,9 +100,20 @@ def several_values(configured: Any, name: str, values: Sequence[Any]) -> tuple[A
     return converted
 
 
-def check_options(configured: Any) -> None:
-    """Raise ValueError if an option of a task or a result is below its declared ``minimum``."""
+def checked_options(configured: Any) -> Any:
+    """Return a task or a result with NumPy's numbers as Python's, after checking its numbers.
+
+    Raises ValueError if an option is below its declared ``minimum``, or is a whole number beyond
+    2⁵³, up to which double precision counts.
+    """
+    converted = {}
     for entry in fields(configured):
-        minimum, value = entry.metadata.get("minimum"), getattr(configured, entry.name)
+        value = getattr(configured, entry.name)
+        if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
+            converted[entry.name] = value = value.item()
+        minimum = entry.metadata.get("minimum")
         if minimum is not None and value is not None and not value >= minimum:  # NaN is neither
             raise ValueError(f"{entry.name} must be at least {minimum}, but is {value!r}")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise ValueError(f"{entry.name} must be at most 2^53 in size, but is larger")
+    return replace(configured, **converted) if converted else configured

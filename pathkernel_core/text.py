@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_LONGEST_WORD, _LONGEST_TEXT = 200, 2000
+
 
 def printable(text: str, keep: str = "") -> str:
     r"""Escape unprintable characters as ``\x1b`` and the like, except those in ``keep``.
@@ -14,3 +18,15 @@ def printable(text: str, keep: str = "") -> str:
         else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def shortened(text: str) -> str:
+    """Cut long words of a message, such as values of options, and a message that is too long."""
+
+    def cut(match: re.Match) -> str:
+        return f"{match[0][:60]}…{match[0][-20:]} ({len(match[0])} characters)"
+
+    text = re.sub(rf"\S{{{_LONGEST_WORD},}}", cut, text)
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT - 500]} … {text[-500:]}"
+    return text

@@ -13,7 +13,7 @@ import numpy as np
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.network import Skips, skips_of_layers
-from pathkernel_core.options import check_options, option, several_values
+from pathkernel_core.options import checked_options, option, several_values
 from pathkernel_core.scalars import positive
 from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
@@ -128,11 +128,13 @@ class Study:
                 f"one option may have several values, not {' and '.join(sweep)}; run a study for "
                 "each value of the others, into a store of its own"
             )
-        check_options(task)
+        task = checked_options(task)
         for name in SETTINGS:
             for value in sweep.get(name, (getattr(self, name),)):
                 if value is not None:
                     positive(name, value)
+            if isinstance(getattr(self, name), np.generic | np.ndarray):
+                object.__setattr__(self, name, getattr(self, name).item())
         variances = task.variances if self.variances is None else self.variances
         if self.variance is not None:
             if self.variances is not None:

@@ -19,6 +19,7 @@ from pathkernel.result_command import result_command
 from pathkernel.run_command import task_command
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
+from pathkernel_core.text import shortened
 from pathkernel_datasets.errors import StoreWarning
 
 
@@ -93,6 +94,7 @@ def _run(arguments: list[str]) -> int:
         say("Interrupted.", err=True)
         return INTERRUPTED
     except click.ClickException as error:
+        error.message = shortened(error.message)
         error.show()
         return error.exit_code
     except BrokenPipeError:  # nobody reads stdout any more, as with `| head`
@@ -100,7 +102,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if "--traceback" in arguments:
             say(traceback.format_exc(), err=True)
-        say(f"Error: {_message(error)}", err=True)
+        say(f"Error: {shortened(_message(error))}", err=True)
         return 1
     return 0
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from pathkernel_core.text import printable
+from pathkernel_core.text import printable, shortened
 
 
 def test_what_cannot_be_printed_is_written_out():
@@ -10,3 +10,13 @@ def test_what_cannot_be_printed_is_written_out():
     assert printable("a\nb\xa0c\r", keep="\n\xa0") == "a\nb\xa0c\\r"
     assert printable("U ² − σ, 日本 $x$") == "U ² − σ, 日本 $x$"
     assert printable("".join(map(chr, range(sys.maxunicode + 1)))).isprintable()
+
+
+def test_long_values_are_cut():
+    message = "there is no dtype named 'float16'"
+    assert shortened(message) == message
+    cut = shortened(f"there is no dtype named {'x' * 3000}y; choose float64")
+    assert (
+        cut == f"there is no dtype named {'x' * 60}…{'x' * 19}y; (3002 characters) choose float64"
+    )
+    assert len(shortened("two words " * 1000)) < 2100

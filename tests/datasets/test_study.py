@@ -38,6 +38,14 @@ def test_arrays_and_ranges_are_sequences():
     assert Study(Small(), seeds=range(2)).seeds == (0, 1)
 
 
+def test_numbers_of_numpy_are_those_of_python():
+    study = Study(HiddenMarkov(examples=np.int64(20)), variance=np.float32(2))
+    assert study == Study(HiddenMarkov(examples=20), variance=2.0)
+    assert type(study.task.examples) is int
+    with pytest.raises(ValueError, match=r"examples must be at most 2\^53"):
+        Study(HiddenMarkov(examples=2**63))
+
+
 @pytest.mark.parametrize("name", ["widths", "temperatures", "seeds"])
 @pytest.mark.parametrize("value", [10, 0.5, "10"])
 def test_a_number_where_several_may_be(name, value):
