@@ -12,6 +12,7 @@ from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version
 

@@ -18,8 +18,9 @@ import zarr
 
 import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
-from pathkernel_core import atomic, computing, publishing
+from pathkernel_core import atomic
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets import computing, publishing
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.publishing import publish_groups
