@@ -32,17 +32,22 @@ def check_local(path: str | os.PathLike) -> None:
 def irregular_entries(path: str | os.PathLike) -> Iterator[Path]:
     """Yield all that is no plain file in a folder, or the path itself if it is none and no folder.
 
-    A link to a plain file stands for it.
+    A link to a plain file stands for it. Raises an OSError if a folder cannot be read.
     """
     if not os.path.isdir(path):
         if os.path.lexists(path) and not os.path.isfile(path):
             yield Path(path)
         return
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in os.walk(path, onerror=_raise):
         for name in (*folders, *names):
             entry = os.path.join(folder, name)
             if not is_regular(entry):
                 yield Path(entry)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # another process removes the folder
+        raise error
 
 
 def is_regular(path: str | os.PathLike) -> bool:
