@@ -7,8 +7,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from pathkernel_datasets.errors import NotLocalError
 
@@ -38,7 +38,7 @@ def irregular_entries(path: str | os.PathLike) -> Iterator[Path]:
         if os.path.lexists(path) and not os.path.isfile(path):
             yield Path(path)
         return
-    for folder, folders, names in os.walk(path, onerror=_raise):
+    for folder, folders, names in os.walk(os.fspath(path), onerror=_raise):
         for name in (*folders, *names):
             entry = os.path.join(folder, name)
             if not is_regular(entry):
@@ -80,7 +80,7 @@ def regular_files(path: str | os.PathLike, kind: str) -> list[Path]:
     return sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
 
 
-def open_regular(path: str | os.PathLike) -> BinaryIO | None:
+def open_regular(path: str | os.PathLike) -> BufferedReader | None:
     """Open a plain file to read; None if there is none, but a pipe or a device, for example.
 
     Raises an OSError if there is one that cannot be read.
