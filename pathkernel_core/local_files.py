@@ -7,8 +7,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from pathkernel_core.errors import NotLocalError
 
@@ -32,17 +32,22 @@ def check_local(path: str | os.PathLike) -> None:
 def irregular_entries(path: str | os.PathLike) -> Iterator[Path]:
     """Yield all that is no plain file in a folder, or the path itself if it is none and no folder.
 
-    A link to a plain file stands for it.
+    A link to a plain file stands for it. Raises an OSError if a folder cannot be read.
     """
     if not os.path.isdir(path):
         if os.path.lexists(path) and not os.path.isfile(path):
             yield Path(path)
         return
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in os.walk(os.fspath(path), onerror=_raise):
         for name in (*folders, *names):
             entry = os.path.join(folder, name)
             if not is_regular(entry):
                 yield Path(entry)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # another process removes the folder
+        raise error
 
 
 def is_regular(path: str | os.PathLike) -> bool:
@@ -75,7 +80,7 @@ def regular_files(path: str | os.PathLike, kind: str) -> list[Path]:
     return sorted(Path(folder, name) for folder, _, names in os.walk(path) for name in names)
 
 
-def open_regular(path: str | os.PathLike) -> BinaryIO | None:
+def open_regular(path: str | os.PathLike) -> BufferedReader | None:
     """Open a plain file to read; None if there is none, but a pipe or a device, for example.
 
     Raises an OSError if there is one that cannot be read.

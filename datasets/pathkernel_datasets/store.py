@@ -24,7 +24,7 @@ from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.labelling import drawable
 from pathkernel_datasets.lock import lock_of, locked
 from pathkernel_datasets.pieces import Piece, PieceFiles, pieces_folder, pieces_of
-from pathkernel_datasets.published import METADATA, Published, metadata_of
+from pathkernel_datasets.published import INDEX, METADATA, Published, metadata_of
 from pathkernel_datasets.study import POINT
 from pathkernel_datasets.template import SCHEMA_VERSION, fill, on_grid
 
@@ -64,7 +64,9 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
             return computed
     try:
         check_chunks(path)
-        dataset = drawable(xr.open_zarr(path, chunks=None, zarr_format=3))
+        consolidated = INDEX in metadata_of(path)  # otherwise xarray looks for it, and warns
+        opened = xr.open_zarr(path, chunks=None, zarr_format=3, consolidated=consolidated)
+        dataset = drawable(opened)
     except Exception as error:  # whatever the parser of a damaged file raises
         if isinstance(error, StoreError) or not is_damage(error):
             raise

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import functools
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from pathkernel_core.errors import PathkernelError
 from pathkernel_core.extras import import_extra
 from pathkernel_datasets.errors import StoreError
+
+_LOGGERS = ("distributed.client", "distributed.core", "distributed.comm", "tornado.application")
 
 
 def workers(jobs: int = 1, scheduler: str | None = None) -> AbstractContextManager[Executor | None]:
@@ -98,22 +102,39 @@ def cluster(address: str) -> Iterator[Executor]:
         If there is no scheduler at the address, or it is lost.
     """
     dask = import_extra("distributed", "A Dask scheduler", "distributed", ("distributed",))
-    try:
-        client = dask.Client(address)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise StoreError(
-            f"no Dask scheduler answers at {address} ({error}); start one with: dask scheduler"
-        ) from None
-    with client, client.get_executor() as executor:
+    with _silent(*_LOGGERS):
         try:
-            yield executor
-        except (CancelledError, OSError, TimeoutError) as error:
-            if client.status == "running":
-                raise
+            client = dask.Client(address)
+        except (OSError, TimeoutError, ValueError) as error:
             raise StoreError(
-                f"the Dask scheduler at {address} is lost ({type(error).__name__}); what is "
-                "computed is stored: start another, and run the same command again to resume"
+                f"no Dask scheduler answers at {address} ({error}); start one with: dask scheduler"
             ) from None
+        with client, client.get_executor() as executor:
+            try:
+                yield executor
+            except Exception as error:  # of many types, some of the library's own
+                if client.status == "running" or isinstance(error, PathkernelError):
+                    raise
+                raise StoreError(
+                    f"the Dask scheduler at {address} is lost ({type(error).__name__}); what is "
+                    "computed is stored: start another, and run the same command again to resume"
+                ) from None
+
+
+@contextmanager
+def _silent(*loggers: str) -> Iterator[None]:
+    """Silence loggers, which report a lost connection with tracebacks of their own."""
+
+    def reject(record: logging.LogRecord) -> bool:
+        return False
+
+    for name in loggers:
+        logging.getLogger(name).addFilter(reject)
+    try:
+        yield
+    finally:
+        for name in loggers:
+            logging.getLogger(name).removeFilter(reject)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import os
 import re
 import textwrap
@@ -227,6 +228,9 @@ def rendered(spec: dict[str, Any], kind: str, dpi: float = _RESOLUTION) -> bytes
     import vl_convert
     from PIL import Image, PngImagePlugin
 
+    painter = logging.getLogger("tiny_skia")  # of vl-convert 2, which warns of empty paths
+    if not painter.hasHandlers():
+        painter.addHandler(logging.NullHandler())
     spec, version = _printable(spec), {"vl_version": vega_lite_version()}
     if kind == "pdf":
         return vl_convert.vegalite_to_pdf(spec, **version) + f"\n%{_MARK}\n".encode()

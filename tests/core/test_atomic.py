@@ -129,3 +129,32 @@ def test_an_error_puts_the_old_folder_back(tmp_path, monkeypatch):
         replace()
     assert (path / "content").exists()
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+@pytest.mark.parametrize("mask", [0o002, 0o022, 0o077])
+def test_permissions_are_those_of_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        with replacing(tmp_path / "file.txt") as partial:
+            partial.write_text("new")
+        with replacing_folder(tmp_path / "folder") as partial:
+            (partial / "content").touch()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"file.txt": 0o666 & ~mask, "folder": 0o777 & ~mask, "content": 0o666 & ~mask}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of POSIX")
+def test_pipes_devices_and_urls_are_never_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    os.symlink("pipe", "link")
+    os.symlink("loop", "loop")
+    for path in ("pipe", "link", "loop", "/dev/null"):
+        with pytest.raises(FileExistsError, match="is no plain file, and is left as it is"):
+            replacing(path).__enter__()
+    with pytest.raises(ValueError, match="only local paths"):
+        replacing("s3://bucket/file.txt").__enter__()
+    assert sorted(os.listdir()) == ["link", "loop", "pipe"]

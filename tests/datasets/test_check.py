@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 import xarray as xr
 
 from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.lock import lock_of
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check, check_store, open_store
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
@@ -145,3 +148,87 @@ def test_plain_xarray_opens_what_open_store_does(store):
         plain = xr.open_zarr(store, chunks=None, consolidated=consolidated)
         assert plain.data_vars.keys() == open_store(store).data_vars.keys()
         assert plain.attrs == open_store(store).attrs
+
+
+REWRITTEN = {
+    "fill values left out": lambda dataset: (dataset, {"write_empty_chunks": False}),
+    "all chunks": lambda dataset: (dataset, {"write_empty_chunks": True}),
+    "not consolidated": lambda dataset: (dataset, {"consolidated": False}),
+    "one width": lambda dataset: (dataset.sel(width=[100]), {}),
+    "other order": lambda dataset: (dataset.isel(width=[1, 0]), {}),
+    "other compression": lambda dataset: (dataset.drop_encoding(), {}),
+    "other chunks": lambda dataset: (dataset, {"encoding": {"action": {"chunks": (1, 1, 1)}}}),
+    "single precision": lambda dataset: (dataset.assign(action=dataset.action.astype("f4")), {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("change", REWRITTEN)
+def test_what_xarray_rewrote_is_opened_and_never_computed_into(whole, tmp_path, change):
+    changed, settings = REWRITTEN[change](xr.open_zarr(whole, chunks=None).load())
+    path = tmp_path / "rewritten.zarr"
+    changed.to_zarr(path, zarr_format=3, **settings)
+    xr.testing.assert_equal(open_store(path).drop_vars("path"), changed.drop_vars("path"))
+    checked = check(path)
+    assert (checked.study, checked.results) == ((), ())
+    assert checked.computed == checked.points == changed.status.size
+    before = content(path)
+    with pytest.raises(StoreError, match="written by another program than pathkernel"):
+        run(path)
+    assert content(path) == before
+    assert not lock_of(path).with_name("rewritten.zarr.pieces").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_damage_to_what_xarray_rewrote_is_named(store, tmp_path):
+    path = tmp_path / "rewritten.zarr"
+    xr.open_zarr(store, chunks=None).load().to_zarr(path, zarr_format=3)
+    (file,) = (file for file in (path / "action" / "c").rglob("*") if file.is_file())
+    flip(file, 200)
+    assert check(path).study[0].startswith("action is damaged (")
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_a_selection_of_a_single_value_is_refused(store, tmp_path):
+    path = tmp_path / "rewritten.zarr"
+    xr.open_zarr(store, chunks=None).sel(width=10).to_zarr(path, zarr_format=3)
+    with pytest.raises(StoreError, match=r"no dimension width.*dataset\.sel\(width=\[\.\.\.\]\)"):
+        open_store(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of POSIX")
+@pytest.mark.parametrize("file", ["zarr.json", "action/zarr.json", "action/c/0/0/0", "seed/c/0"])
+def test_a_pipe_in_the_place_of_a_file_is_named_and_mended(whole, store, file):
+    (store / file).unlink()
+    os.mkfifo(store / file)
+    assert check(store).study[0].startswith(f"{file} is no plain file")
+    with pytest.raises(StoreError, match=f"{file} is no plain file but a pipe.*remove it"):
+        open_store(store)
+    with pytest.warns(StoreWarning, match="was damaged"):
+        run(store)
+    assert content(store) == content(whole)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of POSIX")
+def test_pipes_and_links_that_belong_to_nothing_are_named(store):
+    os.mkfifo(store / "further" / "pipe")
+    (store / "again").symlink_to("..")
+    checked = check(store)
+    assert [line.split()[0] for line in checked.study + checked.results] == [
+        "again",
+        "further/pipe",
+    ]
+    for read in (open_store, check_store, StoredStudy):
+        with pytest.raises(StoreError, match=r"is no plain file but a pipe.*; remove it"):
+            read(store)
+
+
+@pytest.mark.parametrize("error", [ImportError("no codec"), PermissionError(13, "denied")])
+def test_what_is_no_damage_is_not_called_so(store, monkeypatch, error):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("zarr.codecs.ZstdCodec._decode_sync", fail)
+    with pytest.raises(type(error), match=f"{error.args[-1]}"):
+        open_store(store)
+    assert check_store(store)["task"] == "small-task"

@@ -19,7 +19,7 @@ from pathkernel_datasets import stored_study
 from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.next_evidence import NAME, grid_corrections, grid_group
-from pathkernel_datasets.pieces import pieces_folder
+from pathkernel_datasets.pieces import PieceFiles, pieces_folder
 from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check
 from pathkernel_datasets.stored_study import StoredStudy, compute_result
@@ -294,3 +294,19 @@ def test_what_is_no_labelled_data_is_refused(whole, given):
     with pytest.raises(PluginError, match=r"compute\(\) of the result 'other' gave a \w+; it must"):
         compute_result(Other(), whole)
     assert StoredStudy(whole).results == []
+
+
+def test_draws_outlast_damage_to_the_result_that_was_made_of_them(path):
+    study = StoredStudy(path, PLUGINS)
+    draws, results = PieceFiles(path, "draws"), PieceFiles(path, "results")
+    block = xr.Dataset({"number": ("place", np.arange(3.0))})
+    for run in ("parts/one", "parts/two"):
+        draws.write(f"{run}/0", block, study.core)
+        results.write(run, block, study.core)
+    file = results.folder / "parts" / "one.npz"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(StoreWarning, match=r"one\.npz is damaged"):
+        stored_study._publish(study, "parts")
+    assert (study.holds("parts/one"), study.holds("parts/two")) == (False, True)
+    assert draws.names() == ["parts/one/0"]
+    xr.testing.assert_equal(draws.read("parts/one/0", study.core).to_dataset(), block)

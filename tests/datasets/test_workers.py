@@ -202,3 +202,22 @@ def test_dask_gives_the_work_of_a_killed_worker_to_another(tmp_path):
     assert (tmp_path / "mark").exists(), "a worker was killed"
     compute_study(asked, tmp_path / "near.zarr")
     assert content(tmp_path / "far.zarr") == content(tmp_path / "near.zarr")
+
+
+def test_a_lost_scheduler_is_told_in_one_line(caplog):
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    def lose_scheduler():
+        with cluster(lost.scheduler_address) as executor:
+            lost.close()
+            list(executor.map(abs, [1, 2]))
+
+    here = {"n_workers": 1, "processes": False, "dashboard_address": None, "protocol": "tcp://"}
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        distributed.LocalCluster(**here) as lost,
+        pytest.raises(StoreError, match=r"Dask scheduler at tcp://.* is lost .*to resume"),
+    ):
+        lose_scheduler()
+    assert not [record for record in caplog.records if record.exc_info]

@@ -1,6 +1,7 @@
 """Trainings: interrupted, killed or extended, the same weights; curves; and what is refused."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -353,3 +354,24 @@ def test_progress(tmp_path, data):
     assert seen[-1].numbers["loss"] > 0
     assert 0 <= seen[-1].numbers["accuracy"] <= 1
     assert seen[-1].numbers["steps/s"] > 0
+
+
+@pytest.mark.parametrize("place", [0.02, 0.5, 0.98])
+def test_one_flipped_bit_of_the_values_is_noticed(tmp_path, data, reference, place):
+    folder = shutil.copytree(reference, tmp_path / "run")
+    file = folder / "latest.safetensors"
+    content = bytearray(file.read_bytes())
+    first = 8 + int.from_bytes(content[:8], "little")
+    content[first + int(place * (len(content) - first))] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"latest\.safetensors' is damaged: its values are not as"):
+        start(folder, data, epochs=EPOCHS + 1)
+    assert file.read_bytes() == content
+
+
+def test_a_checkpoint_to_resume_from_must_have_its_checksum(tmp_path, data, reference):
+    folder = shutil.copytree(reference, tmp_path / "run")
+    file = folder / "latest.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'"sha256"', b'"sha255"', 1))
+    with pytest.raises(ValueError, match="its values are not as they were written"):
+        start(folder, data, epochs=EPOCHS + 1)
