@@ -247,6 +247,33 @@ def _agreement(point: xr.Dataset, statistic: str) -> str:
     return f"{fraction(float(point['agreement']), 2)} ({fraction(float(point['p_value']))})"
 
 
+def signs(network: str) -> str:
+    """Share of the off-diagonal entries of U at N = 10 that have the trained network's sign."""
+    agreement = comparison(network).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
+    shares = []
+    for statistic in ("equal_signs", "equal_signs_weighted"):
+        point = agreement.sel(statistic=statistic)
+        share, p_value = (fraction(float(point[name]), 2) for name in ("agreement", "p_value"))
+        shares.append(f"{share} (p = {p_value})")
+    return f"{shares[0]} of the entries, weighted by their magnitudes {shares[1]}"
+
+
+def traces(network: str, trained: bool) -> str:
+    """Range over the heads of a layer of the trace of U over the paths through one head."""
+    if trained:
+        matrix, digits = comparison(network)["order_parameter_trained"], 2
+    else:
+        point = {"seed": 0, "temperature": 0.5, "width": 10}
+        matrix, digits = open_store(images(network)).load()["order_parameter"].sel(point), 1
+    diagonal = np.diag(matrix.values)
+    layers = [
+        [diagonal[matrix[f"path_layer_{layer}"].values == head].sum() for head in range(1, 5)]
+        for layer in (1, 2)
+    ]
+    first, second = (" to ".join(fraction(end(of), digits) for end in (min, max)) for of in layers)
+    return f"{first} in the first layer, {second} in the second"
+
+
 def pruning(network: str) -> xr.Dataset:
     """Heads of a bundled network removed in every order."""
     store = images(network)
@@ -265,6 +292,30 @@ def pruned(network: str) -> str:
     for name, values in (*curves, ("best", dataset["best_measured"].values)):
         rows.append([name, *("" if np.isnan(v) else f"{100 * v:.1f}" for v in values)])
     return table(rows)
+
+
+def pruned_elsewhere(network: str) -> str:
+    """Per cent of Fashion-MNIST classified correctly without 0, 1 and 2 heads, theory's order."""
+    curve = pruning(network)["measured"].sel(test_set="fashion-mnist").isel(order=0)
+    per_cent = np.round(100 * curve.sel(removed=[0, 1, 2]).values, 1)
+    return " → ".join(map(str, per_cent)) + " %"
+
+
+def four_pruned(network: str) -> str:
+    """Per cent of unseen characters classified correctly without four heads."""
+    four = pruning(network).isel(test_set=0).sel(removed=4)
+    random = 100 * four["random_measured"]
+    by_theory, best = four["measured"].isel(order=0), four["best_measured"]
+    return (
+        f"{100 * float(by_theory):.1f} % by the theory's order, {float(random.mean()):.1f} "
+        f"(deviation {float(random.std()):.1f}) at random, {100 * float(best):.1f} at best"
+    )
+
+
+def lost_to_random(network: str) -> str:
+    """Points that a network loses by the theory's order and by random ones."""
+    lost = _points_lost(network)
+    return f"{lost['theory N=10']:.1f} points lost, {lost['random']:.1f} at random"
 
 
 def orders_compared() -> str:
@@ -547,7 +598,12 @@ TEXTS: dict[str, Callable[[], str]] = {
     "one-shot-correlations-10": lambda: correlations(MAIN, 10),
     "one-shot-correlations-100": lambda: correlations(MAIN, 100),
     "one-shot-correlations-500": lambda: correlations(MAIN, 500),
+    "one-shot-signs": lambda: signs(MAIN),
+    "one-shot-traces": lambda: traces(MAIN, trained=False),
+    "one-shot-traces-trained": lambda: traces(MAIN, trained=True),
     "one-shot-single-heads": lambda: single_heads(MAIN),
+    "one-shot-fashion": lambda: pruned_elsewhere(MAIN),
+    "one-shot-lost": lambda: lost_to_random(MAIN),
     "temperature-choices": markov_choices,
     "learning-curves": learning_table,
     "next-order-fixed": lambda: next_order_table("P = 8: N, ln p(Y)", *_OF_ONE_PATH),
@@ -555,14 +611,15 @@ TEXTS: dict[str, Callable[[], str]] = {
     "next-order-predictor": lambda: next_order_table("P = 0.8 N: N, mean", *_OF_PREDICTOR),
     "next-order-markov": lambda: next_order_table("hidden Markov", *_OF_MARKOV),
     "next-order-skips": lambda: next_order_table("T = ", *_OF_SKIPS, benchmark="skips"),
-    "deeper-gains": lambda: image_gains(DEEPER),
-    "wider-gains": lambda: image_gains(WIDER),
-    "wider-pruned": lambda: pruned(WIDER),
+    "one-shot-deeper-gains": lambda: image_gains(DEEPER),
+    "one-shot-wider-gains": lambda: image_gains(WIDER),
+    "one-shot-wider-pruned": lambda: pruned(WIDER),
+    "one-shot-four": lambda: four_pruned(WIDER),
     "one-shot-networks": networks,
     "one-shot-shapes": shapes,
     "bundled-networks": bundled,
     "one-shot-pruned": lambda: pruned(MAIN),
-    "pruned-orders": orders_compared,
+    "one-shot-orders": orders_compared,
 }
 
 

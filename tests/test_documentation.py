@@ -428,6 +428,113 @@ def test_every_figure_and_number_that_is_marked_is_made_by_the_command(remake):
     assert set(re.findall(r"images/([\w-]+)\.png", gallery)) == pictures
 
 
+@pytest.fixture
+def made(remake):
+    """Texts that the documentation marks, by name."""
+    marked = {}
+    for page in remake.PAGES:
+        for match in remake.MADE.finditer(page.read_text(encoding="utf-8")):
+            assert marked.setdefault(match[2], match[3]) == match[3], match[2]
+    return marked
+
+
+def rows_of(text):
+    """Rows of a table in Markdown below its heading, lists of cells by the first cell."""
+    _, _, *rows = (
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in text.split("\n")[1:-1]
+    )
+    return {first.strip("`"): cells for first, *cells in rows}
+
+
+def numbers(text):
+    """Numbers of a text, ``.85`` and ``−3`` among them."""
+    return [float(number) for number in re.findall(r"[-+]?\d*\.?\d+", text.replace("−", "-"))]
+
+
+def trainings(cell):
+    """Values of three trainings, behind their mean."""
+    return numbers(cell)[1:]
+
+
+def test_tables_of_shapes_state_what_those_of_networks_and_orders_state(made, remake):
+    shapes, networks = rows_of(made["one-shot-shapes"]), rows_of(made["one-shot-networks"])
+    orders = rows_of(made["one-shot-orders"])
+    columns = {
+        "test accuracy, %": 1,
+        "gain, omniglot, points": 2,
+        "gain, fashion-mnist, points": 3,
+        "gain, mnist, points": 4,
+        "correlation with the trained network: U": 5,
+        "correlation with the trained network: U off the diagonal": 6,
+        "correlation with the trained network: head scores": 7,
+        "rank correlation of scores with the accuracy lost": 8,
+    }
+    same_orders = {
+        "points lost as heads go, by the theory's scores": "theory N=10",
+        "points lost as heads go, at random": "random",
+        "points lost as heads go, by raw gradients": "raw-gradient",
+        "points lost as heads go, the best of 200 sets": "best-of 200",
+    }
+    assert shapes.keys() == columns.keys() | same_orders.keys()
+    for name, order in same_orders.items():
+        assert shapes[name] == orders[order], name
+    for name, column in columns.items():
+        percent = 100 if name.endswith("%") else 1
+        for shape, cell in zip(remake.SHAPES, shapes[name], strict=True):
+            values = [numbers(networks[one][column])[0] for one in remake._trainings(shape)]
+            assert trainings(cell) == pytest.approx(sorted(percent * v for v in values)), name
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("one-shot-pruned", 0), ("one-shot-wider-pruned", 2)]
+)
+def test_points_lost_are_those_of_the_table_of_removed_heads(made, table, column):
+    orders, removed = rows_of(made["one-shot-orders"]), rows_of(made[table])
+    assert orders.keys() - removed.keys() <= {"sampled N=10"}
+    for order, cells in removed.items():
+        intact, *left = map(float, cells)
+        lost = np.mean([intact - value for value in left])
+        stated = np.array(trainings(orders[order][column]))
+        assert min(abs(stated - lost)) <= 0.1 + 1e-9, order  # rounded numbers, and their mean
+
+
+def test_numbers_in_sentences_are_those_of_the_tables(made, remake):
+    removed, networks = rows_of(made["one-shot-pruned"]), rows_of(made["one-shot-networks"])
+    orders, compared = rows_of(made["one-shot-orders"]), rows_of(made["one-shot-compared"])
+    by_theory, at_random = numbers(made["one-shot-lost"])
+    assert by_theory in trainings(orders["theory N=10"][0])
+    assert at_random in trainings(orders["random"][0])
+    intact = numbers(made["one-shot-single-heads"])[-1]
+    assert {intact} == {
+        float(cells[0]) for name, cells in removed.items() if name != "heads removed"
+    }
+    for width in ("10", "100", "500"):
+        stated = numbers(made[f"one-shot-correlations-{width}"])
+        assert stated == [numbers(cell)[0] for cell in compared[width][:2]]
+    first, second = compared["10"][:2]
+    assert [first, second, compared["10"][4]] == networks[remake.MAIN][5:8]
+    wider = rows_of(made["one-shot-wider-pruned"])
+    theory, random, _, best = numbers(made["one-shot-four"])
+    assert [theory, random, best] == [
+        float(wider[order][4]) for order in ("theory N=10", "random", "best")
+    ]
+
+
+def test_gains_and_temperatures_are_stated_once(made, remake):
+    networks, choices = rows_of(made["one-shot-networks"]), rows_of(made["one-shot-choices"])
+    gains = {
+        network: rows_of(made[name])
+        for network, name in zip(
+            remake.SHAPES, ("one-shot-gains", "one-shot-deeper-gains", "one-shot-wider-gains")
+        )
+    }
+    for network, table in gains.items():
+        assert table["10"][2::2] == networks[network][2:5], network
+    for width, (temperature, accuracy, *_) in gains[remake.MAIN].items():
+        label = "GP limit" if width == "GP" else width
+        assert choices[label][1] == f"{accuracy} ({temperature})"
+
+
 def test_a_number_that_moved_is_replaced_and_told(remake, tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text("It is <!-- made: a -->1<!-- end --> and <!-- made: b -->2<!-- end -->.")

@@ -66,7 +66,8 @@ def compare_heads(
     Returns
     -------
     xarray.Dataset
-        As docs/pruning.md lists it, with the test set ``test``.
+        As docs/pruning.md lists it, with the test set ``test``. Intervals are too narrow on few
+        test examples: see :func:`pathkernel_trained.orders.compare_orders`.
 
     Raises
     ------

@@ -64,7 +64,8 @@ def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
     temperatures, widths = dataset["temperature"].values, dataset["width"].values
     rebuilt = study.rebuild(Point(float(widths[0]), float(temperatures[0]), seed))
     network = rebuilt.network
-    spectrum_at = _spectra(network, *next(iter(rebuilt.data.test_sets.values())))
+    xi, labels = next(iter(rebuilt.data.test_sets.values()))
+    spectrum_at = _spectra(network, xi, to_host(labels) - rebuilt.data.offset)
 
     def average(order_parameter: np.ndarray, temperature: float) -> float:
         if not np.isfinite(order_parameter).all():
@@ -94,10 +95,10 @@ def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
 
 
 def _spectra(
-    network: Network, xi: Array, labels: Array
+    network: Network, xi: Array, labels: np.ndarray
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Spectrum of the kernel on some examples, as a function of the order parameter."""
-    labels, (count, paths, width) = to_host(labels), xi.shape
+    count, paths, width = xi.shape
     variance = network.variances[0]
 
     def of_kernel(order_parameter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

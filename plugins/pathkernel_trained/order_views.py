@@ -309,7 +309,7 @@ def _difference_tables(part: xr.Dataset) -> Iterator[Table]:
             frame_of(data.sel(order=later, reference=[reference]).isel(removed=slice(1, None))),
             {"heads removed:\norder": "{order}", "test set": "{test_set}"},
             f"Brackets: central 95 % of {part.attrs['resamples']} bootstrap resamples, the same "
-            "examples for both.",
+            "examples for both; too narrow where fewer than five examples differ.",
             across=(
                 "removed",
                 "{difference:+.3f}\n[{difference_lower:+.3f}, {difference_upper:+.3f}]",

@@ -87,7 +87,9 @@ def compare_orders(
     Returns
     -------
     xarray.Dataset
-        Variables and dimensions as docs/pruning.md lists them.
+        Variables and dimensions as docs/pruning.md lists them. Intervals of differences are too
+        narrow on few test examples: on 50, of which 2.5 % differ, that of a difference in accuracy
+        contains the true one in 72 of 100 cases.
 
     Raises
     ------

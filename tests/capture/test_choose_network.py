@@ -66,6 +66,28 @@ def test_edges_of_the_grid_are_named(train, choice):
     assert choose_network(train, **wider | {"temperatures": (1e3, 1e4)}).edges == ("temperature",)
 
 
+def test_the_scale_is_chosen_by_its_best_temperature(train):
+    grid = {"widths": (10,), "temperatures": (0.1, 1.0, 10.0), "scales": (0.1, 0.3, 1.0)}
+    choice = choose_network(train, **grid)
+    limits = choice.table[np.isinf(choice.table["width"])]
+    evidence = limits.pivot(index="scale", columns="temperature", values="log_evidence")
+    assert choice.scale == evidence.max(axis=1).idxmax() == 0.3
+    # no single temperature, nor their mean, would choose the same
+    assert evidence[0.1].idxmax() == evidence.mean(axis=1).idxmax() == 1.0
+    assert evidence[10.0].idxmax() == 0.1
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_width_below_twice_the_smallest_possible_is_no_lower_edge(train, outputs):
+    smallest = 3 * outputs
+    if outputs == 2:
+        train = dataclasses.replace(train, labels=np.stack([train.labels, -train.labels], axis=1))
+    for width, edges in ((2 * smallest - 0.5, ()), (2 * smallest, ("width",))):
+        grid = {"widths": (smallest - 1, width, 1000), "temperatures": (1.0,), "scales": (0.3,)}
+        choice = choose_network(train, **grid)
+        assert (choice.width, choice.edges) == (width, edges)
+
+
 def test_several_outputs(train):
     labels = np.stack([train.labels, -train.labels], axis=1)
     few = {"widths": (10,), "temperatures": (0.1,), "scales": (1.0,)}

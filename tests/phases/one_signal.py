@@ -23,6 +23,8 @@ class OneSignal(Task):
     examples: int = option(20, "training examples")
     scale: float = option(0.1, "standard deviation of the tokens")
     readout: str = option("last", "token read out", choices=("first", "last"))
+    tests: int = option(100, "test examples")
+    mean: float = option(0.0, "mean of targets, which replace the classes; 0 for classes")
 
     def realise(self, seed):
         generator = np.random.default_rng(seed)
@@ -32,10 +34,12 @@ class OneSignal(Task):
         def draw(count):
             inputs = self.scale * generator.normal(size=(count, 2, 4))
             layer = pk.Attention(np.repeat(heads, count, axis=0))
-            return Examples(inputs, np.sign(inputs[:, 0, 0]), [layer])
+            return Examples(inputs, np.sign(inputs[:, 0, 0]) + self.mean, [layer])
 
         train = draw(self.examples)
-        return Realisation(train.layers, self.readout, train, {"test": draw(100)})
+        labels = {"kind": "targets", "centred": True} if self.mean else {}
+        tests = {"test": draw(self.tests)}
+        return Realisation(train.layers, self.readout, train, tests, **labels)
 
 
 def study_of(path, task=None, **settings):

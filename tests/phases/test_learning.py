@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from one_signal import OneSignal, computed, plugins, study_of
 
+from pathkernel_core.average_case import average_case_error, kernel_spectrum
+from pathkernel_datasets.point import Point
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.testing import check_result
 from pathkernel_phases.learning import stored_curves
@@ -31,6 +33,35 @@ def test_the_average_case_is_near_the_measured_error(study):
         average = curves[f"average_case_error{suffix}"].median("seed")
         assert abs(np.log(measured / average)).max() < 0.5
         assert (average.diff("examples") < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("tests", "skip", "mean"),  # no more examples than features, and more
+    [(8, None, 0.0), (50, None, 3.0), (50, 0.7, 0.0)],
+)
+def test_the_average_case_is_that_of_the_kernel_at_every_point(tmp_path, tests, skip, mean):
+    grid = {"widths": (20,), "temperatures": (0.02, 0.3), "variances": (0.4, 2.0, 0.7)}
+    task = OneSignal(scale=1.0, tests=tests, mean=mean)
+    path = tmp_path / "learning.zarr"
+    study_of(path, task, sweep={"examples": (20, 60)}, skips=skip, **grid)
+    study, _ = computed(LearningCurves(), path)
+    curves = stored_curves(study).isel(seed=0).load()
+    # c_π² and U in the limit, σ²_a or σ²_a σ²_1, of a path past the heads and through each of two
+    squares, limit = ([0.7**2, 0.5, 0.5], [0.7, 1.4, 1.4]) if skip else ([0.5] * 2, [1.4] * 2)
+    for examples, single in zip((20, 60), study.singles):
+        data = single.rebuild(Point(20.0, 0.02, 3)).data
+        xi, labels = data.test_sets["test"]
+        scaled = xi * np.sqrt(squares)[:, None]
+        grams = 0.4 / xi.shape[2] * np.einsum("pai,qbi->abpq", scaled, scaled)
+        order_parameters = single.dataset["order_parameter"].isel(seed=0)
+        for temperature in grid["temperatures"]:
+            curve = curves.sel(examples=examples, temperature=temperature, width=20)
+            matrix = order_parameters.sel(temperature=temperature, width=20).values
+            for suffix, weights in (("", matrix), ("_gp", np.diag(limit))):
+                kernel = np.einsum("ab,abpq->pq", weights, grams)
+                spectrum = kernel_spectrum(kernel, labels - data.offset)
+                expected = average_case_error(*spectrum, examples, temperature)
+                assert float(curve[f"average_case_error{suffix}"]) == pytest.approx(expected)
 
 
 def test_a_complete_result_is_not_computed_again(study):
