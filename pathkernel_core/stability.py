@@ -24,7 +24,9 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
 
 DENSE = 600  # coordinates up to which the Hessian is formed
-ROUNDING = 1e-9  # of the largest curvature of the prior; eigenvalues within it count as zero
+# of the curvature of the prior at the narrowest level; smaller eigenvalues count as zero, since the
+# tolerance of a minimisation leaves up to a hundredth of it along a ring of minima
+MARGINAL = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,27 +40,31 @@ class Stability:
         alone has 4 N_ℓ/N along the diagonal of a factor and 2 N_ℓ/N off it.
     modes : array, shape (k, n·C, n·C)
         Change of U along each eigenvector of unit length.
+    threshold : float
+        Size below which an eigenvalue counts as zero, 1e-6 of the prior's largest, 4 N_ℓ/N, at the
+        smallest finite width.
     """
 
     eigenvalues: np.ndarray
     modes: np.ndarray = field(repr=False)
+    threshold: float
 
     @property
     def softest(self) -> float:
-        """Smallest eigenvalue; it vanishes at a spinodal."""
+        """Smallest eigenvalue; it vanishes at a spinodal, and along a ring of minima."""
         return float(self.eigenvalues[0])
 
     @property
     def n_unstable(self) -> int:
         """Number of negative eigenvalues among those computed."""
-        return int((self.eigenvalues < -ROUNDING).sum())
+        return int((self.eigenvalues < -self.threshold).sum())
 
     @property
     def kind(self) -> str:
         """``"minimum"``, ``"saddle"``, or ``"marginal"`` where the softest eigenvalue vanishes."""
         if self.n_unstable:
             return "saddle"
-        return "minimum" if self.softest > ROUNDING else "marginal"
+        return "minimum" if self.softest > self.threshold else "marginal"
 
 
 class ActionHessian:
@@ -97,6 +103,11 @@ class ActionHessian:
         """Number of coordinates."""
         return self.coordinates.size
 
+    @property
+    def threshold(self) -> float:
+        """Size below which an eigenvalue counts as zero."""
+        return MARGINAL * 4 * self.network.smallest_width / self.network.width
+
     def product(self, direction: np.ndarray) -> np.ndarray:
         """Return the Hessian times a vector of coordinates, (size,)."""
         return self._gradient_change(self._relative_change(direction), None)
@@ -134,7 +145,7 @@ class ActionHessian:
         """Return the softest directions of the action."""
         values, vectors = self.smallest(count)
         modes = [self.order_parameter_change(vector) for vector in vectors.T]
-        return Stability(values, np.stack(modes))
+        return Stability(values, np.stack(modes), self.threshold)
 
     def solve(self, right: np.ndarray) -> np.ndarray:
         """Return the vector (size,) that the Hessian takes to the given one.
@@ -260,7 +271,7 @@ class ActionHessian:
         gradient = np.empty(self.size)
         for number, level in enumerate(self.coordinates.levels):
             scale = self.coordinates.scales[number]
-            weight = self.network.widths[number] / self.network.width
+            weight = self.coordinates.weights[number]
             factor, change = self._relative[number], relative[number]
             slope, turned = scale * down, scale * (down_change + logs[number] * down)
             if number + 1 < len(changes):
