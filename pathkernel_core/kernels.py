@@ -159,6 +159,12 @@ class PathKernels:
         """Number of features per path after rotation, at most N_0."""
         return self.input_width if self.basis is None else self.basis.shape[1]
 
+    @property
+    def system_size(self) -> int:
+        """Rows of the matrix that every evaluation of the energy factorises."""
+        rows = self.n_paths * self.n_features if self.space == "features" else self.n_examples
+        return rows * self.outputs
+
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0
     ) -> tuple[float, np.ndarray]:

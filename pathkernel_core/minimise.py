@@ -29,6 +29,7 @@ from pathkernel_core.network import Network, positive
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.solution import Minimum, Solution, Status
 from pathkernel_core.stability import ActionHessian
+from pathkernel_core.threads import blas_threads_for
 
 # tolerance of the dimensionless gradient in the chain's coordinates over that of the gradient in
 # the order parameters, which has units of 1 / U and is uninformative where U is large
@@ -100,6 +101,12 @@ def minimise_action(
     ScaleWarning
         If inputs are so small or so large that temperature and variances have little effect.
 
+    Notes
+    -----
+    Matrices of fewer than 1000 rows, in number of examples or of features, are factorised by one
+    BLAS thread; larger ones keep the threads of the process, as ``OPENBLAS_NUM_THREADS`` or
+    ``threadpoolctl.threadpool_limits`` set them.
+
     Examples
     --------
     >>> import numpy as np
@@ -127,14 +134,15 @@ def minimise_action(
     if not action.coordinates.size:  # all widths are infinite
         return gp_limit(problem, network, temperature)
     descend = _Descender(action, tolerance, max_evaluations, report)
-    if start is not None:
-        with np.errstate(all="ignore"):
-            descents = [descend(warm_start, start.curvature)]
-    else:
-        spectrum = problem.label_spectrum(network)
-        warn_of_scale(spectrum, temperature)
-        with np.errstate(all="ignore"):  # an overflow raises when it is factorised
-            descents = _search(descend, spectrum, starts)
+    with blas_threads_for(problem.system_size):
+        if start is not None:
+            with np.errstate(all="ignore"):
+                descents = [descend(warm_start, start.curvature)]
+        else:
+            spectrum = problem.label_spectrum(network)
+            warn_of_scale(spectrum, temperature)
+            with np.errstate(all="ignore"):  # an overflow raises when it is factorised
+                descents = _search(descend, spectrum, starts)
     solution = _solution(action, descents, searched=start is None)
     if throw and not solution.status.ok:
         raise MinimisationError(
@@ -167,7 +175,8 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     action = _Action(problem, network, temperature)
-    limit, history = action(action.coordinates.gp_limit).detail, _History()
+    with blas_threads_for(problem.system_size):
+        limit, history = action(action.coordinates.gp_limit).detail, _History()
     history.append(limit)
     return _solution(action, [_Descent(limit, Status.GP_LIMIT, history)])
 

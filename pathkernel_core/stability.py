@@ -22,6 +22,7 @@ from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.energy_curvature import energy_curvature
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
+from pathkernel_core.threads import blas_threads_for
 
 DENSE = 600  # coordinates up to which the Hessian is formed
 # of the curvature of the prior at the narrowest level; smaller eigenvalues count as zero, since the
@@ -94,9 +95,10 @@ class ActionHessian:
         self._scales = math.sqrt(self.network.variances[0]) * self.network.path_scales[:, None]
         factor = self._scales * self._factors[0]
         form = problem.form
-        energy = form.energy_and_gradient(factor, temperature)[1]
-        self._slope = self._of_order_parameter(energy)
-        self._curvature = energy_curvature(form, factor, temperature)
+        with blas_threads_for(problem.system_size):
+            energy = form.energy_and_gradient(factor, temperature)[1]
+            self._slope = self._of_order_parameter(energy)
+            self._curvature = energy_curvature(form, factor, temperature)
 
     @property
     def size(self) -> int:
@@ -127,8 +129,15 @@ class ActionHessian:
         ------
         numpy.linalg.LinAlgError
             If Lanczos' method does not converge.
+        ValueError
+            If all widths are infinite, so that there are no coordinates.
         """
-        count = min(count, self.size)
+        if not self.size:
+            raise ValueError("all widths are infinite, so that no order parameter can change")
+        with blas_threads_for(self.problem.system_size):
+            return self._smallest(min(count, self.size))
+
+    def _smallest(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         if self.size <= DENSE:
             return scipy.linalg.eigh(self.matrix, subset_by_index=(0, count - 1))
         operator = scipy.sparse.linalg.LinearOperator((self.size,) * 2, self.product, dtype=float)
@@ -153,9 +162,16 @@ class ActionHessian:
         Raises
         ------
         numpy.linalg.LinAlgError
-            If the Hessian is singular, or the iteration does not converge.
+            If the action is flat along a direction, or the iteration does not converge.
         """
+        if not self.size:
+            return right
+        with blas_threads_for(self.problem.system_size):
+            return self._solve(right)
+
+    def _solve(self, right: np.ndarray) -> np.ndarray:
         if self.size <= DENSE:
+            self.check_curved("linear response")
             return scipy.linalg.lu_solve(self._factored, right)
         root = np.sqrt(self.coordinates.curvature)  # of the prior, which preconditions
 
@@ -168,11 +184,29 @@ class ActionHessian:
             raise np.linalg.LinAlgError(
                 "the linear response did not converge: the Hessian of the action is nearly singular"
             )
-        return solution / root
+        solution = solution / root
+        # Rayleigh quotient: along a flat direction, whose component outgrows all others, it vanishes
+        if abs(solution @ right) <= self.threshold * (solution @ solution):
+            self.check_curved("linear response")
+        return solution
 
     @cached_property
     def _factored(self) -> tuple[np.ndarray, np.ndarray]:
         return scipy.linalg.lu_factor(self.matrix)
+
+    def check_curved(self, quantity: str) -> None:
+        """Raise ``numpy.linalg.LinAlgError`` where the action is flat along a direction."""
+        softest = self._softest
+        if abs(softest) <= self.threshold:
+            raise np.linalg.LinAlgError(
+                f"no {quantity} here: the action is flat along a direction (softest eigenvalue "
+                f"{softest:.2g}, zero within {self.threshold:.2g}), as on a ring of equivalent minima "
+                "or at a spinodal; break the symmetry of the heads, or sample the posterior"
+            )
+
+    @cached_property
+    def _softest(self) -> float:
+        return float(self.smallest(1)[0][0])
 
     def order_parameter_change(self, direction: np.ndarray) -> np.ndarray:
         """Return the change of U_1 (n·C, n·C) along a vector of coordinates."""
@@ -310,7 +344,8 @@ class Response:
     """Linear response of U to the temperature, the variances, the labels and the paths.
 
     Each attribute is computed when it is first read, from one solve with the Hessian per parameter.
-    They diverge at a spinodal, where ``solution.stability().softest`` vanishes.
+    They diverge at a spinodal, where ``solution.stability().softest`` vanishes. Raises
+    ``numpy.linalg.LinAlgError`` there, and on a ring of minima.
 
     Parameters
     ----------
