@@ -17,7 +17,7 @@ from pathkernel_core.backend import (
     real_floating,
     to_host,
 )
-from pathkernel_core.costs import Sizes, cheapest_form
+from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.label_spectrum import LabelSpectrum
@@ -160,10 +160,10 @@ class PathKernels:
         return self.input_width if self.basis is None else self.basis.shape[1]
 
     @property
-    def system_size(self) -> int:
-        """Rows of the matrix that every evaluation of the energy factorises."""
-        rows = self.n_paths * self.n_features if self.space == "features" else self.n_examples
-        return rows * self.outputs
+    def evaluation_seconds(self) -> float:
+        """Rough seconds of one evaluation of energy and gradient on one core."""
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs)
+        return evaluation_seconds(self.space, sizes)
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0

@@ -103,8 +103,8 @@ def minimise_action(
 
     Notes
     -----
-    Matrices of fewer than 1000 rows, in number of examples or of features, are factorised by one
-    BLAS thread; larger ones keep the threads of the process, as ``OPENBLAS_NUM_THREADS`` or
+    Problems with evaluations below 50 ms, such as those of 100 or 600 examples, use one BLAS
+    thread. Larger ones keep the threads of the process, as ``OPENBLAS_NUM_THREADS`` or
     ``threadpoolctl.threadpool_limits`` set them.
 
     Examples
@@ -134,7 +134,7 @@ def minimise_action(
     if not action.coordinates.size:  # all widths are infinite
         return gp_limit(problem, network, temperature)
     descend = _Descender(action, tolerance, max_evaluations, report)
-    with blas_threads_for(problem.system_size):
+    with blas_threads_for(problem.evaluation_seconds):
         if start is not None:
             with np.errstate(all="ignore"):
                 descents = [descend(warm_start, start.curvature)]
@@ -175,7 +175,7 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     action = _Action(problem, network, temperature)
-    with blas_threads_for(problem.system_size):
+    with blas_threads_for(problem.evaluation_seconds):
         limit, history = action(action.coordinates.gp_limit).detail, _History()
     history.append(limit)
     return _solution(action, [_Descent(limit, Status.GP_LIMIT, history)])

@@ -285,8 +285,8 @@ class Solution:
         posterior, factor = self.posterior
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
-        rows = self.problem.system_size
-        with blas_threads_for(rows), np.errstate(over="ignore", invalid="ignore"):
+        seconds = self.problem.evaluation_seconds
+        with blas_threads_for(seconds), np.errstate(over="ignore", invalid="ignore"):
             moments = [
                 self.problem.posterior_moments(posterior, factor, rows_of(xi, batch))
                 for batch in batches(xi.shape[0], step)
@@ -327,5 +327,5 @@ class Solution:
         """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
         factor = math.sqrt(self.network.variances[0]) * self.factors[0]
         factor *= self.network.path_scales[:, None]
-        with blas_threads_for(self.problem.system_size):
+        with blas_threads_for(self.problem.evaluation_seconds):
             return self.problem.form.posterior(factor, self.temperature), factor

@@ -95,7 +95,7 @@ class ActionHessian:
         self._scales = math.sqrt(self.network.variances[0]) * self.network.path_scales[:, None]
         factor = self._scales * self._factors[0]
         form = problem.form
-        with blas_threads_for(problem.system_size):
+        with blas_threads_for(problem.evaluation_seconds):
             energy = form.energy_and_gradient(factor, temperature)[1]
             self._slope = self._of_order_parameter(energy)
             self._curvature = energy_curvature(form, factor, temperature)
@@ -134,7 +134,7 @@ class ActionHessian:
         """
         if not self.size:
             raise ValueError("all widths are infinite, so that no order parameter can change")
-        with blas_threads_for(self.problem.system_size):
+        with blas_threads_for(self.problem.evaluation_seconds):
             return self._smallest(min(count, self.size))
 
     def _smallest(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -166,7 +166,7 @@ class ActionHessian:
         """
         if not self.size:
             return right
-        with blas_threads_for(self.problem.system_size):
+        with blas_threads_for(self.problem.evaluation_seconds):
             return self._solve(right)
 
     def _solve(self, right: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 import scipy
 from threadpoolctl import ThreadpoolController
 
-LARGE = 1000  # rows of a square matrix from which a factorisation gains from threads
+LONG = 0.05  # seconds of an evaluation on one core, from which threads are left to the process
 
 
 class _SingleThread:
@@ -52,13 +52,13 @@ _single_thread = _SingleThread()
 
 
 @contextmanager
-def blas_threads_for(rows: int) -> Iterator[None]:
-    """Use one BLAS thread for matrices with fewer rows than 1000, and restore their number.
+def blas_threads_for(seconds: float) -> Iterator[None]:
+    """Use one BLAS thread for evaluations below 50 ms, and restore the number afterwards.
 
-    Larger matrices keep the number that ``OPENBLAS_NUM_THREADS`` or
+    Longer ones keep the number that ``OPENBLAS_NUM_THREADS`` or
     ``threadpoolctl.threadpool_limits`` set.
     """
-    if rows >= LARGE:
+    if seconds >= LONG:
         yield
         return
     with _single_thread:
