@@ -59,9 +59,9 @@ def evaluation(form: str, shape: tuple[int, ...]) -> tuple[costs.Sizes, Callable
         def host() -> None:
             relative = chain.relative_factors(x)
             factors = chain.factors(relative)
-            chain.entropy(relative)
-            chain.gradient(relative, factors, slope)
-            chain.largest_slope(relative, factors, slope)
+            chain.entropy(x)
+            chain.gradient(x, relative, factors, slope)
+            chain.largest_slope(x, relative, factors, slope)
 
         return costs.Sizes(1, paths, 1), host
     if form == "features":

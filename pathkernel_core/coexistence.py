@@ -113,7 +113,7 @@ def coexistence(
     Returns
     -------
     Coexistence or None
-        None if both minima belong to one branch.
+        None if both minima belong to one branch, or if both branches end before they meet.
     """
     low, high = below[0], above[0]
     lower, upper = Branch(solve, *below), Branch(solve, *above)

@@ -13,6 +13,8 @@ deterministic counterpart of the Bartlett decomposition of the Wishart hierarchy
 A skip connection repeats U_{ℓ+1} as the leading block of U_ℓ: one more block of rows in X_ℓ, the
 first, which is 1/σ_ℓ and no coordinate. The rows below it, of the heads, are as they were, with as
 many columns more, in which the limit is at 0.
+
+A level of infinite width has X_ℓ = 1 and no coordinates.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ class Level:
         First rows, which a skip connection fixes; 0 without one.
     start : int
         Index of the first of its coordinates in the vector of all.
+    fixed : bool
+        Whether the width is infinite, which leaves no coordinates.
     """
 
     branches: int
@@ -50,6 +54,7 @@ class Level:
     columns: int
     shared: int
     start: int
+    fixed: bool = False
 
     @cached_property
     def free(self) -> np.ndarray:
@@ -58,7 +63,7 @@ class Level:
         Those on and below the diagonal, but for the rows that a skip fixes.
         """
         free = np.tri(self.rows, self.columns, dtype=bool)
-        free[: self.shared] = False
+        free[: self.rows if self.fixed else self.shared] = False
         return free
 
     @cached_property
@@ -73,11 +78,12 @@ class Level:
 
     @cached_property
     def indices(self) -> np.ndarray:
-        """Flat index of each entry of X_ℓ in its coordinates, then a zero and what a skip fixes."""
+        """Flat index of each entry of X_ℓ in its coordinates, then 0, 1 and what a skip fixes."""
         count = len(self.diagonal)
         indices = np.full((self.rows, self.columns), count)
+        np.fill_diagonal(indices, count + 1)
         indices[self.free] = np.arange(count)
-        indices[np.diag_indices(self.shared)] = count + 1
+        indices[np.diag_indices(self.shared)] = count + 2
         return indices.reshape(-1)
 
     def blocks(self, matrix: Array) -> Array:
@@ -93,8 +99,9 @@ class Level:
 def chain_levels(network: Network) -> tuple[Level, ...]:
     """Levels of U_1, …, U_L, u_a, whose coordinates follow in this order."""
     levels, start = [], 0
-    for branches, size, shared in zip((*network.branches, 1), network.sizes, network.shared_sizes):
-        levels.append(Level(branches, size, size, shared, start))
+    shapes = zip((*network.branches, 1), network.sizes, network.shared_sizes, network.widths)
+    for branches, size, shared, width in shapes:
+        levels.append(Level(branches, size, size, shared, start, math.isinf(width)))
         start = levels[-1].part.stop
     return tuple(levels)
 
@@ -106,8 +113,8 @@ def lower_trapezoid(entries: Array, level: Level, repeat: Array | float = 1.0) -
     entry, and JAX differentiates it into many times the code.
     """
     xp = array_namespace(entries=entries)
-    zero = xp.zeros_like(entries[:1])
-    entries = xp.concat([entries, zero, zero + repeat] if level.shared else [entries, zero])
+    constants = from_host(np.array([0.0, 1.0]), entries)
+    entries = xp.concat([entries, constants, constants[:1] + repeat])
     indices = from_host(level.indices, entries, xp.int64)
     return xp.take(entries, indices, axis=0).reshape(level.rows, level.columns)
 
@@ -161,7 +168,8 @@ def excess_entropy(
     diagonal, zero = _diagonal(levels, coordinates), xp.zeros_like(coordinates)
     logs = 2 * xp.where(diagonal, coordinates, zero)
     terms = xp.expm1(logs) - logs + xp.where(diagonal, zero, coordinates) ** 2
-    return sum(degree * xp.sum(terms[level.part]) for level, degree in zip(levels, degrees))
+    finite = [(level, degree) for level, degree in zip(levels, degrees) if not level.fixed]
+    return sum((degree * xp.sum(terms[level.part]) for level, degree in finite), xp.sum(zero))
 
 
 def _diagonal(levels: Sequence[Level], like: Array) -> Array:
@@ -171,16 +179,25 @@ def _diagonal(levels: Sequence[Level], like: Array) -> Array:
 
 
 class ChainCoordinates:
-    """Map between coordinates (one vector) and the factors B_1, …, B_L, B_a of the chain."""
+    """Map between coordinates (one vector) and the factors B_1, …, B_L, B_a of the chain.
+
+    Levels of infinite width are left out of every entropy, their order parameters being fixed.
+    """
 
     def __init__(self, network: Network):
         self.network = network
         self.levels = chain_levels(network)
         self.scales = [math.sqrt(variance) for variance in network.order_parameter_variances]
-        self._weights = [degrees / network.width for degrees in network.widths]
-        self._constant = -sum(
-            2 * weight * (level.rows - level.shared) * math.log(scale)
-            for level, scale, weight in zip(self.levels, self.scales, self._weights)
+        self.weights = [
+            0.0 if level.fixed else degrees / network.width
+            for level, degrees in zip(self.levels, network.widths)
+        ]
+        self._diagonal = np.concatenate([level.diagonal for level in self.levels])
+        counts = [len(level.diagonal) for level in self.levels]
+        self._weight_of_coordinate = np.repeat(self.weights, counts)
+        self._limit_entropy = sum(
+            weight * (level.rows - level.shared) * (1 - 2 * math.log(scale))
+            for level, scale, weight in zip(self.levels, self.scales, self.weights)
         )
 
     @property
@@ -191,8 +208,7 @@ class ChainCoordinates:
     @property
     def curvature(self) -> np.ndarray:
         """Diagonal of the entropy's Hessian (per N) at the Gaussian process limit."""
-        parts = zip(self.levels, self._weights)
-        return np.concatenate([2 * weight * (1 + level.diagonal) for level, weight in parts])
+        return 2 * self._weight_of_coordinate * (1 + self._diagonal)
 
     @property
     def gp_limit(self) -> np.ndarray:
@@ -225,7 +241,7 @@ class ChainCoordinates:
         for level, scale in zip(self.levels, self.scales):
             part = coordinates[level.part].copy()
             part[level.diagonal] = np.exp(part[level.diagonal])
-            factor = np.zeros(level.free.shape)
+            factor = np.eye(*level.free.shape)
             factor.flat[: level.shared * level.rows : level.rows + 1] = 1 / scale
             factor[level.free] = part
             factors.append(factor)
@@ -253,23 +269,20 @@ class ChainCoordinates:
             part[level.diagonal] = np.log(part[level.diagonal])
         return coordinates
 
-    def entropy(self, relative: Sequence[np.ndarray]) -> float:
+    def entropy(self, coordinates: np.ndarray) -> float:
         """Entropy divided by N."""
-        total = self._constant
-        for level, weight, factor in zip(self.levels, self._weights, relative):
-            factor = factor[level.shared :]
-            logs = np.log(factor.diagonal(level.shared)).sum()
-            total += weight * (np.vdot(factor, factor) - 2 * logs)
-        return float(total)
+        return self._limit_entropy + self.excess_entropy(coordinates) / self.network.width
 
     def excess_entropy(self, coordinates: np.ndarray) -> float:
         """Entropy above that of the Gaussian process limit, not divided by N."""
-        with np.errstate(over="ignore"):
-            degrees = self.network.widths
-            return float(excess_entropy(coordinates, self.levels, degrees))
+        with np.errstate(over="ignore"):  # as the function of this name, which takes any library
+            logs = 2 * coordinates
+            terms = np.where(self._diagonal, np.expm1(logs) - logs, coordinates**2)
+            return self.network.width * float(self._weight_of_coordinate @ terms)
 
     def gradient(
         self,
+        coordinates: np.ndarray,
         relative: Sequence[np.ndarray],
         factors: Sequence[np.ndarray],
         energy_gradient: np.ndarray,
@@ -278,8 +291,10 @@ class ChainCoordinates:
 
         Parameters
         ----------
+        coordinates : array
+            The point.
         relative, factors : sequences of arrays
-            X_1, …, X_a and B_1, …, B_a at the point.
+            X_1, …, X_a and B_1, …, B_a there.
         energy_gradient : array
             Gradient of the energy per N with respect to U_1.
         """
@@ -287,23 +302,27 @@ class ChainCoordinates:
         # with respect to B_ℓ, from B_1 up; BLAS reads the transposes of C-ordered arrays
         trmm = scipy.linalg.blas.dtrmm
         down = trmm(2.0, factors[0].T, np.ascontiguousarray(energy_gradient).T).T
-        aboves, scales = (*factors[1:], None), zip(self.scales, self._weights)
-        for level, (scale, weight), factor, above in zip(self.levels, scales, relative, aboves):
+        aboves = (*factors[1:], None)
+        for level, scale, factor, above in zip(self.levels, self.scales, relative, aboves):
             slope = scale * down
             if above is not None:
-                slope = np.matmul(above.T, level.blocks(slope)).reshape(factor.shape)
+                if not level.fixed:
+                    slope = np.matmul(above.T, level.blocks(slope)).reshape(factor.shape)
                 blocks = level.blocks(factor)
                 down = np.matmul(level.blocks(down), scale * blocks.transpose(0, 2, 1))
                 down = down.sum(axis=0)
-            slope += 2 * weight * factor
-            part = gradient[level.part]
-            part[:] = slope[level.free]
-            part[level.diagonal] *= factor.diagonal()[level.shared :]
-            part[level.diagonal] -= 2 * weight
-        return gradient
+            if not level.fixed:
+                part = gradient[level.part]
+                part[:] = slope[level.free]
+                part[level.diagonal] *= factor.diagonal()[level.shared :]
+        # expm1, since a level much wider than another is at X = 1 to rounding
+        with np.errstate(over="ignore"):
+            slopes = np.where(self._diagonal, np.expm1(2 * coordinates), coordinates)
+        return gradient + 2 * self._weight_of_coordinate * slopes
 
     def largest_slope(
         self,
+        coordinates: np.ndarray,
         relative: Sequence[np.ndarray],
         factors: Sequence[np.ndarray],
         energy_gradient: np.ndarray,
@@ -313,35 +332,50 @@ class ChainCoordinates:
         Where a skip repeats an order parameter as a block of the one below, in that one.
         Parameters as for :meth:`gradient`. Raises ``numpy.linalg.LinAlgError`` if a factor is
         singular.
+
+        With E = X − 1 on the rows of the heads, the entropy of a level adds to the slope in U_ℓ
+
+            N_{ℓ-1} B_ℓ⁻ᵀ (E + Eᵀ + EᵀE) B_ℓ⁻¹
+
+        and less N_{ℓ-1} times the sum of E + Eᵀ + EEᵀ over the heads to that in U_{ℓ+1}. Levels of
+        very different widths leave no difference of large numbers in this form.
         """
+        slopes: dict[int, np.ndarray] = {}
         inverses = [_inverse(factor) for factor in factors]
-        precisions = [inverse.T @ inverse for inverse in inverses]
-        slopes = []
+        from_below = energy_gradient
         for number, level in enumerate(self.levels):
-            weight = self._weights[number]
-            slope = -weight * precisions[number]
-            blocks = slope.reshape((level.branches, level.rows // level.branches) * 2)
-            blocks = np.einsum("hahb->hab", blocks)  # a view of those on the diagonal
-            blocks = level.of_heads(blocks)
-            prior = weight / self.scales[number] ** 2
+            weight, scale = self.weights[number], self.scales[number]
+            if level.fixed:  # what acts on U_ℓ acts on U_{ℓ+1} through it
+                size = level.rows // level.branches
+                blocks = from_below.reshape((level.branches, size) * 2)
+                blocks = np.einsum("hahb->hab", blocks)
+                from_below = scale**2 * level.of_heads(blocks).sum(axis=0)
+                if level.shared:
+                    from_below = from_below + blocks[0]
+                continue
+            excess = relative[number][level.shared :].copy()
+            diagonal = coordinates[level.part][level.diagonal]
+            np.fill_diagonal(excess[:, level.shared :], np.expm1(diagonal))
+            square = excess.T @ excess
+            square[level.shared :] += excess
+            square[:, level.shared :] += excess.T
+            inverse = inverses[number]
+            slopes[number] = inverse.T @ (weight * square) @ inverse + from_below
             if number + 1 < len(factors):
-                blocks += prior * precisions[number + 1]
-            else:
-                slope.flat[:: level.rows + 1] += prior
-            if number == 0:
-                slope += energy_gradient
-            else:
-                below, parts = self.levels[number - 1], relative[number - 1]
-                parts = below.of_heads(below.blocks(parts))
-                excess = -np.matmul(parts, parts.transpose(0, 2, 1)).sum(axis=0)
-                excess.flat[:: level.rows + 1] += below.branches
-                inverse = inverses[number]
-                slope += inverse.T @ (self._weights[number - 1] * excess) @ inverse
-            slopes.append(slope)
-        for number, level in reversed(list(enumerate(self.levels[:-1]))):
-            if level.shared:
+                size = level.rows // level.branches
+                heads = excess.reshape(-1, size, level.columns)
+                below = -np.matmul(heads, heads.transpose(0, 2, 1)).sum(axis=0)
+                own = excess[:, level.shared :].reshape((len(heads), size) * 2)
+                own = np.einsum("hahb->ab", own)
+                below -= own + own.T
+                inverse = inverses[number + 1]
+                from_below = inverse.T @ (weight * below) @ inverse
+        for number, level in reversed(list(enumerate(self.levels))):
+            if level.shared and number in slopes:
                 slopes[number][: level.shared, : level.shared] += slopes.pop(number + 1)
-        return float(np.max([[slope.max(), -slope.min()] for slope in slopes]))
+        return max(
+            (float(max(slope.max(), -slope.min())) for slope in slopes.values()), default=0.0
+        )
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:

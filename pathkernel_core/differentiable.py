@@ -198,14 +198,17 @@ def _near_minimum(
     def action(coordinates: Array, theta: tuple[Array, ...]) -> Array:
         return _action(coordinates, *theta, network=network, space=space)
 
-    columns = max(1, _HESSIAN_ELEMENTS // (math.prod(xi.shape) * network.outputs**2))
-    matrix = hessian(lambda x: action(x, fixed), minimum, columns)
-    slope = gradient(action)(minimum, theta)
-    coordinates = minimum - xp.linalg.solve(matrix, slope[:, None])[:, 0]
+    coordinates = minimum
+    if coordinates.shape[0]:  # there are none where all widths are infinite
+        columns = max(1, _HESSIAN_ELEMENTS // (math.prod(xi.shape) * network.outputs**2))
+        matrix = hessian(lambda x: action(x, fixed), minimum, columns)
+        slope = gradient(action)(minimum, theta)
+        coordinates = minimum - xp.linalg.solve(matrix, slope[:, None])[:, 0]
 
     above_limit = action(minimum, theta)
     free = [size - shared for size, shared in zip(network.sizes, network.shared_sizes)]
-    sizes = [degrees * size for degrees, size in zip(network.widths, free)]
+    degrees = [0.0 if math.isinf(width) else width for width in network.widths]
+    sizes = [degree * size for degree, size in zip(degrees, free)]
     at_limit = sum(sizes) - xp.sum(from_host(sizes, xi) * xp.log(variances[1:]))
     n_labels = labels.shape[0] * labels.shape[1]
     regular = np.all(np.greater_equal(network.widths, network.sizes))

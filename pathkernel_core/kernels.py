@@ -20,7 +20,7 @@ from pathkernel_core.backend import (
     to_host,
     vecdot,
 )
-from pathkernel_core.costs import Sizes, cheapest_form
+from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.label_spectrum import LabelSpectrum
@@ -162,6 +162,12 @@ class PathKernels:
     def n_features(self) -> int:
         """Number of features per path after rotation, at most N_0."""
         return self.input_width if self.basis is None else self.basis.shape[1]
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """Rough seconds of one evaluation of energy and gradient on one core."""
+        sizes = Sizes(self.n_examples, self.n_paths, self.n_features, self.outputs)
+        return evaluation_seconds(self.space, sizes)
 
     def energy_and_gradient(
         self, order_parameter: Array, temperature: float, variance: float = 1.0

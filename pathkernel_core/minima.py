@@ -63,7 +63,7 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     network : Network
     temperature : float
     """
-    widths = np.array(network.widths) / network.width
+    widths = np.array(network.finite_widths) / network.width  # the others do not adapt
     positive = spectrum.labels.nodes[spectrum.labels.nodes > 0]
     if not positive.size:
         return Concavity(0.0, 0.0)
@@ -115,7 +115,7 @@ def search_starts(
         for suppression in _SUPPRESSIONS
         for layer, heads in enumerate(network.heads)
         for head in range(heads)
-        if heads > 1
+        if heads > 1 and math.isfinite(network.widths[layer])
     ]
     if len(of_heads) > MOST_STARTS - 2:
         of_heads.sort(key=lambda start: evaluate(start)[0])
@@ -152,7 +152,8 @@ def warn_of_scale(spectrum: LabelSpectrum, temperature: float) -> None:
 
 def structured_starts(network: Network) -> int:
     """Number of starts of a full automatic search, the limit included."""
-    heads = sum(count for count in network.heads if count > 1)
+    layers = zip(network.heads, network.widths)
+    heads = sum(count for count, width in layers if count > 1 and math.isfinite(width))
     return min(MOST_STARTS, 2 + len(_SUPPRESSIONS) * heads)
 
 
@@ -166,7 +167,7 @@ def _lowest_energy(
     sizes = np.subtract(network.sizes, network.shared_sizes) * (
         np.array(network.widths) / network.width
     )
-    forces = _forces(sizes, _LARGEST_SCALE)
+    forces = _forces(sizes[np.isfinite(sizes)], _LARGEST_SCALE)
     scales = np.log1p(forces[:, None] / sizes).sum(axis=1)
     lowest, best = math.inf, coordinates.gp_limit
     while scale + _STEP <= _LARGEST_SCALE:

@@ -27,11 +27,16 @@ from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.scalars import positive, whole_number
 from pathkernel_core.solution import Minimum, Solution, Status
+from pathkernel_core.stability import ActionHessian
+from pathkernel_core.threads import blas_threads_for
 
 # tolerance of the dimensionless gradient in the chain's coordinates over that of the gradient in
 # the order parameters, which has units of 1 / U and is uninformative where U is large
 _COORDINATES = 100
 _SAME = 0.2  # largest difference of coordinates within one basin, near its minimum
+_ZERO = 1e-7  # of the largest coordinate; a symmetry keeps the smaller ones at zero
+_NOISE = 1e-2  # in coordinates, which breaks symmetries
+_SAME_SPECTRUM = 1e-4  # relative difference of the eigenvalues of U along a ring of minima
 _ROUNDING = 1e-6  # relative difference of actions of one minimum
 _APPROACH = 1e-2  # relative difference of actions at which a descent counts as near a minimum
 
@@ -63,8 +68,8 @@ def minimise_action(
     temperature : float
         Positive Gibbs temperature T.
     tolerance : float, optional
-        Largest entry allowed in the gradients ∂(S/N)/∂U. By default 1e-8 in float64, and in
-        lower precision the smaller of 1e-2 and 1 / (2N).
+        Largest entry allowed in the gradients ∂(S/N)/∂U, with N the smallest finite width. By
+        default 1e-8 in float64, and in lower precision the smaller of 1e-2 and 1 / (2N).
     start : Solution, optional
         The only start, such as the solution at a neighbouring temperature or width; there is no
         search for other minima. Its stored curvature saves evaluations.
@@ -73,7 +78,8 @@ def minimise_action(
         heads switched on, and random ones. By default as many as the test of
         :mod:`pathkernel_core.minima` asks for, at most 24.
     max_evaluations : int
-        Limit on evaluations of the energy from each start.
+        Limit on evaluations of the energy from each start. An end that a symmetry of the problem
+        may have kept on a saddle is a further start, with small noise.
     throw : bool
         Raise if the tolerance is not reached. If False, check ``Solution.status``.
     report : callable
@@ -94,6 +100,12 @@ def minimise_action(
     ScaleWarning
         If inputs are so small or so large that temperature and variances have little effect.
 
+    Notes
+    -----
+    Problems with evaluations below 50 ms, such as those of 100 or 600 examples, use one BLAS
+    thread. Larger ones keep the threads of the process, as ``OPENBLAS_NUM_THREADS`` or
+    ``threadpoolctl.threadpool_limits`` set them.
+
     Examples
     --------
     >>> import numpy as np
@@ -110,26 +122,30 @@ def minimise_action(
     if tolerance is None:
         double = problem.array.dtype == array_namespace(array=problem.array).float64
         # in float32 twice the rounding of the gradient, which shrinks with the width
-        tolerance = 1e-8 if double else min(1e-2, 0.5 / network.width)
+        tolerance = 1e-8 if double else min(1e-2, 0.5 / network.smallest_width)
     tolerance = positive("tolerance", tolerance)
     max_evaluations = whole_number("max_evaluations", max_evaluations)
     starts = None if starts is None else whole_number("starts", starts)
     if start is not None and starts is not None:
         raise ValueError("start excludes starts: leave one of them out")
     action = _Action(problem, network, temperature)
+    warm_start = None if start is None else _warm_start(action.coordinates, start)
+    if not action.coordinates.size:  # all widths are infinite
+        return gp_limit(problem, network, temperature)
     descend = _Descender(action, tolerance, max_evaluations, report)
-    if start is not None:
-        with np.errstate(all="ignore"):
-            descents = [descend(_warm_start(action.coordinates, start), start.curvature)]
-    else:
-        spectrum = problem.label_spectrum(network)
-        warn_of_scale(spectrum, temperature)
-        with np.errstate(all="ignore"):  # an overflow raises when it is factorised
-            descents = _search(descend, spectrum, starts)
+    with blas_threads_for(problem.evaluation_seconds):
+        if start is not None:
+            with np.errstate(all="ignore"):
+                descents = [descend(warm_start, start.curvature)]
+        else:
+            spectrum = problem.label_spectrum(network)
+            warn_of_scale(spectrum, temperature)
+            with np.errstate(all="ignore"):  # an overflow raises when it is factorised
+                descents = _search(descend, spectrum, starts)
     solution = _solution(action, descents, searched=start is None)
     if throw and not solution.status.ok:
         raise MinimisationError(
-            f"the action was not minimised: {solution.status.value}. The gradient of S/N is "
+            f"the action was not minimised: {solution.status.value}. The largest gradient is "
             f"{solution.gradient_norm:.2g} after {solution.evaluations} evaluations (at most "
             f"{max_evaluations} from each start), the tolerance {tolerance:.2g}. Raise the "
             "tolerance or max_evaluations, start from a neighbouring solution, or pass throw=False "
@@ -142,7 +158,8 @@ def minimise_action(
 def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solution:
     """Return the Gaussian process limit N → ∞, where U is Π σ² times the identity.
 
-    The action is that of the finite network at this order parameter. Parameters and errors as for
+    The action is that of the finite network at this order parameter; of levels of infinite width
+    it has no terms. Parameters and errors as for
     :func:`minimise_action`.
 
     Examples
@@ -157,7 +174,8 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     temperature = positive("temperature", temperature)
     _check_network(problem, network)
     action = _Action(problem, network, temperature)
-    limit, history = action(action.coordinates.gp_limit).detail, _History()
+    with blas_threads_for(problem.evaluation_seconds):
+        limit, history = action(action.coordinates.gp_limit).detail, _History()
     history.append(limit)
     return _solution(action, [_Descent(limit, Status.GP_LIMIT, history)])
 
@@ -168,21 +186,24 @@ class _OutOfEvaluationsError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class _Evaluation:
+    """Point of a descent; all is divided by the smallest finite width."""
+
     coordinates: np.ndarray
     factors: list[np.ndarray]
-    entropy: float
+    excess_entropy: float  # above that of the limit
     energy: float
     gradient_norm: float
 
     @property
-    def action(self) -> float:
-        return self.entropy + self.energy
+    def value(self) -> float:
+        """Action less the entropy of the limit."""
+        return self.excess_entropy + self.energy
 
 
 class _History:
-    """Actions and gradients of all accepted steps, with the last and the flattest evaluation.
+    """Values and gradients of all accepted steps, with the last and the flattest evaluation.
 
-    The flattest has the smallest gradient of those whose actions equal the lowest to rounding: the
+    The flattest has the smallest gradient of those whose values equal the lowest to rounding: the
     end of a stalled descent.
     """
 
@@ -190,39 +211,47 @@ class _History:
     flattest: _Evaluation
 
     def __init__(self) -> None:
-        self.actions: list[float] = []
+        self.values: list[float] = []
         self.norms: list[float] = []
 
     def append(self, evaluation: _Evaluation) -> None:
         """Add an accepted step."""
-        action, norm = evaluation.action, evaluation.gradient_norm
+        value, norm = evaluation.value, evaluation.gradient_norm
         self.last = evaluation
-        lowest = min([action, *self.actions])
+        lowest = min([value, *self.values])
         rounding = quasi_newton.ROUNDING * max(1.0, abs(lowest))
         if (
-            not self.actions
-            or self.flattest.action > lowest + rounding
-            or (action <= lowest + rounding and norm < self.flattest.gradient_norm)
+            not self.values
+            or self.flattest.value > lowest + rounding
+            or (value <= lowest + rounding and norm < self.flattest.gradient_norm)
         ):
             self.flattest = evaluation
-        self.actions.append(action)
+        self.values.append(value)
         self.norms.append(norm)
 
 
 class _Action:
-    """Action per width as a function of the chain's coordinates; counts its evaluations."""
+    """Action as a function of the chain's coordinates; counts its evaluations.
+
+    Divided by the smallest finite width, and less the entropy of the limit: the terms of the
+    narrowest level, which moves most, would vanish in the rounding of an action that is divided by
+    a much larger width.
+    """
 
     def __init__(self, problem: PathKernels, network: Network, temperature: float):
         self.problem, self.network, self.temperature = problem, network, temperature
         self.coordinates = ChainCoordinates(network)
         self._scales = network.path_scales[:, None] if network.has_skips else None
+        self.unit = network.width / network.smallest_width
+        self.curvature = self.unit * self.coordinates.curvature
         self.evaluations, self.limit = 0, math.inf
 
     def __call__(self, coordinates: np.ndarray) -> quasi_newton.Iterate:
         if self.evaluations >= self.limit:
             raise _OutOfEvaluationsError
         self.evaluations += 1
-        width, variance = self.network.width, self.network.variances[0]
+        network, unit = self.network, self.unit
+        width, variance = network.width, network.variances[0]
         with np.errstate(over="ignore", invalid="ignore"):
             relative = self.coordinates.relative_factors(coordinates)
             factors = self.coordinates.factors(relative)
@@ -230,16 +259,26 @@ class _Action:
             energy, gradient = self.problem.form.energy_and_gradient(
                 math.sqrt(variance) * factors[0], self.temperature, self._scales
             )
-            energy, gradient = energy / width, gradient * (variance / width)
-            entropy = self.coordinates.entropy(relative)
-            norm = self.coordinates.largest_slope(relative, factors, gradient)
+            energy, gradient = energy / network.smallest_width, gradient * (variance / width)
+            excess = self.coordinates.excess_entropy(coordinates) / network.smallest_width
+            norm = unit * self.coordinates.largest_slope(coordinates, relative, factors, gradient)
         except (NotPositiveDefiniteError, np.linalg.LinAlgError, ValueError):
             if self.evaluations == 1:  # a defect of the problem; later, only too long a step
                 raise
             return quasi_newton.Iterate(coordinates, math.inf, np.full_like(coordinates, np.nan))
-        gradient = self.coordinates.gradient(relative, factors, gradient)
-        detail = _Evaluation(coordinates, factors, entropy, energy, norm)
-        return quasi_newton.Iterate(coordinates, detail.action, gradient, detail)
+        gradient = unit * self.coordinates.gradient(coordinates, relative, factors, gradient)
+        detail = _Evaluation(coordinates, factors, excess, energy, norm)
+        return quasi_newton.Iterate(coordinates, detail.value, gradient, detail)
+
+    def per_width(self, evaluation: _Evaluation) -> tuple[float, float]:
+        """Entropy and energy of an evaluation, divided by N."""
+        limit = self.coordinates.entropy(self.coordinates.gp_limit)
+        return limit + evaluation.excess_entropy / self.unit, evaluation.energy / self.unit
+
+    def is_marginal(self, evaluation: _Evaluation) -> bool:
+        """Whether the Hessian has a direction without curvature there."""
+        arguments = self.problem, self.network, evaluation.factors, self.temperature
+        return ActionHessian(*arguments).stability().kind == "marginal"
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +304,7 @@ class _Descender:
         self.action, self._tolerance = action, tolerance
         self._max_evaluations, self._report = max_evaluations, report
         # bounds on the distance and excess action of a converged end, by the softest coordinate
-        slope, softest = _COORDINATES * tolerance, action.coordinates.curvature.min()
+        slope, softest = _COORDINATES * tolerance, action.curvature.min()
         self._distance = max(_SAME, slope / softest)
         self._excess = slope**2 / softest
 
@@ -275,13 +314,37 @@ class _Descender:
         curvature: Sequence[quasi_newton.Pair] = (),
         minima: Sequence[_Descent] = (),
     ) -> _Descent:
-        """Descend from coordinates.
+        """Descend from coordinates to a minimum.
+
+        An exact symmetry, such as that of heads with orthogonal features, keeps coordinates at
+        zero from the start to the end, which may then be a saddle. A second descent from there
+        starts with noise. Other symmetries are curved in these coordinates, and no step keeps them.
 
         Raises
         ------
         _AbandonedError
             If the descent comes close to one of the minima, or the start cannot be evaluated.
         """
+        descent = self._descend(start, curvature, minima)
+        end = descent.evaluation
+        sizes = np.abs(end.coordinates)
+        if descent.status is not Status.CONVERGED or sizes.min() > _ZERO * sizes.max():
+            return descent
+        # less where a level is stiffer; above what the tolerance hides
+        deviations = max(_NOISE, math.sqrt(self._tolerance)) * np.sqrt(
+            self.action.curvature.min() / self.action.curvature
+        )
+        noise = deviations * np.random.default_rng(0).normal(size=len(deviations))
+        lower = self._descend(end.coordinates + noise, descent.curvature, minima)
+        rounding = quasi_newton.ROUNDING * max(1.0, abs(end.value))
+        return lower if lower.evaluation.value < end.value - rounding else descent
+
+    def _descend(
+        self,
+        start: np.ndarray,
+        curvature: Sequence[quasi_newton.Pair],
+        minima: Sequence[_Descent],
+    ) -> _Descent:
         action, history, status = self.action, _History(), Status.STALLED
 
         def stop(point: quasi_newton.Iterate) -> bool:
@@ -297,7 +360,7 @@ class _Descender:
         pairs: tuple[quasi_newton.Pair, ...] = ()
         try:
             converged, pairs = quasi_newton.minimise(
-                action, start, action.coordinates.curvature, stop, curvature
+                action, start, action.curvature, stop, curvature
             )
             if converged:
                 status = Status.CONVERGED
@@ -312,11 +375,31 @@ class _Descender:
         """Whether an evaluation is close to one of the minima in coordinates and in action."""
         for minimum in minima:
             end = minimum.evaluation
-            allowed = max(self._excess, tolerance * max(1.0, abs(end.action)))
             distance = np.abs(evaluation.coordinates - end.coordinates).max()
-            if abs(evaluation.action - end.action) <= allowed and distance < self._distance:
+            if self._same_value(evaluation, end, tolerance) and distance < self._distance:
                 return True
         return False
+
+    def is_on_a_ring(self, evaluation: _Evaluation, minima: Sequence[_Descent]) -> bool:
+        """Whether a continuous symmetry takes an evaluation to one of the minima.
+
+        It is a rotation of heads, which leaves the action and the eigenvalues of U as they are.
+        """
+        ends = [minimum.evaluation for minimum in minima]
+        same = [end for end in ends if self._same_value(evaluation, end, _ROUNDING)]
+        values = _singular_values(evaluation)
+        close = _SAME_SPECTRUM * values.max()
+        rotated = any(np.abs(values - _singular_values(end)).max() < close for end in same)
+        return rotated and self.action.is_marginal(evaluation)
+
+    def _same_value(self, evaluation: _Evaluation, end: _Evaluation, tolerance: float) -> bool:
+        allowed = max(self._excess, tolerance * max(1.0, abs(end.value)))
+        return abs(evaluation.value - end.value) <= allowed
+
+
+def _singular_values(evaluation: _Evaluation) -> np.ndarray:
+    """Singular values of the factor of U_1."""
+    return np.linalg.svd(evaluation.factors[0], compute_uv=False)
 
 
 def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) -> list[_Descent]:
@@ -339,7 +422,8 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
         minima = [descent for descent in descents if descent.status.ok]
         with contextlib.suppress(_AbandonedError):
             descent = descend(start, minima=minima)
-            if not descend.is_near(descent.evaluation, minima):
+            end = descent.evaluation
+            if not (descend.is_near(end, minima) or descend.is_on_a_ring(end, minima)):
                 descents.append(descent)
         if number == 2 and starts is None and len(descents) == 1 and suspicion.ratio < STRONG:
             break
@@ -348,13 +432,15 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
 
 def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = True) -> Solution:
     """Solution of the descent that ended lowest, or as low and converged."""
-    by_action = sorted(descents, key=lambda descent: descent.evaluation.action)
-    lowest = by_action[0].evaluation.action
-    minima = [descent for descent in by_action if descent.status.ok]
-    descent = by_action[0]
-    if minima and minima[0].evaluation.action <= lowest + 1e-9 * max(1.0, abs(lowest)):
+    by_value = sorted(descents, key=lambda descent: descent.evaluation.value)
+    lowest = by_value[0].evaluation.value
+    minima = [descent for descent in by_value if descent.status.ok]
+    descent = by_value[0]
+    if minima and minima[0].evaluation.value <= lowest + 1e-9 * max(1.0, abs(lowest)):
         descent = minima[0]
     end, history = descent.evaluation, descent.history
+    entropy, energy = action.per_width(end)
+    limit = action.coordinates.entropy(action.coordinates.gp_limit)
 
     def order_parameter(factor: np.ndarray) -> Array:
         return from_host(factor @ factor.T, action.problem.array)
@@ -362,14 +448,14 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
     return Solution(
         order_parameters=tuple(map(order_parameter, end.factors)),
         factors=tuple(end.factors),
-        action=end.action,
-        entropy=end.entropy,
-        energy=end.energy,
+        action=entropy + energy,
+        entropy=entropy,
+        energy=energy,
         status=descent.status,
         evaluations=action.evaluations,
-        iterations=len(history.actions) - 1,
+        iterations=len(history.values) - 1,
         gradient_norm=end.gradient_norm,
-        action_history=np.array(history.actions),
+        action_history=limit + np.array(history.values) / action.unit,
         gradient_history=np.array(history.norms),
         network=action.network,
         problem=action.problem,
@@ -377,7 +463,7 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
         curvature=descent.curvature,
         other_minima=tuple(
             Minimum(
-                minimum.evaluation.action,
+                sum(action.per_width(minimum.evaluation)),
                 minimum.status,
                 order_parameter(minimum.evaluation.factors[0]),
             )

@@ -26,7 +26,8 @@ class Network:
     heads : sequence of int
         Heads H_1 … H_L of each attention layer, first layer first.
     widths : float or sequence of float
-        Hidden widths N_0 … N_L: one number for all, or L + 1 numbers.
+        Hidden widths N_0 … N_L: one number for all, or L + 1 numbers. A level of width ``inf`` does
+        not adapt: its order parameter is fixed at its prior mean σ²_ℓ (1 ⊗ U_{ℓ+1}).
     variances : float or sequence of float
         Prior variances σ²_0 (projection), σ²_1 … σ²_L (value weights), σ²_a (readout): one number
         for all, or L + 2 numbers.
@@ -40,8 +41,8 @@ class Network:
     Raises
     ------
     ValueError
-        If a number is missing, not positive or not finite, or the widths around a skip connection
-        differ.
+        If a number is missing, not positive or, except for widths, not finite, or the widths
+        around a skip connection differ.
     TypeError
         If a value is not a number.
 
@@ -75,7 +76,7 @@ class Network:
         fields = {
             "heads": heads,
             "outputs": _whole_numbers("outputs", (outputs,))[0],
-            "widths": _per_layer("widths", widths, layers + 1, "N_0 … N_L"),
+            "widths": _per_layer("widths", widths, layers + 1, "N_0 … N_L", infinite=True),
             "variances": _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
             "skips": skips_of_layers(skips, layers),
         }
@@ -134,9 +135,19 @@ class Network:
         return math.prod(self.branches)
 
     @property
+    def finite_widths(self) -> tuple[float, ...]:
+        """Widths that are finite, first layer first."""
+        return tuple(filter(math.isfinite, self.widths))
+
+    @property
     def width(self) -> float:
-        """Largest width, the N by which the action is divided."""
-        return max(self.widths)
+        """Largest finite width, the N by which the action is divided; 1 if all are infinite."""
+        return max(self.finite_widths, default=1.0)
+
+    @property
+    def smallest_width(self) -> float:
+        """Smallest finite width, to which tolerances refer; 1 if all are infinite."""
+        return min(self.finite_widths, default=1.0)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -275,12 +286,19 @@ def skips_of_layers(skips: Skips, layers: int) -> tuple[float | None, ...]:
     return tuple(None if skip is None else float(skip) for skip in strengths)
 
 
-def _per_layer(name: str, values: Any, count: int, meaning: str) -> tuple[float, ...]:
+def _per_layer(
+    name: str, values: Any, count: int, meaning: str, infinite: bool = False
+) -> tuple[float, ...]:
     if isinstance(values, numbers.Real) or getattr(values, "ndim", None) == 0:
         values = (values,) * count
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be one number or {count} numbers ({meaning}), not {values!r}")
-    checked = tuple(positive(f"each of {name}", value) for value in values)
+    checked = tuple(
+        math.inf
+        if infinite and isinstance(value, numbers.Real) and value == math.inf
+        else positive(f"each of {name}", value)
+        for value in values
+    )
     if len(checked) != count:
         raise ValueError(
             f"{name} must be one number or {count} numbers ({meaning}), but has {len(checked)}"

@@ -32,6 +32,7 @@ from pathkernel_core.notebook import matrix, table
 from pathkernel_core.order_parameter import head_scores, scaled_order_parameter, skip_scores
 from pathkernel_core.spaces import Posterior
 from pathkernel_core.stability import ActionHessian, Response, Stability
+from pathkernel_core.threads import blas_threads_for
 
 PREDICTION_ELEMENTS = 2**22  # features of new examples in memory at once, 32 MiB in float64
 CLOSE = 10.0  # nats of the log evidence within which two minima may both contribute
@@ -285,7 +286,8 @@ class Solution:
         posterior, factor = self.posterior
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
-        with np.errstate(over="ignore", invalid="ignore"):
+        seconds = self.problem.evaluation_seconds
+        with blas_threads_for(seconds), np.errstate(over="ignore", invalid="ignore"):
             moments = [
                 self.problem.posterior_moments(posterior, factor, rows_of(xi, batch))
                 for batch in batches(xi.shape[0], step)
@@ -326,4 +328,5 @@ class Solution:
         """Gaussian posterior of the predictor, and its factor of U times σ²_0 n c_π c_π'."""
         factor = math.sqrt(self.network.variances[0]) * self.factors[0]
         factor *= self.network.path_scales[:, None]
-        return self.problem.form.posterior(factor, self.temperature), factor
+        with blas_threads_for(self.problem.evaluation_seconds):
+            return self.problem.form.posterior(factor, self.temperature), factor

@@ -22,9 +22,12 @@ from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.energy_curvature import energy_curvature
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.network import Network
+from pathkernel_core.threads import blas_threads_for
 
 DENSE = 600  # coordinates up to which the Hessian is formed
-ROUNDING = 1e-9  # of the largest curvature of the prior; eigenvalues within it count as zero
+# of the curvature of the prior at the narrowest level; smaller eigenvalues count as zero, since the
+# tolerance of a minimisation leaves up to a hundredth of it along a ring of minima
+MARGINAL = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,27 +41,31 @@ class Stability:
         alone has 4 N_ℓ/N along the diagonal of a factor and 2 N_ℓ/N off it.
     modes : array, shape (k, n·C, n·C)
         Change of U along each eigenvector of unit length.
+    threshold : float
+        Size below which an eigenvalue counts as zero, 1e-6 of the prior's largest, 4 N_ℓ/N, at the
+        smallest finite width.
     """
 
     eigenvalues: np.ndarray
     modes: np.ndarray = field(repr=False)
+    threshold: float
 
     @property
     def softest(self) -> float:
-        """Smallest eigenvalue; it vanishes at a spinodal."""
+        """Smallest eigenvalue; it vanishes at a spinodal, and along a ring of minima."""
         return float(self.eigenvalues[0])
 
     @property
     def n_unstable(self) -> int:
         """Number of negative eigenvalues among those computed."""
-        return int((self.eigenvalues < -ROUNDING).sum())
+        return int((self.eigenvalues < -self.threshold).sum())
 
     @property
     def kind(self) -> str:
         """``"minimum"``, ``"saddle"``, or ``"marginal"`` where the softest eigenvalue vanishes."""
         if self.n_unstable:
             return "saddle"
-        return "minimum" if self.softest > ROUNDING else "marginal"
+        return "minimum" if self.softest > self.threshold else "marginal"
 
 
 class ActionHessian:
@@ -88,14 +95,20 @@ class ActionHessian:
         self._scales = math.sqrt(self.network.variances[0]) * self.network.path_scales[:, None]
         factor = self._scales * self._factors[0]
         form = problem.form
-        energy = form.energy_and_gradient(factor, temperature)[1]
-        self._slope = self._of_order_parameter(energy)
-        self._curvature = energy_curvature(form, factor, temperature)
+        with blas_threads_for(problem.evaluation_seconds):
+            energy = form.energy_and_gradient(factor, temperature)[1]
+            self._slope = self._of_order_parameter(energy)
+            self._curvature = energy_curvature(form, factor, temperature)
 
     @property
     def size(self) -> int:
         """Number of coordinates."""
         return self.coordinates.size
+
+    @property
+    def threshold(self) -> float:
+        """Size below which an eigenvalue counts as zero."""
+        return MARGINAL * 4 * self.network.smallest_width / self.network.width
 
     def product(self, direction: np.ndarray) -> np.ndarray:
         """Return the Hessian times a vector of coordinates, (size,)."""
@@ -116,8 +129,15 @@ class ActionHessian:
         ------
         numpy.linalg.LinAlgError
             If Lanczos' method does not converge.
+        ValueError
+            If all widths are infinite, so that there are no coordinates.
         """
-        count = min(count, self.size)
+        if not self.size:
+            raise ValueError("all widths are infinite, so that no order parameter can change")
+        with blas_threads_for(self.problem.evaluation_seconds):
+            return self._smallest(min(count, self.size))
+
+    def _smallest(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         if self.size <= DENSE:
             return scipy.linalg.eigh(self.matrix, subset_by_index=(0, count - 1))
         operator = scipy.sparse.linalg.LinearOperator((self.size,) * 2, self.product, dtype=float)
@@ -134,7 +154,7 @@ class ActionHessian:
         """Return the softest directions of the action."""
         values, vectors = self.smallest(count)
         modes = [self.order_parameter_change(vector) for vector in vectors.T]
-        return Stability(values, np.stack(modes))
+        return Stability(values, np.stack(modes), self.threshold)
 
     def solve(self, right: np.ndarray) -> np.ndarray:
         """Return the vector (size,) that the Hessian takes to the given one.
@@ -142,9 +162,16 @@ class ActionHessian:
         Raises
         ------
         numpy.linalg.LinAlgError
-            If the Hessian is singular, or the iteration does not converge.
+            If the action is flat along a direction, or the iteration does not converge.
         """
+        if not self.size:
+            return right
+        with blas_threads_for(self.problem.evaluation_seconds):
+            return self._solve(right)
+
+    def _solve(self, right: np.ndarray) -> np.ndarray:
         if self.size <= DENSE:
+            self.check_curved("linear response")
             return scipy.linalg.lu_solve(self._factored, right)
         root = np.sqrt(self.coordinates.curvature)  # of the prior, which preconditions
 
@@ -157,11 +184,29 @@ class ActionHessian:
             raise np.linalg.LinAlgError(
                 "the linear response did not converge: the Hessian of the action is nearly singular"
             )
-        return solution / root
+        solution = solution / root
+        # Rayleigh quotient: along a flat direction, whose component outgrows all others, it vanishes
+        if abs(solution @ right) <= self.threshold * (solution @ solution):
+            self.check_curved("linear response")
+        return solution
 
     @cached_property
     def _factored(self) -> tuple[np.ndarray, np.ndarray]:
         return scipy.linalg.lu_factor(self.matrix)
+
+    def check_curved(self, quantity: str) -> None:
+        """Raise ``numpy.linalg.LinAlgError`` where the action is flat along a direction."""
+        softest = self._softest
+        if abs(softest) <= self.threshold:
+            raise np.linalg.LinAlgError(
+                f"no {quantity} here: the action is flat along a direction (softest eigenvalue "
+                f"{softest:.2g}, zero within {self.threshold:.2g}), as on a ring of equivalent minima "
+                "or at a spinodal; break the symmetry of the heads, or sample the posterior"
+            )
+
+    @cached_property
+    def _softest(self) -> float:
+        return float(self.smallest(1)[0][0])
 
     def order_parameter_change(self, direction: np.ndarray) -> np.ndarray:
         """Return the change of U_1 (n·C, n·C) along a vector of coordinates."""
@@ -260,7 +305,7 @@ class ActionHessian:
         gradient = np.empty(self.size)
         for number, level in enumerate(self.coordinates.levels):
             scale = self.coordinates.scales[number]
-            weight = self.network.widths[number] / self.network.width
+            weight = self.coordinates.weights[number]
             factor, change = self._relative[number], relative[number]
             slope, turned = scale * down, scale * (down_change + logs[number] * down)
             if number + 1 < len(changes):
@@ -299,7 +344,8 @@ class Response:
     """Linear response of U to the temperature, the variances, the labels and the paths.
 
     Each attribute is computed when it is first read, from one solve with the Hessian per parameter.
-    They diverge at a spinodal, where ``solution.stability().softest`` vanishes.
+    They diverge at a spinodal, where ``solution.stability().softest`` vanishes. Raises
+    ``numpy.linalg.LinAlgError`` there, and on a ring of minima.
 
     Parameters
     ----------

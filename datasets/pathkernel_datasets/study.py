@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -144,7 +145,7 @@ class Study:
         temperatures = task.temperatures if self.temperatures is None else self.temperatures
         normalised = {
             "task": task,
-            "widths": _along("widths", widths, positive),
+            "widths": _along("widths", widths, _width),
             "temperatures": _along("temperatures", temperatures, positive),
             "seeds": _along("seeds", self.seeds, _seed),
             "variances": None if variances is None else _variances(variances),
@@ -216,6 +217,15 @@ def _along(name: str, values: Any, check: Callable[[str, Any], Any]) -> tuple[An
     if len(set(values)) != len(values):
         raise ValueError(f"{name} holds a value twice: {', '.join(map(str, values))}")
     return tuple(check(f"each of {name}", value) for value in values)
+
+
+def _width(name: str, value: Any) -> float:
+    if isinstance(value, numbers.Real) and value == math.inf:
+        raise ValueError(
+            f"{name} must be finite, but is inf; leave it out, since every study computes the "
+            "Gaussian process limit"
+        )
+    return positive(name, value)
 
 
 def _seed(_: str, value: Any) -> int:

@@ -89,8 +89,9 @@ def next_order(solution: Solution) -> Correction:
     Raises
     ------
     ValueError
-        If the solution did not converge, or a width is smaller than its order parameter: there
-        U is singular, and its prior has no density to expand.
+        If the solution did not converge to a minimum, or to one of a ring of minima, or a width is
+        smaller than its order parameter: there U is singular, and its prior has no density to
+        expand.
     PrecisionError
         If the solution or JAX works in single precision.
     """
@@ -106,13 +107,8 @@ def next_order(solution: Solution) -> Correction:
     # one loop: Hessian of φ
     jacobian, curvature, linear = map(np.asarray, derivatives(*chain))
     hessian = linear + jacobian.T @ energy.second @ jacobian / 2
-    try:
-        lower = np.linalg.cholesky(hessian)
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "the action has no minimum here: its Hessian's smallest eigenvalue is "
-            f"{np.linalg.eigvalsh(hessian)[0]:.3g}; minimise it to a lower tolerance"
-        ) from None
+    _check_curved(hessian, solution)
+    lower = np.linalg.cholesky(hessian)
     # x = x* + V z makes the Hessian in z the identity; all that follows is in z
     directions = solve_triangular(lower, np.eye(len(x)), lower=True).T
     slope = directions.T @ remainder
@@ -204,6 +200,25 @@ def predict_next_order(
     )
 
 
+def _check_curved(hessian: np.ndarray, solution: Solution) -> None:
+    """Refuse a point with a direction along which φ = S/2 falls or is flat."""
+    half_width = solution.network.width / 2  # of the threshold, which is of S/N
+    softest = np.linalg.eigvalsh(hessian)[0] / half_width
+    threshold = solution.hessian.threshold
+    if abs(softest) <= threshold:
+        raise ValueError(
+            "no next order here: the action is flat along a direction (softest eigenvalue "
+            f"{softest:.2g} of S/N, zero within {threshold:.2g}), as on a ring of equivalent minima "
+            "or at a spinodal, and fluctuations along it are unbounded; break the symmetry of the "
+            "heads, or sample the posterior"
+        )
+    if softest < 0:
+        raise ValueError(
+            "the action has no minimum here: the smallest eigenvalue of the Hessian of S/N is "
+            f"{softest:.3g}; minimise it to a lower tolerance"
+        )
+
+
 def _check(solution: Solution) -> None:
     if solution.status is not Status.CONVERGED:
         raise ValueError(
@@ -211,6 +226,11 @@ def _check(solution: Solution) -> None:
             f"{solution.status.value}; solve again with minimise_action"
         )
     network = solution.network
+    if math.isinf(network.widths[0]):
+        raise ValueError(
+            "width N_0 is infinite, so that the entries of U have no joint density to expand; use a "
+            "large width, such as 1e6"
+        )
     for number, (width, size) in enumerate(zip(network.widths, network.sizes)):
         if width < size:
             raise ValueError(
@@ -232,6 +252,8 @@ def _prior_loops(network: Network) -> tuple[float, float]:
     one_loop, two_loops = 0.0, 0.0
     of_levels = zip(network.widths, network.sizes, network.shared_sizes)
     for width, size, shared in of_levels:
+        if math.isinf(width):
+            continue  # no fluctuations
         column = np.arange(shared, size)
         one_loop -= len(column) * math.log(2 * width) / 2 + column.sum() * math.log(width) / 2
         two_loops += ((1 / 6 + column / 2 + column**2 / 4) / width).sum()

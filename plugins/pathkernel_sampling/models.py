@@ -303,6 +303,10 @@ def build_model(
             f"{network.outputs}; build all from the same layers"
         )
     for width, size in zip(network.widths, network.sizes):
+        if math.isinf(width):
+            raise ValueError(
+                "widths must be finite to be sampled, but has inf; use a large one, such as 1e6"
+            )
         if width % 1 and (width < size or name != OrderParameterModel.name):
             raise ValueError(f"widths must be whole numbers to be sampled, but has {width:g}")
     likelihood = Likelihood(problem, network, temperature)

@@ -67,3 +67,16 @@ def test_a_branch_that_reaches_the_end_of_the_range_has_no_spinodal():
     assert math.isnan(result.lower_spinodal)
     assert math.isnan(result.upper_spinodal)
     assert 0.08 < result.crossing < 0.09
+
+
+def test_two_branches_that_both_end_between_the_sides_do_not_cross():
+    """A third branch in between: neither side can be followed to the middle."""
+    system = SmallKernel(0.01)
+    below, above = ((variance, system.solve(variance)) for variance in (0.02, 0.4))
+
+    def solve(variance, start):
+        return None if 0.05 < variance < 0.2 else system.solve(variance, start)
+
+    assert Branch(solve, *below).solution(0.1) is None
+    assert Branch(solve, *above).solution(0.1) is None
+    assert coexistence(solve, below, above, limits=(1e-4, 10.0)) is None

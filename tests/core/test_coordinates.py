@@ -65,7 +65,7 @@ def test_the_origin_is_the_gaussian_process_limit(network):
 def test_entropy_is_that_of_the_order_parameters(network, generator):
     chain = ChainCoordinates(network)
     coordinates = 0.5 * generator.standard_normal(chain.gp_limit.shape)
-    actual = chain.entropy(chain.relative_factors(coordinates)) * max(network.widths)
+    actual = chain.entropy(coordinates) * max(network.widths)
     expected = formulas.entropy(np, network, order_parameters(chain, coordinates)).real
     assert actual == pytest.approx(expected, rel=1e-12)
     expected -= formulas.entropy(np, network, formulas.limit(network)).real
@@ -135,7 +135,7 @@ def test_action_gradient_is_a_derivative(network, generator, derivative):
     _, gradient = PathKernels(xi, labels).energy_and_gradient(
         factors[0] @ factors[0].T, temperature, network.variances[0]
     )
-    actual = chain.gradient(relative, factors, gradient / width)
+    actual = chain.gradient(vector, relative, factors, gradient / width)
     assert formulas.relative_error(actual * width, expected) < 1e-11
 
 
@@ -149,11 +149,11 @@ def test_largest_slope_is_that_of_the_order_parameters(network, generator):
         chain_at = [factor @ factor.T for factor in factors]
         first, *remaining = formulas.entropy_gradient(network, chain_at)
         slopes = [first / network.width + scale * energy, *(s / network.width for s in remaining)]
-        actual = chain.largest_slope(relative, factors, scale * energy)
+        actual = chain.largest_slope(vector, relative, factors, scale * energy)
         assert actual == pytest.approx(max(abs(slope).max() for slope in slopes), rel=1e-10)
     factors[0][-1, -1] = 0.0
     with pytest.raises(np.linalg.LinAlgError, match="singular"):
-        chain.largest_slope(relative, factors, energy)
+        chain.largest_slope(vector, relative, factors, energy)
 
 
 def test_curvature_is_the_entropys_hessian_at_the_limit(network):
@@ -162,7 +162,7 @@ def test_curvature_is_the_entropys_hessian_at_the_limit(network):
 
     def gradient(coordinates):
         relative = chain.relative_factors(coordinates)
-        return chain.gradient(relative, chain.factors(relative), nothing)
+        return chain.gradient(coordinates, relative, chain.factors(relative), nothing)
 
     step = 1e-6
     for index, curvature in enumerate(chain.curvature):

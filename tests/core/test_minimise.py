@@ -504,3 +504,72 @@ def test_the_flattest_of_the_lowest_steps_is_the_solution():
     assert flattest((5.0, 1e-9), (1.0, 1e-2)) == 1e-2
     assert flattest((5.0, 1e-9), (1.0, 1e-2), (1.0 + 1e-13, 1e-4)) == 1e-4
     assert flattest((1.0, 1e-4), (1.0 - 1e-13, 1e-2)) == 1e-4
+
+
+def orthogonal_heads(seed):
+    """Heads that see the same signal in orthogonal features: the limit and its slope agree."""
+    generator = np.random.default_rng([seed, 7])
+    heads, examples = int(generator.integers(2, 4)), int(generator.integers(10, 40))
+    width, temperature = np.exp(generator.uniform(1, 4.6)), 10 ** generator.uniform(-3, -0.5)
+    labels = np.sign(generator.normal(size=examples))
+    xi = 10 ** generator.uniform(-2, 0.5) * labels[:, None, None] * np.eye(heads)
+    return pk.PathKernels(xi, labels), pk.Network((1, heads), width), temperature
+
+
+@pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
+def test_no_saddle_of_a_symmetric_problem_is_a_solution():
+    kinds = set()
+    for seed in range(12):
+        problem, network, temperature = orthogonal_heads(seed)
+        solution = pk.minimise_action(problem, network, temperature)
+        warm = pk.minimise_action(problem, network, temperature / 2, start=solution)
+        kinds |= {solution.stability().kind, warm.stability().kind}
+    assert kinds == {"minimum", "marginal"}
+
+
+@pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
+def test_a_ring_of_minima_counts_once():
+    labels = np.sign(np.random.default_rng(0).normal(size=24))
+    problem = pk.PathKernels(0.05 * labels[:, None, None] * np.eye(2), labels)
+    for starts in (None, 24):
+        solution = pk.minimise_action(problem, pk.Network((1, 2), 6), 0.1, starts=starts)
+        assert solution.stability().kind == "marginal"
+        assert not solution.other_minima
+
+
+@pytest.mark.parametrize(
+    ("widths", "skips"),
+    [
+        ((5, None, 7), None),
+        ((None, 5, None), None),
+        ((8, 8, None), (0.7, None)),
+        ((5, None, None), (None, 0.7)),
+    ],
+)
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_an_infinite_width_is_the_limit_of_large_ones(widths, skips, outputs, generator):
+    def network(large):
+        finite = [large if width is None else width for width in widths]
+        return pk.Network((2, 2), finite, (1, 0.7, 1.3, 2), outputs, skips)
+
+    xi = generator.normal(size=(30, network(1).n_paths, 4))
+    problem = pk.PathKernels(xi, np.sign(xi[:, 0, :outputs]))
+    fixed = pk.minimise_action(problem, network(np.inf), 0.05)
+    for large in (1e6, 1e9, 1e12):
+        solution = pk.minimise_action(problem, network(large), 0.05)
+        close = {"rtol": 100 / large + 1e-6, "atol": 100 / large + 1e-6}
+        for ours, theirs in zip(solution.order_parameters, fixed.order_parameters):
+            np.testing.assert_allclose(ours, theirs, **close)
+        np.testing.assert_allclose(solution.log_evidence, fixed.log_evidence, **close)
+        assert solution.predict(xi[:3]).mean == pytest.approx(fixed.predict(xi[:3]).mean, abs=1e-3)
+    assert fixed.stability().kind == "minimum"
+
+
+def test_infinite_widths_are_the_gaussian_process_limit(generator):
+    xi = generator.normal(size=(20, 4, 5))
+    problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+    solution = pk.minimise_action(problem, pk.Network((2, 2), np.inf), 0.1)
+    limit = pk.gp_limit(problem, pk.Network((2, 2), 10), 0.1)
+    assert solution.status is pk.Status.GP_LIMIT
+    np.testing.assert_array_equal(solution.order_parameter, limit.order_parameter)
+    assert solution.log_evidence == pytest.approx(limit.log_evidence, rel=1e-12)

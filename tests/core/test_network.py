@@ -85,7 +85,8 @@ def test_the_network_survives_its_inputs():
         ({"widths": 0}, "widths must be positive and finite, but is 0"),
         ({"widths": -3.0}, "widths must be positive and finite, but is -3.0"),
         ({"widths": math.nan}, "widths must be positive and finite, but is nan"),
-        ({"widths": math.inf}, "widths must be positive and finite, but is inf"),
+        ({"widths": -math.inf}, "widths must be positive and finite, but is -inf"),
+        ({"variances": math.inf}, "variances must be positive and finite, but is inf"),
         ({"widths": (10, 10)}, "widths must be one number or 3 numbers .*but has 2"),
         ({"variances": 0.0}, "variances must be positive and finite, but is 0.0"),
         ({"variances": (1, 1, -1, 1)}, "variances must be positive and finite, but is -1"),
@@ -124,3 +125,10 @@ def test_bad_sub_networks_are_named(subset, message):
     for method in (network.keep_heads, network.paths_through):
         with pytest.raises(ValueError, match=message):
             method(subset)
+
+
+def test_tolerances_and_actions_refer_to_finite_widths():
+    network = Network((2, 2), (5, math.inf, 7))
+    assert (network.width, network.smallest_width) == (7, 5)
+    limit = Network((2, 2), math.inf)
+    assert (limit.width, limit.smallest_width) == (1, 1)

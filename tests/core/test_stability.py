@@ -1,13 +1,16 @@
 """Stability of solutions and linear response, against automatic differentiation and reruns."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
+import scipy
 
 import pathkernel_core as pk
 from pathkernel_core.coordinates import ChainCoordinates
 from pathkernel_core.differentiable import _action
+from pathkernel_core.stability import DENSE, Stability
 
 pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
 
@@ -127,33 +130,79 @@ def test_every_array_library_gives_the_same(library, space):
         np.testing.assert_allclose(ours, theirs, atol=1e-7 * abs(theirs).max())
 
 
-def symmetric_problem():
-    """Two paths that tell the label equally well, in feature spaces that are orthogonal."""
+def symmetric_problem(paths=2, scale=0.1, width=5):
+    """Paths that tell the label equally well, in feature spaces that are orthogonal."""
     labels = np.sign(np.random.default_rng(0).normal(size=20))
-    xi = np.zeros((20, 2, 2))
-    xi[:, 0, 0] = xi[:, 1, 1] = 0.1 * labels
-    return pk.PathKernels(xi, labels), pk.Network((1, 2), 5), 0.01
+    xi = scale * labels[:, None, None] * np.eye(paths)
+    return pk.PathKernels(xi, labels), pk.Network((1, paths), width), 0.01
 
 
-def test_a_symmetric_stationary_point_between_two_minima_is_a_saddle():
-    problem, network, temperature = symmetric_problem()
-    start = pk.gp_limit(problem, network, temperature)
-    symmetric = minimum(problem, network, temperature, start=start)
-    assert symmetric.status.ok
-    first, second = np.diag(symmetric.order_parameter)
-    assert first == pytest.approx(second)
+def symmetric_saddle(problem, network, temperature):
+    """Solution of lowest action among U_1, U_2 and u_a that are multiples of 1."""
+    coordinates, form = ChainCoordinates(network), problem.form
+
+    def solution_at(logs):
+        x = coordinates.scaled(logs)
+        factors = coordinates.factors(coordinates.relative_factors(x))
+        energy, _ = form.energy_and_gradient(factors[0], temperature, None)
+        return factors, energy + coordinates.excess_entropy(x)
+
+    options = {"xatol": 1e-10, "fatol": 1e-14, "maxiter": 4000}
+    best = scipy.optimize.minimize(
+        lambda logs: solution_at(logs)[1], np.zeros(3), method="Nelder-Mead", options=options
+    )
+    limit = pk.gp_limit(problem, network, temperature)
+    return dataclasses.replace(limit, factors=tuple(solution_at(best.x)[0]))
+
+
+@pytest.mark.parametrize("paths", [2, 36])  # by the whole Hessian, and by Lanczos' method
+def test_a_symmetric_stationary_point_between_minima_is_a_saddle(paths):
+    problem, network, temperature = symmetric_problem(paths)
+    symmetric = symmetric_saddle(problem, network, temperature)
+    assert (symmetric.hessian.size > DENSE) == (paths == 36)
     stability = symmetric.stability(3)
     assert stability.kind == "saddle"
     assert stability.n_unstable >= 1
-    # downhill along the softest mode the symmetry is broken, and the action is lower
-    hessian = symmetric.hessian
-    coordinates = hessian.coordinates.from_factors(symmetric.factors)
-    coordinates = coordinates + 0.1 * hessian.smallest(1)[1][:, 0]
-    factors = hessian.coordinates.factors(hessian.coordinates.relative_factors(coordinates))
-    pushed = dataclasses.replace(symmetric, factors=tuple(factors), curvature=())
-    lower = minimum(problem, network, temperature, start=pushed)
+    assert stability.softest < -0.1
+    # a descent from there breaks the symmetry
+    lower = minimum(problem, network, temperature, start=symmetric, tolerance=1e-9)
+    assert lower.status.name == "CONVERGED"
     assert lower.action < symmetric.action - 1e-3
-    assert lower.stability().softest > -1e-8
+    assert lower.stability().kind != "saddle"
+
+
+def test_kind_and_n_unstable_count_from_the_threshold():
+    def stability(*eigenvalues):
+        return Stability(np.array(eigenvalues), np.zeros((len(eigenvalues), 1, 1)), 4e-6)
+
+    assert [stability(value).kind for value in (-5e-6, -3e-6, 3e-6, 5e-6)] == [
+        "saddle",
+        "marginal",
+        "marginal",
+        "minimum",
+    ]
+    assert stability(-1.0, -5e-6, -3e-6, 1.0).n_unstable == 2
+    problem, network, *_ = random_problem(*CASES["4 paths"])
+    assert minimum(problem, network).stability().threshold == pytest.approx(4e-6)
+    widths = dataclasses.replace(network, widths=(WIDTH, 1000 * WIDTH, math.inf))
+    assert minimum(problem, widths).stability().threshold == pytest.approx(4e-9)
+
+
+def test_there_is_no_response_on_a_ring_of_minima():
+    problem, network, temperature = symmetric_problem()
+    ring = pk.minimise_action(problem, network, temperature)
+    assert ring.stability().kind == "marginal"
+    assert abs(ring.stability().softest) < 0.1 * ring.stability().threshold
+    with pytest.raises(np.linalg.LinAlgError, match="flat along a direction"):
+        _ = ring.response().temperature
+
+
+def test_without_finite_widths_nothing_moves():
+    problem, network, *_ = random_problem(*CASES["4 paths"])
+    limit = minimum(problem, dataclasses.replace(network, widths=math.inf))
+    with pytest.raises(ValueError, match="all widths are infinite"):
+        limit.stability()
+    assert not limit.response().temperature.any()
 
 
 def test_the_response_grows_towards_a_spinodal_and_stays_exact():
