@@ -1,4 +1,4 @@
-"""Split batches into a model's arguments, labels and token mask."""
+"""Split batches into a model's arguments and labels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
-
-_MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask")
 
 
 def called(model: nn.Module, inputs: Any) -> Any:
@@ -34,20 +32,6 @@ def split(batch: Any) -> tuple[Any, Any]:
         batch = dict(batch)
         labels = batch.pop("labels", labels)
     return batch, labels
-
-
-def unpadded(inputs: Any) -> Tensor | None:
-    """Return the token mask (batch, M), False at padding, if the arguments have one."""
-    for name in _MASKS if isinstance(inputs, Mapping) else ():
-        mask = inputs.get(name)
-        if isinstance(mask, Tensor):
-            if mask.ndim != 2 or (name == "attention_mask" and (mask < 0).any()):
-                raise CaptureError(
-                    f"{name} of shape {tuple(mask.shape)} does not tell which tokens are padding; "
-                    "give one of shape (batch, M), with 0 for padding and 1 for tokens"
-                )
-            return mask != 0 if name == "attention_mask" else mask == 0
-    return None
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

@@ -147,6 +147,19 @@ def block_name(attention: AttentionModule) -> str:
     return ".".join(parts) or attention.name
 
 
+def beside_cross_attention(model: nn.Module, attention: AttentionModule) -> bool:
+    """Whether the block of self-attention attends to another sequence, too."""
+    parts = attention.name.split(".")
+    depth = next((index for index, part in enumerate(parts, start=1) if part.isdigit()), 0)
+    prefix = ".".join(parts[:depth] or parts[:-1])
+    modules = dict(model.named_modules())
+    return any(
+        name.startswith(prefix) and _is_crossed(name, module, modules[name.rpartition(".")[0]])
+        for name, module in modules.items()
+        if name and any(True for _ in module.children())
+    )
+
+
 def _attention(
     number: int, name: str, module: nn.Module, parent: nn.Module
 ) -> AttentionModule | None:
