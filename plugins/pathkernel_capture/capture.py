@@ -360,7 +360,7 @@ class _Contraction:
 def _with_masks(
     batches: Iterable[Any], masks: Iterable[Any] | None
 ) -> Iterator[tuple[Any, Any | None]]:
-    """Yield every batch and its mask, if masks are given; raise a ValueError if some are missing."""
+    """Yield every batch and its mask, if masks are given; a ValueError tells of missing ones."""
     if masks is None:
         yield from ((batch, None) for batch in batches)
         return

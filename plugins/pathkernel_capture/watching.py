@@ -19,8 +19,8 @@ from pathkernel_capture.masks import SOFTMAX, by_sequence, hidden_keys
 Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float], None]
 """Takes attention (batch, H, query, key) or None if it was not observed; the states
 (batch, key, N_0) that heads attend to or None for cross-attention; the token mask (batch, key),
-False at keys that no query may attend to, or None if all may; and the relative difference between attention
-times values and the output of the heads, NaN if it cannot be computed."""
+False at keys that no query may attend to, or None if all may; and the relative difference between
+attention times values and the output of the heads, NaN if it cannot be computed."""
 
 _DROPOUT = (torch.dropout, F.dropout)
 

@@ -26,13 +26,11 @@ def padding(number, length, left=False):
 
 def check_alone(model, padded, alone, layers=None, tolerance=1e-12):
     """The second sequence of a batch, padded, gives what it gives alone."""
-    for readout in ("first", "last", "mean"):
-        for attend in ("tokens", "states"):
-            options = {"readout": readout, "attend": attend, "layers": layers}
-            captured, expected = (capture(model, [batch], **options) for batch in (padded, alone))
-            np.testing.assert_allclose(
-                captured.xi[1], expected.xi[0], atol=tolerance * abs(expected.xi).max()
-            )
+    for readout, attend in (("last", "states"), ("mean", "tokens")):
+        options = {"readout": readout, "attend": attend, "layers": layers}
+        captured, expected = (capture(model, [batch], **options) for batch in (padded, alone))
+        largest = abs(expected.xi).max()
+        np.testing.assert_allclose(captured.xi[1], expected.xi[0], atol=tolerance * largest)
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
