@@ -30,6 +30,8 @@ def split(batch: Any) -> tuple[Any, Any]:
         batch, labels = batch
     if isinstance(batch, Mapping):
         batch = dict(batch)
+        if labels is not None and batch.get("labels") is not None:
+            raise ValueError("a batch has labels twice, in its mapping and beside it; give one")
         labels = batch.pop("labels", labels)
     return batch, labels
 
@@ -64,19 +66,4 @@ def joined(parts: list[np.ndarray]) -> np.ndarray:
         part = parts.pop()
         joined[start : start + len(part)] = part
         start += len(part)
-    return joined
-
-
-def joined_labels(labels: list[Any], examples: int) -> np.ndarray | None:
-    """Concatenate the labels of all batches, if any; raise a ValueError if some are missing."""
-    arrays = [
-        part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
-        for part in labels
-        if part is not None
-    ]
-    if not arrays:
-        return None
-    joined = np.concatenate(arrays)
-    if len(joined) != examples:
-        raise ValueError(f"batches have {len(joined)} labels for {examples} examples")
     return joined

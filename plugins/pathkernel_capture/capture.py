@@ -13,13 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.agreement import describe, is_exempt, tolerance
-from pathkernel_capture.batches import (
-    called,
-    check_device,
-    joined,
-    joined_labels,
-    split,
-)
+from pathkernel_capture.batches import called, check_device, joined, split
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import (
     Moments,
@@ -36,6 +30,7 @@ from pathkernel_capture.families import (
     beside_cross_attention,
     block_name,
 )
+from pathkernel_capture.labels import check_names, joined_labels, label_array
 from pathkernel_capture.masks import HiddenKeys, check_masks, given_mask
 from pathkernel_capture.state import open_to_capture
 from pathkernel_capture.watching import first_argument
@@ -134,8 +129,9 @@ def capture(
             if isinstance(inputs, np.ndarray):
                 raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
             check_device(model, inputs)
+            check_names(model, inputs)
+            labels.append(label_array(batch_labels, inputs))
             parts.append(contraction.of_batch(inputs, mask))
-            labels.append(batch_labels)
     if not parts:
         raise ValueError("batches must hold at least one batch")
     means, deviations = contraction.moments()
