@@ -48,6 +48,13 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 def check_device(model: nn.Module, inputs: Any) -> None:
     """Raise a CaptureError if a batch does not lie on the model's device."""
     devices = {parameter.device for parameter in model.parameters()}
+    if offloaded := {device for device in devices if device.type == "meta"}:
+        if not any(hasattr(module, "_hf_hook") for module in model.modules()):
+            raise CaptureError(
+                f"{type(model).__name__} has weights that are not loaded (device meta); load them, "
+                "such as by from_pretrained or load_state_dict(…, assign=True)"
+            )
+        devices -= offloaded  # which hooks of accelerate load where they are needed
     for tensor in tensors_of(inputs):
         if len(devices) == 1 and tensor.device not in devices:
             (device,) = devices
