@@ -32,6 +32,7 @@ from pathkernel_capture.families import (
 )
 from pathkernel_capture.labels import check_names, joined_labels, label_array
 from pathkernel_capture.masks import HiddenKeys, check_masks, given_mask
+from pathkernel_capture.sequences import check_one_sequence
 from pathkernel_capture.state import open_to_capture
 from pathkernel_capture.watching import first_argument
 from pathkernel_core.attention import Readout
@@ -123,7 +124,7 @@ def capture(
         model, modules, _chosen(layers, len(modules)), readout, picture, attend, skips
     )
     parts, labels = [], []
-    with open_to_capture(model), contraction.hooks():
+    with open_to_capture(model), ExitStack() as hooks:
         for batch, mask in _with_masks(batches, masks):
             inputs, batch_labels = split(batch)
             if isinstance(inputs, np.ndarray):
@@ -131,6 +132,9 @@ def capture(
             check_device(model, inputs)
             check_names(model, inputs)
             labels.append(label_array(batch_labels, inputs))
+            if not parts:
+                check_one_sequence(model, inputs, list(contraction.layers.values()))
+                hooks.enter_context(contraction.hooks())
             parts.append(contraction.of_batch(inputs, mask))
     if not parts:
         raise ValueError("batches must hold at least one batch")

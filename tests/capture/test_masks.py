@@ -195,3 +195,27 @@ def test_attention_that_is_not_a_number():
 
     with pytest.raises(CaptureError, match="layer 1 gives attention that is NaN"):
         capture(Overflowing(-1e9), [tokens()])
+
+
+class Stacks(nn.Module):
+    """Two stacks of layers: in a row, beside one another, or on two sequences."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.lower, self.upper = (nn.ModuleList([ByHand(-1e9)]) for _ in range(2))
+        self.form = form
+
+    def forward(self, x, y):
+        lower = x + self.lower[0](x)
+        return self.upper[0]({"row": lower, "beside": x, "apart": y}[self.form])
+
+
+def test_stacks_that_see_several_sequences():
+    """Are refused, also if both are of one length."""
+    batch = {"x": tokens(), "y": tokens(seed=1)}
+    for form in ("row", "beside"):
+        assert capture(Stacks(form), [batch]).heads == (2 * HEADS + 1,)
+    refusal = r"layer 2 \(upper.0\) sees another .* layer 1 \(lower.0\)"
+    with pytest.raises(CaptureError, match=refusal + r".* choose the layers of one sequence"):
+        capture(Stacks("apart"), [batch])
+    assert capture(Stacks("apart"), [batch], layers=(2,)).heads == (HEADS + 1,)
