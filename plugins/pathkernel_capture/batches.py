@@ -1,4 +1,4 @@
-"""Split batches into a model's arguments, labels and token mask."""
+"""Split batches into a model's arguments and labels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
-
-_MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask")
 
 
 def called(model: nn.Module, inputs: Any) -> Any:
@@ -32,22 +30,10 @@ def split(batch: Any) -> tuple[Any, Any]:
         batch, labels = batch
     if isinstance(batch, Mapping):
         batch = dict(batch)
+        if labels is not None and batch.get("labels") is not None:
+            raise ValueError("a batch has labels twice, in its mapping and beside it; give one")
         labels = batch.pop("labels", labels)
     return batch, labels
-
-
-def unpadded(inputs: Any) -> Tensor | None:
-    """Return the token mask (batch, M), False at padding, if the arguments have one."""
-    for name in _MASKS if isinstance(inputs, Mapping) else ():
-        mask = inputs.get(name)
-        if isinstance(mask, Tensor):
-            if mask.ndim != 2 or (name == "attention_mask" and (mask < 0).any()):
-                raise CaptureError(
-                    f"{name} of shape {tuple(mask.shape)} does not tell which tokens are padding; "
-                    "give one of shape (batch, M), with 0 for padding and 1 for tokens"
-                )
-            return mask != 0 if name == "attention_mask" else mask == 0
-    return None
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
@@ -62,6 +48,13 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 def check_device(model: nn.Module, inputs: Any) -> None:
     """Raise a CaptureError if a batch does not lie on the model's device."""
     devices = {parameter.device for parameter in model.parameters()}
+    if offloaded := {device for device in devices if device.type == "meta"}:
+        if not any(hasattr(module, "_hf_hook") for module in model.modules()):
+            raise CaptureError(
+                f"{type(model).__name__} has weights that are not loaded (device meta); load them, "
+                "such as by from_pretrained or load_state_dict(…, assign=True)"
+            )
+        devices -= offloaded  # which hooks of accelerate load where they are needed
     for tensor in tensors_of(inputs):
         if len(devices) == 1 and tensor.device not in devices:
             (device,) = devices
@@ -80,19 +73,4 @@ def joined(parts: list[np.ndarray]) -> np.ndarray:
         part = parts.pop()
         joined[start : start + len(part)] = part
         start += len(part)
-    return joined
-
-
-def joined_labels(labels: list[Any], examples: int) -> np.ndarray | None:
-    """Concatenate the labels of all batches, if any; raise a ValueError if some are missing."""
-    arrays = [
-        part.cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
-        for part in labels
-        if part is not None
-    ]
-    if not arrays:
-        return None
-    joined = np.concatenate(arrays)
-    if len(joined) != examples:
-        raise ValueError(f"batches have {len(joined)} labels for {examples} examples")
     return joined

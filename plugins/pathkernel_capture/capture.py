@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -13,14 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pathkernel_capture.agreement import describe, is_exempt, tolerance
-from pathkernel_capture.batches import (
-    called,
-    check_device,
-    joined,
-    joined_labels,
-    split,
-    unpadded,
-)
+from pathkernel_capture.batches import called, check_device, joined, split
 from pathkernel_capture.captured import Captured
 from pathkernel_capture.contraction import (
     Moments,
@@ -31,7 +24,15 @@ from pathkernel_capture.contraction import (
     side_by_side,
 )
 from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.families import AttentionModule, attention_modules, block_name
+from pathkernel_capture.families import (
+    AttentionModule,
+    attention_modules,
+    beside_cross_attention,
+    block_name,
+)
+from pathkernel_capture.labels import check_names, joined_labels, label_array
+from pathkernel_capture.masks import HiddenKeys, check_masks, given_mask
+from pathkernel_capture.sequences import check_one_sequence
 from pathkernel_capture.state import open_to_capture
 from pathkernel_capture.watching import first_argument
 from pathkernel_core.attention import Readout
@@ -51,6 +52,7 @@ def capture(
     attend: Attended = "tokens",
     layers: Sequence[int] | None = None,
     skips: bool = False,
+    masks: Iterable[Tensor] | None = None,
 ) -> Captured:
     """Capture the attentioned inputs of a model along paths of its attention.
 
@@ -67,8 +69,8 @@ def capture(
         ``labels``, or a pair of labels and one of these or a tuple of arguments:
         ``(inputs, labels)``.
     readout : {"first", "last", "mean"}, int or slice
-        Tokens to read out: one, or the mean over several. Padding, as ``attention_mask`` or a key
-        padding mask marks it, is not counted.
+        Tokens to read out: one, or the mean over several. Padding, which the model's attention to
+        these tokens hides, is not counted.
     picture : {"heads", "product"}
         ``"heads"``: all heads of all layers, and the path through none, side by side as one layer.
         ``"product"``: every path through one head of each layer.
@@ -81,12 +83,16 @@ def capture(
     skips : bool
         Whether a product has paths past the heads of its layers too, for
         ``Network(captured.heads, widths, skips=s)``.
+    masks : iterable of tensor, shape (batch, M), optional
+        One for each batch, 1 for tokens and 0 for padding, of the tokens as they enter the first
+        block. For models that attend to padding; others hide it by themselves.
 
     Raises
     ------
     CaptureError
         If the model's attention is of no known form, is not computed by functions of PyTorch, is in
-        half precision or of several sequences; or a batch lies on another device.
+        half precision or of several sequences; it attends to tokens that a mask of the batch marks
+        as padding, or hides tokens that ``masks`` counts; or a batch lies on another device.
     ValueError
         If an option does not fit, or there are too many paths.
 
@@ -118,14 +124,18 @@ def capture(
         model, modules, _chosen(layers, len(modules)), readout, picture, attend, skips
     )
     parts, labels = [], []
-    with open_to_capture(model), contraction.hooks():
-        for batch in batches:
+    with open_to_capture(model), ExitStack() as hooks:
+        for batch, mask in _with_masks(batches, masks):
             inputs, batch_labels = split(batch)
             if isinstance(inputs, np.ndarray):
                 raise TypeError("batches must hold tensors of PyTorch; take torch.as_tensor(batch)")
             check_device(model, inputs)
-            parts.append(contraction.of_batch(inputs))
-            labels.append(batch_labels)
+            check_names(model, inputs)
+            labels.append(label_array(batch_labels, inputs))
+            if not parts:
+                check_one_sequence(model, inputs, list(contraction.layers.values()))
+                hooks.enter_context(contraction.hooks())
+            parts.append(contraction.of_batch(inputs, mask))
     if not parts:
         raise ValueError("batches must hold at least one batch")
     means, deviations = contraction.moments()
@@ -141,6 +151,7 @@ class _Read(NamedTuple):
 
     tokens: Tensor  # (batch, M, N_0)
     mask: Tensor  # (batch, M), False at padding
+    shown: Tensor  # (batch, M), False at tokens that attention hides
     weights: Tensor  # (batch, M), each row sums to 1
 
 
@@ -162,6 +173,7 @@ class _Contraction:
         self.layers = {number: modules[number - 1] for number in numbers}
         pattern = self.layers[numbers[0]].pattern  # of one encoder, decoder or tower
         self.first = next(layer for layer in modules if layer.pattern == pattern)
+        self.crossed = beside_cross_attention(model, self.first)
         for number, layer in self.layers.items():
             check_precision(self.where(number), layer.output.dtype)
         self.members = self._members()
@@ -184,7 +196,7 @@ class _Contraction:
             )
         return tuple(heads)
 
-    def _begin(self, mask: Tensor | None) -> None:
+    def _begin(self, mask: Any) -> None:
         self._mask, self._entered = mask, None
         self._read: _Read | None = None
         self._contracted: dict[int, Tensor] = {}
@@ -199,11 +211,12 @@ class _Contraction:
             hooks.enter_context(layer.watch(partial(self._report, number)))
         return hooks
 
-    def of_batch(self, inputs: Any) -> np.ndarray:
+    def of_batch(self, inputs: Any, mask: Any = None) -> np.ndarray:
         """Run the model on a batch; return its attentioned inputs, (batch, n, N_0)."""
-        self._begin(unpadded(inputs))
+        self._begin(mask)
         try:
-            called(self.model, inputs)
+            with HiddenKeys() as keys:
+                called(self.model, inputs)
         except RuntimeError as error:  # of a shape that PyTorch refuses, in the model or here
             raise CaptureError(
                 f"{type(self.model).__name__} does not run on the batch while its attention is "
@@ -217,7 +230,10 @@ class _Contraction:
                 "that do with layers="
             )
         contracted = [self._contracted[number] for number in self.numbers]
-        tokens, _, weights = self._read
+        tokens, _, shown, weights = self._read
+        if mask is None:
+            where = self.where(self.numbers[0])
+            check_masks(inputs, keys.hidden, shown, where, crossed=self.crossed)
         if self.picture == "product":
             xi = along_product(contracted, weights, tokens, self.skips)
         else:
@@ -254,17 +270,30 @@ class _Contraction:
                 f"{where} runs more than once in a forward pass; layers that share their weights "
                 "cannot be told apart"
             )
+        if mask is None:
+            mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         if self._read is None:
-            self._read = self._read_out(states, mask, attention.dtype)
-        tokens, mask, weights = self._read
-        if attention.shape[0] != mask.shape[0] or attention.shape[-1] != mask.shape[1]:
+            self._read = self._read_out(number, states, mask, attention.dtype)
+        tokens, read, shown, weights = self._read
+        if attention.shape[0] != read.shape[0] or attention.shape[-1] != read.shape[1]:
             raise CaptureError(
                 f"{where} attends to {attention.shape[-1]} tokens, but the first block has "
-                f"{mask.shape[1]}; choose the layers of one sequence with layers="
+                f"{read.shape[1]}; choose the layers of one sequence with layers="
             )
-        if not mask.all():  # softmax over nothing but padding gives NaN
-            attention = attention.masked_fill(~mask[:, None, :, None], 0.0)
-        excess = float((attention.sum(dim=-1) - mask[:, None, :].to(attention)).abs().max())
+        if not read.all():  # softmax over nothing but padding gives NaN
+            attention = attention.masked_fill(~read[:, None, :, None], 0.0)
+        if attention.isnan().any():
+            raise CaptureError(
+                f"{where} gives attention that is NaN. Where the model gives no NaN by itself, "
+                "eager attention to padding overflows in double precision; take model.float()"
+            )
+        if not torch.equal(mask, shown):
+            raise CaptureError(
+                f"{where} hides {int((~mask).sum())} tokens of a batch as padding, but "
+                f"{self.where(self.numbers[0])} {int((~shown).sum())} and not the same; choose the "
+                "layers of one sequence with layers="
+            )
+        excess = float((attention.sum(dim=-1) - read[:, None, :].to(attention)).abs().max())
         if excess > 1e-3:
             raise CaptureError(
                 f"{where} pays attention whose sum over tokens is off 1 by {excess:.2g}, as with "
@@ -279,34 +308,27 @@ class _Contraction:
             return
         attended = tokens if self.attend == "tokens" else states
         if number in self._moments:
-            self._moments[number].add(attended, mask)
+            self._moments[number].add(attended, read)
         self._contracted[number] = side_by_side(attention, weights, attended)
 
-    def _read_out(self, states: Tensor, mask: Tensor | None, dtype: torch.dtype) -> _Read:
-        """Read a batch out, given the token mask of its attention."""
+    def _read_out(self, number: int, states: Tensor, shown: Tensor, dtype: torch.dtype) -> _Read:
+        """Read a batch out, given the tokens that its attention shows."""
         tokens = states if self._entered is None else self._entered
         if tokens.ndim != 3:
             raise CaptureError(
                 f"{block_name(self.first)} takes inputs of shape {tuple(tokens.shape)}, not "
                 "(batch, M, N_0); choose the layers of a sequence of tokens with layers="
             )
-        if self._mask is not None:
-            if mask is not None and mask.shape == self._mask.shape and (mask != self._mask).any():
-                raise CaptureError(
-                    "the batch's mask and the one that its attention is given disagree about "
-                    "padding: an attention_mask is 0 there, a key padding mask True. Give the "
-                    "model its arguments as a tuple, and its own mask counts"
-                )
-            mask = self._mask
-        if mask is None:
-            mask = torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-        if mask.shape != tokens.shape[:2]:
+        if shown.shape != tokens.shape[:2]:
             raise CaptureError(
-                f"the mask of padding has shape {tuple(mask.shape)}, but the tokens "
-                f"{tuple(tokens.shape)}; give a mask of the tokens that the model sees"
+                f"{self.where(number)} attends to {shown.shape[1]} tokens, but the first block has "
+                f"{tokens.shape[1]}; choose layers before with layers="
             )
+        mask = shown
+        if self._mask is not None:
+            mask = given_mask(self._mask, shown, self.where(number))
         self._moments[0].add(tokens, mask)
-        return _Read(tokens, mask, readout_weights(self.readout, mask, dtype))
+        return _Read(tokens, mask, shown, readout_weights(self.readout, mask, dtype))
 
     def where(self, number: int) -> str:
         """Return number and name of a layer of the model."""
@@ -333,6 +355,24 @@ class _Contraction:
             scope += f", in layers {', '.join(map(str, self.numbers))}"
             left_out += "" if self.skips else ", and skip connections,"
         return {"approximation": f"{scope}; {left_out} are left out"}
+
+
+def _with_masks(
+    batches: Iterable[Any], masks: Iterable[Any] | None
+) -> Iterator[tuple[Any, Any | None]]:
+    """Yield every batch and its mask, if masks are given; a ValueError tells of missing ones."""
+    if masks is None:
+        yield from ((batch, None) for batch in batches)
+        return
+    if isinstance(masks, Tensor | Mapping | np.ndarray):
+        raise TypeError("masks must be several, one for each batch; put a single one into a list")
+    remaining, missing = iter(masks), object()
+    for batch in batches:
+        if (mask := next(remaining, missing)) is missing:
+            raise ValueError("masks ends before batches; give one for each batch, (batch, M)")
+        yield batch, mask
+    if next(remaining, missing) is not missing:
+        raise ValueError("masks goes on after batches; give one for each batch, (batch, M)")
 
 
 def _chosen(layers: Sequence[int] | None, count: int) -> list[int]:

@@ -125,9 +125,17 @@ def checked(where: str, attention: Tensor | None, states: Tensor | None) -> tupl
         )
     check_precision(where, attention.dtype)
     if states is None or attention.shape[-1] != attention.shape[-2]:
+        keys, queries = attention.shape[-1], attention.shape[-2]
+        beside = (
+            f": {keys} keys for {queries} tokens. Past keys come from past_key_values or prefix "
+            "tuning, which prompt tuning does without"
+            if states is not None and keys > queries + 1
+            else ""
+        )
         raise CaptureError(
             f"{where} attends to another sequence than its own, or to keys beside it (bias_k, "
-            "add_zero_attn, an attention sink); choose the layers of one sequence with layers="
+            f"add_zero_attn, an attention sink){beside}; choose the layers of one sequence with "
+            "layers="
         )
     if attention.ndim != 4 or states.ndim != 3 or attention.shape[0] != states.shape[0]:
         raise CaptureError(

@@ -100,6 +100,13 @@ class AttentionModule:
         return weight
 
     @property
+    def output_inputs_last(self) -> Tensor:
+        """Weight of the output projection, the axis of the heads last."""
+        weight, axis = self.output, self.output_axis
+        # quantised weights have few operations
+        return weight if axis == weight.ndim - 1 else weight.movedim(axis, -1)
+
+    @property
     def pattern(self) -> str:
         """Name without numbers, shared by the layers of an encoder, decoder or tower."""
         return re.sub("[0-9]+", "", self.name)
@@ -109,7 +116,7 @@ class AttentionModule:
 
         Raises a CaptureError if it is no linear map.
         """
-        weight = self.output.movedim(self.output_axis, -1)
+        weight = self.output_inputs_last
         if self.projection is self.module:  # (H, G, output), a parameter
             return self.output.detach().flatten(0, -2).mT
         if not self.runs_projection:  # its weight is read
@@ -159,6 +166,19 @@ def block_name(attention: AttentionModule) -> str:
     return ".".join(parts) or attention.name
 
 
+def beside_cross_attention(model: nn.Module, attention: AttentionModule) -> bool:
+    """Whether the block of self-attention attends to another sequence, too."""
+    parts = attention.name.split(".")
+    depth = next((index for index, part in enumerate(parts, start=1) if part.isdigit()), 0)
+    prefix = ".".join(parts[:depth] or parts[:-1])
+    modules = dict(model.named_modules())
+    return any(
+        name.startswith(prefix) and _is_crossed(name, module, modules[name.rpartition(".")[0]])
+        for name, module in modules.items()
+        if name and any(True for _ in module.children())
+    )
+
+
 def _attention(
     number: int, name: str, module: nn.Module, parent: nn.Module
 ) -> AttentionModule | None:
@@ -177,6 +197,11 @@ def _attention(
     elif hasattr(module, "hook_pattern") and hasattr(module, "W_O"):
         return _of_transformer_lens(number, name, module)
     else:
+        if kind := _quantised(module, parent):
+            raise CaptureError(
+                f"{name} has a quantised projection, {kind}, whose weight is no tensor; take the "
+                "model as it was before quantisation"
+            )
         layout = _of_projections(module, parent)
     if layout is None:
         return None
@@ -353,6 +378,17 @@ def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
     registered = getattr(module, "_modules", {})  # which a substitute may hide
     parts = (registered.get(name) or getattr(module, name, None) for name in names)
     return next((part for part in parts if getattr(_weight(part), "ndim", 0) == 2), None)
+
+
+def _quantised(module: nn.Module, parent: nn.Module) -> str | None:
+    """Return the class of a projection of attention whose weight is a method, as of torch.ao."""
+    names = (*_FUSED, *_QUERIES, *_KEYS, *_VALUES, *_OUTPUTS)
+    parts = [getattr(module, name, None) for name in names]
+    parts.append(getattr(getattr(parent, "output", None), "dense", None))  # BERT's
+    kinds = [type(part) for part in parts if callable(_weight(part))]
+    if not kinds or not _number(module, _COUNTS + _SIZES):
+        return None
+    return f"{kinds[0].__module__}.{kinds[0].__name__}"
 
 
 def _weight(part: Any) -> Any:

@@ -66,18 +66,19 @@ def gradient_scores(
     total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
     with open_to_capture(model), torch.enable_grad():
         for batch in batches:
-            with compared_once(layers, agreed), _factors(layers) as factors:
+            with compared_once(layers, agreed), _factors(layers) as running:
                 losses = loss(batch)
-            _check_losses(losses, factors, layers)
-            if shape is not None and losses.shape[1:] != shape:
-                raise ValueError(
-                    f"loss gives shape {tuple(losses.shape)}, but another number of columns for "
-                    "the batch before; it must give the same for every batch"
-                )
-            shape = losses.shape[1:]
-            columns = losses.reshape(len(losses), -1).sum(dim=0)
-            # examples do not interact, so that a factor's gradient is that of its example
-            slopes = [np.concatenate(_slopes(column, factors), axis=1) for column in columns]
+                factors = list(running)  # layers that run again in the backward pass add to them
+                _check_losses(losses, factors, layers)
+                if shape is not None and losses.shape[1:] != shape:
+                    raise ValueError(
+                        f"loss gives shape {tuple(losses.shape)}, but another number of columns "
+                        "for the batch before; it must give the same for every batch"
+                    )
+                shape = losses.shape[1:]
+                columns = losses.reshape(len(losses), -1).sum(dim=0)
+                # examples do not interact, so that a factor's gradient is that of its example
+                slopes = [np.concatenate(_slopes(column, factors), axis=1) for column in columns]
             total = total + abs(np.array(slopes)).sum(axis=1)
             examples += len(losses)
     if not examples:
@@ -160,7 +161,8 @@ def _factors(layers: Iterable[AttentionModule]) -> Iterator[list[Tensor]]:
             def scaled(joined: Tensor, attention: AttentionModule = attention) -> Tensor:
                 split = joined.reshape(*joined.shape[:2], attention.heads, -1)
                 batch = split.shape[1 if attention.swapped else 0]
-                factor = joined.new_ones(batch, attention.heads, requires_grad=True)
+                with_gradients = torch.is_grad_enabled()
+                factor = joined.new_ones(batch, attention.heads, requires_grad=with_gradients)
                 factors.append(factor)
                 return (
                     split * factor.unsqueeze(-1).unsqueeze(0 if attention.swapped else 1)
@@ -193,13 +195,22 @@ def _check_losses(losses: Any, factors: list[Tensor], layers: list[AttentionModu
         )
     if not losses.requires_grad:
         raise ValueError("loss must keep the gradients of what the model gives; leave no_grad out")
+    for factor, attention in zip(factors, layers):
+        if not factor.requires_grad:
+            raise CaptureError(
+                f"{attention.where} runs without gradients, as under reentrant gradient "
+                "checkpointing; turn it off, or take use_reentrant=False"
+            )
 
 
 def _slopes(column: Tensor, factors: list[Tensor]) -> list[np.ndarray]:
     """Return gradients by the factors of every layer, 0 where the loss does not depend on them."""
     slopes = torch.autograd.grad(column, factors, retain_graph=True, allow_unused=True)
     if all(slope is None for slope in slopes):
-        raise ValueError("loss does not depend on the heads of the model")
+        raise ValueError(
+            "loss does not depend on the heads of the model, or its gradients do not reach them, "
+            "as through quantised weights or detach"
+        )
     return [
         host_array(torch.zeros_like(factor) if slope is None else slope)
         for slope, factor in zip(slopes, factors)

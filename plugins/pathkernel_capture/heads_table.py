@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 from torch import nn
 
@@ -42,8 +44,8 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     """
     rows = []
     for attention in attention_modules(model):
-        output = attention.output.movedim(attention.output_axis, 0)
-        passed_on = output.numel() // output.shape[-1]
+        shape = attention.output.shape
+        width = shape[0] if attention.output_axis else shape[-1]
         rows.append(
             {
                 "layer": attention.number,
@@ -51,8 +53,8 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
                 "class": type(attention.module).__name__,
                 "heads": attention.heads,
                 "groups": attention.groups,
-                "head_size": passed_on // attention.heads,
-                "width": output.shape[-1],
+                "head_size": math.prod(shape) // width // attention.heads,
+                "width": width,
             }
         )
     return pd.DataFrame(rows).set_index("layer")

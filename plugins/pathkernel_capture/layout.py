@@ -52,6 +52,12 @@ class AttentionHeads:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "projections", tuple(self.projections))
+        for part in (self.output, *self.projections):
+            if not isinstance(getattr(part, "weight", None), Tensor):
+                raise CaptureError(
+                    f"output or projections hold a {type(part).__name__} whose weight is no "
+                    "tensor, as of quantised ones; take the model as it was before quantisation"
+                )
         width = self.output.weight.shape[self.output_axis]
         rows = [len(_rows(projection)) for projection in self.projections]
         if not 0 < self.count <= width or width % self.count or len(rows) == 2:

@@ -71,9 +71,12 @@ def check_stored(projection: nn.Module, weight: Tensor, where: str) -> None:
             f"{where} has offloaded weights (device meta), which cannot be changed; load the model "
             "whole, without offloading"
         )
-    if not weight.is_floating_point():
+    quantised = None if weight.is_floating_point() else weight.dtype
+    if type(weight) not in (Tensor, nn.Parameter):
+        quantised = type(weight).__name__  # torchao's
+    if quantised is not None:
         raise CaptureError(
-            f"{where} has quantised weights ({weight.dtype}), which cannot be changed by head; "
+            f"{where} has quantised weights ({quantised}), which cannot be changed by head; "
             "load the model unquantised"
         )
     if not _multiplies(projection, weight):

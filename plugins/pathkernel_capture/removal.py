@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.linear_maps import check_stored
-from pathkernel_capture.smaller import check_divisible, check_same, outputs_of, take_out
+from pathkernel_capture.smaller import (
+    check_divisible,
+    check_same,
+    outputs_of,
+    repeatable_outputs,
+    take_out,
+)
 from pathkernel_capture.switching import switched_off
 
 
@@ -97,12 +103,11 @@ def remove_heads(
     for number in off:
         attention = layers[number - 1]
         if attention.projection is not attention.module:  # else its weight is a parameter
-            stored = attention.output.movedim(attention.output_axis, -1)
-            check_stored(attention.projection, stored, attention.where)
+            check_stored(attention.projection, attention.output_inputs_last, attention.where)
         if smaller:
             check_divisible(attention)
     with switched_off(layers, off, set()):
-        expected = outputs_of(model, batch, [layers[number - 1] for number in off])
+        expected = repeatable_outputs(model, batch, [layers[number - 1] for number in off])
     saved = [(weight, weight.clone()) for weight in _weights(layers, off)]
     try:
         for weight, _ in saved:

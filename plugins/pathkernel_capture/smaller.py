@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -102,7 +102,7 @@ def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) 
     blocks += sorted({_with_output(attention) for attention in layers} - {*blocks})
     states: dict[str, Tensor] = {}
     fast = torch.backends.mha.get_fastpath_enabled()
-    with evaluating(model), ExitStack() as restored:
+    with evaluating(model), _seeded(model), ExitStack() as restored:
         restored.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         for name in blocks:
@@ -116,6 +116,36 @@ def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) 
     if missing:
         raise CaptureError(f"{missing[0]} does not run on the batch; give one that it runs on")
     return [*states.values(), *outputs]
+
+
+def repeatable_outputs(
+    model: nn.Module, batch: Any, layers: Sequence[AttentionModule]
+) -> list[Tensor]:
+    """Return the outputs of :func:`outputs_of`, if a second pass gives the same.
+
+    Raises a CaptureError if a model draws at random in every pass.
+    """
+    outputs = outputs_of(model, batch, layers)
+    try:
+        check_same(outputs_of(model, batch, layers), outputs)
+    except ValueError as error:
+        raise CaptureError(
+            f"{type(model).__name__} gives other outputs in a second pass on the same batch "
+            f"({error}), as a model that draws at random in every pass; fix what it draws, such as "
+            "by an argument in the batch"
+        ) from error
+    return outputs
+
+
+@contextmanager
+def _seeded(model: nn.Module) -> Iterator[None]:
+    """Draw the same random numbers in every pass inside the context, and restore their state."""
+    devices = sorted({part.device.index for part in model.parameters() if part.is_cuda})
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(0)
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(0)
+        yield
 
 
 def check_same(outputs: list[Tensor], expected: list[Tensor]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from pathkernel_capture.masks import SOFTMAX, by_sequence, hidden_keys
+
 Report = Callable[["Tensor | None", "Tensor | None", "Tensor | None", float], None]
 """Takes attention (batch, H, query, key) or None if it was not observed; the states
 (batch, key, N_0) that heads attend to or None for cross-attention; the token mask (batch, key),
-False at padding, or None if the module got no mask; and the relative difference between attention
-times values and the output of the heads, NaN if it cannot be computed."""
+False at keys that no query may attend to, or None if all may; and the relative difference between
+attention times values and the output of the heads, NaN if it cannot be computed."""
 
-_SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 _DROPOUT = (torch.dropout, F.dropout)
 
 
@@ -62,14 +62,14 @@ class Recording(TorchFunctionMode):
     ----------
     weights : list of Tensor
         Attention weights that PyTorch's functions computed.
+    hidden : list of Tensor or None
+        Keys that each of them hides from all queries, see :func:`hidden_keys`.
     values, joined : list of Tensor
         Output of ``Points.values``, and inputs of ``Points.joined``.
     states : Tensor or None
         Attended states in ``multi_head_attention_forward``, if it ran.
     value_states : Tensor or None
         Input of ``Points.values``.
-    padding : Tensor or None
-        Key padding mask in ``multi_head_attention_forward``.
     random : bool
         Whether a fused kernel dropped weights at random.
     """
@@ -78,11 +78,11 @@ class Recording(TorchFunctionMode):
         super().__init__()
         self._rows = rows
         self.weights: list[Tensor] = []
+        self.hidden: list[Tensor | None] = []
         self.values: list[Tensor] = []
         self.joined: list[Tensor] = []
         self.states: Tensor | None = None
         self.value_states: Tensor | None = None
-        self.padding: Tensor | None = None
         self.random = False
 
     def __torch_function__(
@@ -92,13 +92,14 @@ class Recording(TorchFunctionMode):
         if function is F.multi_head_attention_forward:
             return self._multi_head(function, args, kwargs)
         output = function(*args, **kwargs)
-        if function in _SOFTMAX and output.ndim > 2:
-            self.weights.append(output)
+        if function in SOFTMAX and output.ndim > 2:
+            self._note(output, function, args, kwargs)
         elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
             self.weights[-1] = output
         elif function is F.scaled_dot_product_attention:
             with torch._C.DisableTorchFunction():  # a context around this one shall not see it
-                self.weights.append(_fused_weights(*args, rows=self._rows, **kwargs))
+                weights = _fused_weights(*args, rows=self._rows, **kwargs)
+            self._note(weights, function, args, kwargs)
             dropped = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
             self.random = self.random or dropped > 0
         return output
@@ -106,11 +107,15 @@ class Recording(TorchFunctionMode):
     def _multi_head(self, function: Any, args: tuple, kwargs: dict) -> tuple[Tensor, Tensor | None]:
         per_head = {"need_weights": True, "average_attn_weights": False}
         output, weights = function(*args, **kwargs | per_head)
-        self.weights.append(weights)
-        self.states, self.padding = args[2].transpose(0, 1), kwargs.get("key_padding_mask")
+        self._note(weights, function, args, kwargs)
+        self.states = args[2].transpose(0, 1)
         if not kwargs.get("need_weights", True):
             return output, None
         return output, weights.mean(dim=1) if kwargs.get("average_attn_weights", True) else weights
+
+    def _note(self, weights: Tensor, function: Any, args: tuple, kwargs: dict) -> None:
+        self.weights.append(weights)
+        self.hidden.append(hidden_keys(function, args, kwargs))
 
     @contextmanager
     def observing(self, points: Points | None) -> Iterator[None]:
@@ -136,19 +141,34 @@ class Recording(TorchFunctionMode):
 
     def attention(self, batch: int, heads: int) -> Tensor | None:
         """Return the weights (batch, H, query, key), or None of several; other shapes unchanged."""
+        number = self._number(batch, heads)
+        if number is None:
+            return None
+        weights = _by_head(self.weights[number], batch, heads)
+        return self.weights[number] if weights is None else weights
 
-        def by_head(weights: Tensor) -> Tensor | None:
-            if weights.ndim == 3 and len(weights) == batch * heads:
-                return weights.unflatten(0, (batch, heads))
-            if weights.ndim == 5 and weights.shape[1] * weights.shape[2] == heads:  # by groups
-                return weights.flatten(1, 2)
-            return weights if weights.ndim == 4 and weights.shape[:2] == (batch, heads) else None
+    def tokens(self, batch: int, heads: int) -> Tensor | None:
+        """Return the token mask (batch, key), False at hidden keys, or None if none are hidden."""
+        number = self._number(batch, heads)
+        hidden = None if number is None else by_sequence(self.hidden[number], batch)
+        return None if hidden is None else ~hidden
 
+    def _number(self, batch: int, heads: int) -> int | None:
+        """Return which of the weights are those of the heads, or None of several."""
         if len(self.weights) == 1:
-            weights = by_head(self.weights[0])
-            return self.weights[0] if weights is None else weights
-        fitting = [weights for weights in map(by_head, self.weights) if weights is not None]
+            return 0
+        shaped = [_by_head(weights, batch, heads) for weights in self.weights]
+        fitting = [number for number, weights in enumerate(shaped) if weights is not None]
         return fitting[0] if len(fitting) == 1 else None
+
+
+def _by_head(weights: Tensor, batch: int, heads: int) -> Tensor | None:
+    """Return weights as (batch, H, query, key), or None if they are of another shape."""
+    if weights.ndim == 3 and len(weights) == batch * heads:
+        return weights.unflatten(0, (batch, heads))
+    if weights.ndim == 5 and weights.shape[1] * weights.shape[2] == heads:  # by groups
+        return weights.flatten(1, 2)
+    return weights if weights.ndim == 4 and weights.shape[:2] == (batch, heads) else None
 
 
 def _fused_weights(
@@ -215,14 +235,10 @@ def watched(
         attention = recording.attention(len(states), heads)
         attention = None if attention is None else attention.to(states.dtype)
         difference = mismatch(recording, points, swapped, attention, states, output)
-        padding = recording.padding
-        if recording.states is None:
-            padding = _padding(forward, args, kwargs)
         crossed = any(
             kwargs.get(name) is not None for name in ("encoder_hidden_states", "key_value_states")
         )
-        # a mask may be of booleans, or added to the scores
-        mask = None if padding is None else padding == 0
+        mask = recording.tokens(len(states), heads)
         report(attention, None if crossed else states, mask, difference)
         return output
 
@@ -315,9 +331,3 @@ def first_tensor(output: Any) -> Any:
 def first_argument(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the hidden states that a block or its attention is called with."""
     return args[0] if args else next(iter(kwargs.values()))
-
-
-def _padding(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the argument ``key_padding_mask`` of a call."""
-    arguments = inspect.signature(forward).bind_partial(*args, **kwargs).arguments
-    return arguments.get("key_padding_mask", arguments.get("kwargs", {}).get("key_padding_mask"))

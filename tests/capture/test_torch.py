@@ -365,17 +365,6 @@ class Sink(nn.Module):
         return weights @ x, weights[:, None]
 
 
-class Masked(nn.Module):
-    """Hands an attention_mask on as torch takes it, True for padding."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=torch.float64)
-
-    def forward(self, x, attention_mask):
-        return self.attention(x, x, x, key_padding_mask=attention_mask)[0]
-
-
 REFUSED = {
     "sink": (Sink(), {}, r"layer 1 attends to .* keys beside it \(bias_k, .* attention sink"),
     "no attention": (
@@ -429,34 +418,6 @@ def test_refused_batches():
         capture(model, [inputs, (inputs, [1])], readout="mean")
     with pytest.raises(TypeError, match=r"must be a torch.nn.Module, not str"):
         capture("bert", [inputs], readout="mean")
-    wrong = {"src": inputs, "src_key_padding_mask": torch.zeros(5, 5, dtype=torch.bool)}
-    with pytest.raises(CaptureError, match=r"mask of padding has shape \(5, 5\)"):
-        capture(Ignoring(model), [wrong], readout="mean")
-    wrong["src_key_padding_mask"] = torch.zeros(5, 1, 6, 6)
-    with pytest.raises(CaptureError, match=r"\(5, 1, 6, 6\) does not tell which tokens"):
-        capture(Ignoring(model), [wrong], readout="mean")
-
-
-class Ignoring(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, src, src_key_padding_mask):
-        return self.model(src)
-
-
-def test_masks_that_do_not_say_the_same():
-    padding = torch.arange(TOKENS).expand(EXAMPLES, -1) > 3
-    batch = {"x": sequences(), "attention_mask": padding}
-    with pytest.raises(CaptureError, match="disagree about padding"):
-        capture(Masked(), [batch], readout="mean")
-    given = (batch["x"], padding), np.arange(EXAMPLES)  # in order, and labels
-    found = capture(Masked(), [given], readout="mean")
-    np.testing.assert_allclose(found.xi[:, 0], batch["x"][:, :4].mean(dim=1), atol=1e-12)
-    batch["attention_mask"] = torch.where(padding, -torch.inf, 0.0)
-    with pytest.raises(CaptureError, match="with 0 for padding and 1 for tokens"):
-        capture(Masked(), [batch], readout="mean")
 
 
 def test_a_spread_far_smaller_than_the_mean():
