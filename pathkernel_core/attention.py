@@ -397,7 +397,7 @@ def _readout_token(readout: Readout, tokens: int) -> int | None:
     if isinstance(readout, str) and readout in ("first", "last"):
         return 0 if readout == "first" else tokens - 1
     try:
-        token = operator.index(readout)
+        token = operator.index(readout)  # type: ignore[arg-type]
     except TypeError:
         token = None
     if token is None or isinstance(readout, bool | np.bool_):

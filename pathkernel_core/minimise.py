@@ -129,14 +129,13 @@ def minimise_action(
     if start is not None and starts is not None:
         raise ValueError("start excludes starts: leave one of them out")
     action = _Action(problem, network, temperature)
-    warm_start = None if start is None else _warm_start(action.coordinates, start)
     if not action.coordinates.size:  # all widths are infinite
         return gp_limit(problem, network, temperature)
     descend = _Descender(action, tolerance, max_evaluations, report)
     with blas_threads_for(problem.evaluation_seconds):
         if start is not None:
             with np.errstate(all="ignore"):
-                descents = [descend(warm_start, start.curvature)]
+                descents = [descend(_warm_start(action.coordinates, start), start.curvature)]
         else:
             spectrum = problem.label_spectrum(network)
             warn_of_scale(spectrum, temperature)

@@ -73,7 +73,7 @@ class Network:
         if not heads:
             raise ValueError("heads must name at least one layer, for example heads=(2, 2)")
         layers = len(heads)
-        fields = {
+        fields: dict[str, Any] = {
             "heads": heads,
             "outputs": _whole_numbers("outputs", (outputs,))[0],
             "widths": _per_layer("widths", widths, layers + 1, "N_0 … N_L", infinite=True),

@@ -209,8 +209,8 @@ def _check_curved(hessian: np.ndarray, solution: Solution) -> None:
         raise ValueError(
             "no next order here: the action is flat along a direction (softest eigenvalue "
             f"{softest:.2g} of S/N, zero within {threshold:.2g}), as on a ring of equivalent "
-            "minima or at a spinodal, and fluctuations along it are unbounded; break the symmetry of the "
-            "heads, or sample the posterior"
+            "minima or at a spinodal, and fluctuations along it are unbounded; break the symmetry of "
+            "the heads, or sample the posterior"
         )
     if softest < 0:
         raise ValueError(
