@@ -373,7 +373,9 @@ class ChainCoordinates:
         for number, level in reversed(list(enumerate(self.levels))):
             if level.shared and number in slopes:
                 slopes[number][: level.shared, : level.shared] += slopes.pop(number + 1)
-        return max((float(max(slope.max(), -slope.min())) for slope in slopes.values()), default=0.0)
+        return max(
+            (float(max(slope.max(), -slope.min())) for slope in slopes.values()), default=0.0
+        )
 
 
 def _inverse(factor: np.ndarray) -> np.ndarray:
