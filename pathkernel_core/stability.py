@@ -185,7 +185,7 @@ class ActionHessian:
                 "the linear response did not converge: the Hessian of the action is nearly singular"
             )
         solution = solution / root
-        # the Rayleigh quotient vanishes along a flat direction, whose component outgrows others
+        # Rayleigh quotient: it vanishes along a flat direction, which outgrows all others
         if abs(solution @ right) <= self.threshold * (solution @ solution):
             self.check_curved("linear response")
         return solution
@@ -200,8 +200,8 @@ class ActionHessian:
         if abs(softest) <= self.threshold:
             raise np.linalg.LinAlgError(
                 f"no {quantity} here: the action is flat along a direction (softest eigenvalue "
-                f"{softest:.2g}, zero within {self.threshold:.2g}), as on a ring of equivalent "
-                "minima or at a spinodal; break the symmetry of the heads, or sample the posterior"
+                f"{softest:.2g}, zero within {self.threshold:.2g}), as on a ring of minima "
+                "or at a spinodal; break the symmetry of the heads, or sample the posterior"
             )
 
     @cached_property

@@ -208,9 +208,9 @@ def _check_curved(hessian: np.ndarray, solution: Solution) -> None:
     if abs(softest) <= threshold:
         raise ValueError(
             "no next order here: the action is flat along a direction (softest eigenvalue "
-            f"{softest:.2g} of S/N, zero within {threshold:.2g}), as on a ring of equivalent "
-            "minima or at a spinodal, and fluctuations along it are unbounded; break the symmetry of "
-            "the heads, or sample the posterior"
+            f"{softest:.2g} of S/N, zero within {threshold:.2g}), as on a ring of minima "
+            "or at a spinodal, and fluctuations along it are unbounded; break the symmetry of the "
+            "heads, or sample the posterior"
         )
     if softest < 0:
         raise ValueError(
@@ -228,8 +228,8 @@ def _check(solution: Solution) -> None:
     network = solution.network
     if math.isinf(network.widths[0]):
         raise ValueError(
-            "width N_0 is infinite, so that the entries of U have no joint density to expand; use "
-            "a large width, such as 1e6"
+            "width N_0 is infinite, so that U has no density to expand; use a "
+            "large width, such as 1e6"
         )
     for number, (width, size) in enumerate(zip(network.widths, network.sizes)):
         if width < size:
