@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -11,8 +12,10 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode and disable gradients inside the context."""
+    """Set evaluation mode and disable gradients inside the context; run compiled code eagerly."""
     with ExitStack() as restored:
+        if "torch._dynamo" in sys.modules:  # compiled code ignores new hooks, or cannot trace them
+            restored.enter_context(torch.compiler.set_stance("force_eager"))
         restored.enter_context(torch.no_grad())
         for module in model.modules():
             restored.callback(setattr, module, "training", module.training)
