@@ -163,6 +163,17 @@ def test_weights_of_a_quantised_class():
         assert message.startswith("layer 1 (layers.0) has quantised weights (Int8)")
 
 
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
+def test_compiled_models():
+    """Run uncompiled where they are observed, also if they have run compiled before."""
+    expected = capture(Model(), [INPUTS]).xi
+    model = Model()
+    model.compile(backend="eager")
+    model(INPUTS)
+    np.testing.assert_allclose(capture(model, [INPUTS]).xi, expected)
+    assert refusals(model) == {}
+
+
 def test_weights_that_are_not_loaded():
     with pytest.raises(CaptureError, match=r"Model has weights that are not loaded .device meta"):
         capture(Model().to("meta"), [INPUTS])
