@@ -21,13 +21,14 @@ LONG = 0.05  # seconds of an evaluation on one core, from which threads are left
 class _SingleThread:
     """One BLAS thread while anything asks for it, in any thread of the process.
 
-    The number of BLAS threads belongs to the process. Calls that overlap are counted, since each of
-    them, were it to restore the number that it met, could restore that of another call.
+    The number of BLAS threads belongs to the process, but some libraries heed only the thread that
+    set it before. So each thread of the process sets and restores it, and all restore the number
+    that the first of overlapping calls met: that of a later one is the limit of another.
     """
 
     def __init__(self) -> None:
-        self._lock, self._calls = threading.Lock(), 0
-        self._limit: Any = None
+        self._lock, self._calls, self._own = threading.Lock(), 0, threading.local()
+        self._first: Any = None  # knows the numbers that are to be restored
 
     @cached_property
     def _libraries(self) -> ThreadpoolController:
@@ -37,15 +38,19 @@ class _SingleThread:
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._calls == 0:
-                self._limit = self._libraries.limit(limits=1, user_api="blas")
+            self._own.calls = getattr(self._own, "calls", 0) + 1
             self._calls += 1
+            if self._own.calls == 1:
+                limit = self._libraries.limit(limits=1, user_api="blas")
+                if self._calls == 1:
+                    self._first = limit
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
+            self._own.calls -= 1
             self._calls -= 1
-            if self._calls == 0:
-                self._limit.restore_original_limits()
+            if self._own.calls == 0:
+                self._first.restore_original_limits()
 
 
 _single_thread = _SingleThread()

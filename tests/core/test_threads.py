@@ -45,14 +45,30 @@ def test_a_large_problem_keeps_the_threads():
         assert blas_threads() == {2}
 
 
-def test_a_call_in_another_thread_leaves_the_limit_to_the_first():
+@pytest.mark.parametrize("last", ["this thread", "the other"])
+def test_overlapping_calls_of_two_threads_restore_the_number(last):
+    entered, left = threading.Event(), threading.Event()
+
     def overlap():
         with blas_threads_for(0.0):
-            pass
+            entered.set()
+            assert left.wait(60)
 
     thread = threading.Thread(target=overlap)
     with blas_threads_for(0.0):
         thread.start()
-        thread.join()
+        assert entered.wait(60)
+        if last == "this thread":
+            left.set()
+            thread.join()
+    left.set()
+    thread.join()
+    assert blas_threads() == {2}
+
+
+def test_nested_calls_keep_one_thread():
+    with blas_threads_for(0.0):
+        with blas_threads_for(0.0):
+            pass
         assert blas_threads() == {1}
     assert blas_threads() == {2}
