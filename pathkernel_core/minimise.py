@@ -135,7 +135,12 @@ def minimise_action(
     with blas_threads_for(problem.evaluation_seconds):
         if start is not None:
             with np.errstate(all="ignore"):
-                descents = [descend(_warm_start(action.coordinates, start), start.curvature)]
+                warm_start = _warm_start(action.coordinates, start)
+                # curvature belongs to coordinates, which levels of infinite width do not have
+                infinite, before = (
+                    tuple(map(math.isinf, one.widths)) for one in (network, start.network)
+                )
+                descents = [descend(warm_start, start.curvature if infinite == before else ())]
         else:
             spectrum = problem.label_spectrum(network)
             warn_of_scale(spectrum, temperature)
