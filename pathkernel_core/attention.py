@@ -20,12 +20,12 @@ from pathkernel_core.backend import (
     from_host,
     is_true,
     joined,
-    matmul,
     not_overflown,
     real_floating,
     rows_of,
 )
 from pathkernel_core.network import Skips, skips_of_layers
+from pathkernel_core.products import matmul
 from pathkernel_core.scalars import positive, whole_number
 
 Readout = Literal["first", "last", "mean"] | int

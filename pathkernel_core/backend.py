@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat
@@ -23,6 +22,7 @@ from array_api_compat import (
 )
 
 from pathkernel_core.errors import PrecisionError
+from pathkernel_core.products import matmul
 
 Array = Any
 """An array of any library that follows the Python array API standard."""
@@ -338,66 +338,6 @@ def derivatives(xp: Any) -> tuple[Callable, Callable]:
         return over_columns(lambda column: pull_back(column)[0], x, columns)
 
     return grad, hessian
-
-
-# Products in the full precision of their arrays: settings of the process that lower it, such as
-# autocast, TF32 or JAX's default precision, are meant for training and must not reach the theory.
-
-
-def matmul(left: Array, right: Array) -> Array:
-    """Matrix product in the full precision of the arrays, whatever the process has set."""
-    if type(left) is np.ndarray:
-        return np.matmul(left, right)
-    xp = array_api_compat.array_namespace(left, right)
-    if is_jax_namespace(xp):
-        return xp.matmul(left, right, precision="highest")
-    with full_precision(left):
-        return xp.matmul(left, right)
-
-
-def vecdot(left: Array, right: Array) -> Array:
-    """Product of vectors on the last axis in the full precision of the arrays."""
-    xp = array_api_compat.array_namespace(left, right)
-    if is_jax_namespace(xp):
-        return xp.vecdot(left, right, precision="highest")
-    with full_precision(left):
-        return xp.vecdot(left, right)
-
-
-def full_precision(array: Array) -> Any:
-    """Context in which PyTorch neither casts products nor rounds their factors."""
-    if not array_api_compat.is_torch_array(array):
-        return nullcontext()
-    torch, kind = sys.modules["torch"], array.device.type
-    stack = ExitStack()
-    if torch.is_autocast_enabled(kind):
-        stack.enter_context(torch.autocast(kind, enabled=False))
-    if array.dtype == torch.float32:
-        stack.enter_context(_unrounded(torch, kind))
-    return stack
-
-
-@contextmanager
-def _unrounded(torch: Any, kind: str) -> Iterator[None]:
-    """Let PyTorch multiply float32 as it is, not as TF32 or bfloat16; restore its settings."""
-    matmul = getattr(torch.backends, "cuda" if kind == "cuda" else "mkldnn").matmul
-    if not hasattr(matmul, "fp32_precision"):  # before version 2.9
-        setting = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(setting)
-        return
-    setting = matmul.fp32_precision
-    if setting == "ieee":
-        yield
-        return
-    matmul.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = setting
 
 
 # Routines outside the standard, each dispatched to the best one of its library.

@@ -27,8 +27,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 import scipy
 
-from pathkernel_core.backend import Array, array_namespace, from_host, matmul
+from pathkernel_core.backend import Array, array_namespace, from_host
 from pathkernel_core.network import Network
+from pathkernel_core.products import matmul
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,8 @@ from pathkernel_core.backend import (
     constant,
     derivatives,
     from_host,
-    full_precision,
     host_callback,
     is_true,
-    matmul,
     real_floating,
     to_host,
 )
@@ -46,6 +44,7 @@ from pathkernel_core.errors import CloseMinimaWarning
 from pathkernel_core.kernels import PathKernels, posterior_moments
 from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
+from pathkernel_core.products import full_precision, matmul
 from pathkernel_core.solution import Prediction
 from pathkernel_core.spaces import ExampleSpace, FeatureSpace, Space
 from pathkernel_core.statistics import batch_sums

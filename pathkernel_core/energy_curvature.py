@@ -20,10 +20,10 @@ from pathkernel_core.backend import (
     array_namespace,
     compiled,
     from_host,
-    matmul,
     solve_triangular,
     to_host,
 )
+from pathkernel_core.products import matmul
 from pathkernel_core.spaces import (
     ExampleSpace,
     FeatureSpace,

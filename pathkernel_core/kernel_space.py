@@ -21,9 +21,9 @@ from pathkernel_core.backend import (
     invert_triangular,
     joined,
     log_determinant,
-    matmul,
     packed_order,
 )
+from pathkernel_core.products import matmul
 from pathkernel_core.spaces import ExampleSpace
 
 

@@ -14,11 +14,9 @@ from pathkernel_core.backend import (
     compiled,
     from_host,
     library_name,
-    matmul,
     not_overflown,
     real_floating,
     to_host,
-    vecdot,
 )
 from pathkernel_core.costs import Sizes, cheapest_form, evaluation_seconds
 from pathkernel_core.errors import NotPositiveDefiniteError
@@ -26,6 +24,7 @@ from pathkernel_core.kernel_space import KernelSpace
 from pathkernel_core.label_spectrum import LabelSpectrum
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import table
+from pathkernel_core.products import matmul, vecdot
 from pathkernel_core.scalars import positive
 from pathkernel_core.spaces import (
     ExampleSpace,

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pathkernel_core.backend import Array, array_namespace, matmul, real_floating, to_host
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    real_floating,
+    to_host,
+)
 from pathkernel_core.network import Network, Skips, skips_of_layers
+from pathkernel_core.products import matmul
 
 
 def path_weights(values: Sequence[Array], readout: Array, skips: Skips = None) -> Array:

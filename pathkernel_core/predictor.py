@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pathkernel_core.backend import Array, array_namespace, matmul, real_floating, to_host
+from pathkernel_core.backend import (
+    Array,
+    array_namespace,
+    real_floating,
+    to_host,
+)
+from pathkernel_core.products import matmul
 
 
 def accuracy(mean: Array, labels: Array) -> float:

@@ -19,7 +19,6 @@ from pathkernel_core.backend import (
     compiled,
     from_host,
     joined,
-    matmul,
     not_overflown,
     real_floating,
     rows_of,
@@ -30,6 +29,7 @@ from pathkernel_core.kernels import PathKernels, predictor_mean, total_kernel
 from pathkernel_core.network import Network
 from pathkernel_core.notebook import matrix, table
 from pathkernel_core.order_parameter import head_scores, scaled_order_parameter, skip_scores
+from pathkernel_core.products import matmul
 from pathkernel_core.spaces import Posterior
 from pathkernel_core.stability import ActionHessian, Response, Stability
 from pathkernel_core.threads import blas_threads_for

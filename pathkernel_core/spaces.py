@@ -37,13 +37,13 @@ from pathkernel_core.backend import (
     is_true,
     joined,
     log_determinant,
-    matmul,
     solve_triangular,
     to_host,
 )
 from pathkernel_core.costs import BLOCK, WHITENED
 from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.label_spectrum import LabelSpectrum, Quadrature, lanczos
+from pathkernel_core.products import matmul
 
 
 class Space(Protocol):

@@ -23,13 +23,13 @@ from pathkernel_core.backend import (
     gram_matrix,
     is_integral,
     is_true,
-    matmul,
     not_overflown,
     real_floating,
     rows_of,
     to_host,
 )
 from pathkernel_core.local_files import check_local, open_regular
+from pathkernel_core.products import matmul
 from pathkernel_core.scalars import real_number, whole_number
 
 _MOST_EXAMPLES = 2**53  # as double precision counts

@@ -118,7 +118,7 @@ def test_damaged_files(path, name, array, message):
     arrays = load_file(path)
     with safe_open(path, framework="np") as file:
         header = file.metadata()
-    del arrays[name]
+    del header["sha256"], arrays[name]  # as a file of another program
     save_file(arrays | ({} if array is None else {name: array}), path, metadata=header)
     with pytest.raises(ValueError, match=message) as raised:
         read_paths(path)
