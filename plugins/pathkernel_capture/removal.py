@@ -29,7 +29,8 @@ def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn
     The outputs of these heads are zero where the output projection takes them, whatever kernel the
     model's attention runs, and whatever computes the weights of the projection: an adapter,
     a parametrisation, quantised or offloaded weights. Biases stay. The first pass inside compares
-    attention times values with the outputs of the heads. Compiled models run uncompiled inside.
+    attention times values with the outputs of the heads; if keys are cached or a fused kernel drops
+    weights, the next one does. Compiled models run uncompiled inside.
 
     Parameters
     ----------
