@@ -45,6 +45,8 @@ def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iter
         yield partial
         with open(partial, "rb+") as stream:
             os.fsync(stream.fileno())
+        if path.exists():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

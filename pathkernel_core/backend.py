@@ -184,8 +184,8 @@ def is_true(condition: Array) -> bool:
         if "vmap" not in str(error):
             raise
         raise TypeError(
-            "torch.func.vmap cannot pass a minimisation, which runs on the host; loop over its "
-            "arguments, or take jax.vmap"
+            "torch.func.vmap cannot map over a minimisation, which runs on the host; call it in a "
+            "loop and stack the results"
         ) from error
 
 
@@ -307,7 +307,13 @@ def host_callback(function: Callable, shape: tuple[int, ...], *arrays: Array) ->
     def on_host(*values: Array) -> np.ndarray:
         return np.asarray(function(*map(np.asarray, values)), dtype=like.dtype)
 
-    return jax.pure_callback(on_host, result, *arrays, vmap_method="sequential")
+    try:
+        return jax.pure_callback(on_host, result, *arrays)
+    except NotImplementedError:  # mapping callbacks one by one may wait for itself without end
+        raise TypeError(
+            "jax.vmap cannot map over a minimisation, which runs on the host; call it in a loop "
+            "and stack the results"
+        ) from None
 
 
 def derivatives(xp: Any) -> tuple[Callable, Callable]:

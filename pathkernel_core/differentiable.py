@@ -220,7 +220,9 @@ def _near_minimum(
 
 def _numbers(name: str, values: Any, like: Array, shape: tuple[int, ...]) -> Array:
     """Positive numbers as an array of the library of ``like``, differentiable if they were."""
-    if not hasattr(values, "shape"):
+    if not hasattr(values, "shape") or (
+        isinstance(values, np.generic | np.ndarray) and not values.ndim
+    ):
         values = from_host(np.asarray(values, dtype=float), like)
     xp = array_namespace(xi=like, **{name: values})
     values = real_floating(name, values, shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from pathkernel_core.threads import blas_threads_for
 # the order parameters, which has units of 1 / U and is uninformative where U is large
 _COORDINATES = 100
 _SAME = 0.2  # largest difference of coordinates within one basin, near its minimum
+_NEAR_SADDLE = 1e-6  # largest tolerance of a descent from a possible saddle
 _ZERO = 1e-7  # of the largest coordinate; a symmetry keeps the smaller ones at zero
 _NOISE = 1e-2  # in coordinates, which breaks symmetries
 _SAME_SPECTRUM = 1e-4  # relative difference of the eigenvalues of U along a ring of minima
@@ -339,7 +340,11 @@ class _Descender:
             self.action.curvature.min() / self.action.curvature
         )
         noise = deviations * np.random.default_rng(0).normal(size=len(deviations))
-        lower = self._descend(end.coordinates + noise, descent.curvature, minima)
+        # a loose tolerance would stop where the slope of the saddle is small, too
+        start = end.coordinates + noise
+        lower = self._descend(start, descent.curvature, minima, min(self._tolerance, _NEAR_SADDLE))
+        if lower.evaluation.gradient_norm <= self._tolerance and lower.status is Status.STALLED:
+            lower = replace(lower, status=Status.CONVERGED)
         rounding = quasi_newton.ROUNDING * max(1.0, abs(end.value))
         return lower if lower.evaluation.value < end.value - rounding else descent
 
@@ -348,7 +353,9 @@ class _Descender:
         start: np.ndarray,
         curvature: Sequence[quasi_newton.Pair],
         minima: Sequence[_Descent],
+        tolerance: float | None = None,
     ) -> _Descent:
+        tolerance = self._tolerance if tolerance is None else tolerance
         action, history, status = self.action, _History(), Status.STALLED
 
         def stop(point: quasi_newton.Iterate) -> bool:
@@ -358,7 +365,7 @@ class _Descender:
             norm = point.detail.gradient_norm
             self._report(Progress(action.evaluations, None, "minimising", {"gradient": norm}))
             steepest = float(np.abs(point.gradient).max())
-            return norm <= self._tolerance and steepest <= _COORDINATES * self._tolerance
+            return norm <= tolerance and steepest <= _COORDINATES * tolerance
 
         action.limit = action.evaluations + self._max_evaluations
         pairs: tuple[quasi_newton.Pair, ...] = ()

@@ -294,9 +294,7 @@ def _per_layer(
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be one number or {count} numbers ({meaning}), not {values!r}")
     checked = tuple(
-        math.inf
-        if infinite and isinstance(value, numbers.Real) and value == math.inf
-        else positive(f"each of {name}", value)
+        math.inf if infinite and _is_infinite(value) else positive(f"each of {name}", value)
         for value in values
     )
     if len(checked) != count:
@@ -304,3 +302,7 @@ def _per_layer(
             f"{name} must be one number or {count} numbers ({meaning}), but has {len(checked)}"
         )
     return checked
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and value == math.inf

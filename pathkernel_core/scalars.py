@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+_KINDS = tuple((0, kind) for kind in "biuf")  # neither times nor texts
+
 
 def real_number(name: str, value: Any) -> float:
     """Return a number of Python or NumPy, also an array of no dimensions, as a float.
@@ -18,7 +20,7 @@ def real_number(name: str, value: Any) -> float:
     TypeError
         If it is a truth value, an array of another library, or no single number.
     """
-    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
+    if isinstance(value, np.ndarray | np.generic) and (value.ndim, value.dtype.kind) in _KINDS:
         value = value.item()
     if getattr(value, "ndim", None) == 0:
         raise TypeError(
@@ -27,14 +29,17 @@ def real_number(name: str, value: Any) -> float:
         )
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be one number, but is {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def positive(name: str, value: Any) -> float:
     """Return a number as a float after checking that it is positive and finite."""
     number = real_number(name, value)
     if not math.isfinite(number) or number <= 0:
-        raise ValueError(f"{name} must be positive and finite, but is {value!r}")
+        raise ValueError(f"{name} must be positive and finite, but is {number}")
     return number
 
 
@@ -47,6 +52,7 @@ def whole_number(name: str, value: Any, minimum: int = 1) -> int:
         number = operator.index(value)
     except TypeError:
         number = minimum - 1
-    if number < minimum or isinstance(value, bool | np.bool_):
+    is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
+    if number < minimum or is_truth:
         raise ValueError(f"{name} must be a whole number from {minimum}, not {value!r}")
     return number

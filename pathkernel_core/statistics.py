@@ -139,7 +139,7 @@ class SufficientStatistics:
         host = self.convert(to_host)
         entries = {field.name: getattr(host, field.name) for field in fields(host)}
         # savez would append a suffix to a path
-        with replacing(path) as partial, open(partial, "wb") as stream:
+        with replacing(path, several_writers=True) as partial, open(partial, "wb") as stream:
             np.savez(stream, **entries)
 
     def convert(self, function: Callable[[Array], Array]) -> SufficientStatistics:
@@ -269,14 +269,16 @@ def _check_possible(statistics: SufficientStatistics) -> None:
         raise ValueError(f"label_square is {label_square:g}")
     if abs(matrix - matrix.T).max() > rounding * abs(matrix).max():
         raise ValueError("gram is not symmetric")
-    # by Cauchy and Schwarz
-    norms = np.sqrt(np.maximum(np.diagonal(matrix), 0.0) * label_square)
+    # the sums of features and labels together must be positive semidefinite
+    shift = rounding * float(abs(np.diagonal(matrix)).max()) + float(np.finfo(float).tiny)
+    try:
+        lower = scipy.linalg.cholesky(matrix + shift * np.eye(size), lower=True)
+    except scipy.linalg.LinAlgError:
+        raise ValueError("gram is not positive semidefinite") from None
     projections = statistics.projections.reshape(size, -1).astype(float)
-    if (abs(projections) > (1 + rounding) * norms[:, None]).any():
+    explained = (scipy.linalg.solve_triangular(lower, projections, lower=True) ** 2).sum()
+    if explained > (1 + math.sqrt(rounding)) * label_square:
         raise ValueError("projections are larger than gram and label_square allow")
-    lowest, highest = scipy.linalg.eigvalsh(matrix)[[0, -1]]
-    if lowest < -rounding * highest:
-        raise ValueError(f"gram has the negative eigenvalue {lowest:.3g}")
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:

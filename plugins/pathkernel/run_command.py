@@ -80,6 +80,7 @@ def _file_command(path: Path, plugins: Plugins) -> click.Command:
     return command
 
 
+_MOST_WORKERS = 1024  # processes, or threads of each
 _RUNNING = (
     click.Option(
         ["--out"], type=StorePath(), help="Zarr store to make or to resume.  [default: TASK.zarr]"
@@ -87,14 +88,14 @@ _RUNNING = (
     figures_option,
     click.Option(
         ["--threads"],
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, _MOST_WORKERS),
         default=1,
         show_default=True,
         help="Threads of every worker for linear algebra on the CPU.",
     ),
     click.Option(
         ["--jobs"],
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, _MOST_WORKERS),
         default=1,
         show_default=True,
         help="Number of worker processes on this machine.",

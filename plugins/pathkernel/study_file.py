@@ -23,6 +23,8 @@ SUFFIX = ".toml"
 _OPTIONS = "options"  # table of the options of the task
 _LARGEST = 1e15  # of whole numbers that are written without a point
 
+_MOST_BYTES = 2**20
+
 
 class StudyFileError(PathkernelError, ValueError):
     """A file holds no valid study."""
@@ -40,7 +42,10 @@ def read_study(path: Path) -> tuple[str, dict[str, Any]]:
     """
     try:
         with open(path, "rb") as stream:
-            content = tomllib.load(stream)
+            encoded = stream.read(_MOST_BYTES + 1)  # a device has no end
+        if len(encoded) > _MOST_BYTES:
+            raise StudyFileError(f"{path} is larger than 1 MiB, unlike any study file")
+        content = tomllib.loads(encoded.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StudyFileError(f"{path} is no TOML file: {error}") from None
     if not isinstance(name := content.pop("task", None), str):

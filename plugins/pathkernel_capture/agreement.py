@@ -97,8 +97,8 @@ def _key(module: nn.Module) -> str:
     return f"{last}.{type(module).__name__}" if library in _LIBRARIES else ""
 
 
-def describe(where: str, difference: float) -> str:
-    """Return the message for heads that do not agree."""
+def describe(module: nn.Module, where: str, difference: float) -> str:
+    """Return the message for heads of a module that do not agree."""
     fault = (
         "does not show the values that its attention averages"
         if math.isnan(difference)
@@ -106,10 +106,16 @@ def describe(where: str, difference: float) -> str:
         "largest: it changes the weights after their softmax, or its heads lie elsewhere in its "
         "weights"
     )
-    return (
-        f"{where} {fault}; describe its heads by a method pathkernel_heads, which returns "
+    remedy = (
+        "describe its heads by a method pathkernel_heads, which returns "
         "pathkernel_capture.AttentionHeads, or choose other layers"
     )
+    if hasattr(module, "pathkernel_heads"):
+        remedy = (
+            "correct what its method pathkernel_heads returns: count, the order of projections, or "
+            "by_head; without projections nothing is compared"
+        )
+    return f"{where} {fault}; {remedy}"
 
 
 @contextmanager
@@ -141,17 +147,18 @@ def compared(
     Raises
     ------
     CaptureError
-        In the forward pass, if they do not.
+        In the forward pass, if they do not; at the end, if it ran and no pass could tell.
     """
     if is_exempt(module, points, switched=True):
         agreed()
         yield
         return
-    forward, pending = module.forward, True
+    forward, pending, passes = module.forward, True, 0
 
     @functools.wraps(forward)
     def compared_forward(*args: Any, **kwargs: Any) -> Any:
-        nonlocal pending
+        nonlocal pending, passes
+        passes += 1
         if not pending:
             return forward(*args, **kwargs)
         recording = Recording(rows=_QUERIES)
@@ -169,10 +176,16 @@ def compared(
         if not difference <= tolerance(states.dtype):
             if math.isinf(difference):  # this pass does not tell
                 return output
-            raise CaptureError(describe(where, difference))
+            raise CaptureError(describe(module, where, difference))
         pending = False
         agreed()
         return output
 
     with replaced_forward(module, compared_forward):
         yield
+    if pending and passes and not _key(module):
+        raise CaptureError(
+            f"{where} was not compared: its keys are not those of its own tokens, its outputs are "
+            "NaN, or a fused kernel drops weights; evaluate it with model.eval() on finite inputs, "
+            "or describe its heads by a method pathkernel_heads without projections"
+        )

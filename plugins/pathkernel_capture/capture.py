@@ -302,7 +302,7 @@ class _Contraction:
         layer = self.layers[number]
         exempt = is_exempt(layer.module, layer.points, switched=False)
         if not (exempt or mismatch <= tolerance(attention.dtype)):
-            raise CaptureError(describe(where, mismatch))
+            raise CaptureError(describe(layer.module, where, mismatch))
         if self.picture == "product":
             self._contracted[number] = attention
             return
@@ -348,7 +348,9 @@ class _Contraction:
         """Describe the approximation."""
         on = "embedded tokens" if self.attend == "tokens" else "hidden states"
         scope = f"attention of {type(self.model).__name__} to its {on}"
-        left_out = "trained values, nonlinear blocks and normalisation"
+        left_out = "trained values, biases, nonlinear blocks and normalisation"
+        if self.crossed:
+            left_out = f"cross-attention, {left_out}"
         if self.picture == "heads":
             left_out = f"paths through several heads, {left_out}"
         else:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -316,6 +315,18 @@ def _of_transformer_lens(number: int, name: str, module: nn.Module) -> Attention
     )
 
 
+class _Identity:
+    """Projection that passes its input on, whether its weight is read or it is called."""
+
+    bias = None
+
+    def __init__(self, like: Tensor):
+        self.weight = torch.eye(like.shape[1]).to(like)
+
+    def __call__(self, joined: Tensor) -> Tensor:
+        return joined
+
+
 @contextmanager
 def standing_in(module: nn.Module, name: str, substitute: Any) -> Iterator[None]:
     """Let a submodule be read as its substitute inside the context.
@@ -338,9 +349,13 @@ def _before(module: nn.Module) -> Callable[[Change], AbstractContextManager[None
 
     @contextmanager
     def joined(change: Change) -> Iterator[None]:
-        handle = module.register_forward_pre_hook(
-            lambda _, inputs: (change(inputs[0]), *inputs[1:])
-        )
+        def changed(_: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
+            if inputs:
+                return (change(inputs[0]), *inputs[1:]), named
+            first, value = next(iter(named.items()))
+            return inputs, named | {first: change(value)}
+
+        handle = module.register_forward_pre_hook(changed, with_kwargs=True)
         try:
             yield
         finally:
@@ -356,16 +371,16 @@ def _after(
 
     @contextmanager
     def joined(change: Change) -> Iterator[None]:
+        (name,) = (name for name, part in module.named_children() if part is projection)
+        shown = getattr(module, name)  # of a context around this one, such as heads off
+
         # attention passes the heads on unchanged, and the projection is applied afterwards
         def project(_: nn.Module, inputs: tuple, output: tuple) -> tuple:
-            weight, bias = projection.weight, projection.bias
-            return nn.functional.linear(change(output[0]), weight, bias), *output[1:]
+            return nn.functional.linear(change(output[0]), shown.weight, shown.bias), *output[1:]
 
-        (name,) = (name for name, part in module.named_children() if part is projection)
-        identity = torch.eye(projection.weight.shape[1]).to(projection.weight)
         handle = module.register_forward_hook(project)
         try:
-            with standing_in(module, name, SimpleNamespace(weight=identity, bias=None)):
+            with standing_in(module, name, _Identity(projection.weight)):
                 yield
         finally:
             handle.remove()

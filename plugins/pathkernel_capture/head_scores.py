@@ -124,7 +124,8 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> dict[Head, float]:
         raise ValueError(
             "magnitude_scores needs a batch of the model, batch=, on which its heads are compared"
         )
-    with evaluating(model), compared_once(layers, set()):
+    agreed = set[int]()
+    with evaluating(model), compared_once(layers, agreed):
         called(model, split(batch)[0])
     for attention in layers:
         if attention.values is None or not shows_values(attention.module):
@@ -159,14 +160,17 @@ def _factors(layers: Iterable[AttentionModule]) -> Iterator[list[Tensor]]:
             attention.check_read()
 
             def scaled(joined: Tensor, attention: AttentionModule = attention) -> Tensor:
-                split = joined.reshape(*joined.shape[:2], attention.heads, -1)
-                batch = split.shape[1 if attention.swapped else 0]
+                by_head = joined  # (batch, …, H, G) of TransformerLens, else (batch, …, H·G)
+                if attention.output.ndim == 2:
+                    by_head = joined.unflatten(-1, (attention.heads, -1))
+                axis = 1 if attention.swapped else 0
+                batch = by_head.shape[axis]
                 with_gradients = torch.is_grad_enabled()
                 factor = joined.new_ones(batch, attention.heads, requires_grad=with_gradients)
                 factors.append(factor)
-                return (
-                    split * factor.unsqueeze(-1).unsqueeze(0 if attention.swapped else 1)
-                ).reshape(joined.shape)
+                shape = [1] * by_head.ndim
+                shape[axis], shape[-2] = batch, attention.heads
+                return (by_head * factor.reshape(shape)).reshape(joined.shape)
 
             hooks.enter_context(attention.joined(scaled))
         yield factors

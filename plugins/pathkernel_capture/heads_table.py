@@ -22,9 +22,9 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     -------
     pandas.DataFrame
         Indexed by ``layer``, the number by which other functions name it, from 1. Columns:
-        ``module``, its name in the model; ``class``; ``heads``; ``groups``, heads of keys and
-        values; ``head_size``, numbers that a head passes on; and ``width``, those that the output
-        projection returns.
+        ``heads``; ``groups``, heads of keys and values; ``head_size``, numbers that a head passes
+        on; ``width``, those that the output projection returns; ``module``, its name in the model;
+        and ``class``.
 
     Raises
     ------
@@ -37,10 +37,10 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     >>> print(list_heads(model).drop(columns="class"))
-                       module  heads  groups  head_size  width
+           heads  groups  head_size  width              module
     layer
-    1      layers.0.self_attn      2       2          4      8
-    2      layers.1.self_attn      2       2          4      8
+    1          2       2          4      8  layers.0.self_attn
+    2          2       2          4      8  layers.1.self_attn
     """
     rows = []
     for attention in attention_modules(model):
@@ -49,12 +49,12 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
         rows.append(
             {
                 "layer": attention.number,
-                "module": attention.name,
-                "class": type(attention.module).__name__,
                 "heads": attention.heads,
                 "groups": attention.groups,
                 "head_size": math.prod(shape) // width // attention.heads,
                 "width": width,
+                "module": attention.name,
+                "class": type(attention.module).__name__,
             }
         )
     return pd.DataFrame(rows).set_index("layer")

@@ -23,6 +23,8 @@ def check_names(model: nn.Module, inputs: Any) -> None:
     if not isinstance(inputs, Mapping):
         return
     parameters = inspect.signature(model.forward).parameters
+    if all(part.kind is part.VAR_KEYWORD for part in parameters.values()):
+        return  # a wrapper, which may take any
     masks = [name for name in parameters if name.endswith("mask")]
     for name in inputs:
         if name in parameters:

@@ -20,13 +20,14 @@ from pathkernel_capture.errors import CaptureError
 
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 
-_LOW = -900.0  # masks add -1e3 or less to scores, which by themselves are not as low for all
+_LOW = -900.0  # masks add -1e3 or less to scores; a weight of exp(-900) is 0
 _TARGETS = ("decoder_attention_mask", "tgt_key_padding_mask")
 _MASKS = ("attention_mask", "src_key_padding_mask", "key_padding_mask", *_TARGETS)
 _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 _FUSED = ("query", "key", "value", "attn_mask")
 
 
+@torch.no_grad()
 def hidden_keys(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Tensor | None:
     """Return which keys a function of PyTorch hides from every query, (…, key).
 
@@ -44,7 +45,12 @@ def hidden_keys(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Tensor
     """
     if function in SOFTMAX:
         scores = args[0] if args else kwargs["input"]
-        return (scores <= _LOW).all(dim=-2) if scores.ndim > 2 else None
+        if scores.ndim < 3:
+            return None
+        largest = scores.amax(dim=-1, keepdim=True)
+        attending = largest > _LOW  # other queries are padding themselves, or all scores are low
+        hidden = (scores - largest <= _LOW) | ~attending
+        return hidden.all(dim=-2) & attending.any(dim=-2)
     if function is F.scaled_dot_product_attention:
         mask = (dict(zip(_FUSED, args)) | dict(kwargs)).get("attn_mask")
         return None if mask is None else _low(mask, hidden=False).expand(*_square(mask)).all(-2)
@@ -113,6 +119,8 @@ def masks_of(inputs: Any) -> Iterator[tuple[str, Tensor]]:
         if not isinstance(mask, Tensor) or mask.ndim != 2:  # others are the model's own affair
             continue
         added = mask.is_floating_point() and bool((mask < 0).any())
+        if mask.is_floating_point() and not mask.any():  # added to the scores, without padding
+            continue
         ones = name.endswith("attention_mask")
         yield name, (mask != 0) if added or not ones else (mask == 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -156,10 +157,14 @@ def heads_by_layer(
     Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks.
     """
     heads = list(heads)
-    if not all(isinstance(head, Sequence) and len(head) == 2 for head in heads):
-        raise TypeError(f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}")
+    try:
+        pairs = {(operator.index(layer), operator.index(head)) for layer, head in heads}
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}"
+        ) from None
     by_layer: dict[int, list[int]] = {}
-    for layer, head in sorted({(layer, head) for layer, head in heads}):
+    for layer, head in sorted(pairs):
         if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):
             counts = ", ".join(str(attention.heads) for attention in layers)
             raise ValueError(

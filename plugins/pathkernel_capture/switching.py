@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, standing_in
@@ -104,10 +104,15 @@ class _Masked:
     def __init__(self, projection: Any, masked: Callable[[Tensor], Tensor]):
         self._projection, self._masked_weight = projection, masked
 
+    def __call__(self, joined: Tensor) -> Tensor:
+        return nn.functional.linear(joined, self.weight, self._projection.bias)
+
     @property
     def weight(self) -> Tensor:
         """Weight without the heads that are off, computed at every reading for its gradients."""
         return self._masked_weight(self._projection.weight)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also of a copy, which has no attributes yet
+            raise AttributeError(name)
         return getattr(self._projection, name)

@@ -97,7 +97,8 @@ class Recording(TorchFunctionMode):
         elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
             self.weights[-1] = output
         elif function is F.scaled_dot_product_attention:
-            with torch._C.DisableTorchFunction():  # a context around this one shall not see it
+            # a context around this one shall not see it, nor checkpoints what it would save
+            with torch._C.DisableTorchFunction(), torch.no_grad():
                 weights = _fused_weights(*args, rows=self._rows, **kwargs)
             self._note(weights, function, args, kwargs)
             dropped = args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)
@@ -121,20 +122,24 @@ class Recording(TorchFunctionMode):
     def observing(self, points: Points | None) -> Iterator[None]:
         """Record everything inside the context."""
 
-        def note_values(_: nn.Module, inputs: tuple, output: Any) -> None:
-            self.value_states = inputs[0]
+        def note_values(_: nn.Module, inputs: tuple, named: dict, output: Any) -> None:
+            self.value_states = first_argument(inputs, named)
             self.values.append(first_tensor(output))
 
-        def note_joined(_: nn.Module, inputs: tuple) -> None:
-            self.joined.append(inputs[0])
+        def note_joined(_: nn.Module, inputs: tuple, named: dict) -> None:
+            self.joined.append(first_argument(inputs, named))
 
         with ExitStack() as stack:
             if points is not None:
                 # first among the hooks, which may switch heads off
-                handle = points.values.register_forward_hook(note_values, prepend=True)
+                handle = points.values.register_forward_hook(
+                    note_values, prepend=True, with_kwargs=True
+                )
                 stack.callback(handle.remove)
                 for part in points.joined:
-                    handle = part.register_forward_pre_hook(note_joined, prepend=True)
+                    handle = part.register_forward_pre_hook(
+                        note_joined, prepend=True, with_kwargs=True
+                    )
                     stack.callback(handle.remove)
             stack.enter_context(self)
             yield
@@ -293,7 +298,7 @@ def _difference(
     """
     if attention.ndim != 4 or joined is None:
         return math.nan
-    batch, _, queries, keys = attention.shape
+    batch, heads, queries, keys = attention.shape
     if values.ndim not in (3, 4) or len(values) != batch:
         return math.nan
     by_head = points.by_head(values)
@@ -312,13 +317,17 @@ def _difference(
     for candidate in candidates:
         if candidate.shape[1] < queries:
             continue
-        rest = expected - candidate[:, -queries:].to(exact)
-        rest = rest.nan_to_num(0.0)
+        given = candidate[:, -queries:].to(exact)
+        rest = (expected - given).nan_to_num(0.0)  # NaN at padding
+        if not (expected.isfinite() & given.isfinite()).any():
+            return math.inf
         if constant:
             rest = rest - rest.mean(dim=(0, 1))
-        differences.append(float(rest.abs().max()))
-    largest = float(joined.nan_to_num(0.0).abs().max())
-    return min(differences) / max(largest, 1e-30) if differences else math.nan
+        # of every head, as large ones would hide small ones
+        sizes = given.nan_to_num(0.0).unflatten(-1, (heads, -1)).abs().amax(dim=(0, 1, 3))
+        errors = rest.unflatten(-1, (heads, -1)).abs().amax(dim=(0, 1, 3))
+        differences.append(float((errors / sizes.clamp_min(1e-30)).max()))
+    return min(differences, default=math.nan)
 
 
 def first_tensor(output: Any) -> Any:

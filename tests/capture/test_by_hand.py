@@ -446,13 +446,18 @@ def test_compared_while_it_trains():
             weights = (q @ k.mT / np.sqrt(SIZE)).softmax(dim=-1)
             return self.out_proj(together(F.dropout(weights, 0.5, self.training) @ v))
 
-    for Dropping.fused in (False, True):
-        model = network(Dropping).train()
-        with heads_off(model, [(1, 2), (2, 1)]):
-            model(INPUTS).sum().backward()
-        values = model[0].attention.v_proj.weight.grad.unflatten(0, (HEADS, SIZE))
-        assert not values[1].any()
-        assert values[0].any()
+    model = network(Dropping).train()
+    with heads_off(model, [(1, 2), (2, 1)]):
+        model(INPUTS).sum().backward()
+    values = model[0].attention.v_proj.weight.grad.unflatten(0, (HEADS, SIZE))
+    assert not values[1].any()
+    assert values[0].any()
+    Dropping.fused = True
+    with pytest.raises(CaptureError, match="a fused kernel drops"), heads_off(model, [(1, 2)]):
+        model(INPUTS)
+    with heads_off(model, [(1, 2)]):
+        model.eval()(INPUTS)
+        model.train()(INPUTS)
 
 
 class Tempered(Biased):
@@ -514,3 +519,41 @@ def test_attention_is_let_go_layer_by_layer():
     capture(model, [INPUTS, INPUTS], readout="mean")
     assert len(counts) == 8
     assert max(counts) <= 1
+
+
+def test_a_small_head_is_compared_beside_a_large_one():
+    """Heads 2 and 3 pass on each other's outputs, beside one thousands of times larger."""
+
+    class Exchanged(Scaled):
+        def forward(self, x):
+            q, k, v = (by_head(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+            heads = F.scaled_dot_product_attention(q, k, v)
+            return self.out_proj(together(heads[:, [0, 2, 1, 3]]))
+
+    model = network(Exchanged)
+    for block in model:
+        block.attention.v_proj.weight.data[:SIZE] *= 1e4
+    with pytest.raises(CaptureError, match="passes on other than"), heads_off(model, [(1, 2)]):
+        model(INPUTS)
+
+
+def test_passes_that_cannot_be_compared():
+    class Remembering(Scaled):
+        """Attention to a key beside those of the tokens."""
+
+        def forward(self, x):
+            q, k, v = (by_head(part(x)) for part in (self.q_proj, self.k_proj, self.v_proj))
+            k, v = (F.pad(part, (0, 0, 1, 0)) for part in (k, v))
+            return self.out_proj(together((q @ k.mT).softmax(dim=-1) @ v))
+
+    model = network(Remembering)
+    with (
+        pytest.raises(CaptureError, match="was not compared: its keys"),
+        heads_off(model, [(1, 2)]),
+    ):
+        model(INPUTS)
+    model = network(Scaled)
+    with pytest.raises(CaptureError, match="was not compared"), heads_off(model, [(1, 2)]):
+        model(INPUTS * torch.nan)
+    with pytest.raises(CaptureError, match="was not compared"):
+        magnitude_scores(model, INPUTS * torch.nan)

@@ -311,3 +311,70 @@ def test_compiled_models_run_without_their_heads(whole_model):
         with heads_off(compiled if whole_model else model, OFF):
             np.testing.assert_allclose(compiled(INPUTS), without(model, OFF), atol=1e-12)
         np.testing.assert_allclose(compiled(INPUTS), whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("off_outside", [True, False])
+def test_scores_of_the_rest_while_heads_are_off(off_outside):
+    """Factors of heads and heads that are off, in either order of the contexts."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 24, batch_first=True, dtype=torch.float64)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+
+    def loss(batch):
+        if off_outside:
+            return model(batch).square().mean(dim=(1, 2))
+        with heads_off(model, [(1, 1)]):
+            return model(batch).square().mean(dim=(1, 2))
+
+    with heads_off(model, [(1, 1)] if off_outside else []):
+        scores = gradient_scores(model, [INPUTS], loss, normalised=False)
+    changed = copy.deepcopy(model)
+    changed.layers[0].self_attn.out_proj.weight.data[:, :SIZE] = 0
+    expected = gradient_scores(
+        changed, [INPUTS], lambda x: changed(x).square().mean(dim=(1, 2)), normalised=False
+    )
+    assert scores[1, 1] == pytest.approx(0.0, abs=1e-12)
+    assert {head: scores[head] for head in scores} == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_subclass_of_multihead_attention_with_its_own_forward_is_refused():
+    class Calling(nn.MultiheadAttention):
+        def forward(self, query, key, value, **kwargs):
+            parts = F.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1)
+            q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+            heads = ((q @ k.mT).softmax(dim=-1) @ v).transpose(1, 2).flatten(2)
+            return self.out_proj(heads), None
+
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 24, batch_first=True)
+    layer.self_attn = Calling(WIDTH, HEADS, batch_first=True)
+    model, inputs = layer.train(), INPUTS.float()  # else PyTorch's fused layer runs instead
+    with pytest.raises(CaptureError, match="does not show the values"), heads_off(model, [(1, 1)]):
+        model(inputs)
+
+
+def test_a_copy_made_inside_keeps_the_heads_off():
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 24, batch_first=True, dtype=torch.float64)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    with torch.no_grad(), heads_off(model, [(1, 1)]):
+        inside, copied = model(INPUTS), copy.deepcopy(model)(INPUTS)
+    np.testing.assert_allclose(copied, inside, atol=1e-12)
+
+
+def test_a_projection_that_takes_its_input_by_name():
+    class Named(Attention):
+        def forward(self, x):
+            q, k, v = (
+                part(input=x).unflatten(-1, (-1, SIZE)).transpose(1, 2)
+                for part in (self.q_proj, self.k_proj, self.v_proj)
+            )
+            heads = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            return self.o_proj(input=heads)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block()).double().eval()
+    named = nn.Sequential(Block(), Block()).double().eval()
+    for block in named:
+        block.attention = Named().double()
+    named.load_state_dict(model.state_dict())
+    with torch.no_grad(), heads_off(model, OFF), heads_off(named, OFF):
+        np.testing.assert_allclose(named(INPUTS), model(INPUTS), atol=1e-12)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn  # noqa: E402
 
-from pathkernel_capture import CaptureError, capture, heads_off, remove_heads  # noqa: E402
+from pathkernel_capture import CaptureError, capture, heads_off, list_heads, remove_heads  # noqa: E402
 
 WIDTH, HEADS = 8, 4
 
@@ -197,3 +197,15 @@ def test_a_layer_that_runs_twice_is_refused():
 def test_heads_that_are_no_pairs(model):
     with pytest.raises(TypeError, match=r"must be pairs of layer and head, such as \[\(2, 3\)\]"):
         remove_heads(model, (1, 2))
+
+
+def test_heads_are_listed(model):
+    remove_heads(model, [(1, 2)], batch=INPUTS, smaller=True)
+    table = list_heads(model)
+    assert table.index.tolist() == [1, 2]
+    assert table["module"].tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
+    assert table["heads"].tolist() == table["groups"].tolist() == [3, 4]
+    assert table["head_size"].tolist() == [2, 2]
+    assert table["width"].tolist() == [WIDTH, WIDTH]
+    with pytest.raises(CaptureError, match="no attention of a known form"):
+        list_heads(nn.Linear(2, 2))

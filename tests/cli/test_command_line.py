@@ -295,6 +295,7 @@ def test_plugins_are_listed_with_their_distribution(invoke):
         (["run", "hidden-markov", "--examples", "3"], "examples must be even"),
         (["run", "hidden-markov", "--examples", f"{2**63}"], "examples must be at most 2^53"),
         (["run", "hidden-markov", "--examples", f"{2**63}", "--jobs", "2"], "at most 2^53"),
+        ([*SMALL, "--jobs", f"{2**63}"], "is not in the range 1<=x<=1024"),
         ([*SMALL, "--widths", "x" * 3000], "x' (3002 characters) is no number"),
         ([*SMALL, "--dtype", "x" * 3000], "(3003 characters) Known: float32, float64"),
         (["run", "hidden-markov", "--variant", "strange"], "strange"),

@@ -3,13 +3,14 @@
 import math
 import re
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pathkernel.main import main
-from pathkernel.study_file import StudyFileError, _toml, study_toml
+from pathkernel.study_file import StudyFileError, _toml, read_study, study_toml
 from pathkernel_core import QueryKey
 from pathkernel_datasets.store import check_store
 from pathkernel_tasks.heads_file import save_heads
@@ -116,7 +117,7 @@ def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
         ('task = "hidden-markov"\nskips = ["some"]', "skips = ['some']: 'some' is no number"),
         ('task = "hidden-markov"\nfigures = 2', "figures = 2: '2' is not a valid boolean"),
         ('task = "hidden-markov"\njobs = 1.5', "jobs = 1.5: '1.5' is not a valid integer"),
-        ('task = "hidden-markov"\nthreads = 0', "threads = 0: 0 is not in the range x>=1"),
+        ('task = "hidden-markov"\nthreads = 0', "threads = 0: 0 is not in the range 1<=x<=1024"),
         ('task = "hidden-markov"\nout = ["a", "b"]', "out takes one value, not ['a', 'b']"),
         ('task = "hidden-markov"\noptions = 3', "options must be a table"),
         ('task = "hidden-markov"\n[options]\nexample = 3', "Did you mean 'examples'?"),
@@ -169,3 +170,10 @@ def test_what_toml_cannot_hold_is_refused():
     for value in ("\udc80", None, {"a": 1}, math.inf):
         with pytest.raises(StudyFileError, match=r"a = .* cannot be written"):
             _toml("a", value)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device without end")
+def test_a_device_without_end_is_no_study(tmp_path):
+    (tmp_path / "study.toml").symlink_to("/dev/zero")
+    with pytest.raises(StudyFileError, match="is larger than 1 MiB, unlike any study file"):
+        read_study(tmp_path / "study.toml")

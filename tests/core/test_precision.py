@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_core.products import matmul, vecdot
+from pathkernel_core.products import full_precision, matmul, vecdot
 from pathkernel_core.statistics import batch_sums
 
 NETWORK = pk.Network((2, 2), 10)
@@ -50,12 +50,12 @@ def test_settings_of_float32_products_are_restored():
     setting = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
-        before = torch.backends.mkldnn.matmul.__dict__.copy(), torch.get_float32_matmul_precision()
-        matmul(matrices, matrices)
+        with full_precision(matrices):
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+        assert torch.get_float32_matmul_precision() == "medium"
         with pytest.raises(RuntimeError):
             matmul(matrices, torch.eye(2))
-        after = torch.backends.mkldnn.matmul.__dict__.copy(), torch.get_float32_matmul_precision()
-        assert after == before
+        assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(setting)
 
@@ -70,19 +70,25 @@ def test_the_default_precision_of_jax_reaches_no_product(examples, setting):
     assert precisions == {"(Precision.HIGHEST, Precision.HIGHEST)"}
 
 
-def test_solutions_are_mapped_by_jax(examples):
+def test_what_jax_cannot_map_is_named(examples):
     jax = pytest.importorskip("jax")
     xi, labels = map(jax.numpy.asarray, examples)
 
-    def action(temperature, labels=labels):
+    def action(temperature):
         return pk.differentiable_solution(xi, labels, NETWORK, temperature).action
 
-    temperatures = jax.numpy.asarray([0.1, 0.3])
-    mapped = jax.vmap(jax.grad(action))(temperatures)
-    np.testing.assert_allclose(mapped, [jax.grad(action)(t) for t in temperatures], rtol=1e-9)
-    signs = jax.numpy.stack([labels, labels[::-1]])
-    mapped = jax.vmap(lambda labels: action(0.1, labels))(signs)
-    np.testing.assert_allclose(mapped, [action(0.1, row) for row in signs], rtol=1e-9)
+    for function in (action, jax.grad(action)):
+        with pytest.raises(TypeError, match=r"jax.vmap cannot map over a minimisation.* in a loop"):
+            jax.vmap(function)(jax.numpy.asarray([0.1, 0.3]))
+
+
+def test_a_scalar_of_numpy_is_a_temperature(examples):
+    torch = pytest.importorskip("torch")
+    xi, labels = map(torch.tensor, examples)
+    for value in (np.float32(0.5), np.array(0.5), 0.5):
+        solution = pk.differentiable_solution(xi, labels, NETWORK, value)
+        expected = pk.minimise_action(pk.PathKernels(xi, labels), NETWORK, 0.5).action
+        assert float(solution.action) == pytest.approx(expected, rel=1e-6)
 
 
 def test_what_jax_forbids_is_named(examples):
@@ -104,7 +110,7 @@ def test_what_jax_forbids_is_named(examples):
 def test_what_torch_cannot_map_is_named(examples):
     torch = pytest.importorskip("torch")
     xi, labels = map(torch.tensor, examples)
-    with pytest.raises(TypeError, match=r"torch.func.vmap cannot pass a minimisation"):
+    with pytest.raises(TypeError, match=r"torch.func.vmap cannot map over a minimisation"):
         torch.func.vmap(lambda t: pk.differentiable_solution(xi, labels, NETWORK, t).action)(
             torch.tensor([0.1, 0.3], dtype=torch.float64)
         )

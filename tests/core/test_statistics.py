@@ -244,8 +244,12 @@ def _indefinite():
     ("entries", "message"),
     [
         ({"gram": _asymmetric()}, "gram is not symmetric"),
-        ({"gram": -_possible().gram}, "projections are larger than gram"),
-        ({"gram": _indefinite(), "projections": np.zeros((1, 3, 1))}, "negative eigenvalue"),
+        ({"gram": -_possible().gram}, "gram is not positive semidefinite"),
+        ({"gram": _indefinite(), "projections": np.zeros((1, 3, 1))}, "not positive semidefinite"),
+        (
+            {"gram": np.ones((1, 2, 1, 2)), "projections": np.array([[[10.0], [-10.0]]])},
+            "projections are larger",
+        ),
         ({"gram": np.full((2, 3, 2, 3), np.nan)}, "holds NaN or infinity"),
         ({"label_square": -1.0}, "label_square is -1"),
         ({"label_square": np.inf}, "label_square is inf"),

@@ -85,3 +85,13 @@ def test_the_response_is_refused_along_a_ring():
     solution = pk.minimise_action(problem, network, 0.1)
     with pytest.raises(np.linalg.LinAlgError, match="flat along a direction"):
         _ = solution.response().temperature
+
+
+@pytest.mark.parametrize("case", ["two heads", "three heads", "every path", "rotated heads"])
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
+def test_a_loose_tolerance_leaves_saddles_too(case, tolerance):
+    xi, labels, network = redundant(case)
+    problem = pk.PathKernels(xi, labels)
+    solution = pk.minimise_action(problem, network, TEMPERATURE, tolerance=tolerance)
+    assert solution.status is pk.Status.CONVERGED
+    assert solution.stability().kind != "saddle"
