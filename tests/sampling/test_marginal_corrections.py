@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
-from pathkernel_sampling.corrections import next_order
-from pathkernel_sampling.models import build_model
+
+for library in ("jax", "blackjax", "arviz_stats"):
+    pytest.importorskip(library)
+
+from pathkernel_sampling.corrections import next_order  # noqa: E402
+from pathkernel_sampling.models import build_model  # noqa: E402
 
 
 @pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
