@@ -22,9 +22,9 @@ IRREGULAR = "no plain file but a pipe, a device, a broken link or a link to a fo
 
 def check_local(path: str | os.PathLike) -> None:
     """Raise a NotLocalError if a path is a URL."""
-    if _URL.fullmatch(os.fspath(path)) and not os.path.lexists(path):
+    if _URL.fullmatch(os.fsdecode(path)) and not os.path.lexists(path):
         raise NotLocalError(
-            f"{os.fspath(path)!r} is a URL, and only local paths are read and written; copy the "
+            f"{os.fsdecode(path)!r} is a URL, and only local paths are read and written; copy the "
             "file or folder to this machine, and give its path"
         )
 

@@ -557,3 +557,28 @@ def test_passes_that_cannot_be_compared():
         model(INPUTS * torch.nan)
     with pytest.raises(CaptureError, match="was not compared"):
         magnitude_scores(model, INPUTS * torch.nan)
+
+
+def library_class(base, module):
+    """A class of a library, as its name and its module tell."""
+    library, _, name = module.rpartition(".")
+    return type(name, (base,), {"__module__": library})
+
+
+def test_exceptions_are_those_of_their_library():
+    gated = library_class(Doubled, "transformers.models.afmoe.modeling_afmoe.AfmoeAttention")
+    mixed = library_class(Talking, "timm.models.cait.TalkingHeadAttn")
+    for kind in (gated, mixed):
+        model = network(kind)
+        whole = model(INPUTS)
+        with torch.no_grad(), heads_off(model, [(1, 2)]):
+            assert not torch.equal(model(INPUTS), whole)
+    assert capture(network(gated), [INPUTS], readout="mean").heads == (2 * HEADS + 1,)
+    assert len(magnitude_scores(network(gated), INPUTS)) == 2 * HEADS
+    with pytest.raises(CaptureError, match="passes on other than its attention times its values"):
+        capture(network(mixed), [INPUTS], readout="mean")
+    with pytest.raises(CaptureError, match="keeps the weights of its values in a form"):
+        magnitude_scores(network(mixed), INPUTS)
+    stranger = library_class(Doubled, "my_models.modeling_afmoe.AfmoeAttention")
+    with pytest.raises(CaptureError, match="passes on other than"), torch.no_grad():
+        magnitude_scores(network(stranger), INPUTS)
