@@ -537,34 +537,6 @@ def test_a_ring_of_minima_counts_once():
         assert not solution.other_minima
 
 
-@pytest.mark.parametrize(
-    ("widths", "skips"),
-    [
-        ((5, None, 7), None),
-        ((None, 5, None), None),
-        ((8, 8, None), (0.7, None)),
-        ((5, None, None), (None, 0.7)),
-    ],
-)
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_an_infinite_width_is_the_limit_of_large_ones(widths, skips, outputs, generator):
-    def network(large):
-        finite = [large if width is None else width for width in widths]
-        return pk.Network((2, 2), finite, (1, 0.7, 1.3, 2), outputs, skips)
-
-    xi = generator.normal(size=(30, network(1).n_paths, 4))
-    problem = pk.PathKernels(xi, np.sign(xi[:, 0, :outputs]))
-    fixed = pk.minimise_action(problem, network(np.inf), 0.05)
-    for large in (1e6, 1e9, 1e12):
-        solution = pk.minimise_action(problem, network(large), 0.05)
-        close = {"rtol": 100 / large + 1e-6, "atol": 100 / large + 1e-6}
-        for ours, theirs in zip(solution.order_parameters, fixed.order_parameters):
-            np.testing.assert_allclose(ours, theirs, **close)
-        np.testing.assert_allclose(solution.log_evidence, fixed.log_evidence, **close)
-        assert solution.predict(xi[:3]).mean == pytest.approx(fixed.predict(xi[:3]).mean, abs=1e-3)
-    assert fixed.stability().kind == "minimum"
-
-
 def test_infinite_widths_are_the_gaussian_process_limit(generator):
     xi = generator.normal(size=(20, 4, 5))
     problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
