@@ -102,9 +102,9 @@ def describe(module: nn.Module, where: str, difference: float) -> str:
     fault = (
         "does not show the values that its attention averages"
         if math.isnan(difference)
-        else f"passes on other than its attention times its values, by {difference:.2g} of the "
-        "largest: it changes the weights after their softmax, or its heads lie elsewhere in its "
-        "weights"
+        else f"passes on other than its attention times its values, by {difference:.2g} of a "
+        "head's largest: it changes the weights after their softmax, or its heads lie elsewhere in "
+        "its weights"
     )
     remedy = (
         "describe its heads by a method pathkernel_heads, which returns "

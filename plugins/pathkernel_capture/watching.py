@@ -324,10 +324,15 @@ def _difference(
         if constant:
             rest = rest - rest.mean(dim=(0, 1))
         # of every head, as large ones would hide small ones
-        sizes = given.nan_to_num(0.0).unflatten(-1, (heads, -1)).abs().amax(dim=(0, 1, 3))
-        errors = rest.unflatten(-1, (heads, -1)).abs().amax(dim=(0, 1, 3))
+        sizes = torch.maximum(_largest_of_heads(given, heads), _largest_of_heads(expected, heads))
+        errors = _largest_of_heads(rest, heads)
         differences.append(float((errors / sizes.clamp_min(1e-30)).max()))
     return min(differences, default=math.nan)
+
+
+def _largest_of_heads(outputs: Tensor, heads: int) -> Tensor:
+    """Return the largest entry of every head, (H,), of outputs (batch, query, H·G)."""
+    return outputs.nan_to_num(0.0).unflatten(-1, (heads, -1)).abs().amax(dim=(0, 1, 3))
 
 
 def first_tensor(output: Any) -> Any:
