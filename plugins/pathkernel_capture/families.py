@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pathkernel_capture.agreement import compared
 from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.layout import AttentionHeads
+from pathkernel_capture.layout import AttentionHeads, input_axis
 from pathkernel_capture.linear_maps import multiplied
 from pathkernel_capture.watching import Points, Report, watched
 
@@ -90,7 +90,7 @@ class AttentionModule:
     @property
     def where(self) -> str:
         """Number and name of the layer, for messages."""
-        return f"layer {self.number}" + (f" ({self.name})" if self.name else "")
+        return _where(self.number, self.name)
 
     @property
     def output(self) -> Tensor:
@@ -157,6 +157,10 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     return layers
 
 
+def _where(number: int, name: str) -> str:
+    return f"layer {number}" + (f" ({name})" if name else "")
+
+
 def block_name(attention: AttentionModule) -> str:
     """Return the name of the numbered block around attention, or else of the attention itself."""
     parts = attention.name.split(".")
@@ -205,7 +209,7 @@ def _attention(
     if layout is None:
         return None
     groups, points, values = layout.count, None, None
-    where = f"layer {number} ({name})"
+    where = _where(number, name)
     if layout.projections:
         groups, values = layout.groups, lambda: layout.value_weights(where)
         norms = [getattr(module, name, None) for name in _NORMS]
@@ -259,7 +263,7 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
     size, count = _number(module, _SIZES), _number(module, _COUNTS)
     if output is None or (fused is None and queries is None) or not (size or count):
         return None
-    width = output.weight.shape[1 - (type(output).__name__ == "Conv1D")]
+    width = output.weight.shape[input_axis(output)]
     if size and width % size == 0:
         count = width // size
     projections = (queries, _projection(module, _KEYS), _projection(module, _VALUES))

@@ -13,17 +13,17 @@ from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.state import evaluating
 
 _TOLERANCE = 1e-4  # of the largest output
-_HALF = 0.03
+_HALF = 0.03  # the same in half precision
 
 
-def multiplied(projection: nn.Module, weight: Tensor | None, where: str) -> Tensor:
+def multiplied(projection: nn.Module, weight: Tensor, where: str) -> Tensor:
     """Return the matrix (outputs, inputs) that a projection multiplies its input by.
 
     Parameters
     ----------
     projection : Module
         A linear map, with a bias or without.
-    weight : Tensor, optional
+    weight : Tensor
         Its stored weight (outputs, inputs), returned if the projection multiplies by it.
     where : str
         The layer, for messages.
@@ -33,7 +33,7 @@ def multiplied(projection: nn.Module, weight: Tensor | None, where: str) -> Tens
     CaptureError
         If the projection does not run on a vector, or is not linear.
     """
-    if weight is not None and _multiplies(projection, weight):
+    if _multiplies(projection, weight):
         return weight.detach()
     inputs = _inputs(projection, weight)
     try:
@@ -114,12 +114,10 @@ def _vectors(projection: nn.Module, inputs: int, count: int) -> Tensor:
     return vectors.to("cpu" if device.type == "meta" else device, parameters[0].dtype)
 
 
-def _inputs(projection: nn.Module, weight: Tensor | None) -> int:
-    """Return the number of inputs of a projection."""
+def _inputs(projection: nn.Module, weight: Tensor) -> int:
+    """Return the number of inputs of a projection, whose stored weight may be packed."""
     inputs = getattr(projection, "in_features", None)
-    if not isinstance(inputs, int):
-        inputs = 0 if weight is None else weight.shape[1]
-    return inputs
+    return inputs if isinstance(inputs, int) else weight.shape[1]
 
 
 def _close(values: Tensor, others: Tensor) -> bool:
