@@ -61,7 +61,7 @@ class Evaluations:
     def __init__(self, model: nn.Module, measure: Measure, kept: str | os.PathLike | None = None):
         self._model, self._measure = model, measure
         self._layers = attention_modules(model)
-        refuse_shared_weights(model)
+        refuse_shared_weights(model, self._layers)
         self._agreed = set[int]()  # layers whose heads have been compared
         self.heads = tuple(attention.heads for attention in self._layers)
         self.report: Report = silent

@@ -60,8 +60,8 @@ def gradient_scores(
         If there is no batch, or a loss is not a finite one of every example that depends on the
         heads.
     """
-    refuse_shared_weights(model)
     layers = attention_modules(model)
+    refuse_shared_weights(model, layers)
     heads = [attention.heads for attention in layers]
     total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
     with open_to_capture(model), torch.enable_grad():

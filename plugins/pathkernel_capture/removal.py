@@ -53,7 +53,7 @@ def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn
         not its output projection.
     """
     layers = attention_modules(model)
-    refuse_shared_weights(model)
+    refuse_shared_weights(model, layers)
     with switched_off(layers, heads_by_layer(layers, heads), set()):
         yield model
 
@@ -96,7 +96,7 @@ def remove_heads(
     (4, 8)
     """
     layers = attention_modules(model)
-    refuse_shared_weights(model)
+    refuse_shared_weights(model, layers)
     off = heads_by_layer(layers, heads)
     if batch is None:
         raise ValueError(
@@ -128,9 +128,8 @@ def remove_heads(
         raise
 
 
-def refuse_shared_weights(model: nn.Module) -> None:
+def refuse_shared_weights(model: nn.Module, layers: Sequence[AttentionModule]) -> None:
     """Raise a CaptureError if layers of a model share their weights, and so heads."""
-    layers = attention_modules(model)
     modules = {attention.module for attention in layers}
     # a layer that runs several times has several names of one pattern; an alias has another pattern
     patterns = [
