@@ -16,10 +16,9 @@ import numpy as np
 from scipy import stats
 
 from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_trained.correlation import Bootstrap, interval, spearman
+from pathkernel_heads.correlation import Bootstrap, interval, spearman
+from pathkernel_heads.head_game import HeadGame
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
-from pathkernel_trained.head_game import HeadGame
-from pathkernel_trained.heads import from_layers
 
 EXAMPLES, RESAMPLES, REPEATS = 50, 2000, 300
 SHARES = ((0.01, 0), (0.025, 0), (0.05, 0), (0.1, 0), (0.2, 0.1), (0.02, 0.02), (0.05, 0.05))
@@ -82,7 +81,7 @@ def correlation_coverage(study: StoredStudy) -> Iterator[tuple[int, np.ndarray]]
     values, labels = outputs["path_output"].values, outputs["episode_label"].values
     evaluator = PathEvaluator({test: PathOutputs(heads, values, labels)})
     lost = HeadGame(evaluator, test).lost_without(test)[0]
-    scores = from_layers(result["score"].transpose("order", "layer", "head"), heads)
+    scores = result["score"].transpose("order", "head").values
     scores = scores[~np.isnan(scores).all(axis=-1)]
     correlation = spearman(scores, lost.mean(axis=-1))
     true, generator = correlation[1:] - correlation[0], np.random.default_rng(1)

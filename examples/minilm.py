@@ -36,7 +36,7 @@ from pathkernel_capture import (
     theory_rises,
 )
 from pathkernel_datasets.labelling import storable
-from pathkernel_trained.order_views import order_views
+from pathkernel_heads.order_views import order_views
 from pathkernel_views.chart import Chart, save
 from pathkernel_views.console import stdout_console
 

@@ -35,9 +35,9 @@ from pathkernel_capture import (
     theory_rises,
 )
 from pathkernel_datasets.labelling import storable
+from pathkernel_heads.order_views import order_views
 from pathkernel_one_shot.idx import FASHION_MNIST, IdxSet, read_idx
 from pathkernel_one_shot.image_sources import RemoteFile, locate
-from pathkernel_trained.order_views import order_views
 from pathkernel_views.chart import Chart, save
 from pathkernel_views.console import stdout_console
 

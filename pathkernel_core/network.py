@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pathkernel_core.heads import every_head, head_label
 from pathkernel_core.notebook import table
 from pathkernel_core.scalars import positive, whole_number
 
@@ -207,6 +208,11 @@ class Network:
         ``"skip-2"`` bypasses the heads of the first layer.
         """
         return tuple("-".join(str(head or "skip") for head in path) for path in self.paths)
+
+    @property
+    def head_labels(self) -> tuple[str, ...]:
+        """Layer and number of every head, such as ``"2-1"``, in the order of ``head_scores``."""
+        return tuple(map(head_label, every_head(self.heads)))
 
     def keep_heads(self, heads: Sequence[Iterable[int]]) -> Network:
         """Sub-network with only some heads of each layer, and all skip connections.

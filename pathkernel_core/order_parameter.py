@@ -67,7 +67,7 @@ def scaled_order_parameter(network: Network, order_parameter: Array) -> np.ndarr
     return scales[:, None] * matrix * scales if network.has_skips else matrix
 
 
-def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
+def head_scores(network: Network, order_parameter: Array) -> np.ndarray:
     """Score every head by the order parameter's weight on pairs of paths through it.
 
     The score is Σ |U_ππ'| over the pairs of which π or π' passes through the head, divided by the
@@ -82,8 +82,9 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
 
     Returns
     -------
-    list of L arrays, shape (H_ℓ,)
-        Scores between 0 and 1; NaN if the order parameter is zero, or has NaN or infinity after a
+    array, shape (ΣH_ℓ,)
+        Scores between 0 and 1, in the order of ``network.head_labels``; NaN if the order parameter
+        is zero, or has NaN or infinity after a
         failed minimisation.
 
     Raises
@@ -104,7 +105,7 @@ def skip_scores(network: Network, order_parameter: Array) -> np.ndarray:
     return _scores(network, order_parameter)[1]
 
 
-def _scores(network: Network, order_parameter: Array) -> tuple[list[np.ndarray], np.ndarray]:
+def _scores(network: Network, order_parameter: Array) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(network, Network):
         raise TypeError(
             f"network must be a Network, not {type(network).__name__}; call "
@@ -130,4 +131,5 @@ def _scores(network: Network, order_parameter: Array) -> tuple[list[np.ndarray],
     largest = max(layer[skip:].max() for layer, skip in zip(scores, skips))
     scores = [layer / (largest or np.nan) for layer in scores]
     of_skips = [layer[0] if skip else np.nan for layer, skip in zip(scores, skips)]
-    return [layer[skip:] for layer, skip in zip(scores, skips)], np.array(of_skips)
+    of_heads = [layer[skip:] for layer, skip in zip(scores, skips)]
+    return np.concatenate(of_heads), np.array(of_skips)

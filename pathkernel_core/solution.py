@@ -141,8 +141,8 @@ class Solution:
         return self.order_parameters[0]
 
     @property
-    def head_scores(self) -> list[np.ndarray]:
-        """Score of every head, layer by layer: see :func:`pathkernel_core.head_scores`."""
+    def head_scores(self) -> np.ndarray:
+        """Score of every head, (ΣH_ℓ,): see :func:`pathkernel_core.head_scores`."""
         return head_scores(self.network, self.order_parameter)
 
     @property
@@ -171,7 +171,8 @@ class Solution:
         )
 
     def _repr_html_(self) -> str:
-        network, scores = self.network, enumerate(self.head_scores, start=1)
+        network = self.network
+        by_layer = np.split(self.head_scores, np.cumsum(network.heads)[:-1])
         rows = {
             "status": f"{self.status.name}: {self.status.value}",
             "temperature T": f"{self.temperature:g}",
@@ -180,7 +181,10 @@ class Solution:
             "evaluations": f"{self.evaluations}; gradient {self.gradient_norm:.2g}",
             "network": repr(network),
             "problem": repr(self.problem),
-            **{f"head scores, layer {n}": " ".join(f"{x:.2f}" for x in row) for n, row in scores},
+            **{
+                f"head scores, layer {number}": " ".join(f"{score:.2f}" for score in scores)
+                for number, scores in enumerate(by_layer, start=1)
+            },
         }
         if self.note:
             rows["note"] = self.note

@@ -10,9 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,13 +20,9 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Analysis
-from pathkernel_core.errors import NotPositiveDefiniteError, ScaleWarning
+from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
-from pathkernel_core.minima import may_have_several
-from pathkernel_core.minimise import minimise_action
-from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_core.solution import Solution
 from pathkernel_core.task import Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.evaluation import data_values, point_values, reference_values
@@ -161,31 +155,3 @@ def _points(
             _log.debug("%s: %s after %d evaluations", point.doing, code, evaluations)
         start = solution if solution is not None and solution.status.ok else None
     return rows
-
-
-def minimise_from(
-    problem: PathKernels,
-    network: Network,
-    temperature: float,
-    start: Solution | None,
-    report: Report = silent,
-) -> Solution | None:
-    """Lowest minimum of the action that the search finds; None if that fails.
-
-    A neighbour's solution is a start only where the action has no other minimum, so that the result
-    depends on the point alone.
-    """
-    if start is not None and not may_have_several(problem, network, temperature):
-        with suppress(NotPositiveDefiniteError, np.linalg.LinAlgError):
-            solution = minimise_action(
-                problem, network, temperature, start=start, throw=False, report=report
-            )
-            if solution.status.ok:
-                return solution
-    with (
-        suppress(NotPositiveDefiniteError, np.linalg.LinAlgError),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore", ScaleWarning)  # the study's table has it
-        return minimise_action(problem, network, temperature, throw=False, report=report)
-    return None

@@ -61,7 +61,7 @@ def variables(data: PreparedData, analyses: Iterable[Analysis]) -> Iterator[Vari
     moments = [Variable("predictor_mean", example, meaning, "1", "Eq. 9, 29")]
     if data.network.has_skips:
         meaning = "score of a layer's skip connection; the largest of a head is 1"
-        moments.append(Variable("skip_score", ("layer",), meaning))
+        moments.append(Variable("skip_score", ("skip",), meaning))
     for analysis in analyses:
         if analysis.scope == "data":
             yield from _on_grid(analysis.variables, ("seed",))

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Variable
+from pathkernel_core.heads import Head, head_label
 
 
 def labelled(
@@ -98,6 +99,27 @@ def coordinates_along(dataset: xr.Dataset, dims: Iterable[str]) -> dict[str, xr.
         str(name): labels.variable
         for name, labels in dataset.coords.items()
         if labels.dims and set(labels.dims) <= dims
+    }
+
+
+HEAD_MEANINGS = {
+    "head": "head: its layer and its number, such as 2-1",
+    "layer": "attention layer of the head, from the input",
+    "number": "number of the head within its layer",
+}
+"""Meanings of the coordinates along the dimension of heads."""
+
+
+def head_coordinates(heads: Iterable[Head]) -> dict[str, xr.Variable]:
+    """Coordinates along the dimension ``head``, of heads as (layer, number)."""
+    heads = list(heads)
+    labels = {
+        "head": map(head_label, heads),
+        "layer": (layer for layer, _ in heads),
+        "number": (number for _, number in heads),
+    }
+    return {
+        name: coordinate("head", entries, HEAD_MEANINGS[name]) for name, entries in labels.items()
     }
 
 

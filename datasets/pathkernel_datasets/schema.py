@@ -7,10 +7,11 @@ from typing import Any
 
 import xarray as xr
 
+from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.solution import Status
 from pathkernel_core.task import Realisation
-from pathkernel_datasets.labelling import coordinate
+from pathkernel_datasets.labelling import coordinate, head_coordinates
 from pathkernel_datasets.study import POINT
 
 REFERENCE = ("seed", "temperature")
@@ -34,11 +35,10 @@ _COORDINATES = {
     "test_set": "name of the set of test examples",
     "example": "index of the test example within its test set",
     "sub_network": "part of the network that is kept",
-    "layer": "attention layer, from the input",
-    "head": "head within its layer",
+    "skip": "layer whose heads the skip connection bypasses",
 }
 
-KNOWN_DIMENSIONS = frozenset(_COORDINATES)
+KNOWN_DIMENSIONS = frozenset((*_COORDINATES, "head"))
 """Dimensions that every store labels itself."""
 
 
@@ -57,8 +57,7 @@ def coordinates(
         "test_set": realisation.test_sets,
         "example": range(max(len(test.labels) for test in realisation.test_sets.values())),
         "sub_network": realisation.sub_networks,
-        "layer": range(1, network.n_layers + 1),
-        "head": range(1, max(network.heads) + 1),
+        "skip": range(1, network.n_layers + 1),
     }
     if network.outputs > 1:
         names = realisation.output_names
@@ -69,6 +68,7 @@ def coordinates(
         name: coordinate(name, values, _COORDINATES[name], units.get(name, ""))
         for name, values in labels.items()
     }
+    variables |= head_coordinates(every_head(network.heads))
     for layer, heads in enumerate(zip(*network.paths), start=1):
         meaning = f"head of layer {layer} on the path"
         meaning += ", 0 for its skip connection" if 0 in heads else ""

@@ -39,7 +39,7 @@ from pathkernel_datasets.swept_option import (
     listed,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")

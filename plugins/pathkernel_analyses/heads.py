@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from pathkernel_core.analysis import Analysis, Situation, Variable
 from pathkernel_core.order_parameter import head_scores
 
@@ -19,20 +17,16 @@ class HeadScores(Analysis):
     variables: ClassVar[tuple[Variable, ...]] = (
         Variable(
             "head_score",
-            ("layer", "head"),
+            ("head",),
             "head score: weight of the order parameter on paths through the head, largest 1",
         ),
     )
 
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
-        """Layers and heads are labelled by the store itself."""
+        """Heads are labelled by the store itself."""
         return {}
 
     def compute(self, situation: Situation) -> Mapping[str, Any]:
-        """Scores, (layer, head); NaN where a layer has fewer heads than the largest."""
-        network = situation.network
-        table = np.full((network.n_layers, max(network.heads)), np.nan)
-        scores = head_scores(network, situation.solution.order_parameter)
-        for layer, values in enumerate(scores):
-            table[layer, : len(values)] = values
-        return {"head_score": table}
+        """Scores, (ΣH_ℓ,)."""
+        scores = head_scores(situation.network, situation.solution.order_parameter)
+        return {"head_score": scores}

@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pathkernel_core.backend import Array, to_host
-from pathkernel_tasks.custom import Custom
+from pathkernel_core.backend import to_host
+from pathkernel_heads.heads import scores_by_head
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from pathkernel_tasks.custom import Custom
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,6 +113,8 @@ class Captured:
         ValueError
             If there are no labels, the test set is of other heads, or there are skips.
         """
+        from pathkernel_tasks.custom import Custom
+
         if self.skips:
             raise ValueError(
                 "a study takes no paths that were captured with skips; capture without, or "
@@ -141,30 +148,31 @@ class Captured:
                 f"{name}.scaled(scale, like=train), with the scale of train"
             )
 
-    def by_head(self, scores: Sequence[Array]) -> dict[tuple[int, int], float]:
-        """Map layer and head of the model to scores such as ``Solution.head_scores``.
+    def by_head(self, scores: Sequence[float] | xr.DataArray) -> xr.DataArray:
+        """Label scores such as ``Solution.head_scores`` with the heads of the model.
 
         Parameters
         ----------
-        scores : sequence of L arrays, shape (H_ℓ,)
-            Or ``head_score`` of a store, where layers of fewer heads end in NaN.
+        scores : array, shape (ΣH_ℓ,)
+            In the order of the theory's heads, or ``head_score`` of a store at one point.
+
+        Returns
+        -------
+        xarray.DataArray, dims (head,)
+            With labels such as ``2-1``, and the coordinates ``layer`` and ``number`` of the head in
+            the model. The path through no head, if it was captured, is ``0-0``.
 
         Raises
         ------
         ValueError
-            If the shapes do not fit these heads.
+            If the shape does not fit these heads.
         """
-        arrays = [np.asarray(to_host(layer)) for layer in scores]
-        if len(arrays) == len(self.heads):
-            arrays = [
-                layer[:count] if np.isnan(layer[count:]).all() else layer
-                for layer, count in zip(arrays, self.heads)
-            ]
-        if tuple(layer.shape for layer in arrays) != tuple((count,) for count in self.heads):
+        values = np.asarray(to_host(scores))
+        if values.shape != (sum(self.heads),):
             raise ValueError(
-                f"scores must be of {self.heads} heads, but have shapes "
-                f"{[layer.shape for layer in arrays]}; of a study's head_score take one point, "
-                "selecting seed, temperature and width"
+                f"scores must be of {self.heads} heads, shape ({sum(self.heads)},), but have shape "
+                f"{values.shape}; of a study's head_score take one point, selecting seed, "
+                "temperature and width"
             )
-        members = (head for layer in self.members for head in layer)
-        return dict(zip(members, np.concatenate(arrays).tolist()))
+        members = [head for layer in self.members for head in layer]
+        return scores_by_head(members, values, needs="theory")

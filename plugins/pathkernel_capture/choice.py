@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pathkernel_capture.captured import Captured
+from pathkernel_core.continuation import minimise_from
 from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
@@ -16,7 +17,6 @@ from pathkernel_core.network import Network, Skips
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.scalars import positive
 from pathkernel_core.solution import Solution
-from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.progress_bar import supervised
 
 WIDTHS = (10.0, 30.0, 100.0, 300.0, 1000.0)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import xarray as xr
-from torch import nn
+from torch import Tensor, nn
 
 from pathkernel_capture.evaluations import Evaluations, Measure, host_array
-from pathkernel_capture.head_scores import HeadScores
+from pathkernel_core.heads import every_head
 from pathkernel_core.progress import Report
 from pathkernel_datasets.progress_bar import supervised
-from pathkernel_trained import scores as score_table
-from pathkernel_trained.heads import Head, every_head
-from pathkernel_trained.orders import RANDOM_ORDERS, RESAMPLES, compare_orders
+from pathkernel_heads.orders import RANDOM_ORDERS, RESAMPLES, compare_orders
+from pathkernel_heads.scores import Scores, check_finite, score_array
 
 
 def compare_heads(
     model: nn.Module,
     measure: Measure,
-    scores: Mapping[str, HeadScores],
+    scores: Mapping[str, Scores],
     *,
     removed: Sequence[int] | None = None,
     random: int = RANDOM_ORDERS,
@@ -50,13 +48,14 @@ def compare_heads(
         their names: first the loss, which is better the smaller it is, then what is better the
         larger it is, such as ``{"loss": …, "accuracy": …}``. Tensors or arrays. It is called once
         for every set of heads and of examples.
-    scores : mapping of str to mapping of (layer, head) to float or array, shape (C,)
+    scores : mapping of str to xarray.DataArray, dims (head[, draw])
         Scores of all heads by their names; heads of low scores are removed first. The first is
-        compared with all others. (0, 0), the path through no head, is left out.
+        compared with all others. In place of an array, a mapping of (layer, head) to a number or to
+        C of them. ``0-0``, the path through no head, is left out.
     removed : sequence of int, optional
         How many heads are off; by default a quarter, half and three quarters of them, at least one.
     random, shapley, greedy, best_of, resamples, seed
-        As for :func:`pathkernel_trained.orders.compare_orders`.
+        As for :func:`pathkernel_heads.orders.compare_orders`.
     kept : path, optional
         File (.npz) of all evaluations, written every few seconds; with it an interrupted comparison
         resumes.
@@ -67,7 +66,7 @@ def compare_heads(
     -------
     xarray.Dataset
         As docs/pruning.md lists it, with the test set ``test``. Intervals are too narrow on few
-        test examples: see :func:`pathkernel_trained.orders.compare_orders`.
+        test examples: see :func:`pathkernel_heads.orders.compare_orders`.
 
     Raises
     ------
@@ -94,7 +93,15 @@ def compare_heads(
     """
     evaluator = Evaluations(model, measure, kept)
     heads = every_head(evaluator.heads)
-    checked = {name: _scores(name, by_head, heads) for name, by_head in scores.items()}
+    checked = {}
+    for name, given in scores.items():
+        if isinstance(given, Mapping):  # of tensors on any device, possibly
+            given = {
+                head: host_array(score) if isinstance(score, Tensor) else score
+                for head, score in given.items()
+            }
+        checked[name] = score_array(name, given, heads)
+        check_finite(name, checked[name])
     if removed is None:
         removed = sorted({max(1, len(heads) * part // 4) for part in (1, 2, 3)})
     with supervised(report, threads=None) as evaluator.report:
@@ -115,30 +122,3 @@ def compare_heads(
             raise
         finally:
             evaluator.write()
-
-
-def _scores(name: str, by_head: HeadScores, heads: Sequence[Head]) -> score_table.HeadScores:
-    """Convert scores to an array (C, H) of C draws, or one row for all."""
-    if not isinstance(by_head, Mapping):
-        raise ValueError(
-            f"scores[{name!r}] must give the score of every (layer, head), but is a "
-            f"{type(by_head).__name__}; of the theory's take captured.by_head(solution.head_scores)"
-        )
-    missing = [head for head in heads if head not in by_head]
-    if missing:
-        raise ValueError(f"scores[{name!r}] lacks (layer, head) = {missing[0]}; score every head")
-    columns = []
-    try:
-        columns = [host_array(by_head[head]) for head in heads]
-        table = np.array(np.broadcast_arrays(*columns, np.empty(1))[:-1]).T
-    except (ValueError, TypeError):
-        table = np.array(np.nan)
-    if table.ndim != 2 or not np.isfinite(table).all():
-        shapes = sorted({values.shape for values in columns})
-        infinite = sum(np.count_nonzero(~np.isfinite(values)) for values in columns)
-        has = f"shapes {', '.join(map(str, shapes))} and {infinite} that are not finite"
-        raise ValueError(
-            f"scores[{name!r}] must hold a finite number for every head, or one for each draw, but "
-            f"has {has if columns else 'others than numbers'}"
-        )
-    return score_table.HeadScores(table)

@@ -19,10 +19,10 @@ from pathkernel_capture.removal import heads_by_layer, refuse_shared_weights
 from pathkernel_capture.state import evaluating
 from pathkernel_capture.switching import switched_off
 from pathkernel_core.atomic import replacing
+from pathkernel_core.heads import Head, every_head, head_label
+from pathkernel_core.local_files import is_damage
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_tasks.array_files import read_arrays
-from pathkernel_tasks.array_guards import real_numbers
-from pathkernel_trained.heads import Head, every_head
+from pathkernel_heads.heads import heads_named
 
 Measure = Callable[[str], Any]
 """Takes the name of a set of examples; see :func:`pathkernel_capture.compare_heads`."""
@@ -91,7 +91,7 @@ class Evaluations:
         return np.stack([self._values(examples, off) for off in sets])
 
     def _values(self, examples: str, off: list[Head]) -> np.ndarray:
-        name = " ".join(f"{layer}-{head}" for layer, head in off)
+        name = " ".join(map(head_label, off))
         self.report(Progress(self._passes, None, f"{examples} examples, {len(off)} heads off"))
         if examples in self._unchecked:
             self._check(examples)
@@ -129,7 +129,9 @@ class Evaluations:
             raise ValueError(f"kept must name a file, but {file} is a folder, a pipe or a device")
         try:
             digest, self._names, self._cache = _stored(file)
-        except (ValueError, KeyError, TypeError) as error:
+        except Exception as error:
+            if not is_damage(error):
+                raise
             raise ValueError(
                 f"{file} is no file in which compare_heads keeps its evaluations; name another file"
             ) from error
@@ -142,9 +144,7 @@ class Evaluations:
     def _check(self, examples: str) -> None:
         """Measure once and compare with the file."""
         name, stored = next(iter(self._cache[examples].items()))
-        pairs = (head.split("-") for head in name.split())
-        off = [(int(layer), int(head)) for layer, head in pairs]
-        names, values = self._measure_once(examples, off)
+        names, values = self._measure_once(examples, heads_named(name.split()))
         if names != self._names or values.shape != stored.shape or not self._close(values, stored):
             raise ValueError(
                 f"{self._file} holds values of another measure or set {examples!r} of examples; "
@@ -238,13 +238,18 @@ def _digest(model: nn.Module) -> str:
 
 def _stored(file: Path) -> tuple[str, tuple[str, ...], dict[str, dict[str, np.ndarray]]]:
     """Read the model's digest, quantities and values from a file; raise if it is damaged."""
-    arrays, _ = read_arrays(file, "file of evaluations")
-    quantities, cache = tuple(map(str, arrays["quantities"])), {}
-    for key in arrays:
-        if key.startswith("off "):
-            examples = key.removeprefix("off ")
-            values = real_numbers(key, arrays[f"values {examples}"], whole=False)
-            if values.ndim != 4 or not len(values) or values.shape[1] != len(quantities):
-                raise ValueError(f"values of {examples} have shape {values.shape}")
-            cache[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
-    return str(arrays["model"]), quantities, cache
+    with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        quantities, cache = tuple(map(str, arrays["quantities"])), {}
+        for key in arrays:
+            if key.startswith("off "):
+                examples = key.removeprefix("off ")
+                values = arrays[f"values {examples}"]
+                if (
+                    (values.ndim, values.dtype) != (4, np.float64)
+                    or not len(values)
+                    or values.shape[1] != len(quantities)
+                    or not np.isfinite(values).all()
+                ):
+                    raise ValueError(f"values of {examples} have shape {values.shape}")
+                cache[examples] = dict(zip(arrays[key].tolist(), values, strict=True))
+        return str(arrays["model"]), quantities, cache

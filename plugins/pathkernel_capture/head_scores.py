@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_capture.agreement import shows_values
@@ -18,10 +19,8 @@ from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture
-from pathkernel_trained.heads import Head, every_head, per_layer
-
-HeadScores = Mapping[Head, Any]
-"""A number for every (layer, head) of a model, or an array (C,) of one for each of C draws."""
+from pathkernel_core.heads import every_head
+from pathkernel_heads.heads import normalised_in_layers, scores_by_head
 
 
 def gradient_scores(
@@ -30,7 +29,7 @@ def gradient_scores(
     loss: Callable[[Any], Tensor],
     *,
     normalised: bool = True,
-) -> dict[Head, Any]:
+) -> xr.DataArray:
     """Score heads by the mean of |∂L/∂m_h|, m_h = 1 a factor of the output of head h.
 
     This is the importance of Michel, Levy and Neubig (NeurIPS 2019), who divide it by its ℓ2 norm
@@ -50,7 +49,8 @@ def gradient_scores(
 
     Returns
     -------
-    dict of (layer, head) to float or array, shape (C,)
+    xarray.DataArray, dims (head,) or (head, draw)
+        With labels such as ``2-1``, and the coordinates ``layer`` and ``number``.
 
     Raises
     ------
@@ -84,16 +84,12 @@ def gradient_scores(
     if not examples:
         raise ValueError("batches must hold at least one batch")
     scores = (total / examples).T
-    if normalised:
-        parts = per_layer(scores, heads)
-        norms = [np.linalg.norm(part, axis=0) for part in parts]
-        scores = np.concatenate(
-            [part / np.where(norm > 0, norm, 1.0) for part, norm in zip(parts, norms)]
-        )
-    return dict(zip(every_head(heads), scores[:, 0] if losses.ndim == 1 else scores))
+    scores = normalised_in_layers(scores, heads) if normalised else scores
+    scores = scores[:, 0] if losses.ndim == 1 else scores
+    return scores_by_head(every_head(heads), scores, needs="examples")
 
 
-def magnitude_scores(model: nn.Module, batch: Any = None) -> dict[Head, float]:
+def magnitude_scores(model: nn.Module, batch: Any = None) -> xr.DataArray:
     """Score heads by the Frobenius norm of their map W_O W_V from a token to the output.
 
     W_O and W_V are the matrices that the projections multiply by, with adapters and
@@ -109,7 +105,8 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> dict[Head, float]:
 
     Returns
     -------
-    dict of (layer, head) to float
+    xarray.DataArray, dims (head,)
+        With labels such as ``2-1``, and the coordinates ``layer`` and ``number``.
 
     Raises
     ------
@@ -119,7 +116,7 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> dict[Head, float]:
     ValueError
         If there is no batch.
     """
-    layers, scores = attention_modules(model), {}
+    layers, scores = attention_modules(model), list[float]()
     if batch is None:
         raise ValueError(
             "magnitude_scores needs a batch of the model, batch=, on which its heads are compared"
@@ -136,9 +133,9 @@ def magnitude_scores(model: nn.Module, batch: Any = None) -> dict[Head, float]:
         values = attention.values().double()  # (H, G, N_0)
         outputs = attention.output_map().double()  # (output, H·G)
         maps = outputs.mT.reshape(attention.heads, values.shape[1], -1).mT @ values
-        norms = torch.linalg.matrix_norm(maps).cpu().tolist()
-        scores |= {(attention.number, head): norm for head, norm in enumerate(norms, start=1)}
-    return scores
+        scores += torch.linalg.matrix_norm(maps).cpu().tolist()
+    heads = every_head([attention.heads for attention in layers])
+    return scores_by_head(heads, scores, needs="weights")
 
 
 @contextmanager

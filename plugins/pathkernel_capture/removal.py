@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,10 +20,11 @@ from pathkernel_capture.smaller import (
     take_out,
 )
 from pathkernel_capture.switching import switched_off
+from pathkernel_heads.heads import Heads, heads_named
 
 
 @contextmanager
-def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn.Module]:
+def heads_off(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
     """Switch heads of a model off inside the context; its weights stay as they are.
 
     The outputs of these heads are zero where the output projection takes them, whatever kernel the
@@ -37,8 +37,8 @@ def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn
     ----------
     model : torch.nn.Module
         As for :func:`pathkernel_capture.capture`, of any precision.
-    heads : iterable of (layer, head)
-        Both numbered from 1, as in ``Captured.members``.
+    heads : iterable of (layer, head), or of labels such as ``"2-1"``
+        Both numbered from 1, as in ``Captured.members``; such as ``scores.head[:3]``.
 
     Yields
     ------
@@ -59,7 +59,7 @@ def heads_off(model: nn.Module, heads: Iterable[tuple[int, int]]) -> Iterator[nn
 
 
 def remove_heads(
-    model: nn.Module, heads: Iterable[tuple[int, int]], *, batch: Any = None, smaller: bool = False
+    model: nn.Module, heads: Heads, *, batch: Any = None, smaller: bool = False
 ) -> None:
     """Remove heads of a model permanently, and compare its outputs with those of heads off.
 
@@ -69,7 +69,7 @@ def remove_heads(
     Parameters
     ----------
     model : torch.nn.Module
-    heads : iterable of (layer, head)
+    heads : iterable of (layer, head), or of labels such as ``"2-1"``
         Both numbered from 1.
     batch : tensor, mapping or tuple
         A batch as for :func:`pathkernel_capture.capture`, on which the model runs with the heads
@@ -148,22 +148,13 @@ def _identity(attention: AttentionModule) -> int:
     return id(attention.projection if stored is None else stored)
 
 
-def heads_by_layer(
-    layers: Sequence[AttentionModule], heads: Iterable[tuple[int, int]]
-) -> dict[int, list[int]]:
+def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int, list[int]]:
     """Return the heads of every layer that has some, both numbered from 1.
 
     Raises a TypeError for other than pairs, and a ValueError for a head that the model lacks.
     """
-    heads = list(heads)
-    try:
-        pairs = {(operator.index(layer), operator.index(head)) for layer, head in heads}
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"heads must be pairs of layer and head, such as [(2, 3)], not {heads}"
-        ) from None
     by_layer: dict[int, list[int]] = {}
-    for layer, head in sorted(pairs):
+    for layer, head in sorted({*heads_named(heads)}):
         if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):
             counts = ", ".join(str(attention.heads) for attention in layers)
             raise ValueError(

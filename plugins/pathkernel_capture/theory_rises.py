@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import xarray as xr
 
 from pathkernel_capture.captured import Captured
+from pathkernel_core.heads import every_head
 from pathkernel_core.order_parameter import scaled_order_parameter
+from pathkernel_core.removed_heads import PREDICTIONS, FixedKernels
 from pathkernel_core.solution import Solution
-from pathkernel_trained.heads import Head, every_head
-from pathkernel_trained.theory_drops import PREDICTIONS, FixedKernels
 
 
 def theory_rises(
     train: Captured, validation: Captured, solution: Solution, *, equilibrate: bool = True
-) -> dict[str, dict[Head, float]]:
+) -> dict[str, xr.DataArray]:
     """Score heads by the rise of the theory's mean squared error on validation examples.
 
     Without a head the predictor is *restricted* (the mean predictor loses the paths through the
@@ -31,7 +32,7 @@ def theory_rises(
 
     Returns
     -------
-    dict of str to dict of (layer, head) to float
+    dict of str to xarray.DataArray, dims (head,)
         Without the only head of a layer there is no path left, and the predictor is 0. NaN where
         there are skips beside that head, and where a minimisation fails.
 
@@ -52,17 +53,19 @@ def theory_rises(
         *(solution.temperature, network.variances[0]),
     )
     predictions = PREDICTIONS if equilibrate else PREDICTIONS[:2]
-    rises = {name: [np.full(count, np.nan) for count in network.heads] for name in predictions}
+    heads = every_head(network.heads)
+    rises = {name: np.full(len(heads), np.nan) for name in predictions}
     intact = np.mean((fixed.restricted(validation.xi) - validation.labels) ** 2)
-    for layer, head in every_head(network.heads):
-        if train.members[layer - 1][head - 1] == (0, 0):
+    members = [head for layer in train.members for head in layer]
+    for column, (head, member) in enumerate(zip(heads, members)):
+        if member == (0, 0):
             continue
-        if network.heads[layer - 1] == 1:
-            for layers in rises.values() if not train.skips else ():
-                layers[layer - 1][head - 1] = np.mean(validation.labels**2) - intact
+        if network.heads[head[0] - 1] == 1:
+            for scores in rises.values() if not train.skips else ():
+                scores[column] = np.mean(validation.labels**2) - intact
             continue
-        predictors = fixed.without((layer, head), network, problem if equilibrate else None)
+        predictors = fixed.without(head, network, problem if equilibrate else None)
         for name, predict in predictors.items():
             error = np.mean((predict(validation.xi) - validation.labels) ** 2)
-            rises[name][layer - 1][head - 1] = error - intact
-    return {name: train.by_head(layers) for name, layers in rises.items()}
+            rises[name][column] = error - intact
+    return {name: train.by_head(scores) for name, scores in rises.items()}

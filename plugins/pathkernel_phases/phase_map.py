@@ -12,13 +12,13 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.coexistence import Coexistence, coexistence
+from pathkernel_core.continuation import minimise_from
 from pathkernel_core.errors import MinimisationError, NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.solution import Solution
-from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import SETTINGS

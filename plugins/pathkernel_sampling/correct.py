@@ -10,12 +10,12 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Variable
+from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
 from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.solution import Solution
-from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.evaluation import VARIANCE, predicted_values
 from pathkernel_datasets.labelling import coordinates_along, labelled
 from pathkernel_datasets.next_evidence import grid_corrections, grid_group

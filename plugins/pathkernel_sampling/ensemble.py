@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from pathkernel_core.backend import Array
+from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minima import may_have_several
 from pathkernel_core.sampler import Model
-from pathkernel_datasets.computing import minimise_from
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.stored_study import StoredStudy

@@ -135,7 +135,7 @@ def statistics(network: Network) -> tuple[Statistic, ...]:
         return matrices[:, *above]
 
     def scores(matrices: np.ndarray) -> np.ndarray:
-        return np.stack([np.concatenate(head_scores(network, matrix)) for matrix in matrices])
+        return np.stack([head_scores(network, matrix) for matrix in matrices])
 
     def blocks(matrices: np.ndarray, layer: int) -> np.ndarray:
         """Mean of |U| over pairs of paths, (k, H(H+1)/2), by their heads in one layer."""

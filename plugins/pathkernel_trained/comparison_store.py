@@ -11,7 +11,7 @@ from pathkernel_core.analysis import Variable
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
 from pathkernel_datasets.draws import order_parameter_draws
-from pathkernel_datasets.labelling import coordinate, coordinates_along, labelled, padded_rows
+from pathkernel_datasets.labelling import coordinate, coordinates_along, labelled
 from pathkernel_datasets.schema import POINT
 from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.stored_study import StoredStudy
@@ -34,7 +34,7 @@ _VARIABLES = (
     Variable("p_value", _GRID, "fraction of relabellings of heads that agree at least as well"),
     Variable(
         "head_score_trained",
-        ("layer", "head"),
+        ("head",),
         "weight of the trained network's U on the paths through a head, largest 1",
     ),
 )
@@ -70,7 +70,7 @@ def compared(study: StoredStudy, checkpoint: str | os.PathLike | None) -> xr.Dat
         "order_parameter_sampled": sources["sampled"],
         "agreement": agreement.values,
         "p_value": agreement.p_values,
-        "head_score_trained": padded_rows(head_scores(network, trained.order_parameter)),
+        "head_score_trained": head_scores(network, trained.order_parameter),
     }
     coordinates = coordinates_along(
         dataset, {dim for variable in _VARIABLES for dim in variable.dims}

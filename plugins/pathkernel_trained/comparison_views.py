@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores as scores_of
 from pathkernel_datasets.point import Point
@@ -175,10 +176,11 @@ def _head_scores(
 
     network = Network(study.attrs["heads_per_layer"], widths=1)
     rows = [
-        {"network": name, "layer": f"layer {layer}", "head": str(head), "score": score}
+        {"network": name, "layer": f"layer {layer}", "head": str(number), "score": score}
         for name, matrix in _matrices(study, comparison, points).items()
-        for layer, scores in enumerate(scores_of(network, matrix), start=1)
-        for head, score in enumerate(scores, start=1)
+        for (layer, number), score in zip(
+            every_head(network.heads), scores_of(network, matrix), strict=True
+        )
     ]
     titles = {"score": "head score (largest 1)"}
     return bars(pd.DataFrame(rows), "head", "score", series="network", panel="layer", titles=titles)

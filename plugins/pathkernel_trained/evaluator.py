@@ -1,4 +1,4 @@
-"""Evaluators: networks evaluated on examples without some of their heads.
+"""A trained network evaluated on examples without some of its heads.
 
 A trained network of the theory's form is f = n^{-1/2} Σ_π w_π · ξ_π (Eq. 5), with w_π the product
 of its weights along path π and ξ_π the attentioned input (Eq. 7). Neither changes when heads are
@@ -9,41 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
 from pathkernel_core.attention import Readout, attentioned_inputs
+from pathkernel_core.heads import Head, every_head, kept_heads
 from pathkernel_core.network import Network
 from pathkernel_core.task import Examples
-from pathkernel_trained.heads import Head, every_head, kept_heads
 from pathkernel_trained.path_network import PathNetwork
-
-
-class Evaluator(Protocol):
-    """A network on sets of examples, with any of its heads removed.
-
-    Attributes
-    ----------
-    heads : tuple of int
-        Heads H_1 … H_L of each layer.
-    keeps_layers : bool
-        Whether every layer must keep a head.
-    """
-
-    heads: tuple[int, ...]
-    keeps_layers: bool
-
-    @property
-    def quantities(self) -> Mapping[str, int]:
-        """Name of each quantity → 1 if larger is better, −1 if smaller; the first scores heads."""
-
-    def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
-        """Q quantities of all P examples of a set, with the heads ``present``, bool (k, ΣH_ℓ).
-
-        Heads are in the order of ``every_head``. Values have shape (k, Q, P, C), where C draws or
-        outputs are evaluated at once.
-        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +61,7 @@ class PathOutputs:
 
 @dataclass(frozen=True, eq=False)
 class PathEvaluator:
-    """Accuracy of a trained network on sets of examples; see :class:`Evaluator`."""
+    """Evaluator of the accuracy of a trained network on sets of examples."""
 
     sets: Mapping[str, PathOutputs]
     quantities: ClassVar[Mapping[str, int]] = {"accuracy": 1}

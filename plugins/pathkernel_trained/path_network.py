@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
+from pathkernel_core.heads import Head, kept_heads
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import order_parameter_from_weights, path_weights
 from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
@@ -26,7 +27,6 @@ from pathkernel_trained.checkpoint import (
     read_network,
     write_network,
 )
-from pathkernel_trained.heads import Head, kept_heads
 from pathkernel_trained.network import LAYERED, NetworkShape, Weights, join_layers, shape_of
 
 
@@ -104,7 +104,7 @@ def without_heads(
     Queries, keys and values of the heads are removed; all other weights stay. The factor 1/√H_ℓ in
     front of each layer's sum counts the heads that are left, so that the layer is rescaled.
     ``about`` names the heads, and has that of the whole network as ``whole_network``. Raises as
-    :func:`pathkernel_trained.heads.kept_heads`.
+    :func:`pathkernel_core.heads.kept_heads`.
     """
     removed, heads = tuple(removed), network.shape.heads_per_layer
     remaining = kept_heads(heads, removed)

@@ -20,18 +20,19 @@ from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.measures import kind_of as kind_of_labels
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_heads.correlation import spearman
+from pathkernel_heads.heads import are_removable
+from pathkernel_heads.orders import compare_orders, orders_of, removed_heads
+from pathkernel_heads.removal_games import EXACT_PLAYERS
+from pathkernel_heads.scores import kind_of
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
-from pathkernel_trained.correlation import spearman
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
-from pathkernel_trained.heads import are_removable, removable_heads
-from pathkernel_trained.layout import labelled_orders
+from pathkernel_trained.layout import labelled_pruning
 from pathkernel_trained.network import network_cost
-from pathkernel_trained.orders import compare_orders, orders_of, removed_heads
 from pathkernel_trained.path_network import PathNetwork, save_paths, without_heads
-from pathkernel_trained.removal_games import EXACT_PLAYERS
-from pathkernel_trained.results import Pruning
-from pathkernel_trained.scores import SCORES, HeadScores, ScoreSources, kind_of
+from pathkernel_trained.pruning_options import PruningOptions
+from pathkernel_trained.scores import SCORES, ScoreSources, computed_scores
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from pathkernel_trained.theory_drops import theory_drops
 from pathkernel_trained.theory_scores import (
@@ -42,10 +43,13 @@ from pathkernel_trained.theory_scores import (
     theory_scores,
 )
 
+NAME = "pruning"
+"""Name of the result in a store."""
+
 _PERMUTATIONS = 500  # of heads, for sampled Shapley values
 
 
-def pruned(study: StoredStudy, options: Pruning, report: Report) -> xr.Dataset:
+def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Dataset:
     """Compare orders in which the heads of a study's trained network can be removed.
 
     Path outputs on validation and test examples, and the theory's losses, are read from the store
@@ -69,7 +73,7 @@ def pruned(study: StoredStudy, options: Pruning, report: Report) -> xr.Dataset:
         )
     file, network = study_checkpoint(study, options.checkpoint)
     heads = network.shape.heads_per_layer
-    if not removable_heads(heads):
+    if not are_removable(heads).any():
         raise StoreError(
             f"every layer of {file} has one head only, so that none can be removed; train a "
             "network with more"
@@ -83,7 +87,7 @@ def pruned(study: StoredStudy, options: Pruning, report: Report) -> xr.Dataset:
     seed = points[0].seed
     settings = {"heads": heads_digest(file), "episodes": options.episodes, "seed": seed}
     settings |= versions(("pathkernel",))
-    stored = study.result(Pruning.name).to_dataset() if study.holds(Pruning.name) else xr.Dataset()
+    stored = study.result(NAME).to_dataset() if study.holds(NAME) else xr.Dataset()
     if stored.attrs.get("settings") == json.dumps(settings, sort_keys=True):
         outputs, tokens = _read_outputs(stored)
     else:
@@ -105,12 +109,9 @@ def pruned(study: StoredStudy, options: Pruning, report: Report) -> xr.Dataset:
         drops = theory_drops(study.rebuild(points[0], heads=str(file)), matrix, test_sets, tell)
     tell("comparing orders")
     sources = ScoreSources(dataset, points, draws, drops, network, outputs[validation])
-    scores: dict[str, HeadScores] = {}
-    for score in SCORES:
-        scores |= {} if score.compute is None else score.compute(sources)
     compared = compare_orders(
         PathEvaluator(outputs),
-        scores,
+        computed_scores(sources),
         validation,
         test_sets,
         random=options.random,
@@ -135,7 +136,7 @@ def pruned(study: StoredStudy, options: Pruning, report: Report) -> xr.Dataset:
     ]
     parts = [
         compared,
-        labelled_orders(
+        labelled_pruning(
             {name: [getattr(cost, name) for cost in costs] for name in ("parameters", "flops")},
             of_orders,
         ),
@@ -167,7 +168,7 @@ def order_named(names: Sequence[str], kind: str) -> str:
     )
 
 
-def check_removal(study: StoredStudy, options: Pruning) -> None:
+def check_removal(study: StoredStudy, options: PruningOptions) -> None:
     """Raise a ValueError, before any work, if a pruned network cannot be made and written."""
     file, network = study_checkpoint(study, options.checkpoint)
     out, remove = options.out, options.remove
@@ -186,7 +187,7 @@ def check_removal(study: StoredStudy, options: Pruning) -> None:
         )
 
 
-def write_pruned(study: StoredStudy, options: Pruning, result: xr.Dataset) -> None:
+def write_pruned(study: StoredStudy, options: PruningOptions, result: xr.Dataset) -> None:
     """Write the network without the first heads of the order that ``options`` name.
 
     It has all its weights if the trained network's file has, and else is stored along its paths.
@@ -258,8 +259,8 @@ def _grid(dataset: xr.Dataset, compared: xr.Dataset, point: Point) -> xr.Dataset
     removable = are_removable(dataset.attrs["heads_per_layer"])
     scores = score_grid(dataset, point.seed)[:, :, removable]
     lost = compared["lost"].isel(draw=0).values
-    lost = lost[:, ~np.isnan(lost[0])]  # of heads that exist and are removable
-    return labelled_orders(
+    lost = lost[:, removable]
+    return labelled_pruning(
         {
             "theory_agreement": spearman(scores, theory_scores(dataset, point)[removable]),
             "theory_correlation": spearman(scores[:, :, None], lost),
@@ -275,7 +276,7 @@ def _stored_outputs(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
         for name in ("values", "labels")
     )
     first = next(iter(outputs.values()))
-    return labelled_orders(
+    return labelled_pruning(
         {"path_output": values, "episode_label": labels},
         {
             "episode_set": tuple(outputs),

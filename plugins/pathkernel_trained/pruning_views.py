@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import xarray as xr
 
+from pathkernel_core.heads import head_label, kept_heads
 from pathkernel_datasets.selection import number
-from pathkernel_trained.correlation import spearman
-from pathkernel_trained.heads import head_label, kept_heads
-from pathkernel_trained.order_views import order_views
-from pathkernel_trained.orders import orders_of, removed_heads
-from pathkernel_trained.scores import kind_of
+from pathkernel_heads.correlation import spearman
+from pathkernel_heads.order_views import order_views
+from pathkernel_heads.orders import orders_of, removed_heads
+from pathkernel_heads.scores import kind_of
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.table import Table, frame_of
 
@@ -89,7 +89,7 @@ def _theory_table(part: xr.Dataset, *, detail: bool) -> Table:
         f"Accuracy lost on {part['test_set'].item()} without a single head (points), by the theory",
         frame,
         {
-            "head": "{layer}-{head}",
+            "head": "{head}",
             f"network,\nof {accuracy:.1%}": "{lost:.1p} ± {lost_error:.1p}",
             "theory,\n{prediction}": "",
         },
@@ -114,12 +114,13 @@ def _draw_scores(result: xr.Dataset) -> alt.TopLevelMixin:
     frame = frame.assign(
         order=frame["order"] + temperature,
         layer="layer " + frame["layer"].astype(str),
+        number=frame["number"].astype(str),
         low=frame["score"] - error,
         high=frame["score"] + error,
     )
     ends = {"low": "low", "high": "high"} if error.any() else {}
-    titles = {"score": "head score (largest 1)", "head": "head"}
-    return bars(frame, "head", "score", series="order", panel="layer", titles=titles, **ends)
+    titles = {"score": "head score (largest 1)", "number": "head"}
+    return bars(frame, "number", "score", series="order", panel="layer", titles=titles, **ends)
 
 
 def _draw_grid(result: xr.Dataset) -> alt.TopLevelMixin:

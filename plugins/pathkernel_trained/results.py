@@ -11,7 +11,7 @@ from pathkernel_core.options import option
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_datasets.measures import WORDS
-from pathkernel_trained.scores import NEEDS
+from pathkernel_trained.pruning_options import PruningOptions
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -82,7 +82,7 @@ class Comparison(Result):
 
 
 @dataclass(frozen=True)
-class Pruning(Result):
+class Pruning(PruningOptions, Result):
     """Find which heads of a trained network matter, and remove those that do not.
 
     FILE.zarr is a study with the network's heads: pathkernel run one-shot-images --heads
@@ -95,45 +95,6 @@ class Pruning(Result):
     name = "pruning"
     command = "prune"
     summary = "Find which heads of a trained network matter"
-
-    checkpoint: Path | None = option(
-        None, "Trained network.  [default: the one that the study was run with]", type=Path
-    )
-    order: str = option(
-        "theory", "Order in which --remove takes heads; tables show all.", choices=tuple(NEEDS)
-    )
-    remove: int | None = option(None, "Number of heads to remove for --out.", type=int, minimum=1)
-    out: Path | None = option(
-        None, "File (.safetensors) to write the pruned network to.", type=Path
-    )
-    episodes: int = option(
-        10_000,
-        "Number of examples (episodes) of each set, even; at most as many as the task has.",
-        minimum=2,
-    )
-    widths: tuple[float, ...] | None = option(
-        None,
-        "Widths N, among the study's, whose order parameters score heads; --order uses the "
-        "first.  [default: the best by the choice of temperature, 10, and those with draws]",
-        type=tuple,
-        flags=("--width", "--widths"),
-    )
-    temperature: float | None = option(
-        None,
-        "Temperature T, one of the study's.  [default: its choice at each width]",
-        type=float,
-    )
-    seed: int | None = option(None, "Seed, one of the study's.  [default: its first]", type=int)
-    sets: int = option(200, "Number of random sets that best-of tries at each size.", minimum=1)
-    random: int = option(200, "Number of random orders to compare with.", minimum=2)
-    resamples: int = option(2000, "Number of bootstrap resamples.", minimum=1)
-
-    def __post_init__(self):
-        if (self.remove is None) != (self.out is None):
-            raise ValueError(
-                "--remove is the number of heads to remove, and --out the file of the pruned "
-                "network: give both or neither"
-            )
 
     def compute(self, study: StoredStudy, report: Report) -> xr.Dataset:
         """Compare all orders, and write the pruned network if ``out`` names its file."""
@@ -148,7 +109,7 @@ class Pruning(Result):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Views of accuracies, orders, single heads and scores, and of the pruned network."""
-        from pathkernel_trained.orders import orders_of
+        from pathkernel_heads.orders import orders_of
         from pathkernel_trained.pruning import order_named
         from pathkernel_trained.pruning_views import pruning_views, removal_lines
 

@@ -8,27 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
+from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
-from pathkernel_trained.heads import are_removable, from_layers, per_layer
+from pathkernel_heads.heads import are_removable, normalised_in_layers, scores_by_head
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from pathkernel_datasets.point import Point
     from pathkernel_trained.evaluator import PathOutputs
     from pathkernel_trained.path_network import PathNetwork
 
 
-class HeadScores(NamedTuple):
-    """Scores of all heads, (ΣH_ℓ,) or (C, ΣH_ℓ) of C draws, with standard errors if known."""
-
-    values: np.ndarray
-    errors: np.ndarray | None = None
+Values = tuple[np.ndarray, ...]
+"""Scores of all heads, (ΣH_ℓ,), and their standard errors if known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +66,20 @@ class Score:
         ``theory``, the ``weights`` of the trained network, or it and labelled ``examples``.
     meaning : str
     compute : callable, optional
-        Scores by the label of their order; without it
-        :func:`pathkernel_trained.orders.compare_orders` computes them for any network.
+        Scores, and their standard errors if known, by the label of their order; without it
+        :func:`pathkernel_heads.orders.compare_orders` computes them for any network.
     """
 
     name: str
     needs: str
     meaning: str
-    compute: Callable[[ScoreSources], Mapping[str, HeadScores]] | None = None
+    compute: Callable[[ScoreSources], Mapping[str, Values]] | None = None
 
 
 def trained_scores(network: PathNetwork) -> np.ndarray:
     """Scores from the trained weights' order parameter, the largest 1, (ΣH_ℓ,)."""
     theory = Network(network.shape.heads_per_layer, network.width)
-    return np.concatenate(head_scores(theory, network.order_parameter))
+    return head_scores(theory, network.order_parameter)
 
 
 def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndarray:
@@ -93,42 +90,47 @@ def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndar
     only head of a layer has 1. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
     the part of f that passes through the head.
     """
-    parts = outputs.values @ outputs.through / np.sqrt(outputs.values.shape[1])
+    through_heads = outputs.values @ outputs.through / np.sqrt(outputs.values.shape[1])
     misfit = outputs.output() - outputs.labels
-    scores = np.mean(np.abs(2 * misfit[:, None] * parts), axis=0)
-    if not normalised:
-        return scores
-    layers = per_layer(scores, outputs.heads)
-    return np.concatenate([layer / (np.linalg.norm(layer) or 1.0) for layer in layers])
+    scores = np.mean(np.abs(2 * misfit[:, None] * through_heads), axis=0)
+    return normalised_in_layers(scores, outputs.heads) if normalised else scores
 
 
-def _theory(sources: ScoreSources) -> dict[str, HeadScores]:
+def computed_scores(sources: ScoreSources) -> dict[str, xr.DataArray]:
+    """Scores of all kinds that have a function, by the label of their order, dims (head,)."""
+    heads = every_head(sources.network.shape.heads_per_layer)
+    return {
+        label: scores_by_head(heads, *values, needs=score.needs)
+        for score in SCORES
+        if score.compute is not None
+        for label, values in score.compute(sources).items()
+    }
+
+
+def _theory(sources: ScoreSources) -> dict[str, Values]:
     from pathkernel_trained.theory_scores import order_label, theory_scores
 
     return {
-        order_label("theory", point): HeadScores(theory_scores(sources.study, point))
+        order_label("theory", point): (theory_scores(sources.study, point),)
         for point in sources.points
     }
 
 
-def _sampled(sources: ScoreSources) -> dict[str, HeadScores]:
+def _sampled(sources: ScoreSources) -> dict[str, Values]:
     from pathkernel_trained.theory_scores import order_label, sampled_scores
 
     return {
-        order_label("sampled", point): HeadScores(
-            *sampled_scores(sources.study, sources.draws[point])
-        )
+        order_label("sampled", point): sampled_scores(sources.study, sources.draws[point])
         for point in sources.points
         if point in sources.draws
     }
 
 
-def _theory_loss(sources: ScoreSources, prediction: str) -> dict[str, HeadScores]:
+def _theory_loss(sources: ScoreSources, prediction: str) -> dict[str, Values]:
     """Rise of the theory's error; no scores if it is unknown for a head that can be removed."""
-    heads = sources.network.shape.heads_per_layer
-    rises = from_layers(sources.losses["theory_error_rise"].sel(prediction=prediction), heads)
-    is_complete = np.isfinite(rises[are_removable(heads)]).all()
-    return {prediction: HeadScores(rises)} if is_complete else {}
+    rises = sources.losses["theory_error_rise"].sel(prediction=prediction).values
+    is_complete = np.isfinite(rises[are_removable(sources.network.shape.heads_per_layer)]).all()
+    return {prediction: (rises,)} if is_complete else {}
 
 
 _RISE = "rise of the theory's own squared error on validation examples without h, at the first N:"
@@ -159,28 +161,26 @@ SCORES = (
         "trained",
         "weights",
         "Σ |U_ππ'| of the trained weights' own U (Eq. 13)",
-        lambda sources: {"trained": HeadScores(trained_scores(sources.network))},
+        lambda sources: {"trained": (trained_scores(sources.network),)},
     ),
     Score(
         "gradient",
         "examples",
         "`raw-gradient`, divided by its ℓ2 norm over the heads of the layer, as Michel, Levy and "
         "Neubig (NeurIPS 2019) do",
-        lambda sources: {"gradient": HeadScores(gradient_scores(sources.outputs))},
+        lambda sources: {"gradient": (gradient_scores(sources.outputs),)},
     ),
     Score(
         "raw-gradient",
         "examples",
         "mean of |∂(f − y)²/∂m_h| over validation examples, with a factor m_h = 1 before h",
-        lambda sources: {
-            "raw-gradient": HeadScores(gradient_scores(sources.outputs, normalised=False))
-        },
+        lambda sources: {"raw-gradient": (gradient_scores(sources.outputs, normalised=False),)},
     ),
     Score(
         "magnitude",
         "weights",
         "Frobenius norm of the value weights V^{ℓh}",
-        lambda sources: {"magnitude": HeadScores(np.concatenate(sources.network.value_norms))},
+        lambda sources: {"magnitude": (np.concatenate(sources.network.value_norms),)},
     ),
     Score("ablation", "examples", "loss on validation examples when h alone is removed"),
     Score(
@@ -205,8 +205,3 @@ SCORES = (
 
 NEEDS = {score.name: score.needs for score in SCORES}
 """Name of a score → its ``needs``."""
-
-
-def kind_of(order: str) -> str:
-    """Name of the score of an order, such as ``theory`` of ``theory N=10``."""
-    return order.partition(" ")[0]

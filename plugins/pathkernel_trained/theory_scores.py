@@ -14,7 +14,6 @@ from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import NOT_COMPUTED, number
 from pathkernel_datasets.temperature_choice import default_choice
-from pathkernel_trained.heads import from_layers
 
 PAPER_WIDTH = 10.0
 """Width at which the paper scores heads (Fig. 3e, f)."""
@@ -69,8 +68,7 @@ def theory_scores(dataset: xr.Dataset, point: Point) -> np.ndarray:
 
     Raises a StoreError if the point is not computed.
     """
-    table = _computed(dataset, point)["head_score"].transpose("layer", "head")
-    return from_layers(table.values, dataset.attrs["heads_per_layer"])
+    return _computed(dataset, point)["head_score"].values
 
 
 def theory_order_parameter(dataset: xr.Dataset, point: Point) -> np.ndarray:
@@ -82,8 +80,7 @@ def score_grid(dataset: xr.Dataset, seed: int) -> np.ndarray:
     """Scores of all heads over a study's grid, (temperature, width, ΣH_ℓ), NaN if not computed."""
     study = dataset[["head_score", "status"]].sel(seed=seed)
     scores = study["head_score"].where(study["status"] != NOT_COMPUTED)
-    scores = scores.transpose("temperature", "width", "layer", "head")
-    return from_layers(scores.values, dataset.attrs["heads_per_layer"])
+    return scores.transpose("temperature", "width", "head").values
 
 
 def sampled_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,11 +97,11 @@ def sampled_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray
     sums = np.array([block.sum(axis=0) for block in blocks])
     sizes = np.array([len(block) for block in blocks])
     total, size = sums.sum(axis=0), sizes.sum()
-    scores = np.concatenate(head_scores(network, total / size))
+    scores = head_scores(network, total / size)
     if len(blocks) == 1:
         return scores, np.full_like(scores, np.nan)
     jackknife = [
-        np.concatenate(head_scores(network, (total - block) / (size - length)))
+        head_scores(network, (total - block) / (size - length))
         for block, length in zip(sums, sizes)
     ]
     return scores, np.sqrt(len(blocks) - 1) * np.std(jackknife, axis=0)

@@ -51,7 +51,7 @@ def path_diagonal(values: xr.DataArray) -> xr.DataArray:
 def limit_diagonal(dataset: xr.Dataset) -> np.ndarray:
     """Return U(π, π) in the Gaussian process limit, shape (path,): a product of variances."""
     _, *values, readout = dataset.attrs["variances"]
-    heads = (dataset[f"path_layer_{layer}"].values for layer in dataset["layer"].values)
+    heads = (dataset[f"path_layer_{layer}"].values for layer in range(1, len(values) + 1))
     strengths = [np.where(head > 0, variance, 1.0) for head, variance in zip(heads, values)]
     return readout * np.prod(strengths, axis=0)
 

@@ -43,7 +43,7 @@ _TITLES = {
     "path_dual": "path′",
     "test_set": "test set",
     "strength": "U(π, π) / limit",
-    "head": "head",
+    "number": "head",
     "score_median": "head score (largest 1)",
     "score_lowest": "lowest",
     "score_highest": "highest",
@@ -181,7 +181,7 @@ class StudyPictures:
             strengths = path_diagonal(matrices) / xr.DataArray(limit_diagonal(part), dims="path")
             return frame_of(strengths.rename("strength"))[["seed", "width", "path", "strength"]]
 
-        layers = self.dataset["layer"].values
+        layers = range(1, len(self.dataset.attrs["heads_per_layer"]) + 1)
         return network(
             self.of_settings(10 * self.dataset.sizes["path"], build),
             "path",
@@ -201,7 +201,7 @@ class StudyPictures:
 
         return bars(
             self.of_settings(100, build),
-            "head",
+            "number",
             "score_median",
             low="score_lowest",
             high="score_highest",

@@ -321,8 +321,8 @@ def _doubts(dataset: xr.Dataset, choice: str | None, frame: pd.DataFrame) -> lis
 def head_score_frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
     """Return scores of heads and skips, as median and range over the seeds.
 
-    A row for each width, or the limit (width missing), and each head of each layer, "skip" for a
-    skip connection.
+    A row for each width, or the limit (width missing), and each head. The skip connection of
+    layer 1 is "1-skip".
     """
     frames = []
     for name in ("skip_score", "head_score"):
@@ -330,17 +330,20 @@ def head_score_frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
             if name + suffix not in dataset:
                 continue
             scores = selection.reference(f"{name}_gp") if suffix else selection.point(name)
-            scores = scores.transpose(..., "layer", "head", missing_dims="ignore")
+            scores = scores.transpose(..., "skip" if name == "skip_score" else "head")
             frame = frame_of(_over_seeds("score", "score of the head", "1", scores))
             if suffix:
                 frame = frame.assign(width=np.nan, network="GP limit")
             else:
                 frame["network"] = "N = " + frame["width"].map(number)
-            frame["head"] = frame["head"].astype(str) if "head" in frame else "skip"
+            if name == "skip_score":
+                labels = frame["skip"].astype(str) + "-skip"
+                frame = frame.assign(layer=frame["skip"], number="skip", head=labels)
+            frame["number"] = frame["number"].astype(str)
             frames.append(frame[frame["score_seeds"] > 0])
-    columns = ["network", "width", "temperature", "layer", "head"]
+    columns = ["network", "width", "temperature", "head", "layer", "number"]
     columns += [f"score_{key}" for key in ("median", "lowest", "highest", "seeds")]
-    labels = {"head": "head, or skip", "network": "width or limit"}
+    labels = {"head": "head, or skip connection", "network": "width or limit"}
     frame = pd.concat(frames)[columns].sort_values("layer", kind="stable", ignore_index=True)
     return labelled_frame(frame, labels)
 
@@ -349,7 +352,7 @@ def _head_score_table(dataset: xr.Dataset, temperature: float | str | None) -> T
     frame = of_every_value(
         dataset, lambda part: head_score_frame(part, Selection(part, temperature))
     )
-    cells = _option_cell(dataset) | {"layer": "{layer}", "head": "{head}"}
+    cells = _option_cell(dataset) | {"head": "{head}"}
     across, lines = ("network", "{score_median:.3f}"), swept_option(dataset) or ""
     caption = (
         "Weight of U on the paths through a head, or past the heads by a skip connection, where "

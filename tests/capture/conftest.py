@@ -66,7 +66,9 @@ def gradients_and_values(model, batch, output):
                     losses.append(loss(batch))
             part.copy_(kept)
             slope = ((losses[0] - losses[1]) / 0.02).abs().mean()
-            assert found[layer, head] == pytest.approx(float(slope), rel=0.01, abs=1e-6)
+            assert float(found.sel(head=f"{layer}-{head}")) == pytest.approx(
+                float(slope), rel=0.01, abs=1e-6
+            )
 
 
 @pytest.fixture(scope="session")

@@ -265,7 +265,7 @@ def test_compared(model):
         return model(INPUTS).square().mean(dim=(1, 2))
 
     result = compare_heads(model, measure, {"magnitude": magnitude_scores(model, INPUTS)}, random=2)
-    assert result.sizes["layer"] == 2
+    assert result.sizes["within_layer"] == 2
     assert result.lost.notnull().all()
 
 

@@ -13,8 +13,8 @@ from torch import nn  # noqa: E402
 
 from pathkernel_capture import compare_heads, heads_off  # noqa: E402
 from pathkernel_core.progress import silent  # noqa: E402
-from pathkernel_trained.correlation import spearman  # noqa: E402
-from pathkernel_trained.order_views import order_views  # noqa: E402
+from pathkernel_heads.correlation import spearman  # noqa: E402
+from pathkernel_heads.order_views import order_views  # noqa: E402
 from pathkernel_views.chart import Chart  # noqa: E402
 from pathkernel_views.table import Table  # noqa: E402
 
@@ -102,11 +102,11 @@ def result(whole):
 
 
 def test_what_single_heads_are_worth_is_their_share(result, parts):
-    rises = parts["test"].mean(axis=1).T[:, None]
+    rises = parts["test"].mean(axis=1).T
     np.testing.assert_allclose(result["lost"], rises, atol=1e-12)
-    errors = (parts["test"].std(axis=1) / np.sqrt(TEST)).T[:, None]
+    errors = (parts["test"].std(axis=1) / np.sqrt(TEST)).T
     np.testing.assert_allclose(result["lost_error"], errors)
-    shares = parts["validation"].mean(axis=1).T[:, None]
+    shares = parts["validation"].mean(axis=1).T
     for name in ("ablation", "shapley"):
         np.testing.assert_allclose(result["score"].sel(order=name), shares, atol=1e-12)
     assert float(abs(result["score_error"].sel(order="shapley")).max()) < 1e-12
@@ -170,11 +170,11 @@ def test_the_best_random_set_is_best_on_validation_examples(result, parts):
 def test_rank_correlations(result, parts):
     rise = parts["test"].mean(axis=1)
     for name in ("one", "other", "ablation"):
-        score = result["score"].sel(order=name, layer=1).values
+        score = result["score"].sel(order=name).values
         expected = [spearmanr(score[c], rise[:, c]).statistic for c in range(2)]
         found = result.sel(order=name)
         np.testing.assert_allclose(found["rank_correlation"], expected)
-        np.testing.assert_allclose(found["layer_correlation"].sel(layer=1), expected)
+        np.testing.assert_allclose(found["layer_correlation"].sel(within_layer=1), expected)
         rows = np.random.default_rng(5).integers(TEST, size=(2000, TEST))
         losses = np.moveaxis(parts["test"][:, rows].mean(axis=2), (0, 1, 2), (2, 1, 0))
         plain = spearman(score[:, None], losses).mean(axis=0)  # of (draw, resample, head)
@@ -279,7 +279,7 @@ def test_views(whole, result):
     shown, *more = tables["single_heads"]
     assert shown.headings == ["head", "lost", *orders[:-2]]
     assert not more
-    lost, error = (result[name].sel(layer=1, head=3).mean() for name in ("lost", "lost_error"))
+    lost, error = (result[name].sel(head="1-3").mean() for name in ("lost", "lost_error"))
     assert shown.rows[2][:2] == ["1-3", f"{float(lost):.4f} ± {float(error):.4f}"]
     off = tables["removed"][1]  # accuracy
     at = result.sel(order="one", removed=2, quantity="accuracy").mean("draw")
@@ -329,7 +329,7 @@ def test_scores_of_any_kind(model):
     mixed = {head: each.requires_grad_() for head, each in mixed.items()} | {(1, 1): 7}
     found = compare_heads(model, measure_of(model), {"mixed": mixed}, random=2, report=silent)
     expected = [[7, 2, 3, 4, 5, 6], [7, 2, 2, 2, 2, 2]]
-    np.testing.assert_array_equal(found["score"].sel(order="mixed", layer=1), expected)
+    np.testing.assert_array_equal(found["score"].sel(order="mixed"), expected)
 
 
 def test_refused(model):
@@ -337,8 +337,8 @@ def test_refused(model):
     whole = dict.fromkeys(EVERY, 1.0)
     for wrong, options, words in (
         ({"mine": {(1, 1): 1.0}}, {}, r"scores\['mine'\] lacks \(layer, head\) = \(1, 2\)"),
-        ({"mine": whole | {(1, 3): np.nan}}, {}, r"finite .* shapes \(\) and 1 that are not"),
-        ({"mine": whole | {(1, 3): np.inf}}, {}, "1 that are not finite"),
+        ({"mine": whole | {(1, 3): np.nan}}, {}, "finite .* has 1 of 6 that are not"),
+        ({"mine": whole | {(1, 3): np.inf}}, {}, "1 of 6 that are not finite"),
         ({"mine": whole | {(1, 3): [1, 2], (1, 4): [1, 2, 3]}}, {}, r"shapes \(\), \(2,\), \(3,\)"),
         ({"mine": dict.fromkeys(EVERY, np.ones((2, 2)))}, {}, r"shapes \(2, 2\)"),
         ({"mine": [np.ones(HEADS)]}, {}, r"but is a list; .* captured\.by_head\("),

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn  # noqa: E402
 
 from pathkernel_capture import CaptureError, gradient_scores, magnitude_scores  # noqa: E402
+from pathkernel_core.heads import head_label  # noqa: E402
 
 WIDTH, HEADS, LAYERS = 8, 4, 2
 EVERY = [(layer, head) for layer in (1, 2) for head in range(1, HEADS + 1)]
@@ -60,20 +61,21 @@ def test_gradients_are_finite_differences(batch_first):
     loss, batches = squares(model, batch_first), [drawn(), drawn(2, seed=2)]
     before = {name: value.clone() for name, value in model.state_dict().items()}
     raw = gradient_scores(model, batches, loss, normalised=False)
-    assert list(raw) == EVERY
+    assert list(zip(raw["layer"].values, raw["number"].values)) == EVERY
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     model.eval()
     whole = [loss(batch) for batch in batches]
     for head in EVERY:
         slopes = np.concatenate([by_differences(model, loss, batch, head) for batch in batches])
-        np.testing.assert_allclose(raw[head], abs(slopes).mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(
+            raw.sel(head=head_label(head)), abs(slopes).mean(axis=0), rtol=1e-6
+        )
     assert all(torch.equal(loss(batch), own) for batch, own in zip(batches, whole))
     normalised = gradient_scores(model, batches, lambda batch: loss(batch)[:, 0])
-    for layer in (1, 2):
-        norm = np.linalg.norm([raw[layer, head][0] for head in range(1, HEADS + 1)])
-        for head in range(1, HEADS + 1):
-            assert normalised[layer, head] == pytest.approx(raw[layer, head][0] / norm)
+    first = raw.isel(draw=0)
+    norm = np.sqrt((first**2).groupby("layer").sum()).sel(layer=first["layer"])
+    np.testing.assert_allclose(normalised, first / norm)
 
 
 def test_magnitudes_are_those_of_the_map_from_values_to_outputs():
@@ -84,7 +86,7 @@ def test_magnitudes_are_those_of_the_map_from_values_to_outputs():
         part = slice((head - 1) * 2, head * 2)
         values = attention.in_proj_weight.detach().numpy()[2 * WIDTH :][part]
         through = attention.out_proj.weight.detach().numpy()[:, part] @ values
-        assert found[layer, head] == pytest.approx(np.linalg.norm(through))
+        assert float(found.sel(head=f"{layer}-{head}")) == pytest.approx(np.linalg.norm(through))
 
 
 def test_refused():

@@ -111,7 +111,7 @@ def test_gradient_checkpointing():
     model = Model()
     expected = gradient_scores(model, [INPUTS], losses(model))
     model = Model(run=lambda layer, x: checkpoint(layer, x, use_reentrant=False))
-    assert gradient_scores(model, [INPUTS], losses(model)) == pytest.approx(expected)
+    np.testing.assert_allclose(gradient_scores(model, [INPUTS], losses(model)), expected)
 
     def reentrant_second(layer, x):
         return layer(x) if layer is model.layers[0] else checkpoint(layer, x, use_reentrant=True)

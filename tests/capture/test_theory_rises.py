@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("torch", reason="capture is of PyTorch models")
 import pathkernel_core as pk
 from pathkernel_capture import Captured, theory_rises
+from pathkernel_core.heads import head_label
 
 TEMPERATURE = 0.3
 
@@ -49,7 +50,7 @@ def test_rises_are_those_of_the_three_predictors(members, skips):
     for layer, own in enumerate(members):
         for number, head in enumerate(own, start=1):
             if head == (0, 0):
-                assert all(np.isnan(rises[head]) for rises in found.values())
+                assert all(np.isnan(rises.sel(head=head_label(head))) for rises in found.values())
                 continue
             left = [p for p, path in enumerate(paths) if path[layer] != number]
             anew = np.linalg.solve(total(train.xi, train.xi, left) + noise, y)
@@ -66,7 +67,9 @@ def test_rises_are_those_of_the_three_predictors(members, skips):
                 "re-equilibrated": part.predict_mean(new.xi[:, left]),
             }
             for way, mean in means.items():
-                assert found[way][head] == pytest.approx(error(mean) - whole, abs=1e-8)
+                assert float(found[way].sel(head=head_label(head))) == pytest.approx(
+                    error(mean) - whole, abs=1e-8
+                )
     fixed = theory_rises(train, new, solution, equilibrate=False)
     assert set(fixed) == {"restricted", "silenced"}
 
@@ -79,8 +82,10 @@ def test_nothing_is_predicted_without_the_only_head_of_a_layer():
     solution = pk.minimise_action(problem, network, TEMPERATURE)
     whole = np.mean((solution.predict_mean(new.xi) - new.labels) ** 2)
     for rises in theory_rises(train, new, solution).values():
-        assert rises[1, 1] == pytest.approx(np.mean(new.labels**2) - whole, abs=1e-8)
-        assert np.isfinite([rises[2, 1], rises[2, 2]]).all()
+        assert float(rises.sel(head="1-1")) == pytest.approx(
+            np.mean(new.labels**2) - whole, abs=1e-8
+        )
+        assert np.isfinite(rises.sel(head=["2-1", "2-2"])).all()
 
 
 def test_refused():

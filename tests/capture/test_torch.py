@@ -97,7 +97,8 @@ def test_paths_past_heads_are_those_of_a_network_with_skip_connections():
     np.testing.assert_allclose(found.xi, expected, atol=1e-12)
     network, labels = pk.Network(found.heads, 10, skips=0.7), np.arange(float(len(inputs)))
     solution = pk.minimise_action(pk.PathKernels(found.xi, labels), network, 0.1)
-    assert found.by_head(solution.head_scores).keys() == {(n, h) for n in (1, 2) for h in (1, 2, 3)}
+    labels = {f"{n}-{h}" for n in (1, 2) for h in (1, 2, 3)}
+    assert {*found.by_head(solution.head_scores)["head"].values} == labels
     with pytest.raises(ValueError, match="captured with skips; capture without, or minimise"):
         dataclasses.replace(found, labels=labels).task()
     with pytest.raises(ValueError, match="and skips, but these"):
@@ -267,10 +268,10 @@ def test_scores_by_head():
     labels = np.array([1.0, -1, 1, -1, 1])
     solution = pk.minimise_action(pk.PathKernels(found.xi, labels), pk.Network((7,), 10), 0.1)
     scores = found.by_head(solution.head_scores)
-    assert list(scores) == list(found.members[0])
-    assert list(scores.values()) == list(solution.head_scores[0])
+    assert list(zip(scores["layer"].values, scores["number"].values)) == list(found.members[0])
+    assert list(scores.values) == list(solution.head_scores)
     with pytest.raises(ValueError, match=r"of \(7,\) heads"):
-        found.by_head([np.ones(6)])
+        found.by_head(np.ones(6))
 
 
 def test_a_study_of_what_was_captured(tmp_path):
@@ -285,7 +286,7 @@ def test_a_study_of_what_was_captured(tmp_path):
     problem = pk.PathKernels(train.xi, 2.0 * labels.numpy() - 1)
     solution = pk.minimise_action(problem, pk.Network(train.heads, 10), 0.1)
     scores = train.by_head(study.head_score.values)
-    assert scores == pytest.approx(train.by_head(solution.head_scores), rel=1e-6)
+    np.testing.assert_allclose(scores, train.by_head(solution.head_scores), rtol=1e-6)
     np.testing.assert_allclose(
         study.predictor_mean.sel(test_set="test"), solution.predict(test.xi).mean, atol=1e-6
     )

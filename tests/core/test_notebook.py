@@ -27,8 +27,8 @@ def test_a_solution_shows_its_numbers_and_its_order_parameter(library, generator
     table = np.array([row[1:] for row in shown if row[0] in network.path_labels], dtype=float)
     order_parameter = library.numpy(solution.order_parameter)
     np.testing.assert_allclose(table, order_parameter, rtol=1e-2, atol=1e-3)
-    for ours_, second in zip(solution.head_scores, pk.head_scores(network, order_parameter)):
-        np.testing.assert_array_equal(ours_, second)
+    expected = pk.head_scores(network, order_parameter)
+    np.testing.assert_array_equal(solution.head_scores, expected)
     description = dict(cells(problem._repr_html_()))
     assert (description["training examples"], description["attention paths"]) == ("12", "4")
     assert description["arrays"].startswith(library.name.replace("-", "_"))

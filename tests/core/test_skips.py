@@ -257,7 +257,7 @@ def test_the_minimum_is_stationary_in_every_space(library, generator, space):
 def test_scores_are_in_units_of_the_largest_head_not_of_a_skip():
     """A diagonal U gives a path c² U: 3² for the skip, half of U for each of two heads."""
     network, u = pk.Network((2,), 10, skips=3.0), np.diag([1.0, 1.0, 2.0])
-    np.testing.assert_allclose(pk.head_scores(network, u), [[0.5, 1.0]], rtol=1e-14)
+    np.testing.assert_allclose(pk.head_scores(network, u), [0.5, 1.0], rtol=1e-14)
     np.testing.assert_allclose(pk.skip_scores(network, u), [9.0], rtol=1e-14)
 
 
@@ -292,7 +292,7 @@ def test_skips_of_strength_zero_change_nothing(generator, space):
 def test_scores_count_what_enters_the_kernel():
     network = pk.Network((2,), 10, skips=0.5)
     u = np.array([[4.0, 0.0, -0.6], [0.0, 3.0, 0.5], [-0.6, 0.5, 2.0]])
-    (heads,) = pk.head_scores(network, u)
+    heads = pk.head_scores(network, u)
     c = np.array([0.5, 0.5**0.5, 0.5**0.5])
     w = np.abs(c[:, None] * u * c)
     single = 2 * w.sum(axis=0) - w.diagonal()

@@ -155,10 +155,12 @@ def test_dataset_explains_itself(complete):
 
 
 def test_analyses_are_stored_for_networks_and_their_limit(whole):
-    assert whole.head_score.dims == ("seed", "temperature", "width", "layer", "head")
-    assert np.isnan(whole.head_score.sel(layer=1, head=3)).all()
-    assert whole.head_score.max(("layer", "head")).values == pytest.approx(1)
-    assert (whole.head_score_gp.sel(layer=2) > 0).all()
+    assert whole.head_score.dims == ("seed", "temperature", "width", "head")
+    assert list(whole["head"].values) == ["1-1", "1-2", "2-1", "2-2", "2-3"]
+    assert list(whole["layer"].values) == [1, 1, 2, 2, 2]
+    assert list(whole["number"].values) == [1, 2, 1, 2, 3]
+    assert whole.head_score.max("head").values == pytest.approx(1)
+    assert (whole.head_score_gp > 0).all()
     assert ((whole.alignment_gp**2).sum("component") <= 1 + 1e-12).all()
     kernel = whole.same_path_kernel.isel(seed=0, path=0).values
     np.testing.assert_allclose(kernel, kernel.T)

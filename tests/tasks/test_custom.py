@@ -361,7 +361,7 @@ def attentioned(arrays, layers):
 def test_attentioned_inputs_of_the_same_heads(tmp_path, data, arrays, layers, direct):
     task = Custom(inputs=data(attentioned(arrays, layers)))
     study = check_study(task, tmp_path / "study.zarr", direct)
-    assert study.head_score.dims == ("layer", "head")
+    assert study.head_score.dims == ("head",)
     notes = json_attribute(study.attrs, "notes")
     assert notes["approximation"].startswith("attentioned inputs from a file")
 

@@ -5,9 +5,9 @@ import pytest
 from made_up_networks import WIDTHS, made_up
 
 from pathkernel_core import Network
+from pathkernel_core.heads import kept_heads
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from pathkernel_trained.heads import kept_heads
 from pathkernel_trained.network import Cost, NetworkShape, initial_weights, network_cost, shape_of
 from pathkernel_trained.path_network import along_paths, empirical_order_parameter, without_heads
 from pathkernel_trained.scores import trained_scores

@@ -7,15 +7,15 @@ from computed import opened, prune
 from made_up_networks import by_hand, made_up
 
 from pathkernel.main import main
+from pathkernel_core.heads import every_head
 from pathkernel_core.progress import silent
 from pathkernel_core.task import Examples
 from pathkernel_datasets.store import StoreError
 from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_heads.orders import removed_heads
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
 from pathkernel_trained.comparison_store import compared
 from pathkernel_trained.evaluator import PathOutputs, path_outputs
-from pathkernel_trained.heads import every_head
-from pathkernel_trained.orders import removed_heads
 from pathkernel_trained.path_network import read_paths, save_paths
 from pathkernel_trained.pruning import pruned, write_pruned
 from pathkernel_trained.results import Pruning
@@ -93,7 +93,7 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
         tokens, labels = data["test_inputs.shifted"], data["test_labels.shifted"]
     removed = [(1, 2)]
     right = np.sign(by_hand(weights, tokens, removed)) == labels
-    lost = result["lost"].sel(test_set="shifted", layer=1, head=2)
+    lost = result["lost"].sel(test_set="shifted", head="1-2")
     assert lost.item() == pytest.approx(1 - right.mean())
 
 

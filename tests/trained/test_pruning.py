@@ -16,23 +16,25 @@ from test_theory_scores import write_draws
 
 from pathkernel.main import main
 from pathkernel_core import Network, head_scores
+from pathkernel_core.heads import every_head, kept_heads
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.store import check_store, open_store
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_heads.heads import removal_order
+from pathkernel_heads.orders import removed_heads
+from pathkernel_heads.scores import kind_of
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, episode_set
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.evaluator import path_outputs
-from pathkernel_trained.heads import every_head, kept_heads, removal_order
 from pathkernel_trained.network import NetworkShape, initial_weights
-from pathkernel_trained.orders import removed_heads
 from pathkernel_trained.path_network import without_heads
 from pathkernel_trained.pruning import order_named
 from pathkernel_trained.pruning_views import pruning_views
-from pathkernel_trained.scores import NEEDS, kind_of
+from pathkernel_trained.scores import NEEDS
 from pathkernel_trained.study_checkpoint import study_checkpoint
 from pathkernel_trained.theory_drops import PREDICTIONS
 from pathkernel_trained.theory_scores import theory_scores
@@ -203,11 +205,11 @@ def test_validation_characters_score_and_test_characters_do_not(study, result):
     outputs = path_outputs(unpruned, drawn.batches())
     for column, (layer, head) in enumerate(every_head(HEADS)):
         right = outputs.correct(np.stack([np.ones(5, bool), np.arange(5) != column])).mean(axis=1)
-        actual = result["score"].sel(order="ablation", layer=layer, head=head, draw=1)
+        actual = result["score"].sel(order="ablation", head=f"{layer}-{head}", draw=1)
         assert float(actual) == pytest.approx(right[0] - right[1])
         parts = outputs.values[:, outputs.through[:, column]].sum(axis=1) / np.sqrt(6)
         expected = np.mean(abs(2 * (outputs.output() - outputs.labels) * parts))
-        actual = result["score"].sel(order="raw-gradient", layer=layer, head=head, draw=1)
+        actual = result["score"].sel(order="raw-gradient", head=f"{layer}-{head}", draw=1)
         assert float(actual) == pytest.approx(expected)
 
 

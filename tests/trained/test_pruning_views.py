@@ -8,14 +8,15 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from pathkernel_core.heads import every_head, head_label
+from pathkernel_core.removed_heads import PREDICTIONS
+from pathkernel_heads.heads import scores_by_head
+from pathkernel_heads.order_views import order_views
+from pathkernel_heads.orders import compare_orders, orders_of, removed_heads
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
-from pathkernel_trained.heads import head_label, removable_heads
-from pathkernel_trained.layout import labelled_orders
-from pathkernel_trained.order_views import order_views
-from pathkernel_trained.orders import compare_orders, orders_of, removed_heads
+from pathkernel_trained.layout import labelled_pruning
 from pathkernel_trained.pruning_views import pruning_views
-from pathkernel_trained.scores import HeadScores, gradient_scores
-from pathkernel_trained.theory_drops import PREDICTIONS
+from pathkernel_trained.scores import gradient_scores
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.table import Table
 
@@ -34,10 +35,14 @@ def comparison(heads):
 
     sets = {name: outputs() for name in ("validation", *TEST_SETS)}
     names = ("theory N=10", "theory N=100", "sampled N=10", *PREDICTIONS, "trained", "magnitude")
-    scores = {name: HeadScores(generator.random(sum(heads))) for name in names}
+    values = {name: generator.random(sum(heads)) for name in names}
     for name, normalised in (("gradient", True), ("raw-gradient", False)):
-        gradient = gradient_scores(sets["validation"], normalised=normalised)
-        scores[name] = HeadScores(gradient)
+        values[name] = gradient_scores(sets["validation"], normalised=normalised)
+    needs = dict.fromkeys(("trained", "magnitude"), "weights")
+    scores = {
+        name: scores_by_head(every_head(heads), score, needs=needs.get(name, "theory"))
+        for name, score in values.items()
+    }
     options = {"shapley": "exact", "greedy": 1, "best_of": 200, "random": 3, "resamples": 20}
     result = compare_orders(
         PathEvaluator(sets), scores, "validation", TEST_SETS, best=sum(heads) < 9, **options
@@ -45,7 +50,7 @@ def comparison(heads):
     orders = result.sizes["order"]
     drop = np.stack([result["lost"].squeeze("draw") * factor for factor in (1, -1, 0.5)])
     grid = {"temperature": [0.05, 0.5], "width": [10.0, 30.0, 100.0]}
-    of_theory = labelled_orders(
+    of_theory = labelled_pruning(
         {
             "theory_accuracy": [0.81, 0.82, 0.83],
             "theory_drop": drop,
@@ -59,14 +64,21 @@ def comparison(heads):
             "prediction": PREDICTIONS,
             **grid,
         },
+        heads,
     )
-    result = xr.merge([result, of_theory], join="exact", combine_attrs="override")
+    result = xr.merge([result, of_theory], join="exact", compat="equals", combine_attrs="override")
     return result.assign_attrs(chance=0.5)
 
 
 @pytest.fixture(scope="module", params=[(3, 2, 1), (8, 8)], ids=["3-2-1", "8-8"])
 def result(request):
     return comparison(request.param)
+
+
+def removable_labels(result):
+    """Labels of the heads that share their layer with another."""
+    heads = result.attrs["heads_per_layer"]
+    return [head_label(head) for head in every_head(heads) if heads[head[0] - 1] > 1]
 
 
 def tables(result, name):
@@ -106,7 +118,7 @@ def test_a_page_is_shown_and_the_rest_on_request(result, are_documented):
 
 
 def test_tables_hold_every_head_that_exists(result):
-    removable = list(map(head_label, removable_heads(result.attrs["heads_per_layer"])))
+    removable = removable_labels(result)
     scored = [name for name in orders_of(result) if not name.startswith("best-of")]
     for number, name in enumerate(TEST_SETS):
         parts = tables(result, "single_heads")[3 * number : 3 * number + 3]
@@ -114,7 +126,7 @@ def test_tables_hold_every_head_that_exists(result):
         for table in parts:
             assert name in table.title
             assert [row[0] for row in table.rows] == removable
-        lost = result["lost"].sel(test_set=name, layer=1, head=2, draw=1).item()
+        lost = result["lost"].sel(test_set=name, head="1-2", draw=1).item()
         assert parts[0].rows[1][1].split(" ± ")[0] == f"{lost:.4f}"
         table = tables(result, "theory_losses")[number]
         assert [row[0] for row in table.rows] == removable
@@ -193,14 +205,14 @@ def test_curves_of_few_orders_and_all_on_request(result):
 
 def test_charts_name_every_head(result):
     heads = tuple(result.attrs["heads_per_layer"])
-    removable = list(map(head_label, removable_heads(heads)))
+    removable = removable_labels(result)
     drawn = charts(result)
     frame = data(drawn["single_heads_all"])
     assert frame["order"].nunique() == len(orders_of(result)) - 1
-    assert all(panel["name"].tolist() == removable for _, panel in frame.groupby("order"))
+    assert all(panel["head"].tolist() == removable for _, panel in frame.groupby("order"))
     assert data(drawn["single_heads"])["order"].nunique() == 6
     bars = data(drawn["scores"])
-    names = bars["layer"].str.removeprefix("layer ") + "-" + bars["head"].astype(str)
+    names = bars["layer"].str.removeprefix("layer ") + "-" + bars["number"].astype(str)
     assert set(names) == {f"{la}-{h}" for la, c in enumerate(heads, 1) for h in range(1, c + 1)}
     assert "theory N=10, T=0.5" in set(bars["order"])
 

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 import pathkernel_core as pk
+from pathkernel_core.heads import every_head, head_label, kept_heads
+from pathkernel_core.removed_heads import PREDICTIONS
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import PreparedData
-from pathkernel_trained.heads import every_head, kept_heads, per_layer, removable_heads
 from pathkernel_trained.scores import SCORES, ScoreSources
-from pathkernel_trained.theory_drops import PREDICTIONS, theory_drops
+from pathkernel_trained.theory_drops import theory_drops
 
 HEADS, TEMPERATURE = (2, 3, 1), 0.2
+REMOVABLE = [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
 NETWORK = pk.Network(HEADS, 8, variances=1.2)
 
 
@@ -83,10 +85,10 @@ def test_losses_are_those_of_the_three_predictors(data, solution, drops):
         right = solution.predict_mean(new) * labels > 0
         losses = drops.sel(test_set=name)
         assert losses["theory_accuracy"].item() == pytest.approx(right.mean())
-        for head in removable_heads(HEADS):
+        for head in REMOVABLE:
             for prediction, mean in means_without(data, solution, head, new).items():
                 lost = right.astype(float) - (mean * labels > 0)
-                actual = losses.sel(prediction=prediction, layer=head[0], head=head[1])
+                actual = losses.sel(prediction=prediction, head=head_label(head))
                 assert actual["theory_drop"].item() == pytest.approx(lost.mean())
                 error = lost.std() / np.sqrt(len(lost))
                 assert actual["theory_drop_error"].item() == pytest.approx(error)
@@ -109,13 +111,11 @@ def test_the_error_rises_on_validation_or_training_examples(data, solution, drop
     assert list(scores) == list(means)
     for prediction, mean in means.items():
         rise = np.mean((mean - labels) ** 2) - before
-        actual = per_layer(scores[prediction].values, HEADS)
-        assert actual[1][2] == pytest.approx(rise, rel=1e-5)
-        assert np.isnan(actual[2]).all(), "the only head of its layer"
+        by_head = dict(zip(every_head(HEADS), *scores[prediction], strict=True))
+        assert by_head[2, 3] == pytest.approx(rise, rel=1e-5)
+        assert np.isnan(by_head[3, 1]), "the only head of its layer"
     failed = drops.copy(deep=True)
-    failed["theory_error_rise"].loc[{"prediction": "re-equilibrated", "layer": 1, "head": 1}] = (
-        np.nan
-    )
+    failed["theory_error_rise"].loc[{"prediction": "re-equilibrated", "head": "1-1"}] = np.nan
     assert list(error_scores(failed)) == ["silenced", "restricted"]
 
 
@@ -124,5 +124,5 @@ def test_what_there_is_not_is_not_known(drops):
     assert drops.sel(test_set="absent")["theory_accuracy"].isnull()
     are_finite = drops["theory_drop"].sel(test_set="near").notnull().all("prediction")
     for layer, head in every_head(HEADS):
-        expected = (layer, head) in removable_heads(HEADS)
-        assert are_finite.sel(layer=layer, head=head).item() == expected
+        expected = (layer, head) in REMOVABLE
+        assert are_finite.sel(head=head_label((layer, head))).item() == expected

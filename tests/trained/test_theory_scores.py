@@ -15,7 +15,6 @@ from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
-from pathkernel_trained.heads import by_layer
 from pathkernel_trained.theory_scores import (
     sampled_scores,
     score_grid,
@@ -33,10 +32,7 @@ def made_up_study(seed=0, network=NETWORK):
     size = network.n_paths
     factors = generator.normal(size=(2, 2, 3, size, size + 2))
     matrices = factors @ factors.swapaxes(-1, -2)
-    scores = [
-        by_layer(np.concatenate(head_scores(network, u)), network.heads)
-        for u in matrices.reshape(-1, size, size)
-    ]
+    scores = [head_scores(network, u) for u in matrices.reshape(-1, size, size)]
     scores = np.reshape(scores, (2, 2, 3, *np.shape(scores[0])))
     error = 10 + np.arange(12.0).reshape(2, 2, 3)[:, ::-1, ::-1]
     point = ("seed", "temperature", "width")
@@ -44,7 +40,7 @@ def made_up_study(seed=0, network=NETWORK):
     return xr.Dataset(
         {
             "order_parameter": ((*point, "path", "path_dual"), matrices),
-            "head_score": ((*point, "layer", "head"), scores),
+            "head_score": ((*point, "head"), scores),
             "leave_one_out_squared_error": (point, error),
             "leave_one_out_squared_error_gp": (point[:2], error[..., 0]),
             "leave_one_out_log_density": (point, -error),
@@ -139,7 +135,7 @@ def test_scores_over_the_grid(study):
                 assert np.isnan(grid[t, w]).all()
                 continue
             part = study.sel(seed=7, width=width, temperature=temperature)
-            expected = np.concatenate(head_scores(NETWORK, part["order_parameter"].values))
+            expected = head_scores(NETWORK, part["order_parameter"].values)
             np.testing.assert_allclose(grid[t, w], expected)
             actual = theory_scores(study, Point(width, temperature, 7))
             np.testing.assert_allclose(actual, expected)
@@ -191,7 +187,7 @@ def test_sampled_scores_are_those_of_the_mean(study):
     factors = generator.normal(size=(2, 30, 4, 6))
     draws = factors @ factors.swapaxes(-1, -2)
     actual, errors = sampled_scores(study, posterior(draws))
-    expected = np.concatenate(head_scores(NETWORK, draws.mean(axis=(0, 1))))
+    expected = head_scores(NETWORK, draws.mean(axis=(0, 1)))
     np.testing.assert_allclose(actual, expected)
     assert (errors >= 0).all()
     _, unknown = sampled_scores(study, posterior(draws[:1, :1]))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from pathkernel_trained.correlation import Bootstrap, interval, spearman
+from pathkernel_heads.correlation import Bootstrap, interval, spearman
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -32,7 +32,7 @@ def test_intervals_are_those_of_plain_resampling(monkeypatch):
     rows = generator.integers(400, size=(4000, 400))
     expected = np.quantile(values[:, rows].mean(axis=2), [0.025, 0.975], axis=1).T
     np.testing.assert_allclose(interval(actual), expected, atol=0.01)
-    monkeypatch.setattr("pathkernel_trained.correlation._BATCH", 400 * 7)  # in many parts
+    monkeypatch.setattr("pathkernel_heads.correlation._BATCH", 400 * 7)  # in many parts
     np.testing.assert_allclose(Bootstrap(4000, 1).means(values), actual, rtol=0, atol=1e-12)
 
 

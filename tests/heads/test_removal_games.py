@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from pathkernel_trained.removal_games import (
+from pathkernel_heads.removal_games import (
     best_of,
     every_coalition,
     exact_shapley,

@@ -6,16 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pathkernel_core import Network, head_scores
-from pathkernel_trained.heads import (
+from pathkernel_core.heads import every_head, kept_heads
+from pathkernel_heads.heads import (
     are_removable,
-    by_layer,
-    every_head,
+    heads_named,
     keep_every_layer,
-    kept_heads,
-    per_layer,
     random_orders,
-    removable_heads,
     removal_order,
+    scores_by_head,
 )
 
 HEADS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
@@ -36,12 +34,25 @@ def test_every_head_and_those_kept():
     assert keep_every_layer(present, (2, 1)).tolist() == [True, True, False, False]
 
 
-def test_values_by_layer():
-    first, second = per_layer(np.arange(5), (2, 3))
-    assert (first.tolist(), second.tolist()) == ([0, 1], [2, 3, 4])
-    table = by_layer(np.arange(10.0).reshape(2, 5), (2, 3))
-    assert table.shape == (2, 2, 3)
-    np.testing.assert_array_equal(table[1], [[5, 6, np.nan], [7, 8, 9]])
+def test_the_axis_of_heads_is_labelled():
+    heads = every_head((2, 3))
+    assert Network((2, 3), 10).head_labels == ("1-1", "1-2", "2-1", "2-2", "2-3")
+    scores = scores_by_head(heads, np.arange(10.0).reshape(5, 2), np.ones((5, 2)), needs="weights")
+    assert scores.dims == ("head", "draw")
+    assert scores.sel(head="2-1").values.tolist() == [4, 5]
+    assert scores.where(scores["layer"] == 2, drop=True)["number"].values.tolist() == [1, 2, 3]
+    assert scores["standard_error"].dims == scores.dims
+    assert scores.attrs == {"needs": "weights"}
+
+
+def test_heads_are_named_by_pairs_labels_or_the_labels_of_scores():
+    heads = [(2, 3), (10, 1)]
+    labels = scores_by_head(heads, [1.0, 2.0])["head"]
+    for named in (heads, ["2-3", "10-1"], labels, np.array(heads), labels.values, iter(heads)):
+        assert heads_named(named) == heads
+    for wrong in ([2, 3], ["2"], ["2-x"], [(1.5, 2)], [(1, 2, 3)], 4, "2-3"):
+        with pytest.raises(TypeError, match="pairs of layer and head"):
+            heads_named(wrong)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +92,6 @@ def test_a_layers_last_head_is_skipped():
 
 
 def test_the_only_head_of_a_layer_has_no_place_in_an_order():
-    assert removable_heads((3, 1, 2)) == ((1, 1), (1, 2), (1, 3), (3, 1), (3, 2))
     assert are_removable((3, 1, 2)).tolist() == [True] * 3 + [False] + [True] * 2
     for lowest in (-1.0, np.nan, 9.0):  # its score, whatever it is, changes nothing
         assert removal_order([0.2, 0.4, lowest], (2, 1)).tolist() == [0]
@@ -104,13 +114,12 @@ def test_scores_go_with_the_heads_when_heads_are_renamed(heads, seed):
     renamed_matrix = np.empty_like(order_parameter)
     renamed_matrix[np.ix_(paths_after, paths_after)] = order_parameter
     before, after = head_scores(network, order_parameter), head_scores(network, renamed_matrix)
-    for old, scores, names in zip(before, after, new):
-        np.testing.assert_allclose(scores[names], old, rtol=1e-12)
-    flat, starts = np.concatenate(before), np.cumsum([0, *heads])
-    renamed_matrix = np.concatenate([start + names for start, names in zip(starts, new)])
-    if len(np.unique(flat.round(9))) == sum(heads):
-        expected = renamed_matrix[removal_order(flat, heads)]
-        np.testing.assert_array_equal(removal_order(np.concatenate(after), heads), expected)
+    starts = np.cumsum([0, *heads])
+    positions = np.concatenate([start + names for start, names in zip(starts, new)])
+    np.testing.assert_allclose(after[positions], before, rtol=1e-12)
+    if len(np.unique(before.round(9))) == sum(heads):
+        expected = positions[removal_order(before, heads)]
+        np.testing.assert_array_equal(removal_order(after, heads), expected)
 
 
 def test_random_orders():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import xarray as xr
 
-from pathkernel_trained.evaluator import Evaluator
-from pathkernel_trained.heads import are_removable, keep_every_layer
-from pathkernel_trained.removal_games import (
+from pathkernel_core.heads import every_head
+from pathkernel_heads.evaluator import Evaluator
+from pathkernel_heads.heads import are_removable, keep_every_layer, scores_by_head
+from pathkernel_heads.removal_games import (
     EXACT_PLAYERS,
     best_of,
     every_coalition,
@@ -17,7 +19,6 @@ from pathkernel_trained.removal_games import (
     greedy_order,
     sampled_shapley,
 )
-from pathkernel_trained.scores import HeadScores
 
 _BATCH = 128  # networks that are evaluated at once
 
@@ -72,19 +73,35 @@ class HeadGame:
         return self.evaluator.evaluate(examples, best).mean(axis=2)
 
 
-def evaluated_scores(
-    game: HeadGame, removals: int, shapley: int | Literal["exact"], greedy: int, seed: int
-) -> Iterator[tuple[str, HeadScores]]:
-    """Scores (C, ΣH_ℓ) from evaluations on validation examples, by name.
+def score_by_evaluation(
+    game: HeadGame,
+    *,
+    shapley: int | Literal["exact"] = 0,
+    greedy: int = 0,
+    removals: int | None = None,
+    seed: int = 0,
+) -> dict[str, xr.DataArray]:
+    """Score heads by evaluations of the network without them, on the game's examples.
 
-    The greedy order stops after some removals; other parameters are those of
-    :func:`pathkernel_trained.orders.compare_orders`.
+    Parameters
+    ----------
+    game : HeadGame
+    shapley, greedy, seed
+        As for :func:`pathkernel_heads.orders.compare_orders`.
+    removals : int, optional
+        Number of heads after which the greedy order stops; by default it goes on to the end.
+
+    Returns
+    -------
+    dict of str to xarray.DataArray, dims (head, draw)
+        ``ablation``, the loss without the head, and on request ``shapley`` and ``greedy``.
     """
+    scores, errors = {}, {}
     lost = game.lost_without(game.validation)
-    yield "ablation", HeadScores(lost.mean(axis=-1), standard_error(lost))
+    scores["ablation"], errors["ablation"] = lost.mean(axis=-1), standard_error(lost)
     if shapley == "exact":
         worths = game.means(game.validation, every_coalition(game.players)).T
-        yield "shapley", HeadScores(np.array([exact_shapley(w, game.players) for w in worths]))
+        scores["shapley"] = np.array([exact_shapley(w, game.players) for w in worths])
     elif shapley:
 
         def sampled(draw: int) -> tuple[np.ndarray, np.ndarray]:
@@ -92,13 +109,21 @@ def evaluated_scores(
             worth = lambda present: game.means(game.validation, present)[:, draw]  # noqa: E731
             return sampled_shapley(worth, game.players, shapley, generator)
 
-        values, errors = zip(*map(sampled, range(game.draws)))
-        yield "shapley", HeadScores(np.array(values), np.array(errors))
+        drawn = [sampled(draw) for draw in range(game.draws)]
+        scores["shapley"], errors["shapley"] = map(np.array, zip(*drawn))
     if greedy:
         order = greedy_order(game.worth, game.players, game.allowed, removals, at_once=greedy)
+        # heads that never go are as good as the last one
         score = np.where(game.removable, float(len(order)), np.nan)
         score[list(order)] = range(len(order))
-        yield "greedy", HeadScores(score)
+        scores["greedy"] = np.broadcast_to(score, (game.draws, game.players))
+    heads = every_head(game.layers)
+    return {
+        name: scores_by_head(
+            heads, score.T, errors[name].T if name in errors else None, needs="examples"
+        )
+        for name, score in scores.items()
+    }
 
 
 def standard_error(values: np.ndarray) -> np.ndarray:

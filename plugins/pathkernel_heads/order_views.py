@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_trained.heads import every_head, head_label
-from pathkernel_trained.orders import RANDOM, orders_of, removed_heads
-from pathkernel_trained.scores import kind_of
+from pathkernel_core.heads import every_head, head_label
+from pathkernel_heads.orders import RANDOM, orders_of, removed_heads
+from pathkernel_heads.scores import kind_of
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, frame_of
 
@@ -41,7 +41,7 @@ def order_views(
     Parameters
     ----------
     result : xarray.Dataset
-        From :func:`pathkernel_trained.orders.compare_orders`.
+        From :func:`pathkernel_heads.orders.compare_orders`.
     orders : sequence of str, optional
         Orders that the first charts show. Tables hold all.
     """
@@ -214,7 +214,7 @@ def _head_table(part: xr.Dataset, orders: Sequence[str], detail: bool) -> Table:
         f"{part['quantity'].values[0]} lost on {part['test_set'].item()} without a single head, "
         "and scores",
         _heads(part, orders),
-        {"head": "{layer}-{head}", "lost": "{lost:.4f} ± {lost_error:.4f}"},
+        {"head": "{head}", "lost": "{lost:.4f} ± {lost_error:.4f}"},
         f"Heads as layer-head. ±: standard error over {_setting(part)}.",
         across=("order", "{score:.3g}"),
         detail=detail,
@@ -241,19 +241,18 @@ def _draw_heads(part: xr.Dataset, orders: Sequence[str]) -> alt.TopLevelMixin:
     rank = frame["rank_correlation"].map("{:.2f}".format).str.replace("-", "−")
     frame = frame.assign(
         order=frame["order"] + ", ρ = " + rank,
-        name=frame["layer"].astype(str) + "-" + frame["head"].astype(str),
         lower=frame["lost"] - frame["lost_error"],
         upper=frame["lost"] + frame["lost_error"],
     )
-    ends = {"low": "lower", "high": "upper"} if frame["name"].nunique() <= _WITH_ERRORS else {}
+    ends = {"low": "lower", "high": "upper"} if frame["head"].nunique() <= _WITH_ERRORS else {}
     return points(
-        frame[["order", "layer", "name", "score", "lost", "lower", "upper"]],
+        frame[["order", "layer", "head", "score", "lost", "lower", "upper"]],
         "score",
         "lost",
         **ends,
         series="layer" if frame["layer"].nunique() > 1 else "",
         panel="order",
-        name="name",
+        name="head",
         titles={"score": "score", "lost": f"{part['quantity'].values[0]} lost"},
         reference="zero" if frame["lower"].min() < 0 < frame["upper"].max() else "",
         same_x=False,
@@ -293,7 +292,7 @@ def _correlation_tables(result: xr.Dataset, detail: bool) -> Iterator[Table]:
         frame_of(data["layer_correlation"]),
         {"score": "{order}"},
         f"Spearman's, on {_setting(result)}.",
-        across=("layer", "{layer_correlation:+.2f}"),
+        across=("within_layer", "{layer_correlation:+.2f}"),
         detail=True,
     )
 

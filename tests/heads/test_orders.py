@@ -7,10 +7,10 @@ import pytest
 import xarray as xr
 from scipy.stats import spearmanr
 
+from pathkernel_core.heads import every_head
+from pathkernel_heads.heads import random_orders, removal_order, scores_by_head
+from pathkernel_heads.orders import FIRST, RANDOM, compare_orders, removed_heads
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs
-from pathkernel_trained.heads import every_head, random_orders, removal_order
-from pathkernel_trained.orders import FIRST, RANDOM, compare_orders, removed_heads
-from pathkernel_trained.scores import HeadScores
 
 HEADS = (3, 2, 1)
 NAMES = every_head(HEADS)
@@ -31,7 +31,9 @@ TESTS = {name: SETS[name] for name in ("near", "far")}
 
 
 def compare(scores=SCORES, **options):
-    head_scores = {name: HeadScores(np.array(values)) for name, values in scores.items()}
+    head_scores = {
+        name: scores_by_head(NAMES, np.array(values).T) for name, values in scores.items()
+    }
     options = {"random": 25, "resamples": 50, "seed": 3} | options
     return compare_orders(PathEvaluator(SETS), head_scores, "validation", list(TESTS), **options)
 
@@ -112,13 +114,13 @@ def test_scores_ask_the_network_on_validation_examples(result, monkeypatch):
     error = result["score"].sel(order="shapley") - sampled["score"].sel(order="shapley")
     pulls = error / sampled["score_error"].sel(order="shapley")
     assert float(abs(pulls).max()) < 4
-    monkeypatch.setattr("pathkernel_trained.head_game.EXACT_PLAYERS", 4)
+    monkeypatch.setattr("pathkernel_heads.head_game.EXACT_PLAYERS", 4)
     assert compare(best=True)["best_measured"].isnull().all()
 
 
 def values_of(result, name):
     table = result["score"].sel(order=name, draw=1)
-    return np.array([float(table.sel(layer=layer, head=head)) for layer, head in NAMES])
+    return np.array([float(table.sel(head=f"{layer}-{number}")) for layer, number in NAMES])
 
 
 def test_values_are_compared_on_the_same_examples():
@@ -142,15 +144,14 @@ def test_values_are_compared_on_the_same_examples():
 
 def test_heads_are_labelled(result):
     first_order = result.sel(order="one", draw=1)
-    assert float(first_order["score"].sel(layer=2, head=1)) == 0.3
-    assert first_order["score"].notnull().sum("head").values.tolist() == [3, 2, 1]
+    assert float(first_order["score"].sel(head="2-1")) == 0.3
+    assert first_order["layer"].values.tolist() == [1, 1, 1, 2, 2, 3]
+    assert first_order["number"].values.tolist() == [1, 2, 3, 1, 2, 1]
     # 3-1 and 2-1 are the last of their layers when their turn comes
-    removed = first_order["is_removed"].transpose("layer", "head", "removed").values
-    assert removed[0].tolist() == [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
-    assert removed[1, :2].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
-    assert removed[2, 0].tolist() == [0, 0, 0, 0]
-    assert np.isnan(removed[2, 1:]).all()
-    lost = result["lost"].sel(test_set="far", layer=1, head=2).item()
+    removed = first_order["is_removed"].transpose("head", "removed").values
+    assert removed[:3].tolist() == [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 0, 0]]
+    assert removed[3:].tolist() == [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]
+    lost = result["lost"].sel(test_set="far", head="1-2").item()
     outputs = TESTS["far"]
     assert lost == pytest.approx(accuracy(outputs, ()) - accuracy(outputs, [(1, 2)]))
     for name in (*result.data_vars, *result.coords):
@@ -172,7 +173,7 @@ def test_the_only_head_of_a_layer_is_left_out(result):
     np.testing.assert_allclose(correlations.sel(order="opposite"), -1)
     expected = spearmanr(SCORES["one"][:5], lost).statistic
     assert float(correlations.sel(order="one")) == pytest.approx(expected)
-    assert results[0]["lost"].sel(layer=3).isnull().all()
+    assert results[0]["lost"].sel(head="3-1").isnull().all()
     xr.testing.assert_identical(results[0].drop_vars("score"), results[1].drop_vars("score"))
     ends = results[0]["rank_correlation_interval"].sel(test_set="near", order="truth")
     np.testing.assert_allclose(ends.sel(resampled="heads"), 1)

@@ -1,0 +1,95 @@
+"""Names, dimensions and meanings of the variables in a comparison of orders; all units are 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import xarray as xr
+
+from pathkernel_core.analysis import Variable
+from pathkernel_core.heads import every_head
+from pathkernel_datasets.labelling import coordinate, head_coordinates, labelled
+
+_REMOVED = ("removed", "quantity")
+_ORDER = ("test_set", "order")
+_ENDS = ("resampled", "bound")
+_SAMPLES = "central 95 % of the bootstrap resamples of"
+
+_MEANINGS = {
+    "score": (("order", "draw", "head"), "score of the head; low ones are removed first"),
+    "score_error": (("order", "draw", "head"), "standard error of the score, if known"),
+    "is_removed": (("order", "removed", "draw", "head"), "1 where the head is removed, else 0"),
+    "lost": (
+        ("test_set", "draw", "head"),
+        "mean loss when the head alone is removed, if it can be",
+    ),
+    "lost_error": (("test_set", "draw", "head"), "standard error of that loss over examples"),
+    "rank_correlation": ((*_ORDER, "draw"), "Spearman's ρ of scores with losses by single heads"),
+    "rank_correlation_interval": ((*_ORDER, *_ENDS), f"{_SAMPLES} its mean over draws"),
+    "layer_correlation": (
+        (*_ORDER, "draw", "within_layer"),
+        "the same over the heads of the layer",
+    ),
+    "correlation_difference": (_ORDER, "rank correlation less the first order's, mean over draws"),
+    "correlation_difference_interval": ((*_ORDER, *_ENDS), f"{_SAMPLES} that difference"),
+    "measured": ((*_ORDER, *_REMOVED, "draw"), "mean over test examples without these heads"),
+    "measured_error": ((*_ORDER, *_REMOVED), "standard error of its mean over draws"),
+    "change_error": ((*_ORDER, *_REMOVED), "standard error of its change from the whole network"),
+    "difference": ((*_ORDER, *_REMOVED, "reference"), "mean over draws less the reference's"),
+    "difference_interval": ((*_ORDER, *_REMOVED, "reference", "bound"), f"{_SAMPLES} that"),
+    "random_measured": (
+        ("test_set", "random_order", *_REMOVED, "draw"),
+        "mean over test examples without the first heads of an order drawn at random",
+    ),
+    "random_as_good": ((*_ORDER, *_REMOVED, "draw"), "share of random orders at least as good"),
+    "best_measured": (
+        ("test_set", *_REMOVED, "draw"),
+        "best of all sets of heads, chosen on the same examples; NaN where there are too many",
+    ),
+}
+VARIABLES = [Variable(name, *described) for name, described in _MEANINGS.items()]
+"""Variables of a comparison of orders."""
+
+COORDINATES = {
+    "order": "order in which heads are removed, by its score",
+    "needs": "requirement of the score: theory, weights, or labelled examples; empty if given",
+    "removed": "number of heads removed",
+    "quantity": "name of the values measured; the first scores heads",
+    "better": "1 if larger values of the quantity are better, -1 if smaller ones are",
+    "draw": "column of the measure, such as a draw of the training examples",
+    "reference": "order that others are compared with",
+    "test_set": "set of test examples",
+    "examples": "number of test examples",
+    "within_layer": "attention layer whose heads are compared, from the input",
+    "resampled": "objects that the bootstrap draws again",
+    "bound": "end of the interval",
+    "random_order": "number of a random order",
+}
+"""Name → meaning."""
+
+_ALONG = {
+    "needs": "order",
+    "better": "quantity",
+    "examples": "test_set",
+}  # coordinates along a dimension of another name
+
+
+def labelled_orders(
+    values: Mapping[str, Any], labels: Mapping[str, Sequence[Any]], heads: Sequence[int]
+) -> xr.Dataset:
+    """Dataset of some of :data:`VARIABLES`, with coordinates among :data:`COORDINATES`.
+
+    Axes have the order of the variable's dimensions, those of labelled arrays any order. ``heads``
+    H_1 … H_L label the axis of heads.
+    """
+    dims = {variable.name: variable.dims for variable in VARIABLES}
+    arrays = {
+        str(name): array.transpose(*dims[name]).values if isinstance(array, xr.DataArray) else array
+        for name, array in values.items()
+    }
+    coordinates = {
+        name: coordinate(_ALONG.get(name, name), entries, COORDINATES[name])
+        for name, entries in labels.items()
+    }
+    return labelled(arrays, VARIABLES, coordinates | head_coordinates(every_head(heads)))

@@ -1,0 +1,140 @@
+"""Values of a network as orders remove its heads, with errors, differences and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import xarray as xr
+
+from pathkernel_heads.correlation import Bootstrap, interval, spearman
+from pathkernel_heads.head_game import HeadGame, standard_error
+
+_ORDER = ("order", "removed", "quantity")
+
+
+def measure_orders(
+    game: HeadGame,
+    test: str,
+    left: Mapping[str, np.ndarray],
+    random: np.ndarray,
+    bootstrap: Bootstrap,
+) -> xr.Dataset:
+    """Values on a test set with the heads that every order leaves, and in random orders.
+
+    Parameters
+    ----------
+    game : HeadGame
+    test : str
+        Name of the test set.
+    left : mapping of str to array of bool, shape (removed, C, ΣH_ℓ)
+        Heads that are left, by the name of the order; the first is a reference of differences.
+    random : array of bool, shape (R, removed, ΣH_ℓ)
+        Heads that are left in random orders, the mean of which is the other reference.
+    bootstrap : Bootstrap
+
+    Returns
+    -------
+    xarray.Dataset
+        ``measured`` to ``random_as_good`` of docs/pruning.md, without test_set; the last order is
+        the mean of the random ones.
+    """
+    evaluate = game.evaluator.evaluate
+    # a draw is measured with the heads that its own scores leave: column c of set c
+    values = [
+        np.stack([evaluate(test, sets[:, c])[..., c] for c in range(game.draws)], axis=-1)
+        for sets in left.values()
+    ]
+    # the random orders' values of all examples are summed one by one, as they would fill memory
+    total, means = 0.0, []
+    for sets in random:
+        drawn = evaluate(test, sets)
+        total = total + drawn
+        means.append(drawn.mean(axis=2))
+    values.append(total / len(means))
+    random_measured = np.array(means)
+    measured = np.array([order.mean(axis=2) for order in values])
+    by_example = np.array([order.mean(axis=-1) for order in values])
+    resampled = bootstrap.means(by_example)
+    # equal up to rounding is as good
+    as_good = game.signs[:, None] * (random_measured[:, None] - measured[:-1]) >= -1e-12
+
+    def less_references(table: np.ndarray) -> np.ndarray:
+        """A table (order, removed, quantity, …) less its first and last, (…, reference, …)."""
+        return np.stack([table - table[:1], table - table[-1:]], axis=3)
+
+    return xr.Dataset(
+        {
+            "measured": ((*_ORDER, "draw"), measured),
+            "measured_error": (_ORDER, standard_error(by_example)),
+            "change_error": (_ORDER, standard_error(by_example - by_example[:, :1])),
+            "difference": (
+                (*_ORDER, "reference"),
+                less_references(by_example.mean(axis=-1)),
+            ),
+            "difference_interval": (
+                (*_ORDER, "reference", "bound"),
+                interval(less_references(resampled)),
+            ),
+            "random_measured": (
+                ("random_order", "removed", "quantity", "draw"),
+                random_measured,
+            ),
+            "random_as_good": (
+                (*_ORDER, "draw"),
+                np.concatenate([as_good.mean(axis=0), np.full((1, *measured.shape[1:]), np.nan)]),
+            ),
+        }
+    )
+
+
+def correlate_scores(
+    game: HeadGame, scores: np.ndarray, lost: np.ndarray, bootstrap: Bootstrap
+) -> xr.Dataset:
+    """Rank correlations of scores with the losses by single heads, and their intervals.
+
+    Parameters
+    ----------
+    game : HeadGame
+    scores : array, shape (order, C, ΣH_ℓ)
+        The first order is the reference of differences.
+    lost : array, shape (C, ΣH_ℓ, P)
+        Loss of every example without the head, from :meth:`HeadGame.lost_without`.
+    bootstrap : Bootstrap
+
+    Returns
+    -------
+    xarray.Dataset
+        ``rank_correlation`` to ``correlation_difference_interval`` of docs/pruning.md, without
+        test_set.
+    """
+    mean, layers = lost.mean(axis=-1), np.repeat(range(len(game.layers)), game.layers)
+    within = [
+        spearman(scores[..., of_layer], mean[:, of_layer])
+        for of_layer in (
+            np.flatnonzero((layers == layer) & game.removable) for layer in range(len(game.layers))
+        )
+    ]
+    removable = game.removable
+    scores, lost, mean = scores[..., removable], lost[:, removable], mean[:, removable]
+    drawn = bootstrap.drawn_heads(scores.shape[-1])
+    by_draw = [
+        [
+            spearman(scores[:, draw, None], bootstrap.means(losses).T),  # (order, resamples)
+            spearman(scores[:, draw, drawn], mean[draw, drawn]),
+        ]
+        for draw, losses in enumerate(lost)
+    ]
+    resampled = np.mean(by_draw, axis=0).swapaxes(0, 1)  # (order, resampled, resamples)
+    correlation = spearman(scores, mean)
+    ends = ("order", "resampled", "bound")
+    return xr.Dataset(
+        {
+            "rank_correlation": (("order", "draw"), correlation),
+            "rank_correlation_interval": (ends, interval(resampled)),
+            "layer_correlation": (("order", "draw", "within_layer"), np.stack(within, axis=-1)),
+            "correlation_difference": ("order", (correlation - correlation[0]).mean(axis=-1)),
+            # paired: both orders meet the same examples or heads in every resample
+            "correlation_difference_interval": (ends, interval(resampled - resampled[0])),
+        }
+    )
