@@ -30,11 +30,8 @@ def score_array(name: str, scores: Scores, heads: Sequence[Head]) -> xr.DataArra
     if isinstance(scores, Mapping):
         scores = _from_mapping(name, scores)
     if not isinstance(scores, xr.DataArray) or {*scores.dims} - {"draw"} != {"head"}:
-        has = (
-            f"of dims {scores.dims}"
-            if isinstance(scores, xr.DataArray)
-            else f"a {type(scores).__name__}"
-        )
+        is_labelled = isinstance(scores, xr.DataArray)
+        has = f"of dims {scores.dims}" if is_labelled else f"a {type(scores).__name__}"
         raise ValueError(
             f"scores[{name!r}] must give the score of every (layer, head), as an array with the "
             f"dimension head, and draw if each draw has its own, or as a mapping, but is {has}; of "
