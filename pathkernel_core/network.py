@@ -168,6 +168,7 @@ class Network:
         c_π is the product of s_ℓ over the layers that a path skips and 1/√H_ℓ over the others. It
         replaces the 1/√n of the features (Eq. 10).
         """
+        # relative to 1/√n, which features carry; n counts paths through skips, hence √(H + 1)
         scales = np.ones(1)
         for count, heads, skip in zip(self.branches, self.heads, self.skips):
             branches = [math.sqrt(count / heads)] * heads

@@ -124,6 +124,8 @@ def _scores(network: Network, order_parameter: Array) -> tuple[list[np.ndarray],
     for layer, count in enumerate(network.branches):
         within = math.prod(network.branches[layer + 1 :]) * network.outputs
         shape = (math.prod(network.branches[:layer]), count, within)
+        # |U| summed over pairs of paths by their heads (h, h') in this layer. Pairs through h are
+        # row and column h, in both of which (h, h) is
         by_head = np.einsum("ahbcid->hi", matrix.reshape(shape * 2))
         scores.append(by_head.sum(axis=0) + by_head.sum(axis=1) - by_head.diagonal())
     skips = [count - heads for count, heads in zip(network.branches, network.heads)]

@@ -153,7 +153,7 @@ class Solution:
     @property
     def close_minima(self) -> tuple[Minimum, ...]:
         """Other minima within 10 nats of log evidence by their actions, which may contribute."""
-        nats = 0.5 * self.network.width
+        nats = 0.5 * self.network.width  # ln p(Y) = −S/2 + …, and action is S/N
         excess = [nats * (minimum.action - self.action) for minimum in self.other_minima]
         return tuple(m for m, difference in zip(self.other_minima, excess) if difference < CLOSE)
 
@@ -227,6 +227,8 @@ class Solution:
         sizes = zip(self.network.widths, self.network.sizes)
         if self.status is not Status.GP_LIMIT and any(width < size for width, size in sizes):
             return math.nan
+        # above the limit's, since the prior is e^{−S_entropy/2} only up to a normaliser: at leading
+        # order its value at the limit. A difference of entropies has no digit left at N = 10⁹
         coordinates = ChainCoordinates(self.network)
         excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
         n_labels = self.problem.n_examples * self.network.outputs
