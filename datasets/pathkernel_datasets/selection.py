@@ -85,8 +85,8 @@ class Selection:
     def sub_networks(self, name: str) -> xr.DataArray:
         """Variable of the sub-networks, dims (seed, sub_network, …), NaN where not computed."""
         temperatures = xr.DataArray(self.temperatures_sub_network, dims="sub_network")
-        part = self._dataset[[name, "reference_done"]].sel(temperature=temperatures)
-        computed = part[name].where(part["reference_done"] != 0)
+        chosen = self._dataset[[name, "reference_done"]].sel(temperature=temperatures)
+        computed = chosen[name].where(chosen["reference_done"] != 0)
         return computed.transpose("seed", "sub_network", ...)
 
     @property

@@ -226,8 +226,10 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
                 f"store, since they differ in {', '.join(sorted(map(str, differing)))}; run each "
                 f"value of {name!r} into a store of its own"
             )
-    longest = {dim: max((part[dim].values for part in templates), key=len) for dim in first.dims}
-    varying = [dim for dim in longest if len({part.sizes[dim] for part in templates}) > 1]
+    longest = {
+        dim: max((template[dim].values for template in templates), key=len) for dim in first.dims
+    }
+    varying = [dim for dim in longest if len({template.sizes[dim] for template in templates}) > 1]
     common = {
         key: entry
         for key, entry in first.attrs.items()

@@ -93,8 +93,8 @@ class _Changes(ExitStack):
 
 def _with_output(attention: AttentionModule) -> str:
     """Return the name of the module around attention and its output projection."""
-    parts = attention.module.modules()
-    inside = attention.layout is None or any(part is attention.layout.output for part in parts)
+    layout, modules = attention.layout, attention.module.modules()
+    inside = layout is None or any(module is layout.output for module in modules)
     return attention.name if inside else attention.name.rpartition(".")[0]  # of BERT the parent
 
 
@@ -145,7 +145,7 @@ def repeatable_outputs(
 @contextmanager
 def _seeded(model: nn.Module) -> Iterator[None]:
     """Draw the same random numbers in every pass inside the context, and restore their state."""
-    devices = sorted({part.device.index for part in model.parameters() if part.is_cuda})
+    devices = sorted({weight.device.index for weight in model.parameters() if weight.is_cuda})
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(0)
         for device in devices:
