@@ -92,6 +92,13 @@ def head_scores(network: Network, order_parameter: Array) -> list[np.ndarray]:
         If the order parameter has another shape.
     TypeError
         If ``network`` is not a Network, as when the arguments are swapped.
+
+    Notes
+    -----
+    Scores are of U alone. Where attentioned inputs differ in size from path to path, a path of
+    small U and large inputs may do more than its score says: compare U times the mean kernels of
+    pairs of paths. A score tells how much a network of the theory uses a head, which is not how
+    much a trained one would lose without it: measure that.
     """
     return _scores(network, order_parameter)[0]
 

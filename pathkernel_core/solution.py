@@ -260,7 +260,11 @@ class Solution:
         return self.hessian.stability(count)
 
     def response(self) -> Response:
-        """Linear response of U to the temperature, the variances, the labels and the paths."""
+        """Linear response of U to the temperature, the variances, the labels and the paths.
+
+        If it is huge, the solution is close to a spinodal, where it holds for tiny changes only:
+        look at ``stability().softest``.
+        """
         return Response(self.hessian)
 
     @cached_property
@@ -283,9 +287,15 @@ class Solution:
         ------
         ValueError
             If the shape does not fit, or a value is or becomes NaN or infinite.
+
+        Notes
+        -----
+        If labels were centred, add their mean to the result. For the density of a noisy label, add
+        the temperature to the variance. Where classes alone matter, :meth:`predict_mean` is enough.
         """
         self._check_new(xi)
         posterior, factor = self.posterior
+        # features of new examples are expanded by outputs, and mixed, batch by batch
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
         seconds = self.problem.evaluation_seconds

@@ -61,7 +61,7 @@ class Selection:
             self.chosen = choice if dataset.sizes["temperature"] > 1 else None
         else:
             candidates = dataset.isel(temperature=[index_of(dataset, "temperature", choice)])
-            choice, self.chosen = "test", None  # of one temperature any choice will do
+            choice, self.chosen = "test", None  # of one temperature any choice takes it
         indices = choose(candidates, choice).isel(test_set=0, drop=True)
         if choice in ("evidence", "next-evidence"):
             _check_evidence(dataset, indices["index"])

@@ -97,6 +97,7 @@ def curves_frame(
             names = enumerate(single["test_set"].values)
             counts = {str(name): count_test_examples(single, n) for n, name in names}
             accuracy = frame["accuracy_median"]
+            # a range of a single seed would be a point: the error of a finite test set instead
             error = np.sqrt(accuracy * (1 - accuracy) / frame["test_set"].map(counts))
             frame["accuracy_lowest"], frame["accuracy_highest"] = accuracy - error, accuracy + error
         return frame
@@ -121,6 +122,7 @@ def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
         plain = [array.drop_vars(["network", "temperature"], errors="ignore") for array in parts]
         return xr.concat(plain, "network")
 
+    # limits have no status in the store: one without scores could not be factorised
     scores = {measure: of_networks(measure.name) for measure in measures_of(dataset)}
     failed = [*scores.values()][-1].isel(network=slice(len(widths), None)).isnull().all("test_set")
     of_limits = xr.where(failed, STATUS_CODES["not_positive_definite"], CONVERGED)
