@@ -125,7 +125,7 @@ def coexistence(
     if followed is not None and _same_action(followed, above[1]):
         return None
     # bisection on the sign of the difference of actions; a branch that has ended counts as the
-    # higher one, since the other is then the only minimum
+    # higher one, since only the other is left
     while math.log(high / low) > _RESOLUTION:
         middle = math.sqrt(low * high)
         one, other = lower.solution(middle), upper.solution(middle)

@@ -100,8 +100,8 @@ def lanczos(
     step = compiled(_step, xp, static=("product",))
     diagonals, couplings = [], []
     for number in range(steps):
-        # a mask that adds the vector to an empty row of the basis: JAX cannot assign, and with the
-        # number as an argument one compiled program serves all steps
+        # a mask that adds the vector to an empty row of the basis: JAX cannot assign in place,
+        # and with the mask as an argument one compiled program serves all steps
         row = from_host(np.eye(steps)[number][:, None, None], start)
         basis, vectors, diagonal, coupling = step(basis, row, vectors, arrays, product=product)
         diagonals.append(to_host(diagonal))

@@ -65,7 +65,8 @@ def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
     rebuilt = study.rebuild(Point(float(widths[0]), float(temperatures[0]), seed))
     network = rebuilt.network
     # the distribution is that of the test examples, since U was fitted to the training labels. Too
-    # few of them let features fit noise in the labels: of 1,000, 924 features hide the peak
+    # few of them let features fit the noise of their labels: with 924 features, 1,000 test examples
+    # hide the peak of the error
     xi, labels = next(iter(rebuilt.data.test_sets.values()))
     spectrum_at = _spectra(network, xi, to_host(labels) - rebuilt.data.offset)
 
@@ -118,7 +119,7 @@ def _spectra(
 
     def of_features(order_parameter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights = scaled_order_parameter(network, order_parameter)
-        # not Cholesky: with a skip of strength 0, or few degrees of freedom, U is singular
+        # not Cholesky: with a skip of strength 0 the scaled U is singular
         eigenvalues, vectors = np.linalg.eigh(variance * weights)
         factor = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))  # of U = F Fᵀ
         mixed = np.einsum("pa,piqj,qb->aibj", factor, gram, factor, optimize=True)

@@ -260,7 +260,7 @@ def write_csv(tables: Iterable[tuple[str, Table]], folder: str | os.PathLike) ->
         frames.setdefault(name, []).append(table.frame.astype(object))
     Path(folder).mkdir(parents=True, exist_ok=True)
     joined = {Path(folder, f"{_file(name)}.csv"): pd.concat(rows) for name, rows in frames.items()}
-    for path, frame in joined.items():  # before any is written: all or none
+    for path, frame in joined.items():  # before any is written: a refusal leaves all files
         _check_columns(path, csv_text(frame[:0]))
     for path, frame in joined.items():
         with replacing(path) as partial:
