@@ -43,6 +43,7 @@ def replacing(path: str | os.PathLike, *, several_writers: bool = False) -> Iter
     partial.touch(exist_ok=False)  # with the permissions of the user's umask
     try:
         yield partial
+        # or a crash of the machine could leave the new name with none of the new content
         with open(partial, "rb+") as stream:
             os.fsync(stream.fileno())
         if path.exists():
@@ -111,7 +112,7 @@ def remove_leftovers(path: str | os.PathLike) -> None:
     path = Path(os.path.realpath(path))
     shape = re.compile(rf"\.{re.escape(path.name)}\.\w+{re.escape(PARTIAL)}({re.escape(_OLD)})?")
     leftovers = [entry for entry in path.parent.glob(".*") if shape.fullmatch(entry.name)]
-    for entry in sorted(leftovers, reverse=True):  # old folders first
+    for entry in sorted(leftovers, reverse=True):  # old folders first: longer names
         if entry.name.endswith(_OLD) and not path.exists():
             os.rename(entry, path)
         elif entry.is_dir() and not entry.is_symlink():

@@ -132,6 +132,7 @@ def _score_scale(scale: float, heads: Array) -> float:
 
 
 def _softmax_over_keys(scores: Array, xp: Any) -> Array:
+    # less their largest: exp overflows from 710 on in float64, from 89 on in float32
     weights = xp.exp(scores - xp.max(scores, axis=-2, keepdims=True))
     return weights / xp.sum(weights, axis=-2, keepdims=True)
 
@@ -146,6 +147,12 @@ class QueryKey(_ArrayHeads):
     scale : float, optional
         Factor of the scores; by default 1 / (N_0 √G), as in the paper. Trained networks often use
         1 / √G.
+
+    Notes
+    -----
+    If the attention of a trained network comes out almost uniform, the scale is too small by a
+    factor N_0: set ``scale=G**-0.5``. Biases of queries and keys have no place here; pass
+    :class:`Attention` instead.
     """
 
     queries: Array
@@ -237,6 +244,7 @@ class Attention(_ArrayHeads):
     def __post_init__(self):
         xp = array_namespace(omega=self.omega)
         omega = real_floating("omega", self.omega, ("P", "H", *self.omega.shape[-1:] * 2))
+        # loose, for models in half precision; swapped axes are mostly off by far more
         excess = compiled(_excess_of_sums, xp)(omega)
         if not is_true(excess < 1e-3):
             raise ValueError(
@@ -296,6 +304,12 @@ def attentioned_inputs(
     TypeError
         If the arrays are of different libraries or devices.
 
+    Notes
+    -----
+    Pass new examples through the same layers, readout and skips as the training examples. If all
+    paths come out nearly alike, look at the attention: heads that attend uniformly average the same
+    tokens. Bring inputs to entries of order 1; :func:`minimise_action` warns where they are far.
+
     Examples
     --------
     >>> import numpy as np
@@ -336,11 +350,11 @@ def attentioned_inputs(
     else:
         batch_size = whole_number("batch_size", batch_size)
     with np.errstate(all="ignore"):
-        parts = [
+        xi_of_batches = [
             _attentioned_batch(inputs, layers, skipped, token, batch, xp)
             for batch in batches(examples, batch_size)
         ]
-    xi = joined(parts)
+    xi = joined(xi_of_batches)
     return not_overflown("the attentioned inputs", xi, "rescale inputs or heads")
 
 
@@ -361,9 +375,11 @@ def _attentioned_batch(
     xp: Any,
 ) -> Array:
     inputs = rows_of(inputs, batch)
+    # from the last layer, where a readout token leaves one column of M × M; every layer below then
+    # takes M² per path and head, where a product of two attentions takes M³
     omega = layers[-1].select(batch).attention(inputs, query=token)
     weights = compiled(_over_queries, xp)(omega)
-    if skipped[-1]:
+    if skipped[-1]:  # the identity as attention: the readout itself
         tokens = inputs.shape[1]
         readout = np.full(tokens, 1 / tokens) if token is None else np.eye(tokens)[token]
         readout = np.tile(readout, (inputs.shape[0], 1, 1))

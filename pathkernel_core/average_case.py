@@ -57,6 +57,7 @@ def feature_spectrum(
         λ_k and a_k²; the last is the part of the labels that no feature explains, with λ = 0.
     """
     eigenvalues, vectors = scipy.linalg.eigh(gram)
+    # a power is a squared projection over its eigenvalue: rounding over rounding where that is zero
     is_zero = eigenvalues <= len(gram) * np.finfo(float).eps * eigenvalues[-1]
     powers = (vectors.T @ projections) ** 2 / np.where(is_zero, 1.0, eigenvalues)
     powers[is_zero] = 0.0
@@ -88,6 +89,8 @@ def average_case_error(
     kappa = scipy.optimize.brentq(
         excess, temperature, temperature + eigenvalues.sum(), xtol=1e-14, rtol=1e-12
     )
+    # filters are the shares of the modes that P examples do not teach; 1/(1 − γ) diverges at the
+    # interpolation threshold as T → 0 (double descent)
     filters = kappa / (kappa + examples * eigenvalues)
     gamma = examples * ((eigenvalues * filters / kappa) ** 2).sum()
     return float((powers * filters**2).sum() / (1 - gamma))

@@ -285,6 +285,8 @@ def compiled(function: Callable, xp: Any, static: tuple[str, ...] = ()) -> Calla
     return _jitted(function, static) if is_jax_namespace(xp) else function
 
 
+# jax.jit keeps its programs with the object that it returns: a new one for every call would compile
+# again. For functions of a module: a closure would be another key each time, and stay.
 @functools.cache
 def _jitted(function: Callable, static: tuple[str, ...]) -> Callable:
     import jax
@@ -340,6 +342,7 @@ def derivatives(xp: Any) -> tuple[Callable, Callable]:
         )
 
     def hessian(function: Callable, x: Array, columns: int) -> Array:
+        # reverse over reverse: one forward pass serves all columns, a few of which go back at once
         _, pull_back = vjp(grad(function), x)
         return over_columns(lambda column: pull_back(column)[0], x, columns)
 

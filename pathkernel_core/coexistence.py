@@ -76,11 +76,15 @@ class Branch:
             parameter = target
             if abs(remaining) > step:
                 parameter = start * math.exp(math.copysign(step, remaining))
+            # a descent beyond the end of a branch does not fail: it slides onto the other branch,
+            # and only the jump of U tells
             neighbour = self._solve(parameter, solution)
             if neighbour is not None and _change(solution, neighbour) < _JUMP:
                 start, solution = parameter, neighbour
                 self._solutions[parameter] = neighbour
             else:
+                # U moves as the root of the distance from a spinodal: large steps up to it, then
+                # many halvings, which eighths shorten
                 step = min(step, abs(remaining)) / 8
                 if step < _RESOLUTION:
                     break
@@ -120,6 +124,8 @@ def coexistence(
     followed = lower.solution(high)
     if followed is not None and _same_action(followed, above[1]):
         return None
+    # bisection on the sign of the difference of actions; a branch that has ended counts as the
+    # higher one, since only the other is left
     while math.log(high / low) > _RESOLUTION:
         middle = math.sqrt(low * high)
         one, other = lower.solution(middle), upper.solution(middle)

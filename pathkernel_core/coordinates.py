@@ -80,6 +80,7 @@ class Level:
     @cached_property
     def indices(self) -> np.ndarray:
         """Flat index of each entry of X_ℓ in its coordinates, then 0, 1 and what a skip fixes."""
+        # the constants follow the coordinates, so that one gather fills the whole matrix
         count = len(self.diagonal)
         indices = np.full((self.rows, self.columns), count)
         np.fill_diagonal(indices, count + 1)
@@ -126,6 +127,8 @@ def relative_factors(
     """Matrices X_1, …, X_a at coordinates, for σ_1 … σ_a, by any array library."""
     xp = array_namespace(coordinates=coordinates)
     diagonal = _diagonal(levels, coordinates)
+    # zeros inside, too: were the exponential of an unused entry to overflow, its derivative, times
+    # the 0 of the outer choice, would be NaN
     exponentials = xp.exp(xp.where(diagonal, coordinates, xp.zeros_like(coordinates)))
     entries = xp.where(diagonal, exponentials, coordinates)
     return [
@@ -167,6 +170,8 @@ def excess_entropy(
     """
     xp = array_namespace(coordinates=coordinates)
     diagonal, zero = _diagonal(levels, coordinates), xp.zeros_like(coordinates)
+    # an entry e^t of the diagonal costs e^{2t} − 2t, one below it x²; less their values in the
+    # limit, 1 and 0, both are of second order in the coordinate
     logs = 2 * xp.where(diagonal, coordinates, zero)
     terms = xp.expm1(logs) - logs + xp.where(diagonal, zero, coordinates) ** 2
     finite = [(level, degree) for level, degree in zip(levels, degrees) if not level.fixed]
@@ -196,6 +201,8 @@ class ChainCoordinates:
         self._diagonal = np.concatenate([level.diagonal for level in self.levels])
         counts = [len(level.diagonal) for level in self.levels]
         self._weight_of_coordinate = np.repeat(self.weights, counts)
+        # at X = 1 a row adds 1 to tr and −ln σ² to −ln det; H ln det U_{ℓ+1} cancels the rest, and
+        # rows that a skip repeats are counted with the level above
         self._limit_entropy = sum(
             weight * (level.rows - level.shared) * (1 - 2 * math.log(scale))
             for level, scale, weight in zip(self.levels, self.scales, self.weights)
@@ -209,6 +216,7 @@ class ChainCoordinates:
     @property
     def curvature(self) -> np.ndarray:
         """Diagonal of the entropy's Hessian (per N) at the Gaussian process limit."""
+        # the whole Hessian there: (e^{2t} − 2t)'' = 4, (x²)'' = 2, and no term has two coordinates
         return 2 * self._weight_of_coordinate * (1 + self._diagonal)
 
     @property
@@ -231,6 +239,7 @@ class ChainCoordinates:
         Layer and head are numbered from 0.
         """
         coordinates, level = coordinates.copy(), self.levels[layer]
+        # of a layer, not of whole paths: e^-suppression multiplies all paths through these heads
         rows = np.flatnonzero(level.diagonal).reshape(self.network.heads[layer], -1)
         suppressed = np.delete(rows, head, axis=0)
         coordinates[level.part][suppressed] -= suppression
@@ -240,11 +249,12 @@ class ChainCoordinates:
         """Triangular matrices X_1, …, X_a."""
         factors = []  # as relative_factors has them, but in place: every evaluation asks for them
         for level, scale in zip(self.levels, self.scales):
-            part = coordinates[level.part].copy()
-            part[level.diagonal] = np.exp(part[level.diagonal])
+            entries = coordinates[level.part].copy()
+            entries[level.diagonal] = np.exp(entries[level.diagonal])
             factor = np.eye(*level.free.shape)
+            # rows that repeat B_{ℓ+1}: 1/σ_ℓ undoes the σ_ℓ of B_ℓ = σ_ℓ (1 ⊗ B_{ℓ+1}) X_ℓ
             factor.flat[: level.shared * level.rows : level.rows + 1] = 1 / scale
-            factor[level.free] = part
+            factor[level.free] = entries
             factors.append(factor)
         return factors
 
@@ -259,15 +269,16 @@ class ChainCoordinates:
         for level, scale, factor, above in zip(self.levels, self.scales, factors, aboves):
             relative = factor / scale
             if above is not None:
+                # a start may come from other variances: X_ℓ takes up the difference
                 relative = np.stack(
                     [
                         scipy.linalg.solve_triangular(above, block, lower=True)
                         for block in level.blocks(relative)
                     ]
                 ).reshape(factor.shape)
-            part = coordinates[level.part]
-            part[:] = relative[level.free]
-            part[level.diagonal] = np.log(part[level.diagonal])
+            entries = coordinates[level.part]  # a view, as the next lines write through it
+            entries[:] = relative[level.free]
+            entries[level.diagonal] = np.log(entries[level.diagonal])
         return coordinates
 
     def entropy(self, coordinates: np.ndarray) -> float:
@@ -300,7 +311,9 @@ class ChainCoordinates:
             Gradient of the energy per N with respect to U_1.
         """
         gradient = np.empty(self.size)
-        # with respect to B_ℓ, from B_1 up; BLAS reads the transposes of C-ordered arrays
+        # Backwards through the chain: with D_ℓ = ∂S/∂B_ℓ, D_1 = 2 (∂S/∂U_1) B_1, the slope in X_ℓ
+        # is σ_ℓ (1 ⊗ B_{ℓ+1})ᵀ D_ℓ, and D_{ℓ+1} = σ_ℓ Σ_h D_ℓh X_ℓhᵀ. By hand, since NumPy does
+        # not differentiate. BLAS reads the transposes of C-ordered arrays.
         trmm = scipy.linalg.blas.dtrmm
         down = trmm(2.0, factors[0].T, np.ascontiguousarray(energy_gradient).T).T
         aboves = (*factors[1:], None)
@@ -313,13 +326,13 @@ class ChainCoordinates:
                 down = np.matmul(level.blocks(down), scale * blocks.transpose(0, 2, 1))
                 down = down.sum(axis=0)
             if not level.fixed:
-                part = gradient[level.part]
-                part[:] = slope[level.free]
-                part[level.diagonal] *= factor.diagonal()[level.shared :]
+                slopes = gradient[level.part]
+                slopes[:] = slope[level.free]
+                slopes[level.diagonal] *= factor.diagonal()[level.shared :]  # of its logarithm
         # expm1, since a level much wider than another is at X = 1 to rounding
         with np.errstate(over="ignore"):
-            slopes = np.where(self._diagonal, np.expm1(2 * coordinates), coordinates)
-        return gradient + 2 * self._weight_of_coordinate * slopes
+            of_entropy = np.where(self._diagonal, np.expm1(2 * coordinates), coordinates)
+        return gradient + 2 * self._weight_of_coordinate * of_entropy
 
     def largest_slope(
         self,
@@ -354,6 +367,7 @@ class ChainCoordinates:
                 if level.shared:
                     from_below = from_below + blocks[0]
                 continue
+            # E from the coordinate itself: e^t − 1 would lose the digits of a small t
             excess = relative[number][level.shared :].copy()
             diagonal = coordinates[level.part][level.diagonal]
             np.fill_diagonal(excess[:, level.shared :], np.expm1(diagonal))
@@ -365,12 +379,13 @@ class ChainCoordinates:
             if number + 1 < len(factors):
                 size = level.rows // level.branches
                 heads = excess.reshape(-1, size, level.columns)
-                below = -np.matmul(heads, heads.transpose(0, 2, 1)).sum(axis=0)
-                own = excess[:, level.shared :].reshape((len(heads), size) * 2)
-                own = np.einsum("hahb->ab", own)
-                below -= own + own.T
+                change = -np.matmul(heads, heads.transpose(0, 2, 1)).sum(axis=0)
+                pairs_of_heads = excess[:, level.shared :].reshape((len(heads), size) * 2)
+                same_head = np.einsum("hahb->ab", pairs_of_heads)
+                change -= same_head + same_head.T
                 inverse = inverses[number + 1]
-                from_below = inverse.T @ (weight * below) @ inverse
+                from_below = inverse.T @ (weight * change) @ inverse
+        # from the readout down, since a block that a skip repeats may itself repeat one
         for number, level in reversed(list(enumerate(self.levels))):
             if level.shared and number in slopes:
                 slopes[number][: level.shared, : level.shared] += slopes.pop(number + 1)

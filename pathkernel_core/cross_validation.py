@@ -59,6 +59,11 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
         If these are not the examples of the solution by number, shape and labels; in feature space
         only the sum of squared labels is compared.
 
+    Notes
+    -----
+    Pass the labels of the problem, centred if those were. U has seen the label that is left out: if
+    the errors look too good (narrow networks at low temperature), trust validation examples more.
+
     Examples
     --------
     >>> import numpy as np
@@ -87,11 +92,12 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     posterior, factor = solution.posterior
     if isinstance(problem.form, FeatureSpace):
         step = max(1, PREDICTION_ELEMENTS // max(1, shape[1] * shape[2] * outputs**2))
-        parts = [
+        moments = [
             problem.posterior_covariances(posterior, factor, rows_of(xi, batch))
             for batch in batches(shape[0], step)
         ]
-        mean, covariance = (np.concatenate(part) for part in zip(*parts))
+        mean, covariance = (np.concatenate(moment) for moment in zip(*moments))
+        # differences divided by T: the smaller T against the kernel, the fewer digits remain
         temperature = solution.temperature
         coefficients = (targets - mean) / temperature
         precision = (np.eye(outputs) - covariance / temperature) / temperature
@@ -99,7 +105,7 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
         coefficients, precision = problem.form.explained_labels(posterior.root)
     residual = np.linalg.solve(precision, coefficients[..., None])[..., 0]  # y − f₋μ
     sign, log_det = np.linalg.slogdet(precision)
-    log_det = np.where(sign > 0, log_det, np.nan)
+    log_det = np.where(sign > 0, log_det, np.nan)  # rounding may leave no positive determinant
     misfit = np.sum(residual * coefficients, axis=1)
     density = 0.5 * (log_det - misfit - outputs * math.log(2 * math.pi))
     mean = targets - residual

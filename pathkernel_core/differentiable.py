@@ -136,6 +136,11 @@ def differentiable_solution(
     The Hessian of the action has about n²/2 rows, so that a few hundred paths are the limit. Within
     ``jax.jit`` the minimisation runs on the host. Strengths of skip connections are constants.
 
+    If gradients are huge or NaN, the minimum is at a spinodal or on a ring: look at
+    ``minimise_action(...).stability().softest``. Second derivatives are wrong, since the Hessian of
+    the step is a constant. To learn queries and keys, regularise them: the log evidence alone
+    overfits once they have more entries than there are labels.
+
     Examples
     --------
     >>> import torch
@@ -162,6 +167,8 @@ def differentiable_solution(
     if space == "auto":
         space = "examples" if examples <= paths * width else "features"
 
+    # the numbers twice: constants, at which minimum and Hessian are taken, and arrays that carry
+    # derivatives into the one step of Newton's method
     theta = (xi, labels, temperature, variances)
     fixed = tuple(constant(array) for array in theta)
     minimum = _minimum(fixed, network, space, tolerance)
@@ -201,9 +208,12 @@ def _near_minimum(
     if coordinates.shape[0]:  # there are none where all widths are infinite
         columns = max(1, _HESSIAN_ELEMENTS // (math.prod(xi.shape) * network.outputs**2))
         matrix = hessian(lambda x: action(x, fixed), minimum, columns)
+        # zero within the tolerance, so that the step moves nothing; its derivative does not vanish
         slope = gradient(action)(minimum, theta)
         coordinates = minimum - xp.linalg.solve(matrix, slope[:, None])[:, 0]
 
+    # at the constant minimum, not at the coordinates of the step: the derivative through them is
+    # zero by the envelope theorem, and would cost the backward pass a solve
     above_limit = action(minimum, theta)
     free = [size - shared for size, shared in zip(network.sizes, network.shared_sizes)]
     degrees = [0.0 if math.isinf(width) else width for width in network.widths]

@@ -81,6 +81,7 @@ class _ExampleCurvature:
         return to_host(self._compiled(self._features, self._labels, self._z, whitened))
 
     def along(self, direction: np.ndarray) -> np.ndarray:
+        # L⁻¹ dA L⁻ᵀ = F (dU ⊗ 1) Fᵀ with the whitened F: no solve for each direction
         xp, features = array_namespace(features=self._features), self._features
         mixed = matmul(from_host(direction, features), features)
         flat = (features.shape[0], -1)
@@ -95,6 +96,7 @@ class _ExampleCurvature:
         return self._change(matmul(inverse, xp.matrix_transpose(inverse)))
 
     def with_labels(self, change: np.ndarray) -> np.ndarray:
+        # M does not depend on the labels, and R = z zᵀ enters the gradient with a minus
         xp = array_namespace(root=self._root)
         rows = from_host(np.reshape(change, (-1, 1)), self._root)
         half = solve_triangular(self._root, rows, xp)
@@ -136,6 +138,8 @@ class _FeatureCurvature:
         self._q = xp.reshape(matmul(transposed, half), projections.shape)
 
     def along(self, direction: np.ndarray) -> np.ndarray:
+        # with D = C⁻¹ dU C⁻ᵀ, dH = −H (dU ⊗ 1) H is −Q (D ⊗ 1) Q in this frame, and dq is
+        # −Q (D ⊗ 1) q: neither needs the Gram matrix
         xp, hessian = array_namespace(q=self._q), self._hessian
         paths, width = self._q.shape
         relative = from_host(_divided_by(self._factor, direction), hessian)
@@ -148,6 +152,7 @@ class _FeatureCurvature:
         return self._change(dm, xp.reshape(dq, self._q.shape))
 
     def with_temperature(self) -> np.ndarray:
+        # A⁻¹ΦC = ΦC B⁻¹ takes dH = −ΦᵀA⁻²Φ dT to −B⁻¹Q in this frame
         xp = array_namespace(q=self._q)
         product = matmul(self._inverse, self._hessian)
         paths, width = self._q.shape

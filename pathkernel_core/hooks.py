@@ -172,6 +172,8 @@ def load_plugins(
 
 def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[str, ...]:
     """Add all objects of a plugin, or none if one of them cannot be added."""
+    # a manager for each plugin: results of a common one would not say whose they are, and a plugin
+    # that fails would stay registered
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(sys.modules[__name__])
     manager.register(entry.load(), name=entry.name)
@@ -185,6 +187,7 @@ def _register(plugins: Plugins, entry: importlib.metadata.EntryPoint) -> tuple[s
     for kind, value in provided:
         if kind in _BASES:
             _check_class(value, _BASES[kind])
+    # all names are claimed before the first object is added, so that a clash adds none of them
     provides = [f"{kind} {value.name}" for kind, value in provided]
     claims = provides + [f"command {value.command}" for kind, value in provided if kind == "result"]
     for number, claim in enumerate(claims):

@@ -74,10 +74,11 @@ def _kernels(features: Array, *, outputs: int) -> Array:
     paths, examples, _ = by_path.shape
     entries = from_host(packed_order(examples)[0], features, xp.int64)
     kernels = []
-    for path in range(paths):
+    for path in range(paths):  # packed path by path: all pairs in full would be four times as many
         duals = by_path[: path + 1, ...] if outputs == 1 else by_path
         kernel = matmul(by_path[path, ...], xp.matrix_transpose(duals))
         if outputs == 1:
+            # a pair is C + Cᵀ, which would count a path with itself twice
             share = from_host([1.0] * path + [0.5], features)[:, None, None]
             kernel = share * (kernel + xp.matrix_transpose(kernel))
         kernel = xp.reshape(kernel, (kernel.shape[0], -1))
@@ -93,6 +94,9 @@ def _kernel_space(
     outputs = labels.shape[1]
     paths = factor.shape[0] // outputs
     pairs, indices, share = _pairs(paths, outputs)
+    # K is linear in U and the kernels do not depend on it: two products with the whole array of
+    # kernels, bound by the memory's speed, replace the mixing of features and the solve for F.
+    # ∂energy/∂K = A⁻¹ − A⁻¹YYᵀA⁻¹ with A = K + T1, so that M − R are its products with the kernels
     u = _by_output(matmul(factor, xp.matrix_transpose(factor)), outputs, xp)
     u = xp.take(u, from_host(pairs @ (paths, 1), kernels, xp.int64), axis=1)
     weigh = _weights_of_one_output if outputs == 1 else _weights_of_outputs

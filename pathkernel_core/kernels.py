@@ -66,6 +66,11 @@ class PathKernels:
 
     Notes
     -----
+    The network has no bias: subtract the mean of the labels first and add it to predictions, as
+    studies do, or the kernel spends paths on it. If there are more examples than fit in memory, sum
+    them by :class:`SufficientStatistics`. If you need the response of U to labels, set
+    ``space="examples"``: feature space does not keep the examples.
+
     Inputs that span fewer than N_0 dimensions are rotated into their span, which makes every
     evaluation cheaper and changes kernels only by rounding.
 
@@ -86,6 +91,7 @@ class PathKernels:
             raise ValueError(
                 f'space must be "auto", "examples", "features" or "kernels", not {space!r}'
             )
+        # wider inputs than vectors: the N_0 × N_0 eigenproblem would cost more than evaluations do
         basis = _span(xi, xp) if width <= examples * paths else None
         if basis is not None:
             xi = compiled(_rotated, xp)(xi, basis)
@@ -213,6 +219,8 @@ class PathKernels:
 
         Cached for networks whose limits are proportional.
         """
+        # the limit's kernel is a sum over paths, weighted by the squares of these coefficients: a
+        # common factor, such as another σ²_0, only scales the eigenvalues
         scales = network.path_scales * np.sqrt(network.variances[0] * network.limit_diagonal)
         largest = scales.max()
         ratios = scales[:: network.outputs] / largest
@@ -374,6 +382,8 @@ def _covariances(
     def variance(rows: Array) -> Array:
         return xp.sum(rows**2, axis=(1, 2)) - explained(rows, *arrays)
 
+    # spaces give variances only, which is enough: with s = f_c + f_d and d = f_c − f_d,
+    # Cov(f_c, f_d) = [Var s − Var d] / 4
     pairs = {}
     for c, row in enumerate(by_output):
         pairs[c, c] = variance(row)
@@ -388,7 +398,7 @@ def predictor_mean(xi: Array, weights: Array, basis: Array | None) -> Array:
     """Φ(x) · weights, (P, C), as one product."""
     xp = array_namespace(xi=xi)
     examples, paths, width = xi.shape
-    if basis is not None:
+    if basis is not None:  # the weights are turned back, and not all new examples forth
         weights = matmul(weights, xp.matrix_transpose(basis))
     by_output = xp.permute_dims(xp.reshape(weights, (paths, -1, width)), (0, 2, 1))
     by_output = xp.reshape(by_output, (paths * width, -1)) / math.sqrt(width * paths)
@@ -401,6 +411,7 @@ def _prior_variance(xi: Array, factor: Array, basis: Array | None) -> tuple[Arra
     full = per_output(xi, factor.shape[0] // xi.shape[1])
     scaled = factor / math.sqrt(xi.shape[1] * xi.shape[2])
     mixed = matmul(xp.matrix_transpose(scaled), full)
+    # before the rotation: new examples have a prior variance outside the training inputs' span, too
     flat = xp.reshape(mixed, (mixed.shape[0], -1))
     return vecdot(flat, flat), mixed if basis is None else _rotated(mixed, basis)
 
@@ -410,7 +421,7 @@ def _span(xi: Array, xp: Any) -> Array | None:
     values, vectors = compiled(_principal_axes, xp)(xi)
     values, width = to_host(values), xi.shape[2]
     rank = int((values > values[-1] * width * np.finfo(values.dtype).eps).sum())
-    if not 0 < rank <= 0.9 * width:
+    if not 0 < rank <= 0.9 * width:  # otherwise not worth that results differ by rounding
         return None
     return xp.astype(vectors[:, width - rank :], xi.dtype)
 

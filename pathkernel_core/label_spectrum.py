@@ -92,6 +92,7 @@ def lanczos(
     xp = array_namespace(start=start)
     rows, outputs = start.shape
     steps = min(_STEPS, rows)
+    # of all vectors with independent entries, those of ±1 estimate a trace with the least variance
     probes = np.random.default_rng(0).choice([-1.0, 1.0], size=(rows, _PROBES))
     vectors, norms, basis = compiled(_begin, xp)(
         start, from_host(probes, start), from_host(np.zeros((steps, 1, 1)), start)
@@ -99,6 +100,8 @@ def lanczos(
     step = compiled(_step, xp, static=("product",))
     diagonals, couplings = [], []
     for number in range(steps):
+        # a mask that adds the vector to an empty row of the basis: JAX cannot assign in place,
+        # and with the mask as an argument one compiled program serves all steps
         row = from_host(np.eye(steps)[number][:, None, None], start)
         basis, vectors, diagonal, coupling = step(basis, row, vectors, arrays, product=product)
         diagonals.append(to_host(diagonal))
@@ -127,6 +130,8 @@ def _gauss(diagonal: np.ndarray, coupling: np.ndarray, total: float) -> Quadratu
     """Gauss quadrature of a Lanczos run, with weights that sum to total."""
     if not (np.isfinite(diagonal).all() and np.isfinite(coupling).all()):
         return Quadrature(np.zeros(0), np.zeros(0))  # overflow, which the factorisation reports
+    # nodes are eigenvalues of the tridiagonal matrix, weights the squared first components of its
+    # eigenvectors (Golub and Welsch); rounding may make a zero eigenvalue negative
     nodes, vectors = scipy.linalg.eigh_tridiagonal(diagonal, coupling)
     return Quadrature(np.maximum(nodes, 0.0), total * vectors[0] ** 2)
 
@@ -150,6 +155,8 @@ def _step(
     basis = basis + row * vectors
     images = product(vectors, *arrays)
     diagonal, size = xp.sum(vectors * images, axis=0), xp.sqrt(xp.sum(images**2, axis=0))
+    # against the whole basis: the three-term recurrence alone loses orthogonality as soon as a node
+    # converges, and then finds it again as a ghost. Twice is enough for full precision
     for _ in range(2):
         images = images - xp.sum(basis * xp.sum(basis * images, axis=1, keepdims=True), axis=0)
     norms = xp.sqrt(xp.sum(images**2, axis=0))

@@ -67,6 +67,7 @@ def concavity(spectrum: LabelSpectrum, network: Network, temperature: float) -> 
     positive = spectrum.labels.nodes[spectrum.labels.nodes > 0]
     if not positive.size:
         return Concavity(0.0, 0.0)
+    # misfit'' < 0 needs r < 1: no concavity beyond the t at which the weakest mode passes T
     highest = min(_LARGEST_SCALE, max(0.0, math.log(temperature / positive.min())) + 5.0)
     forces = _forces(widths, highest)
     scales = np.log1p(forces[:, None] / widths).sum(axis=1)
@@ -117,7 +118,7 @@ def search_starts(
         for head in range(heads)
         if heads > 1 and math.isfinite(network.widths[layer])
     ]
-    if len(of_heads) > MOST_STARTS - 2:
+    if len(of_heads) > MOST_STARTS - 2:  # an evaluation each, where a descent takes tens
         of_heads.sort(key=lambda start: evaluate(start)[0])
     yield from of_heads
     generator = np.random.default_rng(0)
@@ -169,6 +170,8 @@ def _lowest_energy(
     )
     forces = _forces(sizes[np.isfinite(sizes)], _LARGEST_SCALE)
     scales = np.log1p(forces[:, None] / sizes).sum(axis=1)
+    # by the energy alone: the entropy is the barrier that the start has to pass. Where the energy
+    # rises again, ln det outweighs what is left of the misfit
     lowest, best = math.inf, coordinates.gp_limit
     while scale + _STEP <= _LARGEST_SCALE:
         scale += _STEP

@@ -103,6 +103,12 @@ def minimise_action(
 
     Notes
     -----
+    On a grid, go from high to low temperatures and pass each solution as the next ``start``, which
+    saves a fifth to a third of the evaluations, but also the search for other minima.
+    If U hardly differs from its limit, or the status is ``STALLED``, look for a ScaleWarning first:
+    attentioned inputs should have entries of order 1. In float32 the default tolerance is loose;
+    convert the arrays to float64 for response, stability or the next order in 1/N.
+
     Problems with evaluations below 50 ms, such as those of 100 or 600 examples, use one BLAS
     thread. Larger ones keep the threads of the process, as ``OPENBLAS_NUM_THREADS`` or
     ``threadpoolctl.threadpool_limits`` set them.
@@ -167,6 +173,9 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     it has no terms. Parameters and errors as for
     :func:`minimise_action`.
 
+    Compare it with a finite network at its own best temperature: the limit often needs a lower one,
+    and at a common one part of the difference is that of the temperatures.
+
     Examples
     --------
     >>> import numpy as np
@@ -224,6 +233,7 @@ class _History:
         value, norm = evaluation.value, evaluation.gradient_norm
         self.last = evaluation
         lowest = min([value, *self.values])
+        # values this close are equal to rounding: only the gradients still rank these steps
         rounding = quasi_newton.ROUNDING * max(1.0, abs(lowest))
         if (
             not self.values
@@ -261,6 +271,8 @@ class _Action:
             relative = self.coordinates.relative_factors(coordinates)
             factors = self.coordinates.factors(relative)
         try:
+            # the kernel is linear in U, so that σ²_0 can go into its factor: no copy of the
+            # features for each variance; the gradient gets σ²_0 back by the chain rule
             energy, gradient = self.problem.form.energy_and_gradient(
                 math.sqrt(variance) * factors[0], self.temperature, self._scales
             )
@@ -364,6 +376,8 @@ class _Descender:
             history.append(point.detail)
             norm = point.detail.gradient_norm
             self._report(Progress(action.evaluations, None, "minimising", {"gradient": norm}))
+            # both, since ∂S/∂x is about 2U ∂S/∂U: the former hides paths that are switched off, the
+            # latter strong ones
             steepest = float(np.abs(point.gradient).max())
             return norm <= tolerance and steepest <= _COORDINATES * tolerance
 
@@ -423,19 +437,22 @@ def _search(descend: _Descender, spectrum: LabelSpectrum, starts: int | None) ->
         return descents
 
     def evaluate(coordinates: np.ndarray) -> tuple[float, float]:
-        action.limit = math.inf
+        action.limit = math.inf  # candidates do not use up the evaluations of a descent
         point = action(coordinates)
         return point.value, point.detail.energy if point.detail else math.inf
 
     candidates = search_starts(action.coordinates, suspicion.scale, evaluate)
     last = structured_starts(network) if starts is None else starts
     for number, start in zip(range(2, last + 1), candidates):
+        # a failed end is no minimum: to give up a descent near it could lose the minimum beyond
         minima = [descent for descent in descents if descent.status.ok]
         with contextlib.suppress(_AbandonedError):
             descent = descend(start, minima=minima)
             end = descent.evaluation
             if not (descend.is_near(end, minima) or descend.is_on_a_ring(end, minima)):
                 descents.append(descent)
+        # the scaled limit is in the basin of a network that uses all its paths; if it leads back
+        # to the first minimum, only a strong suspicion is worth the descents of single heads
         if number == 2 and starts is None and len(descents) == 1 and suspicion.ratio < STRONG:
             break
     return descents
@@ -447,6 +464,7 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
     lowest = by_value[0].evaluation.value
     minima = [descent for descent in by_value if descent.status.ok]
     descent = by_value[0]
+    # a stalled descent may end lower than a converged one by rounding alone
     if minima and minima[0].evaluation.value <= lowest + 1e-9 * max(1.0, abs(lowest)):
         descent = minima[0]
     end, history = descent.evaluation, descent.history
@@ -466,6 +484,7 @@ def _solution(action: _Action, descents: Sequence[_Descent], searched: bool = Tr
         evaluations=action.evaluations,
         iterations=len(history.values) - 1,
         gradient_norm=end.gradient_norm,
+        # descents count from the limit's entropy and per smallest width, users from 0 and per N
         action_history=limit + np.array(history.values) / action.unit,
         gradient_history=np.array(history.norms),
         network=action.network,

@@ -47,6 +47,12 @@ class Network:
     TypeError
         If a value is not a number.
 
+    Notes
+    -----
+    Choose widths by P/N: U adapts where there are about as many labels as hidden units or more, and
+    stays at its prior where there are few. With more paths than width the log evidence is NaN, and
+    predictions rest on the saddle point alone: sample to check them.
+
     Examples
     --------
     >>> Network(heads=(2, 2), widths=10).path_labels
@@ -81,6 +87,7 @@ class Network:
             "variances": _per_layer("variances", variances, layers + 2, "σ²_0, σ²_1 … σ²_L, σ²_a"),
             "skips": skips_of_layers(skips, layers),
         }
+        # their product multiplies the kernel: were it 0 or infinite, no temperature would fit
         limit = math.prod(fields["variances"])
         if not np.finfo(float).tiny <= limit < math.inf:
             raise ValueError(
@@ -169,6 +176,7 @@ class Network:
         c_π is the product of s_ℓ over the layers that a path skips and 1/√H_ℓ over the others. It
         replaces the 1/√n of the features (Eq. 10).
         """
+        # relative to 1/√n, which features carry; n counts paths through skips, hence √(H + 1)
         scales = np.ones(1)
         for count, heads, skip in zip(self.branches, self.heads, self.skips):
             branches = [math.sqrt(count / heads)] * heads
@@ -180,6 +188,7 @@ class Network:
     @property
     def limit_diagonal(self) -> np.ndarray:
         """Diagonal of U in the Gaussian process limit N → ∞, shape (n·C,): variances multiplied."""
+        # from the readout down, as the prior is; a skip passes on what is above it without σ²_ℓ
         above = self.variances[-1] * np.ones(self.outputs)
         layers = list(zip(self.heads, self.order_parameter_variances, self.skips))
         for heads, variance, skip in reversed(layers):

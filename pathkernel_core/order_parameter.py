@@ -93,6 +93,13 @@ def head_scores(network: Network, order_parameter: Array) -> np.ndarray:
         If the order parameter has another shape.
     TypeError
         If ``network`` is not a Network, as when the arguments are swapped.
+
+    Notes
+    -----
+    Scores are of U alone. Where attentioned inputs differ in size from path to path, a path of
+    small U and large inputs may do more than its score says: compare U times the mean kernels of
+    pairs of paths. A score tells how much a network of the theory uses a head, which is not how
+    much a trained one would lose without it: measure that.
     """
     return _scores(network, order_parameter)[0]
 
@@ -125,6 +132,8 @@ def _scores(network: Network, order_parameter: Array) -> tuple[np.ndarray, np.nd
     for layer, count in enumerate(network.branches):
         within = math.prod(network.branches[layer + 1 :]) * network.outputs
         shape = (math.prod(network.branches[:layer]), count, within)
+        # |U| summed over pairs of paths by their heads (h, h') in this layer. Pairs through h are
+        # row and column h, in both of which (h, h) is
         by_head = np.einsum("ahbcid->hi", matrix.reshape(shape * 2))
         scores.append(by_head.sum(axis=0) + by_head.sum(axis=1) - by_head.diagonal())
     skips = [count - heads for count, heads in zip(network.branches, network.heads)]

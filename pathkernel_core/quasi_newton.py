@@ -5,6 +5,11 @@ changes by less than its rounding error while its gradient is still accurate, so
 stops early or wanders. Here a step may also satisfy the approximate Wolfe conditions of Hager and
 Zhang (SIAM J. Optim. 16, 2005), which use gradients alone. The letters s, y and ρ are those of
 Nocedal and Wright, Numerical Optimization, algorithm 7.4.
+
+Evaluations of the hidden Markov task (T = 0.01) at N = 4 and 10: 40 and 30. Without the approximate
+conditions both stall, after 99 and 78; with 10 pairs in memory 89 and 55; without the scale of the
+last pair 46 and 35. From N = 100 on none of them matters, but without the curvature of the prior
+N = 1000 takes 13 instead of 7.
 """
 
 from __future__ import annotations
@@ -82,6 +87,8 @@ def minimise(
         direction = _direction(point.gradient, pairs, curvature)
         step = 1.0
         if not pairs:
+            # the prior's curvature says nothing of the energy's: a whole step could overflow, since
+            # coordinates on the diagonal are logarithms
             step = min(1.0, _LONGEST_FIRST_STEP / max(np.abs(direction).max(), 1e-300))
         following = _line_search(function, point, direction, step)
         if following is None:
@@ -91,12 +98,15 @@ def minimise(
             continue
         s, y = following.x - point.x, following.gradient - point.gradient
         inner = float(s @ y)
+        # only s·y > 0 keeps the approximation positive definite; within rounding its sign is chance
         if inner > 1e-14 * np.linalg.norm(s) * np.linalg.norm(y):
             pairs = [*pairs[-memory + 1 :], (s, y, inner)]
         point = following
         if stop(point):
             return True, tuple(pairs)
         slope = float(np.abs(point.gradient).max())
+        # accepted steps need not lower a value that is all rounding, so that a descent below its
+        # reachable tolerance would wander for ever; slow progress in either measure counts
         idle += 1
         if point.value < lowest - _PROGRESS * max(1.0, abs(lowest)):
             lowest, idle = point.value, 0
@@ -116,6 +126,8 @@ def _direction(gradient: np.ndarray, pairs: Sequence[Pair], curvature: np.ndarra
         direction = direction - alpha * y
     direction = direction / curvature
     if pairs:
+        # the size of the Hessian along the last step, in the metric of the prior's curvature: as
+        # equation 7.20 of Nocedal and Wright, whose metric is the identity
         _, y, inner = pairs[-1]
         direction = direction * (inner / (y @ (y / curvature)))
     for (s, y, inner), alpha in zip(pairs, reversed(alphas)):
@@ -138,6 +150,8 @@ def _line_search(
     for _ in range(_TRIALS):
         trial = function(point.x + step * direction)
         new_slope = float(trial.gradient @ direction) if np.isfinite(trial.value) else np.nan
+        # of a quadratic function the second condition is the first, told by slopes: they are
+        # accurate to rounding of the gradient where the difference of the values has no digit left
         lower = trial.value <= point.value + _ARMIJO * step * slope or (
             trial.value <= point.value + rounding and new_slope <= (2 * _ARMIJO - 1) * slope
         )

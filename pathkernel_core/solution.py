@@ -153,7 +153,7 @@ class Solution:
     @property
     def close_minima(self) -> tuple[Minimum, ...]:
         """Other minima within 10 nats of log evidence by their actions, which may contribute."""
-        nats = 0.5 * self.network.width
+        nats = 0.5 * self.network.width  # ln p(Y) = −S/2 + …, and action is S/N
         excess = [nats * (minimum.action - self.action) for minimum in self.other_minima]
         return tuple(m for m, difference in zip(self.other_minima, excess) if difference < CLOSE)
 
@@ -231,6 +231,8 @@ class Solution:
         sizes = zip(self.network.widths, self.network.sizes)
         if self.status is not Status.GP_LIMIT and any(width < size for width, size in sizes):
             return math.nan
+        # above the limit's, since the prior is e^{−S_entropy/2} only up to a normaliser: at leading
+        # order its value at the limit. A difference of entropies has no digit left at N = 10⁹
         coordinates = ChainCoordinates(self.network)
         excess = coordinates.excess_entropy(coordinates.from_factors(self.factors))
         n_labels = self.problem.n_examples * self.network.outputs
@@ -262,7 +264,11 @@ class Solution:
         return self.hessian.stability(count)
 
     def response(self) -> Response:
-        """Linear response of U to the temperature, the variances, the labels and the paths."""
+        """Linear response of U to the temperature, the variances, the labels and the paths.
+
+        If it is huge, the solution is close to a spinodal, where it holds for tiny changes only:
+        look at ``stability().softest``.
+        """
         return Response(self.hessian)
 
     @cached_property
@@ -285,9 +291,15 @@ class Solution:
         ------
         ValueError
             If the shape does not fit, or a value is or becomes NaN or infinite.
+
+        Notes
+        -----
+        If labels were centred, add their mean to the result. For the density of a noisy label, add
+        the temperature to the variance. Where classes alone matter, :meth:`predict_mean` is enough.
         """
         self._check_new(xi)
         posterior, factor = self.posterior
+        # features of new examples are expanded by outputs, and mixed, batch by batch
         per_example = xi.shape[1] * xi.shape[2] * self.network.outputs**2
         step = max(1, PREDICTION_ELEMENTS // max(1, per_example))
         seconds = self.problem.evaluation_seconds

@@ -157,6 +157,8 @@ class ExampleSpace:
         function, arrays = self._evaluation
         rows, _ = self.rows
         evaluate = compiled(function, array_namespace(rows=rows), static=("lower",))
+        # coefficients multiply the small factor, not the features: Φ (s ⊗ 1) B = Φ (sB), and the
+        # chain rule gives s (M − R) s. They may be 0, so that nothing divides by them
         scaled = from_host(factor if scales is None else scales * factor, rows)
         energy, gradient = evaluate(*arrays, scaled, from_host(temperature, rows), lower=True)
         energy = float(energy)
@@ -252,13 +254,15 @@ class FeatureSpace:
             gram, projections, scaled, from_host(temperature, gram)
         )
         rows = self.n_examples * self.outputs
+        # Sylvester's identity: det(ΦΦᵀ + T1) of P rows is T^(P − D) det(ΦᵀΦ + T1) of D features
         energy = (rows - gram.shape[0] * gram.shape[1]) * math.log(temperature) + float(log_det)
         energy += (self.label_square - float(fitted)) / temperature
         if not math.isfinite(energy):
             xp = array_namespace(gram=gram)
             matrix = _mix_gram(gram, scaled, xp)
             raise _not_positive_definite(matrix, temperature)
-        # BᵀMB − BᵀRB → M − R
+        # BᵀMB − BᵀRB → M − R. The former comes from the factorisation alone; M itself would take
+        # another product with the Gram matrix
         half = scipy.linalg.solve_triangular(factor, to_host(mixed_gradient), lower=True, trans="T")
         return energy, scipy.linalg.solve_triangular(factor, half.T, lower=True, trans="T")
 
@@ -278,6 +282,8 @@ class FeatureSpace:
         evaluate = compiled(_flat_sums, xp)
         gram, start, trace = evaluate(self.gram, self.projections, repeated)
         projected, modes = lanczos(_gram_product, (gram,), start)  # weights λ (v·Y)², here
+        # (v·Y)² is a quotient by λ, so that rounding at λ = 0 would pass for a share of the labels;
+        # whatever no visible mode explains is orthogonal to the features, at λ = 0
         rounding = 100 * float(xp.finfo(gram.dtype).eps) * projected.nodes.max(initial=0.0)
         visible = projected.nodes > rounding
         nodes = projected.nodes[visible]
@@ -370,6 +376,8 @@ def _mix(features: Array, factor: Array, xp: Any) -> Array:
 
 def _mix_in_blocks(features: Array, factor: Array, lower: bool, xp: Any) -> Iterator[Array]:
     """Columns of Φ (B ⊗ 1) by blocks of columns of B, without the zeros of a lower B."""
+    # K is a sum over columns of B: by blocks, a triangular B takes half of the multiplications, and
+    # one block of mixed features is in memory instead of all
     if factor.shape[1] <= BLOCK:
         yield _mix(features, factor, xp)
         return
@@ -403,8 +411,8 @@ def _example_energy(
     xp = array_namespace(features=features)
     kernel = None
     for mixed in _mix_in_blocks(features, factor, lower, xp):
-        part = matmul(mixed, xp.matrix_transpose(mixed))
-        kernel = part if kernel is None else kernel + part
+        of_block = matmul(mixed, xp.matrix_transpose(mixed))
+        kernel = of_block if kernel is None else kernel + of_block
     root = cholesky(add_to_diagonal(kernel, temperature, xp), xp)
     coefficients = solve_triangular(root, labels, xp)
     return log_determinant(root, xp) + xp.sum(coefficients**2), root, coefficients
@@ -416,13 +424,15 @@ def _example_space(
     xp = array_namespace(features=features)
     energy, root, coefficients = _example_energy(features, labels, factor, temperature, lower)
     rows, paths, width = features.shape
+    # M = Σ_i F_iᵀF_i needs one triangular solve, no inverse of K + T1, and no second factorisation.
+    # It is a sum over inputs i, so that batches of them bound the copy F of the features
     m, z = None, []
     for inputs in batches(width, max(1, WHITENED // (rows * paths))):
-        part = features if inputs == slice(0, width) else features[:, :, inputs]
-        whitened = solve_triangular(root, xp.reshape(part, (rows, -1)), xp)  # F = L⁻¹ Φ
+        batch = features if inputs == slice(0, width) else features[:, :, inputs]
+        whitened = solve_triangular(root, xp.reshape(batch, (rows, -1)), xp)  # F = L⁻¹ Φ
         fitted = matmul(xp.matrix_transpose(coefficients), whitened)
-        z.append(xp.reshape(fitted, part.shape[1:]))
-        blocks = _sum_over_inputs(xp.reshape(whitened, part.shape), xp)
+        z.append(xp.reshape(fitted, batch.shape[1:]))
+        blocks = _sum_over_inputs(xp.reshape(whitened, batch.shape), xp)
         m = blocks if m is None else m + blocks
     z = joined(z, axis=1)
     return energy, m - matmul(z, xp.matrix_transpose(z))
@@ -446,6 +456,7 @@ def _explained_labels(root: Array, labels: Array) -> tuple[Array, Array]:
     inverse = invert_triangular(root, xp)
     half = matmul(inverse, xp.reshape(labels, (-1, 1)))
     coefficients = matmul(xp.matrix_transpose(inverse), half)
+    # (K + T1)⁻¹ = L⁻ᵀL⁻¹: its diagonal blocks need the columns of L⁻¹ only, not the product
     by_example = xp.permute_dims(xp.reshape(inverse, (-1, *labels.shape)), (1, 2, 0))
     blocks = matmul(by_example, xp.matrix_transpose(by_example))
     return xp.reshape(coefficients, labels.shape), blocks
@@ -471,6 +482,8 @@ def _explained_by_features(mixed: Array, inverse: Array, temperature: float) -> 
     """With L⁻¹ of B = LLᵀ = T1 + (Bᵀ⊗1) ΦᵀΦ (B⊗1)."""
     xp = array_namespace(mixed=mixed)
     mixed = xp.reshape(mixed, (mixed.shape[0], -1))
+    # Woodbury's identity: with φ the mixed features, k(x)ᵀ(K + T1)⁻¹k(x) = |φ|² − T φᵀB⁻¹φ, which
+    # needs no training example
     left = matmul(mixed, xp.matrix_transpose(inverse))
     return xp.sum(mixed**2, axis=1) - temperature * xp.sum(left**2, axis=1)
 
@@ -494,6 +507,7 @@ def _feature_space(
     paths, width = projections.shape
     log_det, half, inverse = _feature_energy(gram, projections, factor, temperature)
     q = xp.reshape(matmul(xp.matrix_transpose(inverse), half), (paths, width))
+    # BᵀMB = Σ_i (1 − T B⁻¹)_ii, by the rows of L⁻¹, as B⁻¹ = L⁻ᵀL⁻¹
     blocks = _sum_over_inputs(xp.reshape(inverse, (-1, paths, width)), xp)
     m = width * identity(paths, gram, xp) - temperature * blocks
     gradient = m - matmul(q, xp.matrix_transpose(q))

@@ -118,7 +118,7 @@ class ActionHessian:
     def matrix(self) -> np.ndarray:
         """The whole Hessian, (size, size), one product for every coordinate."""
         matrix = np.stack([self.product(unit) for unit in np.eye(self.size)])
-        return (matrix + matrix.T) / 2
+        return (matrix + matrix.T) / 2  # rows differ from columns by rounding
 
     def smallest(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the smallest eigenvalues (count,) and their eigenvectors (size, count).
@@ -141,6 +141,8 @@ class ActionHessian:
         if self.size <= DENSE:
             return scipy.linalg.eigh(self.matrix, subset_by_index=(0, count - 1))
         operator = scipy.sparse.linalg.LinearOperator((self.size,) * 2, self.product, dtype=float)
+        # ARPACK's own start would differ from call to call; a vector of ones could be orthogonal to
+        # a mode that exchanges heads
         start = np.random.default_rng(0).normal(size=self.size)
         try:
             return scipy.sparse.linalg.eigsh(operator, count, which="SA", v0=start, tol=1e-5)
@@ -173,7 +175,9 @@ class ActionHessian:
         if self.size <= DENSE:
             self.check_curved("linear response")
             return scipy.linalg.lu_solve(self._factored, right)
-        root = np.sqrt(self.coordinates.curvature)  # of the prior, which preconditions
+        # MINRES and LU, since at a saddle the Hessian is indefinite: conjugate gradients may break
+        # down there, as Cholesky does. The curvature of the prior preconditions, symmetrically
+        root = np.sqrt(self.coordinates.curvature)
 
         def product(vector: np.ndarray) -> np.ndarray:
             return self.product(vector / root) / root
@@ -227,6 +231,8 @@ class ActionHessian:
         log_scales : array, shape (L + 1,), optional
             Derivatives of ln σ_1, …, ln σ_L, ln σ_a.
         """
+        # what changes at fixed coordinates: B_ℓ by its factor σ_ℓ, and the rows 1/σ_ℓ of X_ℓ, which
+        # a skip fixes, so that their product stays
         still = [np.zeros_like(factor) for factor in self._relative]
         if log_scales is not None:
             levels = zip(still, self.coordinates.levels, self.coordinates.scales, log_scales)
@@ -248,6 +254,7 @@ class ActionHessian:
 
     def row_scale_slope(self, logs: np.ndarray) -> np.ndarray:
         """Return the derivative of ∂(S/N)/∂U_1 as rows' features scale; logs (n·C,)."""
+        # the energy is E(sUs) with s = e^{logs}, its slope in U is s E′(sUs) s: the product rule
         order_parameter = self._factors[0] @ self._factors[0].T
         direction = logs[:, None] * order_parameter
         slope = logs[:, None] * self._slope
@@ -295,38 +302,43 @@ class ActionHessian:
         energy_slope: np.ndarray | None = None,
     ) -> np.ndarray:
         """Change of the gradient in the coordinates (:meth:`ChainCoordinates.gradient`)."""
+        # That method line by line, each value with its differential by the product rule: a product
+        # with the exact Hessian for two or three gradients, where differences of gradients would
+        # lose half of the digits, and with them an eigenvalue near zero
         changes = self._factor_changes(relative, log_scales)
         logs = np.zeros(len(changes)) if log_scales is None else log_scales
-        slope_change = self._energy_change(_square_change(self._factors[0], changes[0]))
+        energy_change = self._energy_change(_square_change(self._factors[0], changes[0]))
         if energy_slope is not None:
-            slope_change = slope_change + energy_slope
+            energy_change = energy_change + energy_slope
         down = 2 * self._slope @ self._factors[0]  # with respect to B_ℓ, from B_1 up
-        down_change = 2 * (slope_change @ self._factors[0] + self._slope @ changes[0])
+        down_change = 2 * (energy_change @ self._factors[0] + self._slope @ changes[0])
         gradient = np.empty(self.size)
         for number, level in enumerate(self.coordinates.levels):
             scale = self.coordinates.scales[number]
             weight = self.coordinates.weights[number]
             factor, change = self._relative[number], relative[number]
-            slope, turned = scale * down, scale * (down_change + logs[number] * down)
+            slope, slope_change = scale * down, scale * (down_change + logs[number] * down)
             if number + 1 < len(changes):
                 above, above_change = self._factors[number + 1], changes[number + 1]
-                turned = np.matmul(above.T, level.blocks(turned))
-                turned += np.matmul(above_change.T, level.blocks(slope))
+                slope_change = np.matmul(above.T, level.blocks(slope_change))
+                slope_change += np.matmul(above_change.T, level.blocks(slope))
                 down_blocks, blocks = level.blocks(scale * down), level.blocks(factor)
                 down_change = np.matmul(
                     level.blocks(scale * (down_change + logs[number] * down)), _transposed(blocks)
                 ) + np.matmul(down_blocks, _transposed(level.blocks(change)))
                 down = np.matmul(down_blocks, _transposed(blocks)).sum(axis=0)
                 down_change = down_change.sum(axis=0)
-                turned = turned.reshape(factor.shape)
+                slope_change = slope_change.reshape(factor.shape)
                 slope = np.matmul(above.T, level.blocks(slope)).reshape(factor.shape)
+            # of the entropy weight · (|X|² − 2 Σ ln X_jj) the first term; the slope of the second
+            # in a logarithmic coordinate is a constant
             slope = slope + 2 * weight * factor
-            turned = turned + 2 * weight * change
-            part = turned[level.free]
-            diagonal = part[level.diagonal] * factor[level.free][level.diagonal]
+            slope_change = slope_change + 2 * weight * change
+            entries = slope_change[level.free]
+            diagonal = entries[level.diagonal] * factor[level.free][level.diagonal]
             diagonal += (slope * change)[level.free][level.diagonal]
-            part[level.diagonal] = diagonal
-            gradient[level.part] = part
+            entries[level.diagonal] = diagonal
+            gradient[level.part] = entries
         return gradient
 
 
@@ -366,6 +378,7 @@ class Response:
     def variances(self) -> np.ndarray:
         """dU/dσ² of σ²_0, σ²_1, …, σ²_L, σ²_a, (L + 2, n·C, n·C)."""
         network = self._network
+        # σ²_0 scales the features alone; the others move B at fixed X. All by d ln σ = ½ dσ²/σ²
         rows = np.ones(network.sizes[0])
         projection = self._hessian.response(self._hessian.row_scale_slope(0.5 * rows))
         units = 0.5 * np.eye(network.n_layers + 1)

@@ -91,8 +91,8 @@ class SufficientStatistics:
         with np.errstate(all="ignore"):  # an overflow is told below
             sums = compiled(batch_sums, xp)(rows_of(xi, first), rows_of(labels, first))
             for batch in remaining:
-                parts = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
-                sums = tuple(total + part for total, part in zip(sums, parts))
+                of_batch = compiled(batch_sums, xp)(xi[batch, ...], labels[batch, :])
+                sums = tuple(total + added for total, added in zip(sums, of_batch))
         for total in sums:
             not_overflown("a sum over examples", total, "rescale xi or labels")
         gram, projections, label_square = sums
@@ -180,6 +180,12 @@ def row_batches(xi: Any, labels: Any, rows: int | None = None) -> Iterator[tuple
     ------
     ValueError
         If xi and labels do not fit each other, or ``rows`` is no whole number from 1.
+
+    Notes
+    -----
+    If you set ``rows``, set a multiple of the chunk length along the examples: a chunk that two
+    batches share is read and decompressed twice. Centre the labels before you sum: the statistics
+    cannot be centred afterwards.
     """
     shapes = tuple(xi.shape), tuple(labels.shape)
     if len(shapes[0]) != 3 or not all(shapes[0]):
@@ -193,6 +199,7 @@ def row_batches(xi: Any, labels: Any, rows: int | None = None) -> Iterator[tuple
         rows = whole_number("rows", rows)
     else:
         rows = max(1, _BATCH_ELEMENTS // math.prod(xi.shape[1:]))
+        # a shard, where there are any, is what is stored as one object
         chunk = (getattr(xi, "shards", None) or getattr(xi, "chunks", None) or (1,))[0]
         rows = max(chunk, rows - rows % chunk)
     for batch in batches(xi.shape[0], rows):

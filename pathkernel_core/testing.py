@@ -75,9 +75,9 @@ def _check_same_seed_same_data(task: Task) -> None:
     )
     repeated = second.example_sets()
     for name, examples in first.example_sets().items():
-        for part in ("inputs", "labels"):
-            pair = getattr(examples, part), getattr(repeated[name], part)
-            assert np.array_equal(*pair, equal_nan=True), f"{name}: {part} differ"
+        for array in ("inputs", "labels"):
+            pair = getattr(examples, array), getattr(repeated[name], array)
+            assert np.array_equal(*pair, equal_nan=True), f"{name}: {array} differ"
     pairs = zip(_arrays_of_layers(first), _arrays_of_layers(second), strict=True)
     assert all(np.array_equal(*pair) for pair in pairs), (
         "the layers differ: draw random heads from the seed too"
@@ -124,6 +124,7 @@ def _check_blocks_are_drawn_alike(task: Task) -> None:
     realisation, repeated = _realise(task, seed), task.blocks(seed)
     sizes = []
     assert repeated is not None, "blocks are there once, and not a second time"
+    # backwards, which fails if a block depends on the draws before it: workers draw in any order
     for number in reversed(range(len(blocks))):
         block, copy = blocks.draw(number), repeated.draw(number)
         assert np.array_equal(block.inputs, copy.inputs), f"block {number}: inputs differ"

@@ -83,6 +83,8 @@ def compute_piece(
     of_solution = [analysis for analysis in analyses if analysis.scope == "solution"]
     of_temperatures = _limits if piece.width is None else _points
     rows = of_temperatures(piece, prepared, missing, of_solution, report)
+    # what neither width nor temperature enters belongs to the first computation of the limits: a
+    # piece that gets more temperatures has it already
     alone: Mapping[str, Any] = {}
     if piece.width is None and computed is None:
         alone = data_values(prepared.data, analyses) | {"data_done": 1}
@@ -134,6 +136,8 @@ def _points(
     """
     widths = (cast(float, piece.width),) * len(prepared.data.network.widths)
     network = dataclasses.replace(prepared.data.network, widths=widths)
+    # from the highest temperature of the study, also if only the lowest is missing: a minimum that
+    # depended on what was computed before would differ between interrupted and other runs
     rows: dict[float, Mapping[str, Any]] = {}
     start = None
     lowest = min(missing, default=math.inf)

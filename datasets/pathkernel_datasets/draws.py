@@ -49,9 +49,9 @@ def open_run(study: StoredStudy, group: str) -> xr.DataTree:
             "Draw some with: pathkernel sample"
         )
     published = study.result(group) if study.holds(group) else None
-    parts = [] if published is None else [published]
-    parts += unpublished_blocks(study, group, published)
-    return joined(parts) if parts else study.result(group)  # published just now
+    blocks = [] if published is None else [published]
+    blocks += unpublished_blocks(study, group, published)
+    return joined(blocks) if blocks else study.result(group)  # published just now
 
 
 def unpublished_blocks(
@@ -66,15 +66,15 @@ def unpublished_blocks(
     return blocks
 
 
-def joined(parts: list[xr.DataTree]) -> xr.DataTree:
-    """Run of several parts, one after another; what does not grow is that of the last."""
-    if len(parts) == 1:
-        return parts[0]
-    tree = parts[-1].copy()
-    tree.attrs = dict(parts[0].attrs)
+def joined(blocks: list[xr.DataTree]) -> xr.DataTree:
+    """Run of several blocks, one after another; what does not grow is that of the last."""
+    if len(blocks) == 1:
+        return blocks[0]
+    tree = blocks[-1].copy()
+    tree.attrs = dict(blocks[0].attrs)
     options = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
-    for name in [name for name, last in parts[-1].children.items() if "draw" in last.dims]:
-        datasets = [part[name].to_dataset() for part in parts]
+    for name in [name for name, last in blocks[-1].children.items() if "draw" in last.dims]:
+        datasets = [block[name].to_dataset() for block in blocks]
         tree[name] = xr.DataTree(xr.concat(datasets, "draw", join="override", **options))
     return tree
 

@@ -78,7 +78,9 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     finite = _example_scores(dataset, "predictor_mean", chosen)
     limit = _example_scores(dataset, "predictor_mean_gp", chosen_gp)
     gain = finite - limit
-    # first over the seeds, which may share their test examples or not
+    # first over the seeds, which may share their test examples or not: the spread over examples of
+    # the mean is right in both cases, where all seeds' examples together would count shared ones
+    # several times
     of_examples = gain.mean("seed", skipna=False)
     examples = of_examples.count("example")
     several = of_examples.where(examples > 1, 0.0)  # of fewer NumPy warns

@@ -33,11 +33,11 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
     """
     if drawn is None:
         drawn = (draw(single.task, study.seeds[0]) for single in study.singles)
-    parts = [_single(single, data) for single, data in zip(study.singles, drawn)]
-    identity = dict(parts[0])
+    singles = [_single(single, data) for single, data in zip(study.singles, drawn)]
+    identity = dict(singles[0])
     for name, values in study.sweep.items():
         identity["options"] = identity["options"] | {name: list(values)}
-        drawn_of_values = ({key: part[key] for key in ("provenance", "drawn")} for part in parts)
+        drawn_of_values = ({key: one[key] for key in ("provenance", "drawn")} for one in singles)
         identity["sweep"] = {name: dict(zip(map(str, values), drawn_of_values))}
     return identity
 
@@ -160,6 +160,8 @@ def fingerprint(realisation: Realisation) -> dict[str, str]:
 
 def _weighted_sum(array: Any) -> str:
     """Sum over all entries relative to the norm: to six digits the same on every machine."""
+    # weights of a cosine, no two of which are equal: a plain sum misses a change of the order. Not
+    # a hash, since libraries and processors differ in the last digits of attention and data
     values = np.asarray(array, dtype=float)
     norm = np.linalg.norm(values) or 1.0
     while values.ndim:

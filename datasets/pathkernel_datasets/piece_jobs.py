@@ -73,6 +73,7 @@ class PieceJobs:
 
     def compute(self, piece: Piece, data: PieceData, template: xr.Dataset, report: Report) -> None:
         """Compute a piece where it is not computed yet, and write its file."""
+        # read again: another process may have computed it since the pieces were listed
         values = self.read(piece)
         if missing := self.lacking(values):
             values = compute_piece(piece, data, template, self.analyses, missing, values, report)
@@ -95,6 +96,7 @@ def compute_here(
     def tell(progress: Progress) -> None:
         report(dataclasses.replace(progress, done=points + progress.done))
 
+    # seed by seed, so that one set of data and one problem are in memory
     for data_piece, pieces in groupby(missing, key=lambda piece: piece.data):
         tell(Progress(0, None, f"{data_piece}: data and attention"))
         data = jobs.data(data_piece, tell, drawn.pop(data_piece, None))
@@ -112,7 +114,7 @@ def compute_by_workers(
     report: Report,
 ) -> None:
     """Compute pieces by workers, after the sums over blocks of examples."""
-    try:
+    try:  # an executor would fail later, in a thread, and name neither the task nor the remedy
         pickle.dumps(jobs)
     except Exception as error:  # whatever the objects inside raise
         raise TaskError(
@@ -120,6 +122,7 @@ def compute_by_workers(
             "; define its class in a module that workers can import; its options hold plain data"
         ) from None
     report(Progress(0, None, "waiting for workers"))
+    # sums first: with several workers at one seed, each would otherwise sum all of its examples
     sums = [
         (piece, number)
         for piece in dict.fromkeys(piece.data for piece in missing)
@@ -131,6 +134,7 @@ def compute_by_workers(
         summed = mapped(executor, threads, functools.partial(_sum_part, jobs), sums)
         for count, _ in enumerate(summed, start=1):
             report(Progress(0, None, f"{count / len(sums):.0%} of the examples summed"))
+        # of Dask's executor, whose workers come and go, the number is not known
         batches, points = _batches(list(missing), getattr(executor, "_max_workers", 0)), 0
         computed = mapped(executor, threads, functools.partial(_compute_batch, jobs), batches)
         for batch, _ in zip(batches, computed):
@@ -168,7 +172,7 @@ def _worker_data(jobs: PieceJobs, piece: Piece) -> PieceData:
     prepared = jobs.data(piece)
     expected = single_identity(jobs._identity, piece.swept, piece.value)
     actual = identity_of(prepared.study, [prepared.data.realisation])
-    if piece.seed != expected["seeds"][0]:
+    if piece.seed != expected["seeds"][0]:  # the identity has the fingerprint of that seed alone
         actual["drawn"] = expected["drawn"]
     if different := differences(expected, actual, "a worker"):
         raise StoreError(

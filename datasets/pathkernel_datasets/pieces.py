@@ -71,8 +71,8 @@ class Piece:
     @property
     def name(self) -> str:
         """Name of the file."""
-        parts = [f"{key}-{value}" for key, value in self.data.labels.items()]
-        return "_".join(parts if self.width is None else [*parts, f"N-{decimal(self.width)}"])
+        labels = [f"{key}-{value}" for key, value in self.data.labels.items()]
+        return "_".join(labels if self.width is None else [*labels, f"N-{decimal(self.width)}"])
 
     def includes(self, dims: Iterable[Any]) -> bool:
         """Whether variables with such dimensions are part of the piece."""
@@ -89,6 +89,8 @@ def pieces_of(grid: Mapping[str, Sequence[Any]], part: tuple[int, int] = (1, 1))
 
     Parts are of equal size, and of few seeds.
     """
+    # seeds before widths, so that pieces of the same data follow one another, and a part, which is
+    # a run of them, prepares the data of few seeds
     swept = next((name for name in grid if name not in POINT), None)
     values = [None] if swept is None else grid[swept]
     keys = itertools.product(values, grid["seed"], (None, *grid["width"]))
@@ -158,7 +160,7 @@ class PieceFiles:
                 stacklevel=3,
             )
             return None
-        if header["core"] != core:
+        if header["core"] != core:  # left by another study of this name: no damage, and no warning
             return None
         for path, node in header["nodes"].items():
             for key, variable in (node["coords"] | node["data_vars"]).items():
@@ -208,6 +210,7 @@ def _parsed(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return {}, {}
     with stream:
         content = stream.read()
+    # before NumPy parses anything: a damaged header may ask for any amount of memory
     if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
         return {}, {}
     with np.load(io.BytesIO(content[:-_DIGEST]), allow_pickle=False) as arrays:

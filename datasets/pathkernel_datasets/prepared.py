@@ -92,6 +92,7 @@ def prepare_data(
     heads, outputs = realisation.heads, realisation.outputs
     variances = study.variances if study.variance is None else study.variance
     network = Network(heads, max(study.widths), variances, outputs, study.skips)
+    # before the inputs are contracted, which makes n·N_0 numbers out of each example
     _check_size(realisation, network.n_paths, blocks, min(study.widths))
     offset: np.ndarray | float = 0.0
     if realisation.centred:
@@ -132,6 +133,7 @@ def _along_paths(
     inputs = library.asarray(examples.inputs)
     layers = [layer.convert(library.asarray) for layer in realisation.layers_of(examples)]
     xi = attentioned_inputs(inputs, layers, realisation.readout, skips=skips)
+    # of the attentioned inputs, not of the tokens: attention is that of the tokens as they are
     if scale != 1:
         xi = scale * xi
     labels = to_host(examples.labels)
@@ -143,7 +145,7 @@ def _along_paths(
 def _check_size(realisation: Realisation, paths: int, blocks: Blocks | None, width: float) -> None:
     train, tests = realisation.train.inputs, realisation.test_sets.values()
     sets = [realisation.train, *tests, *filter(None, [realisation.validation])]
-    examples, size = sum(len(part.inputs) for part in sets), train.shape[2]
+    examples, size = sum(len(one_set.inputs) for one_set in sets), train.shape[2]
     data, remedy = 8 * examples * paths * size, "take fewer examples, heads or layers"
     check_memory(f"{examples} examples of width {size} along {paths} paths", data, remedy)
     number, form = (len(train), None) if blocks is None else (blocks.examples, "features")

@@ -83,6 +83,7 @@ class Published:
             text = stream.read().decode()
             content = json.loads(text[:-_DIGITS])
             is_intact = hashlib.sha256(text[:-_DIGITS].encode()).hexdigest() == text[-_DIGITS:]
+            # names lead to files that are read and copied: none may lead out of the store
             names = map(PurePosixPath, content["files"].keys())
             if is_intact and not any(name.is_absolute() or ".." in name.parts for name in names):
                 return content
@@ -242,10 +243,12 @@ class Published:
         return {name: arrays[name] for name in arrays if is_of_pieces[name]}
 
     def _array(self, name: str) -> zarr.Array:
+        # by the consolidated metadata first, which serve where an array's own file is damaged
         if name in self.index:
             array = zarr.open_group(self.path, mode="r")[name]
         else:
             array = zarr.open_array(self.path / name, mode="r")
+        # without checksums a lost chunk would pass for one of zeros
         if not self.checksums and array.nchunks_initialized < array.nchunks:
             raise FileNotFoundError(f"chunks of {name} are missing")
         return array
@@ -262,8 +265,10 @@ class Published:
         """
         dims = array.metadata.dimension_names
         grid = [dim for dim in dims if dim in position and dim != "width"]  # which come first
+        # a chunk holds many pieces, read one after another: it is decoded once
         block = tuple(position[dim] // size for dim, size in zip(grid, array.chunks))
         if self._blocks.get(name, (None,))[0] != block:
+            # damage in chunks of other seeds costs these values nothing
             chunks = "/".join([name, "c", *map(str, block)])
             if any(is_inside(file, chunks) for file in self.faults):
                 raise ValueError(f"{chunks} is damaged")

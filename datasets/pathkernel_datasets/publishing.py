@@ -48,20 +48,22 @@ def publish_study(
 
     If ``read`` raises, the older store stays as it is.
     """
+    # some seeds at a time, so that a study larger than the memory can be published. Blocks are
+    # whole chunks, which appending would otherwise read and write again
     seeds = template["seed"].values.tolist()
     chunk = 1 if template.nbytes > _LARGEST_BLOCK else -(-len(seeds) // _SEED_CHUNKS)
     block = min(len(seeds), chunk * max(1, _LARGEST_BLOCK * len(seeds) // template.nbytes // chunk))
     with replacing_folder(path) as folder:
         for first in range(0, len(seeds), block):
             block_seeds = seeds[first : first + block]
-            part = on_grid(template, {"seed": block_seeds}).copy(deep=True)
+            dataset = on_grid(template, {"seed": block_seeds}).copy(deep=True)
             for piece in pieces:
                 if piece.seed in block_seeds:
-                    fill(part, piece, read(piece))
+                    fill(dataset, piece, read(piece))
             if first:
-                _write(part, folder, append_dim="seed")
+                _write(dataset, folder, append_dim="seed")
             else:
-                write_dataset(part, folder, limits={str(pieces[0].swept): 1, "seed": chunk})
+                write_dataset(dataset, folder, limits={str(pieces[0].swept): 1, "seed": chunk})
         _copy_others(path, folder, set(map(str, template.variables)))
 
 
@@ -69,9 +71,9 @@ def publish_groups(path: Path, groups: Iterable[tuple[str, xr.Dataset | xr.DataT
     """Write groups beside a study in its store; those of the same names are replaced."""
     with replacing_folder(path) as folder:
         names = set()
-        for name, part in groups:
+        for name, data in groups:
             names.add(name)
-            tree = part if isinstance(part, xr.DataTree) else xr.DataTree(part)
+            tree = data if isinstance(data, xr.DataTree) else xr.DataTree(data)
             for node in tree.subtree:
                 inside = f"{name}{node.path}".rstrip("/")
                 write_dataset(node.to_dataset(inherit=False), folder, inside)
@@ -128,6 +130,8 @@ def write_dataset(
 
     Text becomes text of any length, as Zarr has it. Chunks have at most the sizes in ``limits``.
     """
+    # no fill value: xarray writes one for floating-point numbers, by which a store that another
+    # program has written from the dataset is told
     encoding = {
         name: {
             "compressors": _CODECS,
@@ -140,6 +144,7 @@ def write_dataset(
 
 
 def _write(dataset: xr.Dataset, folder: Path, **settings: Any) -> None:
+    # empty chunks too: a chunk that is not there is then a lost one, and not one of zeros
     storable(dataset.drop_encoding()).to_zarr(
         folder, mode="a", zarr_format=3, consolidated=False, write_empty_chunks=True, **settings
     )
@@ -164,6 +169,8 @@ def _chunks(variable: xr.Variable, limits: Mapping[str, int]) -> tuple[int, ...]
 
 
 def _link(source: str, target: str) -> None:
+    # chunks never change once they are written, so that old and new store can share them: adding a
+    # result to a large study copies next to nothing
     if Path(source).name != METADATA:  # which are written again
         with suppress(OSError):  # not on this file system
             os.link(source, target)

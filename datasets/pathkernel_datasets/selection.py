@@ -61,7 +61,7 @@ class Selection:
             self.chosen = choice if dataset.sizes["temperature"] > 1 else None
         else:
             candidates = dataset.isel(temperature=[index_of(dataset, "temperature", choice)])
-            choice, self.chosen = "test", None  # of one temperature any choice will do
+            choice, self.chosen = "test", None  # of one temperature any choice takes it
         indices = choose(candidates, choice).isel(test_set=0, drop=True)
         if choice in ("evidence", "next-evidence"):
             _check_evidence(dataset, indices["index"])
@@ -85,8 +85,8 @@ class Selection:
     def sub_networks(self, name: str) -> xr.DataArray:
         """Variable of the sub-networks, dims (seed, sub_network, …), NaN where not computed."""
         temperatures = xr.DataArray(self.temperatures_sub_network, dims="sub_network")
-        part = self._dataset[[name, "reference_done"]].sel(temperature=temperatures)
-        computed = part[name].where(part["reference_done"] != 0)
+        chosen = self._dataset[[name, "reference_done"]].sel(temperature=temperatures)
+        computed = chosen[name].where(chosen["reference_done"] != 0)
         return computed.transpose("seed", "sub_network", ...)
 
     @property

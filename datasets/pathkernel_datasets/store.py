@@ -45,6 +45,13 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     StoreError
         If the path is no store of pathkernel, or the store is damaged.
 
+    Notes
+    -----
+    Variables are read when they are used: call ``dataset[names].load()`` before many small
+    selections. Points that are not computed, or whose kernel could not be factorised, are NaN (0
+    for whole numbers); those that did not converge have numbers, too: look at ``dataset.status``,
+    where 1 is converged. Plain ``xarray.open_zarr`` reads a complete store as well.
+
     Examples
     --------
     >>> import pathkernel as pk

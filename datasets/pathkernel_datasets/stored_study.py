@@ -136,7 +136,7 @@ class StoredStudy:
                 yield map
                 return
             with naming_lost_workers(self.path), ExitStack() as stack:
-
+                # closing the results cancels jobs that have not begun, where a caller stops early
                 def map_jobs(function: Callable[..., Any], jobs: Iterable[Any]) -> Iterator[Any]:
                     results = mapped(executor, self._threads, function, jobs)
                     return stack.enter_context(closing(results))  # type: ignore[type-var]
@@ -251,6 +251,7 @@ class StoredStudy:
         UnknownNameError
             If no plugin provides the study's task.
         """
+        # in NumPy and float64, whatever the study ran in: results such as the next order need it
         study = self._checked_study(**replaced) if replaced else self._study
         data = prepare_data(study, point.seed, array_library("numpy"))
         if data.blocks is not None:
@@ -369,7 +370,7 @@ def compute_result(
                     if not reported:  # tells callers that there was something to do
                         tell(Progress(0, None, f"writing {name or result.name}"))
                     single.write(f"{result.name}/{name}".rstrip("/"), part)
-            finally:
+            finally:  # Ctrl-C leaves the parts so far in the store, and the next run does the rest
                 _publish(single, group)
     return StoredStudy(store, plugins)
 

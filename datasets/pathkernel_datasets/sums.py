@@ -43,6 +43,7 @@ def sum_examples(
     """
 
     def total() -> SufficientStatistics:
+        # parts that workers have summed are read from their files; the others are summed here
         count, sums = number_of_parts(data.n_blocks), []
         for number in range(count):
             share = f"{number / count:.0%} of {data.n_examples} examples summed"

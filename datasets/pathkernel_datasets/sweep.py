@@ -101,6 +101,14 @@ def run_study(
     ValueError
         If there is no such part.
 
+    Notes
+    -----
+    If a run is interrupted or a worker is lost, call it again: what is computed is never computed
+    twice. If the store holds another study, the message names the differences; give the same
+    settings, or another path. Begin workers inside of ``if __name__ == "__main__":``, and define
+    tasks of your own in a module, or the workers cannot import them. Points that fail do not stop a
+    study: look at ``dataset.status`` before its values.
+
     Examples
     --------
     >>> import pathkernel as pk
@@ -137,6 +145,8 @@ def compute_study(
     def waiting() -> None:
         report(Progress(0, None, f"waiting for another process that reads or publishes {path}"))
 
+    # The lock is held while the study is compared with its store, and while it is published, not in
+    # between: parts compute at the same time, and pieces are whole or absent without a lock
     with locked(path, wait=True, waiting=waiting):
         remove_leftovers(path)
         check_regular(pieces_folder(path))
@@ -151,7 +161,7 @@ def compute_study(
     computed = sum(len(missing[piece]) for piece in missing if piece.width is not None)
     _log.info("%s: %d of %d grid points are computed already", path, total - computed, total)
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: Progress) -> None:  # of this part, with what earlier runs have computed
         points = total - computed + progress.done
         report(dataclasses.replace(progress, done=points, total=total))
 
@@ -183,6 +193,7 @@ def _begin(
     is_empty = not os.path.lexists(path) or (path.is_dir() and not any(path.iterdir()))
     if version != SCHEMA_VERSION or (published.identity is None and not is_empty):
         check_store(path)  # raises
+    # an interrupted run has a template beside the store, whose grid may be larger: it goes first
     template, drawn = unfinished(path), dict[Piece, Realisation]()
     attributes = published.attributes if template is None else template.attrs
     joined, stored = study, None
@@ -213,6 +224,7 @@ def _begin(
     if joined != stored or template is None:
         _log.info("%s is %s", path, "begun" if stored is None else "extended or mended")
         report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
+        # shapes and labels are known only from data; those of the first piece are passed on to it
         realisations = [draw(single.task, joined.seeds[0]) for single in joined.singles]
         drawn[pieces_of(joined.grid)[0]] = realisations[0]
         template = study_template(joined, analyses, realisations)
@@ -247,8 +259,9 @@ def _missing(
 
 def _publish(jobs: PieceJobs, template: xr.Dataset, published: Published) -> None:
     """Publish a study if all of its pieces are there."""
+    # the lock was free meanwhile: the study may have been published or extended by others
     latest = unfinished(jobs.path)
-    if latest is None:  # another process may have published it
+    if latest is None:
         if _is_published(jobs, Published(jobs.path)):
             jobs.files.remove()
             return
@@ -257,7 +270,7 @@ def _publish(jobs: PieceJobs, template: xr.Dataset, published: Published) -> Non
 
     def read(piece: Piece) -> xr.Dataset:
         values = read_piece(piece, jobs.core(piece), jobs.files, published)
-        if values is None or jobs.lacking(values):
+        if values is None or jobs.lacking(values):  # raised within the writing, which it undoes
             raise _MissingPieceError
         return values
 
@@ -274,6 +287,7 @@ class _MissingPieceError(Exception):
 
 def _on_grid_of(study: Study, stored: Mapping[str, Any]) -> Study:
     """A study on the grid of a store, by the identity of the study that it holds."""
+    # a store of a single value, asked for several: its own value joins them
     options = study.options
     single = {name: [stored["options"].get(name, options[name])] for name in study.sweep}
     grid = single | grid_of(stored)

@@ -100,6 +100,8 @@ def best(score: np.ndarray, ties: np.ndarray, tried: np.ndarray) -> int:
     tried : bool array of the same shape
         Whether the point is computed.
     """
+    # sums over other seeds or temperatures than the next one's would not compare: only points that
+    # all of these seeds have take part, while a run goes on
     counts = tried.sum(axis=1)
     seeds = counts == counts.max()
     common = tried[seeds].all(axis=0)

@@ -110,6 +110,7 @@ def blank(piece: Piece, template: xr.Dataset) -> xr.Dataset:
 
 def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
     """Put the values of a piece into a dataset, at the temperatures that both have."""
+    # by NumPy's indices, not by xarray's labels: this runs for each of thousands of pieces
     values = values.isel(temperature=values["temperature"].isin(dataset["temperature"]).values)
     labels = {dim: label for dim, label in piece.labels.items() if dim in dataset.dims}
     position: dict[Any, Any] = {
@@ -119,6 +120,7 @@ def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
     targets = data_variables(dataset)
     for name, variable in data_variables(values).items():
         if name in targets:
+            # at other values of the swept option, dimensions such as examples may be shorter
             inside = {dim: slice(size) for dim, size in variable.sizes.items()} | position
             index = tuple(inside[dim] for dim in targets[name].dims)
             targets[name].values[index] = variable.values
@@ -128,6 +130,7 @@ def _empty(
     dims: Sequence[Any], dtype: Any, attributes: Mapping[str, Any], sizes: Mapping[Any, int]
 ) -> xr.Variable:
     """Variable without values, which takes no memory."""
+    # one number, broadcast: a template of a large grid is made, compared and sent all the time
     value = np.array(np.nan if np.dtype(dtype).kind == "f" else 0, dtype=dtype)
     return xr.Variable(dims, np.broadcast_to(value, [sizes[dim] for dim in dims]), attributes)
 
@@ -215,6 +218,7 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
             f"the option {name!r} cannot have several values: the store calls something else so; "
             "rename the option, or run each value into a store of its own"
         )
+    # xr.concat would fill what one value lacks with NaN, which would then look like a failure
     for value, template in zip(values, templates):
         differing = {*template.data_vars, *template.dims} ^ {*first.data_vars, *first.dims}
         differing |= {
@@ -226,8 +230,10 @@ def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
                 f"store, since they differ in {', '.join(sorted(map(str, differing)))}; run each "
                 f"value of {name!r} into a store of its own"
             )
-    longest = {dim: max((part[dim].values for part in templates), key=len) for dim in first.dims}
-    varying = [dim for dim in longest if len({part.sizes[dim] for part in templates}) > 1]
+    longest = {
+        dim: max((template[dim].values for template in templates), key=len) for dim in first.dims
+    }
+    varying = [dim for dim in longest if len({template.sizes[dim] for template in templates}) > 1]
     common = {
         key: entry
         for key, entry in first.attrs.items()

@@ -102,7 +102,7 @@ def cluster(address: str) -> Iterator[Executor]:
         If there is no scheduler at the address, or it is lost.
     """
     dask = import_extra("distributed", "A Dask scheduler", "distributed", ("distributed",))
-    with _silent(*_LOGGERS):
+    with _silent(*_LOGGERS):  # a lost connection would be logged over the one line that explains it
         try:
             client = dask.Client(address)
         except (OSError, TimeoutError, ValueError) as error:

@@ -41,8 +41,8 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping | tuple | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors_of(part)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_of(item)
 
 
 def check_device(model: nn.Module, inputs: Any) -> None:
@@ -64,13 +64,14 @@ def check_device(model: nn.Module, inputs: Any) -> None:
             )
 
 
-def joined(parts: list[np.ndarray]) -> np.ndarray:
+def joined(batches: list[np.ndarray]) -> np.ndarray:
     """Concatenate all batches, releasing each after its copy."""
-    joined = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    # concatenate would have everything twice at its end: here it is one array and what is left
+    joined = np.empty((sum(map(len, batches)), *batches[0].shape[1:]), batches[0].dtype)
     start = 0
-    parts.reverse()
-    while parts:
-        part = parts.pop()
-        joined[start : start + len(part)] = part
-        start += len(part)
+    batches.reverse()
+    while batches:
+        batch = batches.pop()
+        joined[start : start + len(batch)] = batch
+        start += len(batch)
     return joined

@@ -96,6 +96,15 @@ def capture(
     ValueError
         If an option does not fit, or there are too many paths.
 
+    Notes
+    -----
+    The prior's variance is fixed, but models differ in the size of their tokens: pass the result of
+    ``captured.scaled(30)``, or of :func:`choose_network`, to PathKernels, and scale test sets by
+    ``test.scaled(30, like=train)``. If a layer is refused that other sequences use, such as a
+    decoder's, choose the layers of one sequence with ``layers=``. If padding counts although the
+    batch has a mask, the model takes no mask there: give ``masks=``. If attention is NaN, take
+    ``model.float()``; half precision leaves it three digits.
+
     Examples
     --------
     >>> import torch
@@ -123,7 +132,7 @@ def capture(
     contraction = _Contraction(
         model, modules, _chosen(layers, len(modules)), readout, picture, attend, skips
     )
-    parts, labels = [], []
+    xi_of_batches, labels = [], []
     with open_to_capture(model), ExitStack() as hooks:
         for batch, mask in _with_masks(batches, masks):
             inputs, batch_labels = split(batch)
@@ -132,14 +141,14 @@ def capture(
             check_device(model, inputs)
             check_names(model, inputs)
             labels.append(label_array(batch_labels, inputs))
-            if not parts:
+            if not xi_of_batches:  # before the hooks, since the check runs the model by itself
                 check_one_sequence(model, inputs, list(contraction.layers.values()))
                 hooks.enter_context(contraction.hooks())
-            parts.append(contraction.of_batch(inputs, mask))
-    if not parts:
+            xi_of_batches.append(contraction.of_batch(inputs, mask))
+    if not xi_of_batches:
         raise ValueError("batches must hold at least one batch")
     means, deviations = contraction.moments()
-    xi = joined(parts)
+    xi = joined(xi_of_batches)
     return Captured(
         *(xi, joined_labels(labels, len(xi)), contraction.members, means, deviations),
         *(contraction.notes(), skips),
@@ -157,6 +166,10 @@ class _Read(NamedTuple):
 
 class _Contraction:
     """Attentioned inputs of a batch, accumulated while the model runs."""
+
+    # Side by side, a layer's attention is averaged over the readout as soon as it is seen: the
+    # attention of all layers, (L, batch, H, M, M), would be the largest array by far. A product
+    # needs it, since it is contracted from the last layer, which runs last.
 
     def __init__(
         self,
@@ -237,15 +250,16 @@ class _Contraction:
         if self.picture == "product":
             xi = along_product(contracted, weights, tokens, self.skips)
         else:
-            parts = [torch.matmul(weights[:, None, :], tokens), *contracted]
-            widths = sorted({part.shape[-1] for part in parts})
+            identity = torch.matmul(weights[:, None, :], tokens)  # the path past all heads
+            by_layer = [identity, *contracted]
+            widths = sorted({paths.shape[-1] for paths in by_layer})
             if len(widths) > 1:
                 raise CaptureError(
                     f"layers attend to states of {', '.join(map(str, widths))} numbers, of which "
                     'no one network is made; take attend="tokens", or layers of one width by '
                     "layers="
                 )
-            xi = torch.cat(parts, dim=1)
+            xi = torch.cat(by_layer, dim=1)
         self._begin(None)
         return xi.cpu().numpy().astype(float)  # single precision would stop the minimisation early
 
@@ -265,6 +279,8 @@ class _Contraction:
     ) -> None:
         where = self.where(number)
         attention, states = checked(where, attention, states)
+        # Wrong attention looks as good as right attention: every assumption that a batch can refute
+        # is checked here, on each layer and batch, before anything is averaged
         if number in self._contracted:
             raise CaptureError(
                 f"{where} runs more than once in a forward pass; layers that share their weights "
@@ -272,6 +288,7 @@ class _Contraction:
             )
         if mask is None:
             mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        # by the first layer that runs: its attention tells the padding, which all others must share
         if self._read is None:
             self._read = self._read_out(number, states, mask, attention.dtype)
         tokens, read, shown, weights = self._read
@@ -340,9 +357,8 @@ class _Contraction:
             moments = [self._moments[0]]
         else:
             moments = [self._moments[number] for number, _ in self.members[0]]
-        return np.array([part.mean for part in moments]), np.array(
-            [part.deviation for part in moments]
-        )
+        means = np.array([of_path.mean for of_path in moments])
+        return means, np.array([of_path.deviation for of_path in moments])
 
     def notes(self) -> dict[str, str]:
         """Describe the approximation."""

@@ -35,6 +35,8 @@ def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) 
             'readout must be "first", "last", "mean", a token\'s index or a slice of tokens, not '
             f"{readout!r}"
         )
+    # tokens are counted without padding, which may lie on either side: "last" is then the last
+    # token of each sequence, not the last column of the batch
     position, count = mask.cumsum(dim=1) - 1, mask.sum(dim=1, keepdim=True)
 
     def from_front(bound: int | None, default: Tensor) -> Tensor:
@@ -54,6 +56,8 @@ def readout_weights(readout: Readout | slice, mask: Tensor, dtype: torch.dtype) 
 
 def side_by_side(attention: Tensor, readout: Tensor, attended: Tensor) -> Tensor:
     """Return Σ_s w_s x_s of each head, w its attention read out; (batch, H, N_0)."""
+    # averaged over queries first: (batch, H, M) weights, where attention times tokens would be
+    # M vectors of N_0 numbers for each head
     weights = torch.matmul(readout[:, None, None, :], attention)[:, :, 0, :]
     return torch.matmul(weights, attended)
 

@@ -163,17 +163,17 @@ def _where(number: int, name: str) -> str:
 
 def block_name(attention: AttentionModule) -> str:
     """Return the name of the numbered block around attention, or else of the attention itself."""
-    parts = attention.name.split(".")
-    while parts and not parts[-1].isdigit():
-        parts.pop()
-    return ".".join(parts) or attention.name
+    names = attention.name.split(".")
+    while names and not names[-1].isdigit():
+        names.pop()
+    return ".".join(names) or attention.name
 
 
 def beside_cross_attention(model: nn.Module, attention: AttentionModule) -> bool:
     """Whether the block of self-attention attends to another sequence, too."""
-    parts = attention.name.split(".")
-    depth = next((index for index, part in enumerate(parts, start=1) if part.isdigit()), 0)
-    prefix = ".".join(parts[:depth] or parts[:-1])
+    names = attention.name.split(".")
+    depth = next((index for index, name in enumerate(names, start=1) if name.isdigit()), 0)
+    prefix = ".".join(names[:depth] or names[:-1])
     modules = dict(model.named_modules())
     return any(
         name.startswith(prefix) and _is_crossed(name, module, modules[name.rpartition(".")[0]])
@@ -213,7 +213,7 @@ def _attention(
     if layout.projections:
         groups, values = layout.groups, lambda: layout.value_weights(where)
         norms = [getattr(module, name, None) for name in _NORMS]
-        joined = (layout.output, *(part for part in norms if isinstance(part, nn.Module)))
+        joined = (layout.output, *(norm for norm in norms if isinstance(norm, nn.Module)))
         points = Points(layout.value_projection, joined, layout.values_by_head, layout.linear)
     runs = type(module).__name__ not in _READ_WEIGHTS
     if not runs:
@@ -263,6 +263,7 @@ def _of_projections(module: nn.Module, parent: nn.Module) -> AttentionHeads | No
     size, count = _number(module, _SIZES), _number(module, _COUNTS)
     if output is None or (fused is None and queries is None) or not (size or count):
         return None
+    # the weight tells the truth, where a configuration may still have the heads before pruning
     width = output.weight.shape[input_axis(output)]
     if size and width % size == 0:
         count = width // size
@@ -375,7 +376,7 @@ def _after(
 
     @contextmanager
     def joined(change: Change) -> Iterator[None]:
-        (name,) = (name for name, part in module.named_children() if part is projection)
+        (name,) = (name for name, child in module.named_children() if child is projection)
         shown = getattr(module, name)  # of a context around this one, such as heads off
 
         # attention passes the heads on unchanged, and the projection is applied afterwards
@@ -395,23 +396,23 @@ def _after(
 def _projection(module: Any, names: tuple[str, ...]) -> nn.Module | None:
     """Return the first of these attributes that is a linear map."""
     registered = getattr(module, "_modules", {})  # which a substitute may hide
-    parts = (registered.get(name) or getattr(module, name, None) for name in names)
-    return next((part for part in parts if getattr(_weight(part), "ndim", 0) == 2), None)
+    attributes = (registered.get(name) or getattr(module, name, None) for name in names)
+    return next((linear for linear in attributes if getattr(_weight(linear), "ndim", 0) == 2), None)
 
 
 def _quantised(module: nn.Module, parent: nn.Module) -> str | None:
     """Return the class of a projection of attention whose weight is a method, as of torch.ao."""
     names = (*_FUSED, *_QUERIES, *_KEYS, *_VALUES, *_OUTPUTS)
-    parts = [getattr(module, name, None) for name in names]
-    parts.append(getattr(getattr(parent, "output", None), "dense", None))  # BERT's
-    kinds = [type(part) for part in parts if callable(_weight(part))]
+    projections = [getattr(module, name, None) for name in names]
+    projections.append(getattr(getattr(parent, "output", None), "dense", None))  # BERT's
+    kinds = [type(projection) for projection in projections if callable(_weight(projection))]
     if not kinds or not _number(module, _COUNTS + _SIZES):
         return None
     return f"{kinds[0].__module__}.{kinds[0].__name__}"
 
 
-def _weight(part: Any) -> Any:
-    return getattr(part, "weight", None) if isinstance(part, nn.Module) else None
+def _weight(projection: Any) -> Any:
+    return getattr(projection, "weight", None) if isinstance(projection, nn.Module) else None
 
 
 def _number(module: nn.Module, names: tuple[str, ...]) -> int | None:

@@ -23,7 +23,7 @@ def check_names(model: nn.Module, inputs: Any) -> None:
     if not isinstance(inputs, Mapping):
         return
     parameters = inspect.signature(model.forward).parameters
-    if all(part.kind is part.VAR_KEYWORD for part in parameters.values()):
+    if all(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return  # a wrapper, which may take any
     masks = [name for name in parameters if name.endswith("mask")]
     for name in inputs:
@@ -88,15 +88,13 @@ def _of_tokens(labels: np.ndarray, inputs: Any) -> bool:
 
 def joined_labels(labels: list[np.ndarray | None], examples: int) -> np.ndarray | None:
     """Concatenate the labels of all batches, if any; raise a ValueError if they do not fit."""
-    arrays = [part for part in labels if part is not None]
+    arrays = [of_batch for of_batch in labels if of_batch is not None]
     if not arrays:
         return None
-    columns = sorted({part.shape[1:] for part in arrays})
+    columns = sorted({array.shape[1:] for array in arrays})
     if len(columns) > 1:
-        raise ValueError(
-            f"labels of batches have shapes {', '.join(str(part.shape) for part in arrays[:4])}; "
-            "give all as many columns"
-        )
+        shapes = ", ".join(str(array.shape) for array in arrays[:4])
+        raise ValueError(f"labels of batches have shapes {shapes}; give all as many columns")
     joined = np.concatenate(arrays)
     if len(joined) != examples:
         raise ValueError(f"batches have {len(joined)} labels for {examples} examples")

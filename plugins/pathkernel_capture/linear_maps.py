@@ -35,6 +35,8 @@ def multiplied(projection: nn.Module, weight: Tensor, where: str) -> Tensor:
     """
     if _multiplies(projection, weight):
         return weight.detach()
+    # all unit vectors, then a random one as a check: a map that is linear on the units alone, as
+    # one that quantises its input, would pass for its matrix
     inputs = _inputs(projection, weight)
     try:
         probe = _vectors(projection, inputs, 1)
@@ -99,6 +101,7 @@ def _multiplies(projection: nn.Module, weight: Tensor) -> bool:
 
 def _increments(projection: nn.Module, vectors: Tensor) -> Tensor:
     """Return the outputs for vectors (k, inputs) less those for 0, (k, outputs)."""
+    # less the bias, whatever adds it; as tokens of one sequence, for modules that want three axes
     with evaluating(projection):
         outputs = projection(torch.cat([torch.zeros_like(vectors[:1]), vectors])[None])
     return outputs[0, 1:] - outputs[0, :1]
@@ -106,7 +109,7 @@ def _increments(projection: nn.Module, vectors: Tensor) -> Tensor:
 
 def _vectors(projection: nn.Module, inputs: int, count: int) -> Tensor:
     """Return random vectors (count, inputs) of the device and precision of a projection."""
-    parameters = [part for part in projection.parameters() if part.is_floating_point()]
+    parameters = [weight for weight in projection.parameters() if weight.is_floating_point()]
     vectors = torch.randn(count, inputs, generator=torch.Generator().manual_seed(0))
     if not parameters:
         return vectors

@@ -47,6 +47,8 @@ def hidden_keys(function: Any, args: tuple, kwargs: Mapping[str, Any]) -> Tensor
         scores = args[0] if args else kwargs["input"]
         if scores.ndim < 3:
             return None
+        # relative to the largest score of the query: that is what decides on a weight of zero,
+        # whatever constant a model adds
         largest = scores.amax(dim=-1, keepdim=True)
         attending = largest > _LOW  # other queries are padding themselves, or all scores are low
         hidden = (scores - largest <= _LOW) | ~attending
@@ -82,6 +84,8 @@ def by_sequence(hidden: Tensor | None, batch: int) -> Tensor | None:
     """Return keys that all heads hide, (batch, key), or None if the batch is another."""
     if hidden is None:
         return None
+    # one mask for all sequences, one for each, or one for each sequence and head, sequence by
+    # sequence: what any head sees is no padding
     if hidden.ndim == 1 or len(hidden) == 1:
         hidden = hidden.expand(batch, *hidden.shape[hidden.ndim > 1 :])
     if not batch or len(hidden) % batch:

@@ -35,6 +35,8 @@ def check_one_sequence(model: nn.Module, inputs: Any, layers: Sequence[Attention
         stacks.setdefault(re.sub("[0-9]+", "", block_name(layer)), layer)
     if len(stacks) == 1:
         return
+    # An encoder and a decoder, or two towers, may have equally many tokens, so that no shape tells
+    # them apart: only whether one depends on the other. Stacks in a row, such as stages, do
     entered: list[dict[str, Tensor]] = [{}, {}]
     first, *others = stacks.values()
     with suppress(RuntimeError):  # raised again, with its reason, where attention is observed
@@ -67,7 +69,7 @@ def _entering(
         states[layer.name] = entering.clone()
         if not changed:
             return None
-        entering = entering.flip(-1)
+        entering = entering.flip(-1)  # other states of the same size, whatever their scale
         if args:
             return (entering, *args[1:]), kwargs
         return args, kwargs | {next(iter(kwargs)): entering}

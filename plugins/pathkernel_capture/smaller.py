@@ -42,8 +42,9 @@ def check_divisible(attention: AttentionModule) -> None:
             f"{attention.where} keeps its shape; leave smaller out, and the weights of the heads "
             "are set to zero"
         )
-    for part in layout.projections if layout is not None else ():
-        check_stored(part, part.weight.movedim(input_axis(part), -1), attention.where)
+    for projection in layout.projections if layout is not None else ():
+        weight = projection.weight.movedim(input_axis(projection), -1)
+        check_stored(projection, weight, attention.where)
 
 
 def take_out(model: nn.Module, remaining: Remaining, batch: Any, expected: list[Tensor]) -> None:
@@ -57,7 +58,9 @@ def take_out(model: nn.Module, remaining: Remaining, batch: Any, expected: list[
     """
     layers = [attention for attention, _ in remaining]
     reasons = []
-    for kinds in (("count",), ("count", "width")):  # of the module's own numbers, that change
+    # whether forward passes reshape by a number of heads alone, or by their joint width too, is in
+    # the model's code: the second is tried if the first gives other outputs
+    for kinds in (("count",), ("count", "width")):
         with _Changes() as changes:
             try:
                 for attention, heads in remaining:
@@ -90,8 +93,8 @@ class _Changes(ExitStack):
 
 def _with_output(attention: AttentionModule) -> str:
     """Return the name of the module around attention and its output projection."""
-    parts = attention.module.modules()
-    inside = attention.layout is None or any(part is attention.layout.output for part in parts)
+    layout, modules = attention.layout, attention.module.modules()
+    inside = layout is None or any(module is layout.output for module in modules)
     return attention.name if inside else attention.name.rpartition(".")[0]  # of BERT the parent
 
 
@@ -101,6 +104,8 @@ def outputs_of(model: nn.Module, batch: Any, layers: Sequence[AttentionModule]) 
     # and attention, whose differences large entries of its block's outputs would hide
     blocks += sorted({_with_output(attention) for attention in layers} - {*blocks})
     states: dict[str, Tensor] = {}
+    # fused encoder layers read the weights of attention, and would run past what replaces it; some
+    # models draw at random even in evaluation mode, hence the seed
     fast = torch.backends.mha.get_fastpath_enabled()
     with evaluating(model), _seeded(model), ExitStack() as restored:
         restored.callback(torch.backends.mha.set_fastpath_enabled, fast)
@@ -140,7 +145,7 @@ def repeatable_outputs(
 @contextmanager
 def _seeded(model: nn.Module) -> Iterator[None]:
     """Draw the same random numbers in every pass inside the context, and restore their state."""
-    devices = sorted({part.device.index for part in model.parameters() if part.is_cuda})
+    devices = sorted({weight.device.index for weight in model.parameters() if weight.is_cuda})
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(0)
         for device in devices:
@@ -174,9 +179,9 @@ def _shrink(
     if isinstance(module, nn.MultiheadAttention):
         parent, _, name = attention.name.rpartition(".")
         changes.set(model.get_submodule(parent), name, FewerHeads(module, heads))
-        for part in model.modules():
-            if isinstance(part, nn.TransformerEncoder):  # nested tensors are of fused layers only
-                changes.set(part, "use_nested_tensor", False)
+        for encoder in model.modules():
+            if isinstance(encoder, nn.TransformerEncoder):  # nested tensors: of fused layers only
+                changes.set(encoder, "use_nested_tensor", False)
         return
     assert layout is not None
     numbers = {
@@ -184,17 +189,18 @@ def _shrink(
         for name, number in vars(module).items()
         if isinstance(number, int) and not isinstance(number, bool) and name != "heads_before"
     }
-    if isinstance(module, FewerHeads):
+    if isinstance(module, FewerHeads):  # of a model that has lost heads before
         changes.set(module, "heads", [module.heads[head] for head in heads])
-    for part, axis, users in list(layout.slices()):
+    # an entry stays if any head that stays uses it: heads share keys and values in groups
+    for projection, axis, users in list(layout.slices()):
         entries = users[:, heads].any(dim=1).nonzero()[:, 0]
-        if part.weight.shape[axis] == len(users):  # else layers share it, and it is done
-            changes.set(part, "weight", _selected(part.weight, entries, axis))
-            if part is not layout.output and getattr(part, "bias", None) is not None:
-                changes.set(part, "bias", _selected(part.bias, entries))
+        if projection.weight.shape[axis] == len(users):  # else layers share it, and it is done
+            changes.set(projection, "weight", _selected(projection.weight, entries, axis))
+            if projection is not layout.output and getattr(projection, "bias", None) is not None:
+                changes.set(projection, "bias", _selected(projection.bias, entries))
         for name in _LENGTHS[axis]:
-            if hasattr(part, name):
-                changes.set(part, name, len(entries))
+            if hasattr(projection, name):
+                changes.set(projection, name, len(entries))
     for name, number in numbers.items():
         changes.set(module, name, number)
 
@@ -203,6 +209,8 @@ def _renumbered(
     layout: AttentionHeads, heads: list[int], kinds: Sequence[str], name: str, number: int
 ) -> int:
     """Return the value with fewer heads of a module's number, recognised by name and value."""
+    # by both, since another number may equal that of the heads by chance, and names differ from
+    # model to model; outputs are compared afterwards, so that a wrong guess does no harm
     counts = layout.count, len(heads)
     groups = layout.groups, len({head * layout.groups // layout.count for head in heads})
     shared, kind = groups if re.search("kv|key_value", name) else counts, "count"
@@ -282,10 +290,12 @@ class FewerHeads(nn.Module):
                 f"query must be of sequences in a batch, three axes, but has {query.ndim}; give a "
                 "single sequence one more axis"
             )
-        parts = (self.queries(query), self.keys(key), self.values(value))
+        projected = (self.queries(query), self.keys(key), self.values(value))
         if not self.batch_first:
-            parts = tuple(part.transpose(0, 1) for part in parts)
-        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+            projected = tuple(states.transpose(0, 1) for states in projected)
+        q, k, v = (
+            states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for states in projected
+        )
         mask = None
         if attn_mask is not None:
             mask = _added(attn_mask, q.dtype)
@@ -315,6 +325,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
+    # on meta: its own weights would be drawn at random, and move PyTorch's generator
     linear = nn.Linear(*weight.T.shape, bias=bias is not None, device="meta")
     linear.weight = weight
     if bias is not None:

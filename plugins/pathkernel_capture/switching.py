@@ -30,6 +30,8 @@ def switched_off(
     agreed : set of int
         Layers that have been compared, which are not compared again; those that are now are added.
     """
+    # At the input of the output projection, not in its weight, which adapters, parametrisations and
+    # quantisation compute anew; not in the attention, where a fused kernel shows no heads
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         off_layers = []
@@ -67,8 +69,10 @@ class _Layer:
                 stack.callback(attention.module.register_forward_hook(ran).remove)
                 stack.enter_context(attention.joined(self._masked))
             else:
+                # a projection that never runs has no input to hook: PyTorch's function reads its
+                # weight, so that a stand-in shows one with the heads' columns at zero
                 children = attention.module.named_children()
-                (name,) = (name for name, part in children if part is attention.projection)
+                (name,) = (name for name, child in children if child is attention.projection)
                 shown = getattr(attention.module, name)  # of a context around this one
                 substitute = _Masked(shown, self._masked_weight)
                 stack.enter_context(standing_in(attention.module, name, substitute))
@@ -88,6 +92,7 @@ class _Layer:
         """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
         self._projection_ran = True
         mask = self._removed.to(joined.device)
+        # filled rather than multiplied: 0 times the infinity or NaN of a head that is off is NaN
         if self._attention.output.ndim == 3:  # (…, H, G), of TransformerLens
             return joined.masked_fill(mask[:, None], 0.0)
         return joined.masked_fill(mask.repeat_interleave(joined.shape[-1] // len(mask)), 0.0)

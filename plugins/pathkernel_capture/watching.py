@@ -52,6 +52,9 @@ class Points:
 class Recording(TorchFunctionMode):
     """Attention weights, values and outputs of heads of one forward pass.
 
+    A mode sees the functions of PyTorch that any code calls. Hooks see modules alone, and few
+    models have one for the softmax; replacing their functions would need each model's code.
+
     Parameters
     ----------
     rows : int, optional
@@ -89,13 +92,14 @@ class Recording(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        # the mode is off inside a function that it sees, so that this one has to return its weights
         if function is F.multi_head_attention_forward:
             return self._multi_head(function, args, kwargs)
         output = function(*args, **kwargs)
-        if function in SOFTMAX and output.ndim > 2:
+        if function in SOFTMAX and output.ndim > 2:  # of a router or classifier it has two axes
             self._note(output, function, args, kwargs)
         elif function in _DROPOUT and self.weights and args and args[0] is self.weights[-1]:
-            self.weights[-1] = output
+            self.weights[-1] = output  # what multiplies the values, and is compared with them
         elif function is F.scaled_dot_product_attention:
             # a context around this one shall not see it, nor checkpoints what it would save
             with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -106,6 +110,7 @@ class Recording(TorchFunctionMode):
         return output
 
     def _multi_head(self, function: Any, args: tuple, kwargs: dict) -> tuple[Tensor, Tensor | None]:
+        # weights of each head, of which the caller gets what it asked for: none, or their mean
         per_head = {"need_weights": True, "average_attn_weights": False}
         output, weights = function(*args, **kwargs | per_head)
         self._note(weights, function, args, kwargs)
@@ -136,8 +141,8 @@ class Recording(TorchFunctionMode):
                     note_values, prepend=True, with_kwargs=True
                 )
                 stack.callback(handle.remove)
-                for part in points.joined:
-                    handle = part.register_forward_pre_hook(
+                for module in points.joined:
+                    handle = module.register_forward_pre_hook(
                         note_joined, prepend=True, with_kwargs=True
                     )
                     stack.callback(handle.remove)
@@ -191,6 +196,8 @@ def _fused_weights(
     """Compute the weights of ``scaled_dot_product_attention``, 0 for a fully masked query."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    # the last queries, since a causal mask leaves the first ones hardly a choice: attention to a
+    # single key is 1, whatever the scores
     length = query.shape[-2]
     first = 0 if rows is None else max(0, length - rows)
     scores = query[..., first:, :] @ key.mT
@@ -210,6 +217,8 @@ def _fused_weights(
 @contextmanager
 def replaced_forward(module: nn.Module, replacement: Callable[..., Any]) -> Iterator[None]:
     """Run a function in place of the forward pass of a module inside the context."""
+    # on the instance, and taken off again: its class, and models that share it, are not touched.
+    # What stood there before may be a wrapper, such as accelerate's
     replaced = vars(module).get("forward")
     module.forward = replacement  # type: ignore[method-assign]
     try:
@@ -233,6 +242,7 @@ def watched(
         with recording.observing(points):
             output = forward(*args, **kwargs)
         states = first_argument(args, kwargs) if recording.states is None else recording.states
+        # a module may normalise its input first: heads attend to what their values are made of
         if recording.value_states is not None and recording.value_states.ndim == states.ndim:
             states = recording.value_states
         if swapped and recording.states is None:
@@ -278,6 +288,7 @@ def mismatch(
         values = points.linear(states.transpose(0, 1) if swapped else states)
     else:
         return math.nan
+    # of several candidates for the heads' outputs, before and after a norm, one has to agree
     differences = []
     for joined in recording.joined or [first_tensor(output)]:
         with torch.no_grad():
@@ -306,6 +317,7 @@ def _difference(
         by_head = by_head.flatten(2, -2)
     if by_head.shape[-2] != keys:
         return math.inf
+    # of half precision the comparison itself must not add its rounding
     exact = torch.float64 if joined.dtype == torch.float64 else torch.float32
     expected = (attention.to(exact) @ by_head.to(exact)).transpose(1, 2).flatten(2)
     if joined.numel() % (batch * expected.shape[-1]):

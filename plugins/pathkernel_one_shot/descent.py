@@ -36,6 +36,7 @@ class TrainingState(NamedTuple):
 @functools.lru_cache  # so that equal settings share the compiled step
 def make_optimiser(learning_rate: float, weight_decay: float) -> optax.GradientTransformation:
     """Adam with L2 regularisation: the decay is added to the gradient, not to the update."""
+    # not AdamW: decay of the update is no term of a loss, while the theory's prior is one
     return optax.chain(optax.add_decayed_weights(weight_decay), optax.adam(learning_rate))
 
 
@@ -97,6 +98,8 @@ def loss_and_gradient(
     differentiated once, for the sum over all parts.
     """
     episodes = len(labels)
+    # in two steps: the forms, which have neither N nor G, are differentiated for every part, the
+    # weights, which have both, once for the sum of the forms' gradients
     forms, to_weights = jax.vjp(lambda weights: example_forms(weights, space), weights)
 
     def squared_errors(forms: ExampleForms, coordinates: jax.Array, labels: jax.Array) -> jax.Array:
@@ -107,13 +110,14 @@ def loss_and_gradient(
         loss, gradient = jax.value_and_grad(squared_errors)(forms, *batch)
         return loss, to_weights(gradient)[0]
 
-    def add_part(sums: Any, part: list[jax.Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, sums, jax.value_and_grad(squared_errors)(forms, *part)), None
+    def add(sums: Any, episodes: list[jax.Array]) -> tuple[Any, None]:
+        of_episodes = jax.value_and_grad(squared_errors)(forms, *episodes)
+        return jax.tree.map(jnp.add, sums, of_episodes), None
 
-    size = math.gcd(episodes, _IN_CACHE)
-    parts = [array.reshape(-1, size, *array.shape[1:]) for array in batch]
+    size = math.gcd(episodes, _IN_CACHE)  # equal parts, as a scan needs them
+    in_cache = [array.reshape(-1, size, *array.shape[1:]) for array in batch]
     zero = jnp.zeros((), forms.offsets.dtype), jax.tree.map(jnp.zeros_like, forms)
-    (loss, gradient), _ = jax.lax.scan(add_part, zero, parts)
+    (loss, gradient), _ = jax.lax.scan(add, zero, in_cache)
     return loss, to_weights(gradient)[0]
 
 

@@ -86,6 +86,8 @@ class TrainingEpisodes:
         their labels and the character of the query are drawn for every step. A drawing's number is
         20 times its character's plus its own.
         """
+        # a function of the step: a training resumes at any step with the batches that it would
+        # have had, and nothing of the generator's state is stored
         epoch, index = divmod(step, self.steps_per_epoch)
         order = _epoch_order(self.pairs, self.seed, epoch)
         pairs = _pairs(self.characters)[order[index * self.batch : (index + 1) * self.batch]]
@@ -125,13 +127,14 @@ def image_coordinates(images: np.ndarray) -> np.ndarray:
     table = np.zeros((len(images), PATCHES, COORDINATES), dtype=np.float32)
     basis = _patch_basis()
     for start in range(0, len(images), _IMAGES):  # the patches of all would fill gigabytes
-        part = slice(start, start + _IMAGES)
-        table[part, :, :-1] = patches(images[part])[..., ::CHANNELS] @ basis.T
+        rows = slice(start, start + _IMAGES)
+        table[rows, :, :-1] = patches(images[rows])[..., ::CHANNELS] @ basis.T
     return table
 
 
 def token_space(vectors: np.ndarray) -> TokenSpace:
     """Space of the tokens of episodes, float64, from the label vectors of −, + and ?, (3, 192)."""
+    # a label vector is ½(plus + minus) ± ½(plus − minus): a shared offset and one coordinate
     minus, plus, query = vectors
     basis = np.vstack([np.repeat(_patch_basis(), CHANNELS, axis=1), (plus - minus) / 2])
     shared = np.stack([(plus + minus) / 2, (plus + minus) / 2, query])

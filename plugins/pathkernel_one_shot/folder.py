@@ -32,6 +32,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"the folder {folder} cannot be made: {error}") from error
+    # another's folder must not get files that a later training would overwrite
     if not (folder / LATEST).exists():
         for path in folder.iterdir():
             if not path.name.startswith(".") and path.name != BEST:

@@ -88,7 +88,7 @@ def episode_set(name: str, episodes: int, label_vectors: np.ndarray, seed: int =
     pathkernel_one_shot.image_sources.ImageDataError
         If image data are missing or damaged, or cannot be downloaded.
     """
-    names = tuple(_SOURCES)
+    names = tuple(_SOURCES)  # their order makes the streams: append new sets
     if name not in names:
         raise ValueError(f"name must be one of {', '.join(names)}, but is {name!r}")
     check_episodes("episodes", episodes)

@@ -90,6 +90,7 @@ def read_idx(path: Path, digest: str) -> np.ndarray:
         raise damaged(path, f"it cannot be decompressed ({error})") from error
     if len(content) > LARGEST:
         raise damaged(path, f"decompressed, it takes more than {LARGEST} bytes")
+    # of the content: a mirror may have compressed it again, which changes every byte of the file
     if (actual := hashlib.sha256(content).hexdigest()) != digest:
         raise damaged(path, f"decompressed, it must have SHA-256 {digest}, but has {actual}")
     start = 4 + 4 * content[3]  # the fourth byte counts the dimensions, four bytes each

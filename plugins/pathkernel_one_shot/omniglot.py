@@ -105,6 +105,7 @@ def read_split(path: Path, split: str) -> tuple[Character, ...]:
             for alphabet, names in alphabets.items()
             for name in names
         )
+        # the digest of the characters, not of the file, whose form differs between homes
         lines = "".join(f"{'/'.join(character)}\n" for character in characters)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise damaged(path, f"the {split} characters cannot be read ({error})") from error
@@ -161,7 +162,7 @@ def read_archive(path: Path, folder: str, digest: str) -> Mapping[str, Sequence[
                 for entry in sorted(archive.infolist(), key=lambda entry: entry.filename)
                 if entry.filename.startswith(f"{folder}/") and entry.filename.endswith(".png")
             ]
-            if sum(entry.file_size for entry in entries) > LARGEST:
+            if sum(entry.file_size for entry in entries) > LARGEST:  # before any is unpacked
                 raise ValueError(f"its drawings take more than {LARGEST} bytes")
             for entry in entries:
                 png = archive.read(entry)

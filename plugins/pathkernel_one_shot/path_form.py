@@ -86,6 +86,7 @@ def path_weights(weights: Weights) -> jax.Array:
 
     Rows in path order: the first layer's head is slowest.
     """
+    # from the readout, one vector per path: from the projection it would be N × N_0 matrices
     paths = math.prod(len(values) for values in weights["values"])
     product = weights["readout"][None] / math.sqrt(paths)
     for values in weights["values"][::-1]:
@@ -112,6 +113,7 @@ def path_attention(forms: ExampleForms, coordinates: jax.Array) -> jax.Array:
 
 def score_forms(weights: Weights, space: TokenSpace) -> list[jax.Array]:
     """Bilinear forms of the scores of all heads, see :class:`ExampleForms`."""
+    # x_t = Bᵀc_t + e_t on both sides makes four terms: one form over coordinates and positions
     spanning = jnp.concatenate([space.basis, space.offsets])
     forms = []
     for layer_keys, layer_queries in zip(weights["keys"], weights["queries"]):

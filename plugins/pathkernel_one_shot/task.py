@@ -75,6 +75,8 @@ class OneShotImages(Task):
         FileNotFoundError, ValueError
             If the file of heads is missing, or is none that fits.
         """
+        # a stream for each set, so that another number of training episodes leaves the test
+        # episodes as they are; new ones are spawned last
         train, omniglot, fashion, mnist, heads, validation = (
             np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(6)
         )

@@ -41,10 +41,10 @@ class Episodes:
 
     def batches(self, size: int) -> list[Episodes]:
         """Split the episodes, in order; the last batch may be smaller."""
-        parts = [slice(start, start + size) for start in range(0, len(self.labels), size)]
+        rows = [slice(start, start + size) for start in range(0, len(self.labels), size)]
         return [
-            Episodes(self.images[part], self.first_labels[part], self.labels[part])
-            for part in parts
+            Episodes(self.images[batch], self.first_labels[batch], self.labels[batch])
+            for batch in rows
         ]
 
     def renumbered(self) -> tuple[np.ndarray, Episodes]:
@@ -96,6 +96,7 @@ def two_class_episodes(
     ``classes`` are the numbers of the images of each class, at least two of each; ``examples`` must
     be even.
     """
+    # drawn with replacement, some queries would count several times in an accuracy and many never
     shuffled = [generator.permutation(images) for images in classes]
     halves = [len(images) // 2 for images in shuffled]
     first = generator.integers(2, size=examples)
@@ -147,11 +148,11 @@ def patches(images: np.ndarray) -> np.ndarray:
         of variance v has variance v / (v + 1e-5).
     """
     side = SIZE // PATCH
-    pieces = images.reshape(-1, side, PATCH, side, PATCH).swapaxes(2, 3)
-    pieces = pieces.reshape(-1, PATCHES, PATCH**2)
-    pieces = pieces - pieces.mean(axis=-1, keepdims=True)
-    pieces /= np.sqrt(np.mean(pieces**2, axis=-1, keepdims=True) + _VARIANCE_FLOOR)
-    return np.repeat(pieces, CHANNELS, axis=-1)
+    grey = images.reshape(-1, side, PATCH, side, PATCH).swapaxes(2, 3)
+    grey = grey.reshape(-1, PATCHES, PATCH**2)
+    grey = grey - grey.mean(axis=-1, keepdims=True)
+    grey /= np.sqrt(np.mean(grey**2, axis=-1, keepdims=True) + _VARIANCE_FLOOR)
+    return np.repeat(grey, CHANNELS, axis=-1)
 
 
 def positions() -> np.ndarray:

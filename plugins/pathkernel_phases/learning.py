@@ -43,12 +43,12 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
     missing = [seed for seed in seeds if not _is_stored(study, seed, grid)]
     singles = dict(zip(grid["examples"].tolist(), study.singles))
     for done, seed in enumerate(missing):
-        parts = []
+        errors = []
         for number, (examples, single) in enumerate(singles.items()):
             progress = done + number / len(singles)
             report(Progress(int(progress), len(missing), f"seed {seed}, {examples} examples"))
-            parts.append(_errors(single, seed, examples))
-        yield f"seed-{seed}", xr.concat(parts, xr.Variable("examples", grid["examples"]))
+            errors.append(_errors(single, seed, examples))
+        yield f"seed-{seed}", xr.concat(errors, xr.Variable("examples", grid["examples"]))
 
 
 def _is_stored(study: StoredStudy, seed: int, grid: dict[str, np.ndarray]) -> bool:
@@ -64,6 +64,9 @@ def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
     temperatures, widths = dataset["temperature"].values, dataset["width"].values
     rebuilt = study.rebuild(Point(float(widths[0]), float(temperatures[0]), seed))
     network = rebuilt.network
+    # the distribution is that of the test examples, since U was fitted to the training labels. Too
+    # few of them let features fit the noise of their labels: with 924 features, 1,000 test examples
+    # hide the peak of the error
     xi, labels = next(iter(rebuilt.data.test_sets.values()))
     spectrum_at = _spectra(network, xi, to_host(labels) - rebuilt.data.offset)
 
@@ -105,6 +108,8 @@ def _spectra(
         weights = scaled_order_parameter(network, order_parameter)
         return kernel_spectrum(to_host(total_kernel(xi, weights, variance=variance)), labels)
 
+    # the nonzero eigenvalues of ΦΦᵀ and ΦᵀΦ are the same: the smaller matrix is diagonalised, and
+    # in feature space the means over examples serve every order parameter
     if count <= paths * width:
         return of_kernel
     features = to_host(xi).reshape(count, -1) / np.sqrt(paths * width)
@@ -114,8 +119,9 @@ def _spectra(
 
     def of_features(order_parameter: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights = scaled_order_parameter(network, order_parameter)
-        values, vectors = np.linalg.eigh(variance * weights)
-        factor = vectors * np.sqrt(np.maximum(values, 0.0))  # of U = F Fᵀ
+        # not Cholesky: with a skip of strength 0 the scaled U is singular
+        eigenvalues, vectors = np.linalg.eigh(variance * weights)
+        factor = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))  # of U = F Fᵀ
         mixed = np.einsum("pa,piqj,qb->aibj", factor, gram, factor, optimize=True)
         mixed = mixed.reshape(paths * width, -1)
         return feature_spectrum(mixed, (factor.T @ projections).reshape(-1), label_square)

@@ -130,7 +130,7 @@ def _at_fixed_width(values: xr.DataArray, limit: xr.DataArray | None) -> pd.Data
 
 def _at_fixed_ratio(values: xr.DataArray) -> pd.DataFrame:
     """Curves along which P/N has one value, of those ratios that enough points share."""
-    pairs: dict[float, list[tuple[int, float]]] = {}
+    pairs: dict[float, list[tuple[int, float]]] = {}  # equal ratios may differ by rounding
     for examples in values["examples"].values:
         for width in values["width"].values:
             pairs.setdefault(round(float(examples / width), 9), []).append((examples, width))

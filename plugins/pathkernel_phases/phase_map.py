@@ -43,6 +43,9 @@ _POINTS = {
 class PhaseMap:
     """Map of a study along an axis; the study may have several values of an option.
 
+    If a crossing is missing, refine the axis: one is found only between neighbouring values whose
+    lowest minima differ, so that a coarse grid misses two crossings in one interval.
+
     Raises
     ------
     ValueError
@@ -104,6 +107,8 @@ class PhaseMap:
         solutions: dict[tuple[int, ...], Solution] = {}
         for index in np.ndindex(shape):
             problem, network, temperature = self._system(systems, index)
+            # without a start, which would follow its own branch and skip the search for others:
+            # a map needs the lowest minimum of every point, whatever its neighbours have
             solution = minimise_from(problem, network, temperature, None)
             if solution is None or not solution.status.ok:
                 continue
@@ -139,6 +144,7 @@ class PhaseMap:
         systems = []
         for value in self.grid[self.option] if self.option else [None]:
             single = singles[None if value is None else value]
+            # of any width and temperature: data and attention depend on the seed and option alone
             point = Point(float(dataset["width"][0]), float(dataset["temperature"][0]), seed)
             rebuilt = single.rebuild(point)
             systems.append((PathKernels(rebuilt.data.xi, rebuilt.data.labels), rebuilt.network))
@@ -167,6 +173,7 @@ class PhaseMap:
         solutions: Mapping[tuple[int, ...], Solution],
     ) -> tuple[list[Coexistence], int]:
         """Transitions along the axis, from the smallest value up, and evaluations they took."""
+        # between neighbours only: two branches can cross twice on the axis, or not at all
         values, transitions, evaluations = self.grid[self.axis], [], 0
         limits = (float(values[0]) / BEYOND, float(values[-1]) * BEYOND)
         for (i, below), (j, above) in itertools.pairwise(enumerate(indices)):
@@ -177,7 +184,7 @@ class PhaseMap:
             def solve(
                 value: float,
                 start: Solution,
-                minimise: Callable[[float, Solution], Solution] = minimise,
+                minimise: Callable[[float, Solution], Solution] = minimise,  # of this pair
             ) -> Solution | None:
                 nonlocal evaluations
                 try:
@@ -206,7 +213,9 @@ class PhaseMap:
             settings: dict[str, Any] = {}
             if self.axis == "variance":
                 settings = {"variances": (other,) * len(network.variances)}
-            elif self.axis == "input_scale":  # as much as the variance of the projection
+            elif self.axis == "input_scale":
+                # the kernel has σ²_0 times the square of the inputs, and the entropy neither: the
+                # variance moves along the branch without another problem at every step
                 first, *others = network.variances
                 settings = {"variances": (first * (other / value) ** 2, *others)}
             elif self.axis == "width":
@@ -223,6 +232,9 @@ def joined_lines(
     rows: Mapping[tuple[int, ...], list[Coexistence]], shape: tuple[int, ...]
 ) -> dict[str, np.ndarray]:
     """Arrays of transitions, (*shape, transition); neighbours in one line have one number."""
+    # Transitions of a row come without names: to be drawn as lines, each takes the number of the
+    # nearest one of a neighbouring row, the last axis first, or a new one where none is within a
+    # factor of three
     numbers: dict[tuple[int, ...], dict[int, Coexistence]] = {}
     new = itertools.count()
     for row, transitions in rows.items():

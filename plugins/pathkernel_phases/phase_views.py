@@ -112,6 +112,7 @@ def _symbol(name: str) -> str:
 
 def _edges(values: Sequence[float]) -> np.ndarray:
     """Edges of cells around values on a logarithmic axis."""
+    # Vega's bands are of equal width: cells between middles of neighbours keep uneven grids true
     logs = np.log(np.asarray(values, dtype=float))
     if len(logs) == 1:
         return np.exp([logs[0] - 0.3, logs[0] + 0.3])
@@ -191,6 +192,7 @@ def _curves(
     frame = phases[list(_KINDS)].to_dataframe().reset_index()
     frame = frame.melt(["seed", second, "transition"], list(_KINDS), "branch", "value")
     frame["line"] = frame["branch"].map(_KINDS)
+    # lines without any point would be in the legend; single missing points stay, and break a line
     curves = frame.groupby(["seed", "transition", "branch"])["value"]
     frame = frame[curves.transform("count") > 0]
     if frame.empty:

@@ -32,6 +32,8 @@ def derivatives(
     levels: Levels, scales: Array, widths: Array, x: Array, slope: Array
 ) -> tuple[Array, Array, Array]:
     """First (p, D) and second (p, D, D) derivatives of U_1, and the half action's Hessian."""
+    # levels are static, since their shapes make the program; widths and variances are not, so that
+    # one compilation, which takes seconds, serves a whole grid
     jacobian = jax.jacfwd(partial(_order_parameter, levels, scales))
     hessian = jax.jacfwd(jax.jacfwd(partial(_half_action, levels, scales, widths, slope)))
     return jacobian(x), jax.jacfwd(jacobian)(x), hessian(x)
@@ -55,6 +57,7 @@ def derivatives_along(
     half_action = partial(_half_action, levels, scales, widths, slope)
     hessian = jax.jacfwd(jax.jacfwd(half_action))
     laplacian = _laplacian(partial(_order_parameter, levels, scales), directions)
+    # one direction at a time, and Laplacians of Laplacians: no tensor of rank four is formed
     cubic = jax.lax.map(lambda v: jax.jvp(hessian, (x,), (v,))[1], directions.T)
     quartic = _laplacian(_laplacian(half_action, directions), directions)
     return jax.jacfwd(laplacian)(x), cubic, quartic(x)

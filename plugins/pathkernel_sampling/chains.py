@@ -99,6 +99,7 @@ def warm_up(
         state, adaptation, _ = _advance(model, state, adaptation, key, first, *_padded(block))
         jax.block_until_ready(state)  # or all steps would be reported at once
         report(first + len(block))
+    # its average over the last window: the step size of a single step still jumps
     averaging, _ = adaptation
     state = state._replace(step_size=jnp.exp(averaging.log_step_size_avg))
     # with the types of a stored state, which decide whether code is compiled again
@@ -127,7 +128,7 @@ def draw(model: Model, state: ChainState, key: jax.Array, count: int) -> tuple[C
         ``tree_depth``, ``reached_max_tree_depth``, ``n_steps``, ``acceptance_rate``,
         ``step_size``.
     """
-    adaptation, blocks = _begin_adaptation(state), []
+    adaptation, blocks = _begin_adaptation(state), []  # unused, but an argument of the one program
     for first in range(0, count, _BLOCK):
         plan, size = _padded(np.zeros((min(_BLOCK, count - first), 2), dtype=np.int32))
         state, _, block = _advance(model, state, adaptation, key, first, plan, size)
@@ -206,6 +207,8 @@ def _advance(
             lambda estimate: estimate,
             matrix,
         )
+        # another mass matrix makes other lengths of steps: dual averaging begins again from its
+        # mean, and the covariance from nothing, so that early positions do not stay in it
         averaging, matrix = jax.lax.cond(
             is_window_end > 0,
             lambda: (restart(average(averaging)), end_window(matrix)),
@@ -226,6 +229,7 @@ def _advance(
         )
         return state, adaptation, rows
 
+    # a loop to a number that is data; a scan would be compiled for every number of steps
     shapes = jax.eval_shape(step, jnp.asarray(0), state)[1]
     rows = {name: jnp.zeros((_BLOCK, *leaf.shape), leaf.dtype) for name, leaf in shapes.items()}
     return jax.lax.fori_loop(0, steps, body, (state, adaptation, rows))

@@ -94,6 +94,12 @@ def next_order(solution: Solution) -> Correction:
         expand.
     PrecisionError
         If the solution or JAX works in single precision.
+
+    Notes
+    -----
+    Look at ``log_evidence_two_loops`` first: where it was below 0.1 nats the correction closed 95 %
+    of the gap to samples, at 0.3 about 90 %; near 1, or where ``solution.close_minima`` is not
+    empty, sample instead.
     """
     _check(solution)
     network, energy = solution.network, EnergyDerivatives(solution)
@@ -119,7 +125,9 @@ def next_order(solution: Solution) -> Correction:
     along = map(np.asarray, derivatives_along(*chain, directions))
     laplacian_gradient, chain_cubic, chain_quartic = along
 
-    # cubic and quartic terms of φ
+    # cubic and quartic terms of φ, by the chain rule through U (docs/corrections.md, Derivatives):
+    # third derivatives of the energy are taken along as many directions as U has entries, the
+    # columns of a root of its covariance, and not along all D coordinates
     covariance = jacobian @ jacobian.T  # of U at one loop
     basis = np.linalg.cholesky(covariance)
     third, fourth = energy.higher(basis)

@@ -34,6 +34,10 @@ _DRAWS = ("chain", "draw")
 class Diagnostics:
     """Diagnostics of a run.
 
+    Read :meth:`warnings` before any mean. Judge the theory by ``mcse``, the error of the mean, and
+    not by ``sd``, the spread of single networks. If R-hat stays above 1.01 with more draws, chains
+    may sit in different minima of the action, and their common mean then means little.
+
     Attributes
     ----------
     entries : xarray.Dataset, dims (entry,)
@@ -241,8 +245,10 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
         draws = (np.moveaxis(predictions[name].values[subset], 1, 0) for name in moments)
         return np.array([score(y, *values) for y, *values in zip(targets, *draws)])
 
+    # by half chains, longer than draws are correlated: an accuracy is no mean over draws, so that
+    # no effective sample size gives its error
     chains, rounds = (predictions.sizes[dim] for dim in _DRAWS)
-    blocks = 2 * np.arange(chains)[:, None] + (np.arange(rounds) >= rounds // 2)  # half chains
+    blocks = 2 * np.arange(chains)[:, None] + (np.arange(rounds) >= rounds // 2)
     values = scores(blocks >= 0)
     left_out = np.array([scores(blocks != number) for number in range(2 * chains)])
     errors = _jackknife(left_out)
@@ -270,6 +276,7 @@ def _regression(
     """Measures of targets y (example, …) of a test set, from moments (draw, example, …)."""
     is_label = _is_label(y)
     mean, variance, y = mean[:, is_label], variance[:, is_label], y[is_label]
+    # mean of densities, not of logarithms: the posterior predictive density is the mixture
     noisy = variance + temperature
     density = logsumexp(-0.5 * ((y - mean) ** 2 / noisy + np.log(2 * np.pi * noisy)), axis=0)
     scores = asdict(regression(mean.mean(0), variance.mean(0), y, temperature))

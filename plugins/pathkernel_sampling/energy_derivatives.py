@@ -111,10 +111,10 @@ class EnergyDerivatives:
         new = self._scaled(per_output(xi / scale, outputs))
         basis = None if problem.basis is None else to_host(problem.basis)
         step = max(1, _BLOCK_ELEMENTS // (2 * self._kernel_labels.size))
-        parts = [
+        of_batches = [
             self._of_rows(new[rows], basis, shift, covariance) for rows in batches(len(new), step)
         ]
-        mean, variance = (np.concatenate(moments) for moments in zip(*parts))
+        mean, variance = (np.concatenate(moments) for moments in zip(*of_batches))
         return mean, variance
 
     def _of_rows(
@@ -160,6 +160,8 @@ def _examples(problem: PathKernels) -> tuple[np.ndarray, np.ndarray]:
         labels = to_host(form.labels).astype(float)
         shape = features.shape[1:]
         if len(features) > math.prod(shape):
+            # a rotation of the examples changes neither K's spectrum nor its products with Y; rows
+            # without features add a constant to the energy, and nothing to its derivatives
             rotation, features = np.linalg.qr(features.reshape(len(features), -1))
             labels = rotation.T @ labels
     else:

@@ -41,6 +41,8 @@ class Chains:
 
     def key(self, chain: int, step: int) -> jax.Array:
         """Return the random key of a chain's warm-up (step 0), or of one of its rounds."""
+        # by numbers and not by splitting, so that the draws depend neither on the number of chains
+        # nor on where blocks of rounds begin
         chain_key = jax.random.fold_in(jax.random.key(self.point.point.seed), chain)
         return jax.random.fold_in(chain_key, step)
 
@@ -170,7 +172,7 @@ class Ensemble:
         """
         calls = [(chain, state, first, rounds) for chain, state in enumerate(states)]
         states, draws, predictions = zip(*self._for_each("rounds", calls))
-        statistics = {name: np.stack([values[name] for values in draws]) for name in draws[0]}
+        statistics = {name: np.stack([chain[name] for chain in draws]) for name in draws[0]}
         positions = statistics.pop("position", None)
         matrices = statistics.pop("order_parameter")
         network = self.chains.point.network

@@ -49,9 +49,15 @@ def log_evidence(
         Log density of the model at the positions.
     seed : int
         Seed of the draws from the fitted Gaussian.
+
+    Notes
+    -----
+    If it is NaN, draw more: each half needs 20 draws of a chain, and 5 for each dimension. Compare
+    evidences of two models only if their difference is large against both errors, which do not see
+    a mode that no chain reached.
     """
     chains, draws, dimension = positions.shape
-    half = draws // 2
+    half = draws // 2  # a Gaussian that is fitted to the draws it is bridged to biases the estimate
     if half < _LEAST_DRAWS or chains * half < _PER_DIMENSION * dimension:
         return UNKNOWN
     fitted = positions[:, :half].reshape(-1, dimension)
@@ -71,7 +77,8 @@ def log_evidence(
     # log ratios of posterior density and Gaussian
     at_draws = log_densities[:, half:].reshape(-1) - log_gaussian(drawn)
     at_proposals = np.asarray(_densities(model, proposed)) - log_gaussian(proposed)
-    at_proposals = np.where(np.isnan(at_proposals), -np.inf, at_proposals)
+    at_proposals = np.where(np.isnan(at_proposals), -np.inf, at_proposals)  # no kernel: no density
+    # the optimal bridge weighs both samples by their sizes, of which correlated draws have less
     shape = (chains, draws - half)
     effective = float(array_stats.ess(at_draws.reshape(shape), method="mean"))
     return _bridge(at_draws.reshape(shape), at_proposals, effective)

@@ -43,6 +43,7 @@ def pytree(data: tuple[str, ...], static: tuple[str, ...] = ()) -> Any:
             return values[: len(data)], tuple(values[len(data) :])
 
         def unflatten(static_values: tuple[Any, ...], leaves: list[Any]) -> Any:
+            # without __init__, whose checks and conversions fail on tracers and placeholders
             instance = object.__new__(cls)
             vars(instance).update(zip((*data, *static), (*leaves, *static_values)))
             return instance
@@ -69,6 +70,8 @@ def energy_and_gradient(
     space: Space, factor: jax.Array, temperature: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Energy at U = F Fᵀ and its gradient 2 (M − R) F."""
+    # the core's gradient M − R: to differentiate through the Cholesky factorisation would take
+    # further triangular solves of its size
     if space.name == "features":
         return _feature_space(space, factor, temperature)
     mixing = factor if space.name == "kernels" else _at_most_square(factor)[0]
@@ -77,7 +80,7 @@ def energy_and_gradient(
 
 
 def _backward(gradient: jax.Array, cotangent: jax.Array) -> tuple[None, jax.Array, None]:
-    return None, cotangent * gradient, None
+    return None, cotangent * gradient, None  # examples and temperature are given
 
 
 energy.defvjp(energy_and_gradient, _backward)
@@ -173,5 +176,7 @@ def _at_most_square(factor: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     """Factor G with at most as many columns as rows, and Q with F = G Qᵀ (None for Q = 1)."""
     if factor.shape[1] <= factor.shape[0]:
         return factor, None
+    # of the weights F has a column per hidden unit, and mixing would cost as many times the
+    # features; F Fᵀ = G Gᵀ for any orthonormal Q
     rotation, upper = jnp.linalg.qr(factor.T)
     return upper.T, rotation

@@ -86,11 +86,14 @@ class OrderParameterModel(_FactorModel):
         degrees = np.concatenate(
             [np.where(level.diagonal, N - np.nonzero(level.free)[1], 0.0) for N, level in levels]
         )
+        # A = χ_k has in x = √(2k) t, t = ln(A/√k), the density
+        # (k/2)^{k/2} / [√(k/2) Γ(k/2)] · exp(k t − k e^{2t}/2)
         k = degrees[degrees > 0]
         normaliser = np.sum(k / 2 * np.log(k / 2) - 0.5 * np.log(k / 2) - gammaln(k / 2))
         normaliser -= 0.5 * math.log(2 * math.pi) * np.sum(degrees == 0)
         rates = np.zeros_like(degrees)
         rates[degrees > 0] = 1 / np.sqrt(2 * k)
+        # σ_ℓ/√N_{ℓ-1} of all levels are numbers, and multiply the readout's factor alone
         variances = math.prod(network.order_parameter_variances) / math.prod(network.widths)
         # k, and 1/√(2k), where a parameter is on the diagonal, 0 below it
         self.degrees, self.rates = jnp.asarray(degrees), jnp.asarray(rates)
@@ -108,11 +111,11 @@ class OrderParameterModel(_FactorModel):
         """Draw (dimension,) from the prior."""
         generator, draws = _generator(key), np.empty(self.dimension)
         for level in reversed(self.levels):
-            values = draws[level.part]
-            values[:] = generator.standard_normal(len(values))
+            entries = draws[level.part]
+            entries[:] = generator.standard_normal(len(entries))
             degrees = np.asarray(self.degrees)[level.part][level.diagonal]
             square = generator.chisquare(degrees)
-            values[level.diagonal] = np.sqrt(degrees / 2) * np.log(square / degrees)
+            entries[level.diagonal] = np.sqrt(degrees / 2) * np.log(square / degrees)
         return jnp.asarray(draws)
 
     def log_prior(self, x: jax.Array) -> jax.Array:
@@ -124,10 +127,10 @@ class OrderParameterModel(_FactorModel):
 
     def factor(self, x: jax.Array) -> jax.Array:
         """Factor F (n·C, r) of U = F Fᵀ."""
-        on_diagonal = self.degrees > 0
-        values = jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
+        on_diagonal = self.degrees > 0  # elsewhere the rate is 0, and the exponential 1
+        entries = jnp.where(on_diagonal, jnp.sqrt(self.degrees) * jnp.exp(self.rates * x), x)
         bartlett = [
-            lower_trapezoid(values[level.part], level, repeat)
+            lower_trapezoid(entries[level.part], level, repeat)
             for level, repeat in zip(self.levels, self.repeats)
         ]
         scales = (*[1.0] * (len(bartlett) - 1), self.scale)
@@ -154,10 +157,10 @@ def position_at(network: Network, factors: Sequence[np.ndarray]) -> np.ndarray |
     relative = coordinates.relative_factors(coordinates.from_factors(factors))
     position = np.empty(coordinates.size)
     for width, factor, level in zip(network.widths, relative, _levels(network)):
-        values = position[level.part]
-        values[:] = math.sqrt(width) * factor[level.free]
+        entries = position[level.part]
+        entries[:] = math.sqrt(width) * factor[level.free]  # A_ℓ = √N_{ℓ-1} X_ℓ
         k = width - np.nonzero(level.free)[1][level.diagonal]
-        values[level.diagonal] = np.sqrt(2 * k) * np.log(values[level.diagonal] / np.sqrt(k))
+        entries[level.diagonal] = np.sqrt(2 * k) * np.log(entries[level.diagonal] / np.sqrt(k))
     return position
 
 
@@ -166,6 +169,8 @@ def _levels(network: Network) -> tuple[Level, ...]:
     levels, rank, start = [], network.outputs, 0
     skips = (None, *network.skips[::-1])
     for width, branches, skip in zip(reversed(network.widths), (1, *network.branches[::-1]), skips):
+        # a Wishart matrix of fewer degrees of freedom than rows has a factor of as many columns,
+        # and each block of rows of the next A as many rows
         size, shared = branches * rank, 0 if skip is None else rank
         rank = min(size, math.ceil(width))
         levels.insert(0, Level(branches, size, rank, shared, start))
@@ -250,6 +255,8 @@ class WeightsModel(_StandardNormal):
         return mean, jnp.zeros_like(mean)
 
     def _outputs(self, x: jax.Array, features: jax.Array) -> jax.Array:
+        # along paths: weights are multiplied first, and meet the examples in one product, where a
+        # pass through the layers would take all tokens of all examples for every gradient
         size = self._projection_size
         projection = x[:size].reshape(-1, features.shape[2])
         scales = self.network.path_scales[:, None]
@@ -290,6 +297,12 @@ def build_model(
         If there is no such model, a shape does not fit the network, or a value is not finite.
     PrecisionError
         If JAX's 64-bit mode is off.
+
+    Notes
+    -----
+    Begin with "order-parameter", whose dimension does not grow with the width; take "collapsed" to
+    check it, and "weights" only at small widths and high temperature. Centre the labels, as for
+    :class:`PathKernels`.
     """
     if name not in MODELS:
         raise ValueError(unknown_name("model", name, MODELS))
@@ -331,9 +344,8 @@ def _path_factor(network: Network, x: jax.Array) -> jax.Array:
     """W / √N_0 (n·C, N_0) of scaled weights, so that U = F Fᵀ (Eq. 13)."""
     shapes = _weight_shapes(network)
     ends = np.cumsum([math.prod(shape) for shape in shapes])
-    parts = jnp.split(x, ends[:-1])
     *values, readout = (
-        math.sqrt(variance) * part.reshape(shape)
-        for variance, part, shape in zip(network.variances[1:], parts, shapes)
+        math.sqrt(variance) * weights.reshape(shape)
+        for variance, weights, shape in zip(network.variances[1:], jnp.split(x, ends[:-1]), shapes)
     )
     return path_weights(values, readout, network.skips) / math.sqrt(network.widths[0])

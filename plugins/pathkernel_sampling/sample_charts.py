@@ -108,14 +108,14 @@ def _measured(runs: Sequence[Run], measure: Measure) -> alt.TopLevelMixin:
     y, low, high = (f"{name}_{key}" for key in ("median", "lowest", "highest"))
     runs = sorted(runs, key=_temperature_and_seed)
     for (temperature, seed), group in groupby(runs, _temperature_and_seed):
-        parts = [curves_frame(dataset.sel(seed=[seed]), measure, temperature)]
+        curves = [curves_frame(dataset.sel(seed=[seed]), measure, temperature)]
         for run in group:
             value, error = run.scores[name], 2 * run.scores[f"{name}_mcse"].fillna(0)
             sampled = frame_of(xr.Dataset({y: value, low: value - error, high: value + error}))
             curve = f"sampled, {run.settings['sampler']}"
             width = run.settings["width"]
-            parts.append(sampled.assign(curve=curve, width=width, unconverged=False))
-        frames.append(pd.concat(parts).assign(point=f"T = {temperature:g}, seed {seed}"))
+            curves.append(sampled.assign(curve=curve, width=width, unconverged=False))
+        frames.append(pd.concat(curves).assign(point=f"T = {temperature:g}, seed {seed}"))
     frame = pd.concat(frames, ignore_index=True)
     return lines(
         frame[["point", "test_set", "curve", "width", y, low, high, "unconverged"]],
@@ -160,15 +160,17 @@ def _order_parameters(
         moments.append((theory, draws.load().mean(("chain", "draw")), draws.std(("chain", "draw"))))
     if all(np.isnan(theory).all() for theory, _, _ in moments):
         raise NothingToPlot("the theory is not computed at these points")
-    diagonals = [path_diagonal(matrix).values for parts in moments for matrix in parts[:2]]
+    # the same paths in all panels, strong by theory or by samples
+    means = [matrix for theory, mean, _ in moments for matrix in (theory, mean)]
+    diagonals = [path_diagonal(matrix).values for matrix in means]
     paths, frames = _strongest(runs, np.stack(diagonals)), []
     for run, (theory, mean, sd) in zip(runs, moments):
         matrices = {"theory (saddle)": theory, "sampled (mean)": mean}
         if quantity == "difference":
             matrices = {"": (mean - theory) / sd.where(sd > _ROUNDING * np.abs(mean), np.inf)}
-        for part, matrix in matrices.items():
+        for panel, matrix in matrices.items():
             matrix = matrix.isel(path=paths, path_dual=paths)
-            frame = matrix_frame(matrix, row_names(matrix)).assign(part=part, run=run.title)
+            frame = matrix_frame(matrix, row_names(matrix)).assign(part=panel, run=run.title)
             frames.append(frame.rename(columns={"U": quantity}))
     frame, titles = pd.concat(frames), {"path_dual": "path′", "difference": "difference (sd)"}
     reach = max(1.0, float(frame[quantity].abs().max()))
@@ -252,6 +254,8 @@ def finite_width_frame(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         entries, theory = run.entries, run.theory
         values = entries[list(_LINES)]
+        # the samples' distance from themselves is zero: their line is the error below which no
+        # other distance means anything
         distances = values.sub(values["mean"], axis=0).assign(mean=entries["mcse"])
         bridge, error = sampled_log_evidence(run.draws)
         nats = [float(theory[f"log_evidence{end}"]) - bridge for end in ("", "_next")]

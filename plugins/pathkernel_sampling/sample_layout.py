@@ -73,7 +73,7 @@ def labelled_block(
     nodes = {}
     for group, arrays in values.items():
         step = thin if group == "predictions" else 1
-        draws = range(first + step - 1, end, step)
+        draws = range(first + step - 1, end, step)  # the predictor follows the last of a round
         variables = [_variable(name, "chain", "draw", *dims.get(name, ())) for name in arrays]
         coordinates = {
             "chain": coordinate("chain", range(len(states)), "chain", "1"),

@@ -57,6 +57,7 @@ class SampleRun:
         self._settings = {"sampler": samples.sampler, **dataclasses.asdict(point)}
         self._settings |= {name: getattr(samples, name) for name in ("chains", "warm_up", "thin")}
         published = study.result(self._group).load() if study.holds(self._group) else None
+        # blocks beyond the published draws extend a finished run, which its evidence lacks
         self._blocks = unpublished_blocks(study, self._group, published)
         self.is_published = published is not None and not self._blocks
         if published is not None:
@@ -123,6 +124,8 @@ class SampleRun:
             "package_versions": json.dumps(versions(_RECORDED_VERSIONS)),
             "settings": json.dumps(self._settings, sort_keys=True),
         }
+        # named by its first draw: readers look for the one that follows their last draw, and
+        # never take a block that is published already
         self._pieces.write(f"{self._study.prefix}{self._group}/{first}", block, self._study.core)
         self._blocks.append(block)
 

@@ -38,7 +38,7 @@ def order_parameter_table(run: Run) -> Table:
     The entries of worst R-hat and effective sample size are always among them.
     """
     frame, left_out = run.entries, ""
-    if len(frame) > ROWS:
+    if len(frame) > ROWS:  # a table of large entries alone would hide a chain that does not mix
         worst = [frame["r_hat"].fillna(0).idxmax()]
         worst += [frame[name].fillna(np.inf).idxmin() for name in ("ess_bulk", "ess_tail")]
         largest = frame["mean"].abs().sort_values(ascending=False).index

@@ -44,6 +44,7 @@ def _check_density(model: Model, x: jax.Array) -> None:
     density, gradient = jax.jit(jax.value_and_grad(_density, argnums=1))(model, x)
     assert jnp.isfinite(density), "log_density is not finite at a start"
     assert gradient.shape == (model.dimension,), "the gradient must have model.dimension"
+    # along one direction: two evaluations for any dimension; 1e-5 balances rounding and curvature
     direction = jnp.asarray(np.random.default_rng(1).normal(size=model.dimension))
     upper, lower = (float(_density(model, x + step * direction)) for step in (1e-5, -1e-5))
     slope = (upper - lower) / 2e-5

@@ -50,6 +50,7 @@ def path_diagonal(values: xr.DataArray) -> xr.DataArray:
 
 def limit_diagonal(dataset: xr.Dataset) -> np.ndarray:
     """Return U(π, π) in the Gaussian process limit, shape (path,): a product of variances."""
+    # a path past a layer has no value weights there, and so no variance of that layer
     _, *values, readout = dataset.attrs["variances"]
     heads = (dataset[f"path_layer_{layer}"].values for layer in range(1, len(values) + 1))
     strengths = [np.where(head > 0, variance, 1.0) for head, variance in zip(heads, values)]

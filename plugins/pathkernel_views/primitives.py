@@ -105,6 +105,9 @@ def lines(
     if log_y:
         up.axis = alt.Axis(format="~g", tickCount=3)
 
+    # Error bars of several series at one x would hide each other: they stand side by side, shifted
+    # by an expression in pixels, since Vega's xOffset needs an axis of names. Bands need no shift,
+    # but a band over a single x has no width
     counts = frame.groupby(picture.series)[x].nunique()
     if isinstance(bands, bool):
         bands = picture.names if bands else []
@@ -136,7 +139,7 @@ def lines(
         layers.append(curves.mark_line(strokeWidth=width, **style).encode(**line))
     if markers:
         inside = fill.copy()
-        if hollow:
+        if hollow:  # white, not transparent, which would show the line through the marker
             inside.condition = {"test": f"{field(hollow)} > 0", "value": "white"}
         # the stroke of limits in the legend is that of the markers
         point = curves.mark_point(opacity=1, xOffset=offset, size=14, strokeWidth=1.2)
@@ -193,6 +196,8 @@ def points(
     if is_named:
         frame = frame.reset_index(drop=True).assign(dx_=0.0, dy_=0.0)
         low, high = (settings.get(end) or y for end in ("low", "high"))
+        # names avoid those of the same panel and setting, which alone are shown together; Vega does
+        # not place labels, so that positions in points are worked out here
         groups = [*filter(None, [settings.get("panel")]), *settings.get("switches", ())]
         for _, rows in frame.groupby(groups) if groups else [("", frame)]:
             across = 0.85 * side / max(np.ptp((frame if same_x else rows)[x]), 1e-300)
@@ -236,6 +241,8 @@ def _name_shifts(positions: np.ndarray, names: pd.Series) -> list[tuple[float, f
     NaN where there is no name, or no room for it. ``positions`` (points, 4) are x, y and the ends
     of the error bar, downwards, in points.
     """
+    # greedy, name by name in the order of the frame: each takes the first of ten places that covers
+    # least, and is itself in the way of those that follow
     x, _, low, high = positions.T
     centres = list(np.stack([x, (low + high) / 2], axis=1))
     halves = [np.array([2.5, half + 2.5]) for half in np.abs(high - low) / 2]
@@ -251,7 +258,7 @@ def _name_shifts(positions: np.ndarray, names: pd.Series) -> list[tuple[float, f
             if covered < overlap:
                 shift, overlap = option, covered
         shifts.append(shift)
-        if overlap < 2:
+        if overlap < 2:  # to touch one point is better than to leave the name out
             centres.append(centre + shift)
             halves.append(half)
     return shifts
@@ -303,6 +310,7 @@ def heatmaps(
     base = (
         alt.Chart()
         .transform_fold(list(map(_escaped, keys)), as_=["column_", "cell_"])
+        # cells are text, in which a missing value is empty: toNumber would make it 0
         .transform_calculate(cell_=f"{cell} === '' ? null : toNumber({cell})")
         .encode(
             x=alt.X(field="column_", **horizontal),
@@ -343,6 +351,7 @@ def heatmaps(
 
 def heat_domain(values: pd.Series) -> tuple[float, float]:
     """Return the ends of a scale around zero; of over 400 values the largest 1 % is left out."""
+    # few large entries of U would leave all others white
     sizes = values.dropna().abs()
     high = float(sizes.quantile(0.99) if len(sizes) > 400 else sizes.max()) or 1.0
     return -high, high
@@ -350,6 +359,7 @@ def heat_domain(values: pd.Series) -> tuple[float, float]:
 
 def chart_grid(*charts: alt.TopLevelMixin, columns: int = 1) -> alt.TopLevelMixin:
     """Join charts of the same series under one title, setting and legend."""
+    # the heading is read from the outermost chart; all have one setting, so that one is enough
     grid = alt.concat(*charts, columns=columns)
     grid.title, grid.usermeta = charts[0].title, charts[0].usermeta
     for chart in grid.concat:

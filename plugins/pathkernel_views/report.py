@@ -103,6 +103,8 @@ class _Page:
         vega = str(vl_convert.javascript_bundle(snippet, vl_version=version))
         vega = vega.replace("</script", "<\\/script")
         script = (folder / "report.js").read_text("utf-8")
+        # the policy allows these two scripts, by their digests, and nothing else: text of a store,
+        # even if it came into the page as markup, could neither run nor load or send anything
         digests = [hashlib.sha256(text.encode()).digest() for text in (vega, script)]
         hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
         data = json.dumps({"charts": self._charts, "tables": self._tables}, allow_nan=False)
@@ -198,14 +200,14 @@ def _nested(value: Any) -> str:
             return _nested(json.loads(value))
     if isinstance(value, Mapping):
         rows = "".join(
-            f'<tr><th scope="row">{_text(name)}</th><td>{_nested(part)}</td></tr>'
-            for name, part in value.items()
-            if str(part) not in ("", "{}", "[]")
+            f'<tr><th scope="row">{_text(name)}</th><td>{_nested(entry)}</td></tr>'
+            for name, entry in value.items()
+            if str(entry) not in ("", "{}", "[]")
         )
         return f'<table class="nested"><tbody>{rows}</tbody></table>'
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, (list, tuple)):
-        separator = "" if any(isinstance(part, Mapping) for part in value) else ", "
+        separator = "" if any(isinstance(entry, Mapping) for entry in value) else ", "
         return separator.join(map(_nested, value))
     return _text(number(value) if isinstance(value, float) else value)
 

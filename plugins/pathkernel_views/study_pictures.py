@@ -72,20 +72,20 @@ class StudyPictures:
         option = swept_option(self.dataset)
         return [option] if option else []
 
-    def temperatures(self, part: xr.Dataset) -> dict[str, float | str | None]:
+    def temperatures(self, single: xr.Dataset) -> dict[str, float | str | None]:
         """Return the initial temperature, or choice, and all of the store, by their labels."""
-        first = Selection(part, self.temperature)
+        first = Selection(single, self.temperature)
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
-            label = f"T of {choices_of(part)[first.chosen].description}"
-        return {label: self.temperature} | ({} if self.still else _grid(part))
+            label = f"T of {choices_of(single)[first.chosen].description}"
+        return {label: self.temperature} | ({} if self.still else _grid(single))
 
-    def seeds(self, part: xr.Dataset) -> list[int]:
+    def seeds(self, single: xr.Dataset) -> list[int]:
         """Return the indices of the computed seeds, the requested one first."""
-        computed = (part["status"] != 0).any(["temperature", "width"])
+        computed = (single["status"] != 0).any(["temperature", "width"])
         indices = np.flatnonzero(computed.values).tolist()
         if self.seed is not None:
-            first = index_of(part, "seed", self.seed)
+            first = index_of(single, "seed", self.seed)
             if first not in indices:
                 raise NothingToPlot(f"seed {self.seed} is not computed yet")
             indices.sort(key=lambda index: index != first)
@@ -100,13 +100,15 @@ class StudyPictures:
 
         ``size`` is the number of values at one temperature and seed.
         """
+        # temperatures before seeds, if there is no room for both: another seed shows little that is
+        # new
         room = max(1, NUMBERS // (size * len(by_value(self.dataset))))
 
-        def frames(part: xr.Dataset) -> pd.DataFrame:
-            temperatures = list(self.temperatures(part).items())[:room]
-            seeds = self.seeds(part)[: max(1, room // len(temperatures))]
+        def frames(single: xr.Dataset) -> pd.DataFrame:
+            temperatures = list(self.temperatures(single).items())[:room]
+            seeds = self.seeds(single)[: max(1, room // len(temperatures))]
             return pd.concat(
-                build(part, Selection(part, temperature), seeds).assign(shown=label)
+                build(single, Selection(single, temperature), seeds).assign(shown=label)
                 for label, temperature in temperatures
             )
 
@@ -147,13 +149,15 @@ class StudyPictures:
         """Draw U as heat maps at a few widths and in the limit."""
         outputs = self.dataset.sizes.get("output", 1)
 
-        def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
-            widths, frames = _few_widths(part, _WIDTHS), []
-            narrow = path_diagonal(part["order_parameter"].isel(width=widths[0]))
+        def build(single: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
+            # the same paths in all panels: the strongest at the smallest width, which tells them
+            # apart most
+            widths, frames = _few_widths(single, _WIDTHS), []
+            narrow = path_diagonal(single["order_parameter"].isel(width=widths[0]))
             paths = strongest(narrow.transpose(..., "path").values, outputs)
             matrices = selection.point("order_parameter").isel(seed=seeds, width=widths)
             matrices = matrices.isel(path=paths, path_dual=paths).load()
-            names, limit = row_names(matrices), np.repeat(limit_diagonal(part)[paths], outputs)
+            names, limit = row_names(matrices), np.repeat(limit_diagonal(single)[paths], outputs)
             for of_seed in matrices:
                 panels = {f"N = {number(matrix['width'].item())}": matrix for matrix in of_seed}
                 frames += [
@@ -176,9 +180,11 @@ class StudyPictures:
     def strongest_paths(self) -> alt.TopLevelMixin:
         """Draw the network with the paths of largest U."""
 
-        def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
-            matrices = selection.point("order_parameter").isel(seed=seeds, width=_few_widths(part))
-            strengths = path_diagonal(matrices) / xr.DataArray(limit_diagonal(part), dims="path")
+        def build(single: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
+            matrices = selection.point("order_parameter").isel(
+                seed=seeds, width=_few_widths(single)
+            )
+            strengths = path_diagonal(matrices) / xr.DataArray(limit_diagonal(single), dims="path")
             return frame_of(strengths.rename("strength"))[["seed", "width", "path", "strength"]]
 
         layers = range(1, len(self.dataset.attrs["heads_per_layer"]) + 1)
@@ -194,9 +200,9 @@ class StudyPictures:
     def head_scores(self) -> alt.TopLevelMixin:
         """Draw scores of heads and skips at a few widths."""
 
-        def build(part: xr.Dataset, selection: Selection, _: list[int]) -> pd.DataFrame:
-            frame = head_score_frame(part, selection)
-            frame = frame[frame["width"].isin(part["width"].values[_few_widths(part)])]
+        def build(single: xr.Dataset, selection: Selection, _: list[int]) -> pd.DataFrame:
+            frame = head_score_frame(single, selection)
+            frame = frame[frame["width"].isin(single["width"].values[_few_widths(single)])]
             return frame.assign(layer="layer " + frame["layer"].astype(str))
 
         return bars(
@@ -215,9 +221,9 @@ class StudyPictures:
         """Draw the overlap of the kernel's first components with the labels."""
         count = max(10, 3 * self.dataset.sizes["component"] // 10)
 
-        def build(part: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
+        def build(single: xr.Dataset, selection: Selection, seeds: list[int]) -> pd.DataFrame:
             first = {"seed": seeds, "component": slice(count)}
-            finite = selection.point("alignment").isel(first).isel(width=_few_widths(part))
+            finite = selection.point("alignment").isel(first).isel(width=_few_widths(single))
             limit = selection.reference("alignment_gp").isel(first)
             frame = frame_of(finite.rename("overlap"))
             frame["network"] = "N = " + frame["width"].map(number)
@@ -236,17 +242,20 @@ class StudyPictures:
     def kernels(self) -> alt.TopLevelMixin:
         """Draw the kernels of a few paths, and the total kernel."""
 
-        def build(part: xr.Dataset) -> pd.DataFrame:
-            seed, paths = self.seeds(part)[0], few(part.sizes["path"], KERNELS)
-            of_paths = part["same_path_kernel"].isel(seed=seed, path=paths).transpose("path", ...)
+        def build(single: xr.Dataset) -> pd.DataFrame:
+            seed, paths = self.seeds(single)[0], few(single.sizes["path"], KERNELS)
+            of_paths = single["same_path_kernel"].isel(seed=seed, path=paths).transpose("path", ...)
             kernels = {f"path {kernel['path'].item()}": kernel for kernel in of_paths}
-            if "total_kernel" in part:
-                selection = Selection(part, self.temperature)
-                finite = selection.point("total_kernel").isel(seed=seed, width=_few_widths(part)[0])
+            if "total_kernel" in single:
+                selection = Selection(single, self.temperature)
+                finite = selection.point("total_kernel").isel(
+                    seed=seed, width=_few_widths(single)[0]
+                )
                 kernels["total, GP limit"] = selection.reference("total_kernel_gp").isel(seed=seed)
                 kernels[f"total, N = {number(finite['width'].item())}"] = finite
             frames = []
             for name, kernel in kernels.items():
+                # kernels of paths differ by orders of magnitude; their diagonals stand out of each
                 unit = float(kernel.quantile(0.99))
                 if not unit > 0:  # not computed yet
                     continue
@@ -293,9 +302,9 @@ class StudyPictures:
         return chart_grid(scores, lines(frame, "width", "temperature", log_y=True, **settings))
 
 
-def _grid(part: xr.Dataset) -> dict[str, float | str | None]:
+def _grid(single: xr.Dataset) -> dict[str, float | str | None]:
     """Return all temperatures of a store, by their labels."""
-    return {f"T = {value:g}": float(value) for value in part["temperature"].values}
+    return {f"T = {value:g}": float(value) for value in single["temperature"].values}
 
 
 def _few_widths(dataset: xr.Dataset, count: int = 5) -> list[int]:

@@ -40,9 +40,9 @@ def of_every_value(
     Values without any computed point are left out; if that is all of them, NothingToPlot is raised.
     """
     option, frames, missing = swept_option(dataset), [], None
-    for value, part in by_value(dataset).items():
+    for value, single in by_value(dataset).items():
         try:
-            frame = build(part)
+            frame = build(single)
         except NothingToPlot as reason:
             missing = reason
             continue
@@ -78,7 +78,7 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     ValueError
         If the store does not have that temperature, or the scores of the choice.
     """
-    return of_every_value(dataset, lambda part: _frame(part, Selection(part, temperature)))
+    return of_every_value(dataset, lambda single: _frame(single, Selection(single, temperature)))
 
 
 def curves_frame(
@@ -91,12 +91,13 @@ def curves_frame(
     ``unconverged``.
     """
 
-    def of_value(part: xr.Dataset) -> pd.DataFrame:
-        frame = _frame(part, Selection(part, temperature))
-        if measure.name == "accuracy" and part.sizes["seed"] == 1:
-            names = enumerate(part["test_set"].values)
-            counts = {str(name): count_test_examples(part, n) for n, name in names}
+    def of_value(single: xr.Dataset) -> pd.DataFrame:
+        frame = _frame(single, Selection(single, temperature))
+        if measure.name == "accuracy" and single.sizes["seed"] == 1:
+            names = enumerate(single["test_set"].values)
+            counts = {str(name): count_test_examples(single, n) for n, name in names}
             accuracy = frame["accuracy_median"]
+            # a range of a single seed would be a point: the error of a finite test set instead
             error = np.sqrt(accuracy * (1 - accuracy) / frame["test_set"].map(counts))
             frame["accuracy_lowest"], frame["accuracy_highest"] = accuracy - error, accuracy + error
         return frame
@@ -118,9 +119,10 @@ def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
             selection.reference(f"{name}_gp").expand_dims("network"),
             selection.sub_networks(f"{name}_sub_network").rename(sub_network="network"),
         ]
-        plain = [part.drop_vars(["network", "temperature"], errors="ignore") for part in parts]
+        plain = [array.drop_vars(["network", "temperature"], errors="ignore") for array in parts]
         return xr.concat(plain, "network")
 
+    # limits have no status in the store: one without scores could not be factorised
     scores = {measure: of_networks(measure.name) for measure in measures_of(dataset)}
     failed = [*scores.values()][-1].isel(network=slice(len(widths), None)).isnull().all("test_set")
     of_limits = xr.where(failed, STATUS_CODES["not_positive_definite"], CONVERGED)
@@ -136,7 +138,7 @@ def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
     at_widths = at_widths.drop_vars(["width", "temperature"]).rename(width="network")
     parts = [_over_seeds("action", "action per width S/N", "1", at_widths["action"])]
     parts.append(at_widths[["evaluations"]].median("seed"))
-    parts = [part.pad(network=(0, len(limits))) for part in parts]
+    parts = [statistic.pad(network=(0, len(limits))) for statistic in parts]
     for measure, values in scores.items():
         parts.append(_over_seeds(measure.name, measure.long_name, measure.units, values))
     names = [*(f"N = {number(width)}" for width in widths), "GP limit"]
@@ -239,7 +241,7 @@ def study_details(dataset: xr.Dataset, temperature: float | str | None = None) -
     yield Table("minimisation", "Minimisation", minima, cells, caption, detail=True)
     if "head_score" in dataset:
         yield _head_score_table(dataset, temperature)
-    if all(complete_seeds(part).size for part in by_value(dataset).values()):
+    if all(complete_seeds(single).size for single in by_value(dataset).values()):
         yield gains_table(dataset, temperature)
     table = choice_table(dataset)
     if table is not None:
@@ -252,7 +254,7 @@ def _option_cell(dataset: xr.Dataset) -> dict[str, str]:
 
 
 def _caption(dataset: xr.Dataset, temperature: float | str | None, several: bool) -> str:
-    selections = [Selection(part, temperature) for part in by_value(dataset).values()]
+    selections = [Selection(single, temperature) for single in by_value(dataset).values()]
     chosen = {selection.describe() for selection in selections}
     choice = chosen.pop() if len(chosen) == 1 else selections[0].describe(values=False)
     measured = (
@@ -279,15 +281,15 @@ def _sentences(
     dataset: xr.Dataset, temperature: float | str | None, frame: pd.DataFrame
 ) -> Iterator[str]:
     """Yield sentences on chosen temperatures, skips, minima, notes of the task, missing points."""
-    option, parts = swept_option(dataset), by_value(dataset)
-    first, *_ = parts.values()
+    option, singles = swept_option(dataset), by_value(dataset)
+    first, *_ = singles.values()
     lines = _doubts(dataset, Selection(first, temperature).chosen, frame)
     if "skips" in dataset.attrs:
         lines.append(f"Skip connections of strength {dataset.attrs['skips']}, by layer.")
-    for value, part in parts.items():
+    for value, single in singles.items():
         prefix = f"{option} = {value}: " if option else ""
-        lines += [prefix + sentence for sentence in minima_sentences(part)]
-        notes = json_attribute(part.attrs, "notes")
+        lines += [prefix + sentence for sentence in minima_sentences(single)]
+        notes = json_attribute(single.attrs, "notes")
         lines += [f"{name.capitalize()}: {note}" for name, note in notes.items()]
     missing = int((dataset["status"].values == NOT_COMPUTED).sum())
     if missing:
@@ -306,8 +308,8 @@ def _doubts(dataset: xr.Dataset, choice: str | None, frame: pd.DataFrame) -> lis
         for end, extreme, beyond in ends
         if end in set(frame["temperature"])
     ]
-    parts = by_value(dataset).values()
-    size = min(part.sizes["path"] * part.sizes.get("output", 1) for part in parts)  # of U_1
+    singles = by_value(dataset).values()
+    size = min(single.sizes["path"] * single.sizes.get("output", 1) for single in singles)  # of U_1
     narrow = frame["network"][frame["width"] < size].unique()
     if choice == "leave-one-out" and len(narrow):
         unit = "paths times outputs" if "output" in dataset.sizes else "paths"
@@ -350,7 +352,7 @@ def head_score_frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
 
 def _head_score_table(dataset: xr.Dataset, temperature: float | str | None) -> Table:
     frame = of_every_value(
-        dataset, lambda part: head_score_frame(part, Selection(part, temperature))
+        dataset, lambda single: head_score_frame(single, Selection(single, temperature))
     )
     cells = _option_cell(dataset) | {"head": "{head}"}
     across, lines = ("network", "{score_median:.3f}"), swept_option(dataset) or ""
@@ -370,7 +372,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     ValueError
         If no seed is complete, or the store lacks the temperature or the scores of the choice.
     """
-    frame = of_every_value(dataset, lambda part: frame_of(gains(part, temperature)))
+    frame = of_every_value(dataset, lambda single: frame_of(gains(single, temperature)))
     seeds = gains(next(iter(by_value(dataset).values())), temperature).attrs["seeds"]
     measure, several = measures_of(dataset)[0], len(seeds) > 1
     cells = _option_cell(dataset)

@@ -62,14 +62,14 @@ def still_charts(
     if option is None:
         return charts
     charts = [chart for chart in charts if chart.name.endswith(f"_against_{option}")]
-    for value, part in by_value(dataset).items():
+    for value, single in by_value(dataset).items():
         charts += [
             replace(
                 chart,
                 name=f"{option}-{value}/{chart.name}",
                 title=f"{chart.title}, {described(option, value)}",
             )
-            for chart in study_charts(part, *settings)
+            for chart in study_charts(single, *settings)
         ]
     return charts
 

@@ -84,6 +84,8 @@ class Table:
     @cached_property
     def _printed(self) -> tuple[list[str], list[list[str]], list[bool], list[bool]]:
         """Headings, rows, which columns are numeric, and the rows that a line follows."""
+        # one line for all records of equal printed cells, whose values of the column across spread
+        # over printed columns: what pivot does by values, which may print alike and be different
         column, template = self.across or ("", "")
         heading = column if "{" in column else f"{{{column}}}"
         fixed = {name: text for name, text in self.cells.items() if name != column}
@@ -166,13 +168,13 @@ class Table:
                 longest = max((len(line) for cell in cells for line in cell.split("\n")), default=1)
                 wrap = textwrap.TextWrapper(longest or 1, break_long_words=False).wrap
                 heading = "\n".join(part for line in heading.split("\n") for part in wrap(line))
-            parts = "\n".join([heading, *cells])
-            pieces = parts.split("\n") if is_numeric else parts.split()
+            column = "\n".join([heading, *cells])
+            unbreakable = column.split("\n") if is_numeric else column.split()
             table.add_column(
                 Text(heading),
                 justify="right" if is_numeric else "left",
                 no_wrap=is_numeric,
-                min_width=max(map(len, pieces), default=0),
+                min_width=max(map(len, unbreakable), default=0),
             )
         for row, is_end in zip(rows, ends):
             table.add_row(*map(Text, row), end_section=is_end)
@@ -180,7 +182,7 @@ class Table:
         table.width = max(min(room.maximum, width), room.minimum)
         title = Text(printable(self.title, keep="\n"), "italic")
         caption = Text(printable(self.caption, keep="\n"), "dim italic")
-        return Group(*(part for part in (title, table, caption) if part))
+        return Group(*filter(None, (title, table, caption)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Group]:
         yield self.as_rich(options.max_width)
@@ -258,7 +260,7 @@ def write_csv(tables: Iterable[tuple[str, Table]], folder: str | os.PathLike) ->
         frames.setdefault(name, []).append(table.frame.astype(object))
     Path(folder).mkdir(parents=True, exist_ok=True)
     joined = {Path(folder, f"{_file(name)}.csv"): pd.concat(rows) for name, rows in frames.items()}
-    for path, frame in joined.items():  # before any is written
+    for path, frame in joined.items():  # before any is written: a refusal leaves all files
         _check_columns(path, csv_text(frame[:0]))
     for path, frame in joined.items():
         with replacing(path) as partial:
@@ -324,7 +326,7 @@ class _Cells(string.Formatter):
             return format(100 * value, f"{form[:-1]}f")
         if form.endswith("f") and abs(value) >= _HUGE:
             form = form.replace("f", "e")
-        if form.endswith("f") and abs(value) < _ROUNDING:
+        if form.endswith("f") and abs(value) < _ROUNDING:  # of a difference that should be zero
             value = 0.0
         text = format(value, form)
         if value and form.endswith("f") and not float(text):  # it would print as 0.000

@@ -8,9 +8,9 @@ import pathkernel_core as pk
 
 def side_by_side(matrices, attended, tokens, read):
     """All heads and the identity path, from matrices (H, M, M) of each layer, query first."""
-    found = [[read @ tokens]]
-    found += [[read @ omega @ x for omega in layer] for layer, x in zip(matrices, attended)]
-    return np.concatenate(found)
+    by_path = [[read @ tokens]]
+    by_path += [[read @ omega @ x for omega in layer] for layer, x in zip(matrices, attended)]
+    return np.concatenate(by_path)
 
 
 def product(matrices, tokens, readout, *, skips=False):

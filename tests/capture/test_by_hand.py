@@ -72,8 +72,8 @@ class Biased(nn.Module):
 
     def forward(self, x):
         q, k, v = (by_head(part(x)) for part in (self.q, self.k, self.v))
-        place = torch.arange(x.shape[1])
-        bias = self.relative(place - place[:, None] + TOKENS).permute(2, 0, 1)
+        positions = torch.arange(x.shape[1])
+        bias = self.relative(positions - positions[:, None] + TOKENS).permute(2, 0, 1)
         weights = self.normalised(q @ k.mT + bias)
         joined = (weights @ v).transpose(1, 2).reshape(*x.shape[:2], self.n_heads * SIZE)
         return self.o(joined)
@@ -146,15 +146,15 @@ class Local(nn.Module):
 
     def forward(self, x):
         q, k, v = self.Wqkv(x).unflatten(-1, (self.num_heads, 3, SIZE)).permute(3, 0, 2, 1, 4)
-        place = torch.arange(TOKENS, dtype=x.dtype)
-        angles = place[:, None] / 10.0 ** torch.arange(SIZE // 2)
+        positions = torch.arange(TOKENS, dtype=x.dtype)
+        angles = positions[:, None] / 10.0 ** torch.arange(SIZE // 2)
 
         def turned(z):
             first, second = z.chunk(2, dim=-1)
             cos, sin = angles.cos(), angles.sin()
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
-        far = (place - place[:, None]).abs() > self.window
+        far = (positions - positions[:, None]).abs() > self.window
         scores = turned(q) @ turned(k).mT / np.sqrt(SIZE)
         return self.Wo(together(scores.masked_fill(far, -torch.inf).softmax(dim=-1) @ v))
 
@@ -219,12 +219,12 @@ def walked(model):
 def test_captured(model, files_route, attend):
     side_by_side, product = files_route
     matrices, attended = walked(model)
-    found = capture(model, [INPUTS[:2], INPUTS[2:]], readout="mean", attend=attend)
+    captured = capture(model, [INPUTS[:2], INPUTS[2:]], readout="mean", attend=attend)
     read = np.full(TOKENS, 1 / TOKENS)
     for p, tokens in enumerate(INPUTS.numpy()):
         seen = [tokens] * 2 if attend == "tokens" else [x[p] for x in attended]
         expected = side_by_side([omega[p] for omega in matrices], seen, tokens, read)
-        np.testing.assert_allclose(found.xi[p], expected, atol=1e-12)
+        np.testing.assert_allclose(captured.xi[p], expected, atol=1e-12)
     paths = capture(model, [INPUTS], readout="last", picture="product")
     np.testing.assert_allclose(paths.xi, product(matrices, INPUTS.numpy(), "last"), atol=1e-12)
 
@@ -233,7 +233,7 @@ def test_switched_off(model):
     """Against the sum over the other heads of attention times values, by the definition."""
     off, hidden = [(1, 1), (2, 3), (2, 4)], INPUTS
     with torch.no_grad(), heads_off(model, off):
-        found = model(INPUTS)
+        outputs = model(INPUTS)
     with torch.no_grad():
         for layer, block in enumerate(model, start=1):
             seen, heads = block.norm(hidden), block.attention.pathkernel_heads()
@@ -253,7 +253,7 @@ def test_switched_off(model):
                     added = added + paid[:, head - 1] @ passed @ out.T
             hidden = hidden + added
             hidden = hidden + block.inner(hidden)
-    np.testing.assert_allclose(found, hidden, atol=1e-12)
+    np.testing.assert_allclose(outputs, hidden, atol=1e-12)
 
 
 def test_scored(model, check_scores):
@@ -278,12 +278,12 @@ def test_smaller(model):
     with torch.no_grad():
         np.testing.assert_allclose(smaller(INPUTS), expected, atol=1e-12)
     assert sum(p.numel() for p in smaller.parameters()) <= parameters - 3 * 4 * SIZE * WIDTH
-    found = capture(smaller, [INPUTS], readout="mean")
-    assert found.members[0][1:] == ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3))
+    captured = capture(smaller, [INPUTS], readout="mean")
+    assert captured.members[0][1:] == ((1, 1), (1, 2), (2, 1), (2, 2), (2, 3))
     whole = capture(model, [INPUTS], readout="mean")
     xi = dict(zip(whole.members[0], whole.xi.swapaxes(0, 1)))
-    np.testing.assert_allclose(found.xi[:, 1], xi[1, 2], atol=1e-12)
-    np.testing.assert_allclose(found.xi[:, 2], xi[1, 3], atol=1e-12)
+    np.testing.assert_allclose(captured.xi[:, 1], xi[1, 2], atol=1e-12)
+    np.testing.assert_allclose(captured.xi[:, 2], xi[1, 3], atol=1e-12)
 
 
 class Unnormalised(Biased):

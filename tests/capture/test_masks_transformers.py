@@ -94,9 +94,9 @@ def test_frames_without_a_mask():
         CaptureError, match=r"attention_mask .*encoder.layers.0.self_attn\) attends"
     ):
         capture(model, [padded], layers=(1, 2))
-    found = capture(model, [padded], layers=(1, 2), readout="last", masks=[mask(10, 4)])
+    captured = capture(model, [padded], layers=(1, 2), readout="last", masks=[mask(10, 4)])
     expected = capture(model, [alone], layers=(1, 2), readout=3)
-    np.testing.assert_allclose(found.xi[1], expected.xi[0], atol=1e-6)
+    np.testing.assert_allclose(captured.xi[1], expected.xi[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("samples", [130, 195])

@@ -60,8 +60,8 @@ def by_definition(model, off):
 def test_the_sum_over_heads_lacks_them(model, off, gradients):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with heads_off(model, off), torch.set_grad_enabled(gradients):
-        found = model(INPUTS).detach()
-    np.testing.assert_allclose(found, by_definition(model, off), atol=1e-12)
+        outputs = model(INPUTS).detach()
+    np.testing.assert_allclose(outputs, by_definition(model, off), atol=1e-12)
     assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
     np.testing.assert_allclose(model(INPUTS).detach(), by_definition(model, []), atol=1e-12)
 
@@ -84,8 +84,8 @@ def test_gradients_of_the_rest(model):
 
 def test_removed_for_good(model):
     remove_heads(model, [(2, 1), (2, 4)], batch=INPUTS)
-    found = by_definition(model, [(2, 1), (2, 4)])
-    np.testing.assert_allclose(model(INPUTS).detach(), found, atol=1e-12)
+    outputs = by_definition(model, [(2, 1), (2, 4)])
+    np.testing.assert_allclose(model(INPUTS).detach(), outputs, atol=1e-12)
 
 
 def test_refused(model):

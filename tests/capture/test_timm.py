@@ -83,8 +83,8 @@ def test_heads_off(model):
     off = [(1, 1), (2, 3)]
     *_, expected = by_definition(model, off)
     with torch.no_grad(), heads_off(model, off):
-        found = model.forward_features(IMAGES).numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+        features = model.forward_features(IMAGES).numpy()
+    np.testing.assert_allclose(features, expected, atol=1e-12)
     with torch.no_grad():
         whole = model.forward_features(IMAGES).numpy()
     np.testing.assert_allclose(whole, by_definition(model)[-1], atol=1e-12)

@@ -66,14 +66,14 @@ def test_heads_side_by_side(files_route, norm_first, batch_first, attend):
     batches = [inputs[:2], inputs[2:]]
     if not batch_first:
         batches = [batch.swapaxes(0, 1) for batch in batches]
-    found = capture(model, batches, readout="mean", attend=attend)
-    assert found.members == (((0, 0), *((n, h) for n in (1, 2) for h in (1, 2, 3))),)
-    assert found.heads == (7,)
+    captured = capture(model, batches, readout="mean", attend=attend)
+    assert captured.members == (((0, 0), *((n, h) for n in (1, 2) for h in (1, 2, 3))),)
+    assert captured.heads == (7,)
     read = np.full(TOKENS, 1 / TOKENS)
     for p, tokens in enumerate(inputs.numpy()):
         seen = [tokens] * 2 if attend == "tokens" else [x[p] for x in attended]
         expected = side_by_side([omega[p] for omega in matrices], seen, tokens, read)
-        np.testing.assert_allclose(found.xi[p], expected, atol=1e-12)
+        np.testing.assert_allclose(captured.xi[p], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("readout", ["first", "last", "mean", 2, -2])
@@ -82,27 +82,27 @@ def test_product_of_paths(files_route, readout, skips):
     _, product = files_route
     model, inputs = encoder(), sequences()
     matrices, _ = walked(model, inputs)
-    found = capture(model, [inputs], readout=readout, picture="product", skips=skips)
+    captured = capture(model, [inputs], readout=readout, picture="product", skips=skips)
     expected = product(matrices, inputs.numpy(), readout, skips=skips)
-    np.testing.assert_allclose(found.xi, expected, atol=1e-12)
-    assert (found.heads, found.skips) == ((3, 3), skips)
-    assert found.members[1] == ((2, 1), (2, 2), (2, 3))
+    np.testing.assert_allclose(captured.xi, expected, atol=1e-12)
+    assert (captured.heads, captured.skips) == ((3, 3), skips)
+    assert captured.members[1] == ((2, 1), (2, 2), (2, 3))
 
 
 def test_paths_past_heads_are_those_of_a_network_with_skip_connections():
     model, inputs = encoder(), sequences()
-    found = capture(model, [inputs], readout="mean", picture="product", skips=True)
+    captured = capture(model, [inputs], readout="mean", picture="product", skips=True)
     layers = [pk.Attention(omega.swapaxes(-1, -2)) for omega in walked(model, inputs)[0]]
     expected = pk.attentioned_inputs(inputs.numpy(), layers, "mean", skips=0.7)
-    np.testing.assert_allclose(found.xi, expected, atol=1e-12)
-    network, labels = pk.Network(found.heads, 10, skips=0.7), np.arange(float(len(inputs)))
-    solution = pk.minimise_action(pk.PathKernels(found.xi, labels), network, 0.1)
-    labels = {f"{n}-{h}" for n in (1, 2) for h in (1, 2, 3)}
-    assert {*found.by_head(solution.head_scores)["head"].values} == labels
+    np.testing.assert_allclose(captured.xi, expected, atol=1e-12)
+    network, labels = pk.Network(captured.heads, 10, skips=0.7), np.arange(float(len(inputs)))
+    solution = pk.minimise_action(pk.PathKernels(captured.xi, labels), network, 0.1)
+    head_labels = {f"{n}-{h}" for n in (1, 2) for h in (1, 2, 3)}
+    assert {*captured.by_head(solution.head_scores)["head"].values} == head_labels
     with pytest.raises(ValueError, match="captured with skips; capture without, or minimise"):
-        dataclasses.replace(found, labels=labels).task()
+        dataclasses.replace(captured, labels=labels).task()
     with pytest.raises(ValueError, match="and skips, but these"):
-        capture(model, [inputs], readout="mean", picture="product").scaled(1.0, like=found)
+        capture(model, [inputs], readout="mean", picture="product").scaled(1.0, like=captured)
 
 
 def test_product_on_the_states_of_its_first_layer(files_route):
@@ -110,9 +110,9 @@ def test_product_on_the_states_of_its_first_layer(files_route):
     model, inputs = encoder(layers=3), sequences()
     matrices, attended = walked(model, inputs)
     given = {"readout": "mean", "picture": "product", "attend": "states", "layers": (2, 3)}
-    found = capture(model, [inputs], **given)
-    assert found.members[0] == ((2, 1), (2, 2), (2, 3))
-    np.testing.assert_allclose(found.xi, product(matrices[1:], attended[1], "mean"), atol=1e-12)
+    captured = capture(model, [inputs], **given)
+    assert captured.members[0] == ((2, 1), (2, 2), (2, 3))
+    np.testing.assert_allclose(captured.xi, product(matrices[1:], attended[1], "mean"), atol=1e-12)
 
 
 @pytest.mark.parametrize("picture", ["heads", "product"])
@@ -128,11 +128,11 @@ def test_padding_changes_nothing(picture, readout, left):
         part = slice(6 - own.shape[1], None) if left else slice(own.shape[1])
         padded[row, part], padding[row, part] = own[0], False
     batch = {"src": padded, "src_key_padding_mask": padding}
-    found = capture(model, [batch], readout=readout, picture=picture)
+    captured = capture(model, [batch], readout=readout, picture=picture)
     expected = capture(model, alone, readout=readout, picture=picture)
-    np.testing.assert_allclose(found.xi, expected.xi, atol=1e-12)
-    np.testing.assert_allclose(found.means, expected.means, atol=1e-12)
-    np.testing.assert_allclose(found.deviations, expected.deviations, atol=1e-12)
+    np.testing.assert_allclose(captured.xi, expected.xi, atol=1e-12)
+    np.testing.assert_allclose(captured.means, expected.means, atol=1e-12)
+    np.testing.assert_allclose(captured.deviations, expected.deviations, atol=1e-12)
 
 
 def test_models_that_change_the_shape_of_their_states():
@@ -207,14 +207,14 @@ class Classifier(nn.Module):
 def test_a_mask_that_the_model_makes_and_causal_attention():
     model = Classifier()
     ids = torch.tensor([[3, 1, 4, 1, 5], [2, 6, 5, 0, 0]])
-    found = capture(model, [(ids, torch.tensor([1, -1]))], readout="last")
-    np.testing.assert_array_equal(found.labels, [1, -1])
+    captured = capture(model, [(ids, torch.tensor([1, -1]))], readout="last")
+    np.testing.assert_array_equal(captured.labels, [1, -1])
     for row, length in enumerate((5, 3)):
         tokens = model.embedding(ids[row, :length]).detach().numpy()
         (paid,) = attention_of(model.attention, tokens[None])
         # with a causal mask the last token attends to all, as it does without
         expected = np.concatenate([tokens[-1:], paid[:, -1] @ tokens])
-        np.testing.assert_allclose(found.xi[row], expected, atol=1e-12)
+        np.testing.assert_allclose(captured.xi[row], expected, atol=1e-12)
 
 
 def test_decoder_of_another_sequence(files_route):
@@ -223,11 +223,11 @@ def test_decoder_of_another_sequence(files_route):
     torch.manual_seed(0)
     model = nn.TransformerDecoderLayer(WIDTH, HEADS, 16, batch_first=True, dtype=torch.float64)
     inputs, other = sequences(), sequences(tokens=4, seed=2)
-    found = capture(model, [((inputs, other), None)], readout="first")
+    captured = capture(model, [((inputs, other), None)], readout="first")
     paid = attention_of(model.self_attn, inputs.numpy())
     for p, tokens in enumerate(inputs.numpy()):
         expected = side_by_side([paid[p]], [tokens], tokens, np.eye(TOKENS)[0])
-        np.testing.assert_allclose(found.xi[p], expected, atol=1e-12)
+        np.testing.assert_allclose(captured.xi[p], expected, atol=1e-12)
 
 
 def test_scaled_tokens():
@@ -235,21 +235,21 @@ def test_scaled_tokens():
     model, inputs = encoder(norm_first=True), sequences()
     train, test = inputs[:3], inputs[3:]
     mean, deviation = train.mean(dim=(0, 1)), train.std(correction=0)
-    found = [capture(model, [part], readout="mean", picture="product") for part in (train, test)]
+    captured = [capture(model, [part], readout="mean", picture="product") for part in (train, test)]
     with torch.no_grad():
         matrices, _ = walked(model, test)
     layers = [pk.Attention(omega.swapaxes(-1, -2)) for omega in matrices]
     tokens = (30 * (test - mean) / deviation).numpy()
     expected = pk.attentioned_inputs(tokens, layers, "mean")
-    np.testing.assert_allclose(found[1].scaled(30, like=found[0]).xi, expected, atol=1e-11)
-    once = found[0].scaled(30)
+    np.testing.assert_allclose(captured[1].scaled(30, like=captured[0]).xi, expected, atol=1e-11)
+    once = captured[0].scaled(30)
     np.testing.assert_allclose(once.means, 0, atol=1e-12)
-    np.testing.assert_allclose(once.scaled(2).xi, found[0].scaled(2).xi, atol=1e-12)
+    np.testing.assert_allclose(once.scaled(2).xi, captured[0].scaled(2).xi, atol=1e-12)
     for like in (once, once.scaled(2)):  # whether it was scaled before makes no difference
-        for test in (found[1], found[1].scaled(7)):
+        for test in (captured[1], captured[1].scaled(7)):
             np.testing.assert_allclose(test.scaled(30, like=like).xi, expected, atol=1e-11)
-    once.check_scaled_alike(found[1].scaled(30, like=once), "test")
-    for test in (found[1], found[1].scaled(30), found[1].scaled(3, like=once)):
+    once.check_scaled_alike(captured[1].scaled(30, like=once), "test")
+    for test in (captured[1], captured[1].scaled(30), captured[1].scaled(3, like=once)):
         with pytest.raises(ValueError, match=r"test is scaled differently from .* like=train"):
             once.check_scaled_alike(test, "test")
 
@@ -264,14 +264,14 @@ def test_single_precision_comes_as_double():
 
 
 def test_scores_by_head():
-    found = capture(encoder(), [sequences()], readout="mean")
+    captured = capture(encoder(), [sequences()], readout="mean")
     labels = np.array([1.0, -1, 1, -1, 1])
-    solution = pk.minimise_action(pk.PathKernels(found.xi, labels), pk.Network((7,), 10), 0.1)
-    scores = found.by_head(solution.head_scores)
-    assert list(zip(scores["layer"].values, scores["number"].values)) == list(found.members[0])
+    solution = pk.minimise_action(pk.PathKernels(captured.xi, labels), pk.Network((7,), 10), 0.1)
+    scores = captured.by_head(solution.head_scores)
+    assert list(zip(scores["layer"].values, scores["number"].values)) == list(captured.members[0])
     assert list(scores.values) == list(solution.head_scores)
     with pytest.raises(ValueError, match=r"of \(7,\) heads"):
-        found.by_head(np.ones(6))
+        captured.by_head(np.ones(6))
 
 
 def test_a_study_of_what_was_captured(tmp_path):
@@ -423,5 +423,7 @@ def test_refused_batches():
 
 def test_a_spread_far_smaller_than_the_mean():
     model, tokens = encoder().float(), sequences().float() * 0.01 + 300
-    found = capture(model, [tokens], readout="mean")
-    assert found.deviations == pytest.approx([float(tokens.double().std(correction=0))], rel=1e-3)
+    captured = capture(model, [tokens], readout="mean")
+    assert captured.deviations == pytest.approx(
+        [float(tokens.double().std(correction=0))], rel=1e-3
+    )

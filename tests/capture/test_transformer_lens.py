@@ -36,13 +36,13 @@ def test_capture_is_the_cache(model, files_route):
     seen = [cached[f"blocks.{layer}.ln1.hook_normalized"] for layer in range(LAYERS)]
     weights = [model.blocks[layer].ln1 for layer in range(LAYERS)]
     seen = [x * ln.w.detach().numpy() + ln.b.detach().numpy() for x, ln in zip(seen, weights)]
-    found = capture(model, [IDS], readout="last", attend="states")
+    captured = capture(model, [IDS], readout="last", attend="states")
     for p in range(len(IDS)):
         paid = [layer[p] for layer in attention]
         ours = side_by_side(paid, [x[p] for x in seen], tokens[p], np.eye(5)[-1])
-        np.testing.assert_allclose(found.xi[p], ours, atol=1e-12)
-    found = capture(model, [IDS], readout="last", picture="product")
-    np.testing.assert_allclose(found.xi, product(attention, tokens, "last"), atol=1e-12)
+        np.testing.assert_allclose(captured.xi[p], ours, atol=1e-12)
+    captured = capture(model, [IDS], readout="last", picture="product")
+    np.testing.assert_allclose(captured.xi, product(attention, tokens, "last"), atol=1e-12)
 
 
 def test_heads_off_is_zeroing_what_they_pass_on(model):

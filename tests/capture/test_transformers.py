@@ -234,14 +234,14 @@ def test_decoder_beside_an_encoder():
     batch = {"input_ids": ids, "decoder_input_ids": ids[:, :4]}
     with pytest.raises(CaptureError, match="choose the layers of one sequence with layers="):
         capture(model, [batch], readout="last")
-    found = capture(model, [batch], readout="last", layers=(4,))
+    captured = capture(model, [batch], readout="last", layers=(4,))
     model.set_attn_implementation("eager")
     with torch.no_grad():
         output = model(**batch, output_attentions=True, output_hidden_states=True)
     tokens, paid = output.decoder_hidden_states[0], output.decoder_attentions[1]
     expected = torch.cat([tokens[:, -1:], paid[:, :, -1] @ tokens], dim=1)
-    np.testing.assert_allclose(found.xi, expected, atol=1e-5)
-    assert found.members == (((0, 0), (4, 1), (4, 2), (4, 3), (4, 4)),)
+    np.testing.assert_allclose(captured.xi, expected, atol=1e-5)
+    assert captured.members == (((0, 0), (4, 1), (4, 2), (4, 3), (4, 4)),)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -65,9 +65,9 @@ def flip(file, bit=100):
 
 
 def test_a_whole_store_is_found_whole(store):
-    found = check(store)
-    assert (found.study, found.results) == ((), ())
-    assert (found.points, found.computed) == (2, 2)
+    checked = check(store)
+    assert (checked.study, checked.results) == ((), ())
+    assert (checked.points, checked.computed) == (2, 2)
     assert run(store) == 0
 
 
@@ -107,9 +107,9 @@ def test_a_store_that_lacks_chunks_is_not_shown(store):
 
 def test_a_damaged_result_is_named(store):
     flip(store / GROUP / "number" / "c" / "0")
-    found = check(store)
-    assert found.study == ()
-    assert found.results == (f"{GROUP}/number/c/0 is not as it was written",)
+    checked = check(store)
+    assert checked.study == ()
+    assert checked.results == (f"{GROUP}/number/c/0 is not as it was written",)
 
 
 def test_one_flipped_bit_is_not_read_as_another_value(store):

@@ -121,19 +121,19 @@ def test_skip_connections_of_a_study(tmp_path):
     )
     network = pk.Network(drawn.heads, 10, skips=skips)
     solution = pk.minimise_action(pk.PathKernels(xi, drawn.train.labels), network, 0.5)
-    found = dataset.isel(seed=0, temperature=0).sel(width=10)
-    assert list(found.path.values) == ["skip-1", "skip-2", "1-1", "1-2", "2-1", "2-2"]
-    assert list(found.path_layer_1.values) == [0, 0, 1, 1, 2, 2]
-    assert list(found["head"].values) == list(network.head_labels)
-    np.testing.assert_allclose(found.order_parameter, solution.order_parameter, 1e-6)
-    np.testing.assert_allclose(found.head_score, solution.head_scores, 1e-6)
-    np.testing.assert_allclose(found.skip_score, solution.skip_scores, 1e-6)
-    np.testing.assert_allclose(found.predictor_mean[0], solution.predict(new).mean, 1e-5, 1e-9)
+    point = dataset.isel(seed=0, temperature=0).sel(width=10)
+    assert list(point.path.values) == ["skip-1", "skip-2", "1-1", "1-2", "2-1", "2-2"]
+    assert list(point.path_layer_1.values) == [0, 0, 1, 1, 2, 2]
+    assert list(point["head"].values) == list(network.head_labels)
+    np.testing.assert_allclose(point.order_parameter, solution.order_parameter, 1e-6)
+    np.testing.assert_allclose(point.head_score, solution.head_scores, 1e-6)
+    np.testing.assert_allclose(point.skip_score, solution.skip_scores, 1e-6)
+    np.testing.assert_allclose(point.predictor_mean[0], solution.predict(new).mean, 1e-5, 1e-9)
     # the alignment is that of the kernel which the predictor has
     factor = solution.posterior[1].reshape(6, 1, 6)
     kernel = np.einsum("mpi,pak,qak,nqi->mn", xi, factor, factor, xi) / (6 * 4)
     values = np.linalg.eigvalsh(kernel)[::-1]
-    np.testing.assert_allclose(found.kernel_eigenvalue, values, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(point.kernel_eigenvalue, values, rtol=1e-6, atol=1e-9)
 
     stored = StoredStudy(path, PLUGINS)
     assert stored.rebuild(stored.point(10)).network == network
@@ -204,15 +204,15 @@ def test_parts_that_are_done_outlast_an_error(path):
     with pytest.raises(RuntimeError, match="as asked"):
         compute_result(Parts(fail_at=2), path, report=seen.append)
     assert [progress.done for progress in seen if progress.doing == "counting"] == [0, 1]
-    held = StoredStudy(path)
-    assert [held.holds(f"parts/{number}") for number in range(3)] == [True, True, False]
+    stored = StoredStudy(path)
+    assert [stored.holds(f"parts/{number}") for number in range(3)] == [True, True, False]
     seen.clear()
     study = compute_result(Parts(), path, report=seen.append)
     counted = [progress.done for progress in seen if progress.doing == "counting"]
     assert counted == [2], "what is there is not computed again"
     assert study.results == ["parts"]
-    found = study.result("parts")
-    assert [float(found[f"{number}/number"]) for number in range(3)] == [0, 1, 2]
+    tree = study.result("parts")
+    assert [float(tree[f"{number}/number"]) for number in range(3)] == [0, 1, 2]
     seen.clear()
     compute_result(Parts(), path, report=seen.append)
     assert seen == []

@@ -40,39 +40,39 @@ def total(folder, data, report=lambda progress: None):
 @pytest.mark.parametrize("blocks", [1, 16, 17, 100])
 def test_the_sum_of_all_blocks(tmp_path, blocks):
     drawn, told = [], []
-    found = total(tmp_path, data(blocks, drawn), told.append)
+    sums = total(tmp_path, data(blocks, drawn), told.append)
     whole = SufficientStatistics.of_batches(block(number, NUMPY) for number in range(blocks))
-    np.testing.assert_allclose(found.gram, whole.gram, atol=1e-12)
-    np.testing.assert_allclose(found.projections, whole.projections, atol=1e-12)
-    assert (found.n_examples, drawn) == (5 * blocks, list(range(blocks)))
+    np.testing.assert_allclose(sums.gram, whole.gram, atol=1e-12)
+    np.testing.assert_allclose(sums.projections, whole.projections, atol=1e-12)
+    assert (sums.n_examples, drawn) == (5 * blocks, list(range(blocks)))
     assert told[-1].doing.startswith("seed-0: ")
     again = total(tmp_path, data(blocks, stop=0))
-    np.testing.assert_array_equal(again.gram, found.gram)
+    np.testing.assert_array_equal(again.gram, sums.gram)
 
 
 def test_a_sum_that_was_stopped_resumes_to_the_same_sum(tmp_path):
     whole, drawn = total(tmp_path / "whole", data(100)), []
     with pytest.raises(KeyboardInterrupt):
         total(tmp_path, data(100, drawn, stop=40))
-    found = total(tmp_path, data(100, drawn))
+    sums = total(tmp_path, data(100, drawn))
     assert drawn == [*range(40), *range(32, 100)]
-    np.testing.assert_array_equal(found.gram, whole.gram)
+    np.testing.assert_array_equal(sums.gram, whole.gram)
 
 
 def test_parts_that_workers_have_summed_are_taken(tmp_path):
     for number in range(7):
         sum_part(PIECE, tmp_path / "study.zarr", "core", data(100), NUMPY, number)
-    found = total(tmp_path, data(100, stop=0))
-    np.testing.assert_array_equal(found.gram, total(tmp_path / "whole", data(100)).gram)
+    sums = total(tmp_path, data(100, stop=0))
+    np.testing.assert_array_equal(sums.gram, total(tmp_path / "whole", data(100)).gram)
 
 
 def test_a_damaged_sum_is_summed_again(tmp_path):
-    found = total(tmp_path, data(20))
+    sums = total(tmp_path, data(20))
     file = pieces_folder(tmp_path / "study.zarr") / "sums" / "seed-0.npz"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.warns(StoreWarning, match=r"seed-0\.npz is damaged; a run computes it again"):
         again = total(tmp_path, data(20))
-    np.testing.assert_array_equal(again.gram, found.gram)
+    np.testing.assert_array_equal(again.gram, sums.gram)
 
 
 def test_blocks_that_hold_another_number_of_examples_are_refused(tmp_path):

@@ -241,11 +241,11 @@ def test_damage_of_one_value_is_mended(noisy, tmp_path):
 
 
 def test_the_identity_holds_what_every_value_draws(noisy):
-    held = StoredStudy(noisy).identity
-    assert held["options"]["noise"] == list(NOISES)
+    identity = StoredStudy(noisy).identity
+    assert identity["options"]["noise"] == list(NOISES)
     for value in NOISES:
         alone = identity_of(Study(Signs(noise=value), seeds=(3, 4)))
-        assert held["sweep"]["noise"][str(value)] == {
+        assert identity["sweep"]["noise"][str(value)] == {
             name: alone[name] for name in ("provenance", "drawn")
         }
 

@@ -171,11 +171,11 @@ def test_r_squared_of_several_outputs_divides_by_their_mean_variance(of_two):
 
 
 def test_gains_are_differences_of_r_squared(dataset):
-    found = gains(dataset, 0.1)
+    gain = gains(dataset, 0.1)
     at = dataset.sel(temperature=0.1)
-    np.testing.assert_allclose(found["r_squared"], at["r_squared"].mean("seed"))
-    np.testing.assert_allclose(found["r_squared_gp"], at["r_squared_gp"].mean("seed"))
-    np.testing.assert_allclose(found["gain"], found["r_squared"] - found["r_squared_gp"])
+    np.testing.assert_allclose(gain["r_squared"], at["r_squared"].mean("seed"))
+    np.testing.assert_allclose(gain["r_squared_gp"], at["r_squared_gp"].mean("seed"))
+    np.testing.assert_allclose(gain["gain"], gain["r_squared"] - gain["r_squared_gp"])
     one = gains(dataset.sel(seed=[2]), 0.1).sel(test_set="long")
     labels = at["test_label"].sel(seed=2, test_set="long")
     squared = [

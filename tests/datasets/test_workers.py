@@ -93,9 +93,9 @@ def test_the_store_is_that_of_one_process(near, tmp_path, pool):
 def test_a_worker_gets_whole_seeds_where_each_has_as_many():
     def lengths(seeds, workers):
         pieces = pieces_of(Study(Signs(), seeds=range(seeds)).grid)
-        found = piece_jobs._batches(pieces, workers)
-        assert [piece for batch in found for piece in batch] == pieces
-        return list(map(len, found))
+        batches = piece_jobs._batches(pieces, workers)
+        assert [piece for batch in batches for piece in batch] == pieces
+        return list(map(len, batches))
 
     assert lengths(5, 2) == [3] * 4 + [1] * 3
     assert lengths(1, 2) == lengths(1, 0) == [1] * 3

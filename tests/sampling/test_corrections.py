@@ -77,14 +77,16 @@ def errors(network, xi, labels, new, temperature):
     total = (weights * (variance + mean**2)).sum((1, 2)) - means**2
     exact = evidence, (weights * u).sum(), means, total
     leading, following = solution.predict(new), predict_next_order(solution, new, correction)
-    found = (
+    approximations = (
         (correction.log_evidence, solution.order_parameter, leading.mean, leading.variance),
         (
             *(correction.next_log_evidence, correction.mean_order_parameter),
             *(following.mean, following.variance),
         ),
     )
-    return np.array([[abs(one - two).max() for one, two in zip(exact, row)] for row in found])
+    return np.array(
+        [[abs(one - two).max() for one, two in zip(exact, row)] for row in approximations]
+    )
 
 
 def orders(coarse, fine, factor):
@@ -117,16 +119,16 @@ def test_errors_fall_one_order_faster_in_proportion_to_the_examples():
     change, and the expansion is one in powers of 1/N exactly.
     """
     xi, labels, new = one_path()
-    found = []
+    errors_of_widths = []
     for copies in (1, 4, 16):
         subspaces = math.sqrt(copies) * np.eye(copies)
         repeated, within = np.kron(subspaces, xi[:, 0]), np.kron(subspaces[:1], new[:, 0])
         data = repeated[:, None], np.tile(labels, (copies, 1)), within[:, None]
-        found.append(errors(pk.Network((1,), 5 * copies), *data, 0.5))
-    leading, following = orders(found[1], found[2], 4)
+        errors_of_widths.append(errors(pk.Network((1,), 5 * copies), *data, 0.5))
+    leading, following = orders(errors_of_widths[1], errors_of_widths[2], 4)
     np.testing.assert_allclose(leading, (0, 1, 1, 1), atol=0.1)
     np.testing.assert_allclose(following, (2, 2, 2, 2), atol=0.35)
-    for error in found:  # an improvement even at N = 5
+    for error in errors_of_widths:  # an improvement even at N = 5
         np.testing.assert_array_less(error[1], 0.15 * error[0])
 
 
@@ -142,9 +144,9 @@ def test_without_data_the_prior_is_exact():
     correction = next_order(solution)
     np.testing.assert_allclose(correction.order_parameter_correction, 0, atol=1e-10)
     assert abs(correction.log_evidence_correction) < 1e-10
-    found = predict_next_order(solution, xi, correction)
-    np.testing.assert_allclose(found.mean, 0, atol=1e-7)
-    np.testing.assert_allclose(found.variance, solution.predict(xi).variance, rtol=1e-7)
+    prediction = predict_next_order(solution, xi, correction)
+    np.testing.assert_allclose(prediction.mean, 0, atol=1e-7)
+    np.testing.assert_allclose(prediction.variance, solution.predict(xi).variance, rtol=1e-7)
 
 
 def test_scaling_the_projection_is_scaling_the_inputs():
@@ -240,8 +242,8 @@ def test_whole_tensors_in_other_coordinates():
     prior, none = whole_tensors(entropy, remainder, observables, jnp.zeros(4))
     correction, saddle = next_order(solution), solution.predict(new)
     np.testing.assert_allclose(correction.log_evidence_correction, posterior - prior, rtol=1e-7)
-    found = correction.order_parameter_correction[rows, columns]
-    np.testing.assert_allclose(found, change[:3], rtol=1e-6, atol=1e-8)
+    entries = correction.order_parameter_correction[rows, columns]
+    np.testing.assert_allclose(entries, change[:3], rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(none[:3], 0, atol=1e-12)
     mean, square, variance = change[3:].reshape(3, -1)
     following = predict_next_order(solution, new, correction)
@@ -276,12 +278,14 @@ def test_all_spaces_agree(outputs):
     for count in (4, 20):  # fewer and more examples than features
         xi, labels = examples(network, count, 3)
         new = examples(network, 4, 3, seed=2)[0]
-        found = []
+        corrections = []
         for space in ("examples", "features", "kernels"):
             solution = solve(network, xi, labels, 0.2, space)
             correction = next_order(solution)
-            found.append(vars(correction) | vars(predict_next_order(solution, new, correction)))
-        one, *others = found
+            corrections.append(
+                vars(correction) | vars(predict_next_order(solution, new, correction))
+            )
+        one, *others = corrections
         for name, two in itertools.product(one, others):
             np.testing.assert_allclose(one[name], two[name], rtol=1e-6, atol=1e-8, err_msg=name)
 
@@ -338,7 +342,7 @@ def predictor_given(u, network, xi, labels, new, temperature):
     every, count = np.concatenate([xi, new]), labels.size
     every = network.path_scales[:: network.outputs, None] * every
     pairs = np.einsum("pai,qbi->abpq", every, every) * network.variances[0] / xi[0].size
-    found = []
+    moments = []
     for part in np.array_split(u.reshape(-1, *(network.n_paths, network.outputs) * 2), 20):
         kernel = np.einsum("sacbd,abpq->spcqd", part, pairs, optimize=True)
         kernel = kernel.reshape(len(part), len(every) * network.outputs, -1)
@@ -346,8 +350,8 @@ def predictor_given(u, network, xi, labels, new, temperature):
         noisy = kernel[:, :count, :count] + temperature * np.eye(count)
         weights = np.linalg.solve(noisy, across)
         prior = np.diagonal(kernel, axis1=1, axis2=2)[:, count:]
-        found.append((labels.reshape(-1) @ weights, prior - (across * weights).sum(1)))
-    return [np.concatenate(parts).reshape(*u.shape[:2], -1) for parts in zip(*found)]
+        moments.append((labels.reshape(-1) @ weights, prior - (across * weights).sum(1)))
+    return [np.concatenate(parts).reshape(*u.shape[:2], -1) for parts in zip(*moments)]
 
 
 @pytest.mark.parametrize(

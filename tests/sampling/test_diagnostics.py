@@ -65,9 +65,9 @@ def independent(chains=CHAINS, draws=DRAWS):
 
 
 def test_independent_draws_pass():
-    found = diagnose(tree(independent()))
-    assert found.warnings() == []
-    entries = found.entries
+    diagnostics = diagnose(tree(independent()))
+    assert diagnostics.warnings() == []
+    entries = diagnostics.entries
     assert list(entries["entry"].values) == ["1, 1", "2, 1", "2, 2"]
     assert (abs(entries["mean"] - [3, 1, 2]) < 5 * entries["mcse"]).all()
     np.testing.assert_allclose(entries["mcse"], entries["sd"] / np.sqrt(CHAINS * DRAWS), rtol=0.2)
@@ -100,8 +100,10 @@ def test_trouble_of_the_sampler_is_counted():
     some = np.zeros((CHAINS, DRAWS), dtype=bool)
     some[0, :7] = True
     slow = np.cumsum(np.random.default_rng(2).normal(size=(CHAINS, DRAWS)), axis=1)
-    found = diagnose(tree(independent(), diverging=some, reached_max_tree_depth=~some, energy=slow))
-    lines = "\n".join(found.warnings())
+    diagnostics = diagnose(
+        tree(independent(), diverging=some, reached_max_tree_depth=~some, energy=slow)
+    )
+    lines = "\n".join(diagnostics.warnings())
     assert "7 of 4000 trajectories diverged" in lines
     assert "3993 of 4000 trajectories were cut off" in lines
     assert "BFMI is" in lines
@@ -130,11 +132,11 @@ def test_smallest_ess_over_chains_and_entries():
 
 def test_variance_is_that_within_and_between_draws():
     run = tree(independent())
-    found = predictor(run)
+    moments = predictor(run)
     means = run["predictions"]["predictor_mean"]
-    np.testing.assert_allclose(found["mean"], means.mean(("chain", "draw")))
-    np.testing.assert_allclose(found["variance"], 0.5 + means.var(("chain", "draw")))
-    np.testing.assert_allclose(found["mcse"], 1 / np.sqrt(400), rtol=0.35)
+    np.testing.assert_allclose(moments["mean"], means.mean(("chain", "draw")))
+    np.testing.assert_allclose(moments["variance"], 0.5 + means.var(("chain", "draw")))
+    np.testing.assert_allclose(moments["mcse"], 1 / np.sqrt(400), rtol=0.35)
 
 
 def test_accuracy_is_that_of_the_mean_and_leaves_padding_out():
@@ -142,9 +144,9 @@ def test_accuracy_is_that_of_the_mean_and_leaves_padding_out():
     labels = np.ones((1, 30))
     labels[0, :5] = -1
     labels[0, 28:] = np.nan
-    found = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "classes")
-    assert float(found["accuracy"][0]) == 23 / 28
-    assert float(found["accuracy_mcse"][0]) == 0, "every half chain has the same signs"
+    scores = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "classes")
+    assert float(scores["accuracy"][0]) == 23 / 28
+    assert float(scores["accuracy_mcse"][0]) == 0, "every half chain has the same signs"
 
 
 def test_accuracy_error_covers_the_truth():
@@ -163,9 +165,9 @@ def test_accuracy_error_covers_the_truth():
                 )
             }
         )
-        found = sampled_scores(run, labels, "classes")
-        values.append(float(found["accuracy"][0]))
-        errors.append(float(found["accuracy_mcse"][0]))
+        scores = sampled_scores(run, labels, "classes")
+        values.append(float(scores["accuracy"][0]))
+        errors.append(float(scores["accuracy_mcse"][0]))
     assert 0.6 < np.mean(errors) / np.std(values) < 1.7
 
 
@@ -186,14 +188,14 @@ def test_scores_of_targets_are_those_of_the_mixture_of_draws():
     labels = generator.normal(size=(1, 20)) + 5
     labels[0, 17:] = np.nan
     run = targets_run(means, variances)
-    found = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "targets")
+    scores = sampled_scores(run, xr.DataArray(labels, dims=("test_set", "example")), "targets")
     y, drawn = labels[0, :17], means[:, :, 0, :17].reshape(12, 17)
     squared = ((y - drawn.mean(0)) ** 2).mean()
-    assert float(found["mean_squared_error"][0]) == pytest.approx(squared)
-    assert float(found["r_squared"][0]) == pytest.approx(1 - squared / y.var())
+    assert float(scores["mean_squared_error"][0]) == pytest.approx(squared)
+    assert float(scores["r_squared"][0]) == pytest.approx(1 - squared / y.var())
     noisy = variances[:, :, 0, :17].reshape(12, 17) + 0.3
     density = scipy.stats.norm.pdf(y, drawn, np.sqrt(noisy)).mean(0)
-    assert float(found["log_predictive_density"][0]) == pytest.approx(np.log(density).mean())
+    assert float(scores["log_predictive_density"][0]) == pytest.approx(np.log(density).mean())
 
 
 def test_error_of_targets_covers_the_truth():
@@ -206,11 +208,11 @@ def test_error_of_targets_covers_the_truth():
     values, errors = {name: [] for name in names}, {name: [] for name in names}
     for _ in range(40):
         means = truth + generator.normal(size=(4, 20, 1, 50))
-        found = sampled_scores(targets_run(means, 0 * means + 0.5), labels, "targets")
+        scores = sampled_scores(targets_run(means, 0 * means + 0.5), labels, "targets")
         for name in names:
-            values[name].append(float(found[name][0]))
-            errors[name].append(float(found[f"{name}_mcse"][0]))
-    assert float(found["mean_mcse"]) == float(found["r_squared_mcse"][0]), "the first measure's"
+            values[name].append(float(scores[name][0]))
+            errors[name].append(float(scores[f"{name}_mcse"][0]))
+    assert float(scores["mean_mcse"]) == float(scores["r_squared_mcse"][0]), "the first measure's"
     for name in names:
         assert 0.6 < np.mean(errors[name]) / np.std(values[name]) < 1.7, name
 

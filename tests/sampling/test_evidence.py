@@ -83,12 +83,14 @@ class StandardNormal:
 
 def test_the_error_is_the_spread_over_draws_and_proposals():
     """With a fit three times too wide, most of the error is that of the proposals."""
-    found = []
+    estimates = []
     for seed in range(100):
         positions = np.random.default_rng([7, seed]).standard_normal((2, 400, 1))
         positions[:, :200] *= 3  # what the Gaussian is fitted to
-        found.append(log_evidence(StandardNormal(), positions, -0.5 * positions[..., 0] ** 2, seed))
-    values, errors = np.array(found).T
+        estimates.append(
+            log_evidence(StandardNormal(), positions, -0.5 * positions[..., 0] ** 2, seed)
+        )
+    values, errors = np.array(estimates).T
     exact = 0.5 * np.log(2 * np.pi)
     assert abs(values.mean() - exact) < 4 * values.std() / 10
     np.testing.assert_allclose(errors.mean(), values.std(), rtol=0.25)
@@ -105,11 +107,13 @@ def correlated(seed, fit):
 
 def estimates(fit, seeds):
     """Log evidence and its error from correlated chains, of each seed."""
-    found = []
+    estimates_of_seeds = []
     for seed in range(seeds):
         chains = correlated(seed, fit)
-        found.append(log_evidence(StandardNormal(), chains, -0.5 * chains[..., 0] ** 2, seed))
-    return np.array(found).T
+        estimates_of_seeds.append(
+            log_evidence(StandardNormal(), chains, -0.5 * chains[..., 0] ** 2, seed)
+        )
+    return np.array(estimates_of_seeds).T
 
 
 def test_the_error_counts_correlated_draws_for_less():

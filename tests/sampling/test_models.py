@@ -67,7 +67,7 @@ def prior_weights(network, draws, seed=0):
     generator = np.random.default_rng(seed)
     widths = [int(width) for width in network.widths]
     deviations = np.sqrt(network.variances)
-    found = []
+    weights = []
     for _ in range(draws):
         values = [
             deviations[layer + 1]
@@ -75,8 +75,8 @@ def prior_weights(network, draws, seed=0):
             for layer, heads in enumerate(network.heads)
         ]
         readout = deviations[-1] * generator.standard_normal((network.outputs, widths[-1]))
-        found.append(order_parameter_from_weights(values, readout, network.skips))
-    return np.array(found)
+        weights.append(order_parameter_from_weights(values, readout, network.skips))
+    return np.array(weights)
 
 
 def prior_positions(name, network, draws):
@@ -107,8 +107,8 @@ def weighted(model, positions, test):
         likelihood = model.log_density(x) - model.log_prior(x)
         return likelihood, model.order_parameter(x), model.predict(x, test)[0]
 
-    found = jax.jit(lambda xs: jax.lax.map(read, xs))(positions)
-    logs, *values = (np.asarray(value).reshape(len(positions), -1) for value in found)
+    statistics = jax.jit(lambda xs: jax.lax.map(read, xs))(positions)
+    logs, *values = (np.asarray(value).reshape(len(positions), -1) for value in statistics)
     weights = np.exp(logs[:, 0] - logs.max())
     evidence = logs.max() + np.log(weights.mean())
     moments = [(evidence, weights.std() / weights.mean() / np.sqrt(len(weights)))]
@@ -334,8 +334,8 @@ def test_ranks_of_what_the_labels_were_drawn_from_are_uniform():
         model = build_model("order-parameter", xi, labels, network, temperature)
         state = warm_up(model, jax.random.fold_in(key, 0), 150)
         _, drawn = draw(model, state, jax.random.fold_in(key, 1), 8 * kept)
-        found = drawn["order_parameter"][::8][:, *np.tril_indices(4)]
-        ranks.append((found < (truth @ truth.T)[np.tril_indices(4)]).sum(0))
+        entries = drawn["order_parameter"][::8][:, *np.tril_indices(4)]
+        ranks.append((entries < (truth @ truth.T)[np.tril_indices(4)]).sum(0))
     for entry in np.transpose(ranks):
         observed = np.bincount(entry // 4, minlength=8)  # 32 ranks in 8 bins
         assert stats.chisquare(observed).pvalue > 1e-4

@@ -126,10 +126,12 @@ def test_the_predictor_is_that_of_its_draw(study, reference):
         across = kernel[10:, :10]
         mean = across @ np.linalg.solve(inner, data.train.labels)
         explained = np.einsum("ij,ji->i", across, np.linalg.solve(inner, across.T))
-        found = reference["predictions/predictor_mean"][chain, index, 0]
-        np.testing.assert_allclose(found, mean, rtol=1e-6, atol=1e-8)
-        found = reference["predictions/predictor_variance"][chain, index, 0]
-        np.testing.assert_allclose(found, np.diag(kernel)[10:] - explained, rtol=1e-5, atol=1e-7)
+        predicted = reference["predictions/predictor_mean"][chain, index, 0]
+        np.testing.assert_allclose(predicted, mean, rtol=1e-6, atol=1e-8)
+        predicted = reference["predictions/predictor_variance"][chain, index, 0]
+        np.testing.assert_allclose(
+            predicted, np.diag(kernel)[10:] - explained, rtol=1e-5, atol=1e-7
+        )
 
 
 def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(

@@ -86,11 +86,11 @@ def test_single_values_are_words_and_not_switches(frame):
 
 def test_series_are_told_apart_by_colour_and_by_dash_or_marker():
     names = ["theory N=10", "theory N=100", "GP limit", "good (GP limit)", "a", "b", "random"]
-    found = looks(names)
-    assert list(found) == names
-    assert found["random"].colour == GREY
-    assert len({(look.colour, look.dash, look.shape) for look in found.values()}) == len(names)
-    assert found["GP limit"].dash != found["a"].dash
+    styles = looks(names)
+    assert list(styles) == names
+    assert styles["random"].colour == GREY
+    assert len({(look.colour, look.dash, look.shape) for look in styles.values()}) == len(names)
+    assert styles["GP limit"].dash != styles["a"].dash
     many = looks([f"order {n}" for n in range(13)])
     assert len({(look.dash, look.shape) for look in many.values()}) == 13
 
@@ -130,8 +130,8 @@ def test_heat_maps(size):
     frames = []
     for seed, matrix in enumerate(values):
         index = pd.MultiIndex.from_product([names, names], names=["path", "path_dual"])
-        own = pd.Series(matrix.ravel(), index, name="U").reset_index()
-        frames.append(own.assign(seed=seed, panel=f"N = {10**seed}"))
+        long_form = pd.Series(matrix.ravel(), index, name="U").reset_index()
+        frames.append(long_form.assign(seed=seed, panel=f"N = {10**seed}"))
     frame = pd.concat(frames)
 
     def draw():
@@ -139,8 +139,8 @@ def test_heat_maps(size):
 
     spec = chart(draw).altair().to_dict()
     rows = data_of(spec)
-    held = [[float(row[name] or "nan") for name in names] for row in rows]
-    np.testing.assert_allclose(held, values.reshape(-1, size), rtol=1e-5)
+    cells = [[float(row[name] or "nan") for name in names] for row in rows]
+    np.testing.assert_allclose(cells, values.reshape(-1, size), rtol=1e-5)
     told = texts(spec)
     assert (f"{values[0, 0, 0]:.2f}".replace("-", "−") in told) is (size == 4)
     assert (names[0] in told) is (size <= 16)

@@ -178,8 +178,8 @@ def test_the_choice_of_temperatures_is_shown_first(dataset):
 
 def test_strengths_are_those_of_the_limit_where_the_width_is_large(tmp_path):
     study = Study(Hostile(), widths=(1e7,), temperatures=(1.0,), seeds=(0,), variances=2.0)
-    found = rows(spec(run_study(study, tmp_path / "wide.zarr"), "strongest_paths"))
-    np.testing.assert_allclose(found["strength"], np.ones(4), atol=1e-3)
+    strengths = rows(spec(run_study(study, tmp_path / "wide.zarr"), "strongest_paths"))
+    np.testing.assert_allclose(strengths["strength"], np.ones(4), atol=1e-3)
 
 
 def test_several_values_of_an_option_are_a_switch(tmp_path):

@@ -113,13 +113,13 @@ def rows(dataset, temperature=None, test_set="near"):
 
 @pytest.mark.parametrize("test_set", ["near", "far"])
 def test_rows_hold_the_stores_numbers(plain, test_set):
-    found = rows(plain, test_set=test_set)
-    assert [row.network for row in found] == ["N = 5", "N = 50", "N = 500", "GP limit", "first"]
-    np.testing.assert_array_equal([row.width for row in found], [5, 50, 500, np.nan, np.nan])
-    assert {row.temperature for row in found} == {0.1}
-    assert {row.status for row in found} == {"ok"}
+    printed = rows(plain, test_set=test_set)
+    assert [row.network for row in printed] == ["N = 5", "N = 50", "N = 500", "GP limit", "first"]
+    np.testing.assert_array_equal([row.width for row in printed], [5, 50, 500, np.nan, np.nan])
+    assert {row.temperature for row in printed} == {0.1}
+    assert {row.status for row in printed} == {"ok"}
     at = plain.squeeze("temperature")
-    for row in found[:3]:
+    for row in printed[:3]:
         point = at.sel(width=row.width, test_set=test_set)
         for name in ("action", "accuracy"):
             assert getattr(row, f"{name}_median") == float(point[name].median("seed"))
@@ -128,7 +128,7 @@ def test_rows_hold_the_stores_numbers(plain, test_set):
             assert getattr(row, f"{name}_seeds") == 3
         assert row.evaluations == float(point.evaluations.median("seed"))
     limits = (at.accuracy_gp, at.accuracy_sub_network.isel(sub_network=0))
-    for row, values in zip(found[3:], limits):
+    for row, values in zip(printed[3:], limits):
         assert np.isnan([row.action_median, row.action_seeds, row.evaluations]).all()
         assert row.accuracy_median == float(values.sel(test_set=test_set).median("seed"))
 
@@ -150,15 +150,15 @@ def test_temperature_with_the_largest_evidence_is_chosen_per_width(several):
     )
     several.log_evidence_gp[:] = [[-3, -2, -1], [-3, 0, -5]]
     several.log_evidence_sub_network[..., 0] = [[-3, -2, 5], [-3, 0, -5]]
-    found = rows(several, "evidence")
-    assert [row.temperature for row in found] == [0.01, 0.3, 3.0, 0.3, 3.0]
-    for row in found[:3]:
+    printed = rows(several, "evidence")
+    assert [row.temperature for row in printed] == [0.01, 0.3, 3.0, 0.3, 3.0]
+    for row in printed[:3]:
         point = several.sel(width=row.width, temperature=row.temperature)
         assert row.action_median == float(point.action.median("seed"))
     expected = several.accuracy_gp.sel(temperature=0.3, test_set="near").median("seed")
-    assert found[3].accuracy_median == float(expected)
+    assert printed[3].accuracy_median == float(expected)
     part = several.accuracy_sub_network.sel(temperature=3.0, test_set="near").median("seed")
-    assert found[4].accuracy_median == float(part[0])
+    assert printed[4].accuracy_median == float(part[0])
     assert Selection(several).chosen == "leave-one-out"
     words = "T of largest log evidence at each width (0.01 to 3) and in the GP limit (0.3)"
     assert Selection(several, "evidence").describe() == words
@@ -227,10 +227,10 @@ def test_choices_that_a_store_does_not_have(several):
 
 
 def test_temperature_asked_for(several):
-    found = rows(several, temperature=3.0)
-    assert {row.temperature for row in found} == {3.0}
+    printed = rows(several, temperature=3.0)
+    assert {row.temperature for row in printed} == {3.0}
     values = several.action.sel(temperature=3.0, width=50).median("seed")
-    assert found[1].action_median == float(values)
+    assert printed[1].action_median == float(values)
     assert not Selection(several, 3.0).chosen
     with pytest.raises(ValueError, match=r"no temperature 0\.02; it has 0\.01, 0\.3, 3"):
         rows(several, temperature=0.02)

@@ -61,8 +61,8 @@ def test_frames_have_a_row_for_each_combination_of_labels():
         {"width": [10.0, 100.0], "set": ["a", "b"], "meaning": ("set", ["near", "far"])},
     )
     table = Table("gains", "A title", frame_of(values), {})
-    found = table.as_json("study")
-    assert json.loads(json.dumps(found["rows"], allow_nan=False)) == [
+    content = table.as_json("study")
+    assert json.loads(json.dumps(content["rows"], allow_nan=False)) == [
         {"width": w, "set": s, "meaning": words, "gain": gain, "limit": limit}
         for w, s, words, gain, limit in (
             (10, "a", "near", 0.1, 1),
@@ -71,8 +71,8 @@ def test_frames_have_a_row_for_each_combination_of_labels():
             (100, "b", "far", None, 2),
         )
     ]
-    assert [column["units"] for column in found["columns"]] == [None, None, None, "nat", None]
-    assert found["columns"][-1]["label"] == "value in the limit"
+    assert [column["units"] for column in content["columns"]] == [None, None, None, "nat", None]
+    assert content["columns"][-1]["label"] == "value in the limit"
     assert frame_of(xr.Dataset({"x": 1.5}))["x"].tolist() == [1.5]
     labelled = labelled_frame(table.frame, {"set": "test set"}, {"width": "1"})
     assert labelled.attrs["columns"]["set"]["label"] == "test set"
