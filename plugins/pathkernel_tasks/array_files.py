@@ -120,15 +120,6 @@ def read_arrays(
     return arrays, "; ".join(f"{path.name}: {note}" for note in notes)
 
 
-def safetensors_shapes(path: str | Path, kind: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays in a safetensors file, without reading them."""
-    from safetensors import safe_open
-
-    regular_files(path, kind)
-    with _reported(f"{kind} {str(path)!r}"), safe_open(path, framework="numpy") as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
-
-
 @contextmanager
 def _reported(title: str) -> Iterator[None]:
     """Turn any error of a decoder into a ValueError that names the file."""
