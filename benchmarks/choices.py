@@ -1,8 +1,7 @@
 """Accuracy by every choice of the temperature and the best possible: ``choices FILE.zarr``.
 
 Every choice is made over all seeds, for each width and for the Gaussian process limit; the best is
-the temperature with the largest mean accuracy on the test set itself. Means over the seeds. The log
-evidence to next order is there once ``pathkernel correct FILE.zarr --grid --widths N,N`` was run.
+the temperature with the largest mean accuracy on the test set itself. Means over the seeds.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.store import open_store
 from pathkernel_datasets.temperature_choice import choose
 
-CHOSEN = ("test", "validation", "leave-one-out", "evidence", "next-evidence")
+CHOSEN = ("test", "validation", "leave-one-out", "evidence")
 
 
 def main() -> None:
     """Print one table per test set in Markdown, with what every choice loses on the mean."""
-    dataset = StoredStudy(sys.argv[1]).dataset.load()
+    dataset = open_store(sys.argv[1]).load()
     for test_set in map(str, dataset["test_set"].values):
         where = f"{dataset.attrs['label']}, {test_set}, {dataset.sizes['seed']} seeds"
         print(f"{where}: {measures_of(dataset)[0].heading} (T)")

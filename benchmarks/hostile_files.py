@@ -44,7 +44,6 @@ from pathkernel_one_shot.omniglot import read_archive
 from pathkernel_tasks.array_files import read_arrays
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import read_heads, save_heads
-from pathkernel_tasks.state_dicts import extract_heads
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from pathkernel_trained.network import NetworkShape, initial_weights
 from pathkernel_trained.path_network import along_paths, read_paths, save_paths
@@ -83,14 +82,9 @@ def safetensors_arrays(path: Path) -> Arrays:
         if name != "__metadata__":
             first, last = (start + offset for offset in about["data_offsets"])
             kind = about["dtype"]
-            if kind == "BF16":
-                halves = np.frombuffer(content[first:last], "<u2").astype("<u4")
-                flat = (halves << 16).view("<f4")
-            else:
-                kinds = {"F": "f", "I": "i", "U": "u", "C": "c"}
-                code = "?" if kind == "BOOL" else f"<{kinds[kind[0]]}{int(kind[1:]) // 8}"
-                flat = np.frombuffer(content[first:last], code)
-            found[name] = flat.reshape(about["shape"])
+            kinds = {"F": "f", "I": "i", "U": "u", "C": "c"}
+            code = "?" if kind == "BOOL" else f"<{kinds[kind[0]]}{int(kind[1:]) // 8}"
+            found[name] = np.frombuffer(content[first:last], code).reshape(about["shape"])
     return found
 
 
@@ -199,12 +193,6 @@ def read_layers(path: Path) -> Arrays:
     }
 
 
-def read_state_dict(path: Path) -> Arrays:
-    (layer,) = extract_heads(path, 2).layers
-    names = {"q_proj.weight": layer.queries, "k_proj.weight": layer.keys}
-    return {name: array.reshape(-1, array.shape[-1]) for name, array in names.items()}
-
-
 def read_network(path: Path) -> Arrays:
     found = read_checkpoint(path)
     along_paths(found)
@@ -245,7 +233,6 @@ def _file(write: Callable[[Path], object]) -> Callable[[Path], None]:
     return lambda path: write(path) and None
 
 
-_STATE = {"q_proj.weight": _RNG.normal(size=(4, 4)), "k_proj.weight": _RNG.normal(size=(4, 4))}
 _IDX_DIGEST = hashlib.sha256(idx_content()).hexdigest()
 
 KINDS = {
@@ -258,9 +245,6 @@ KINDS = {
     "heads.npz": Kind(lambda path: save_heads(path, _LAYERS), read_layers, npz_arrays),
     "heads.safetensors": Kind(
         lambda path: save_heads(path, _LAYERS), read_layers, safetensors_arrays
-    ),
-    "state.safetensors": Kind(
-        _file(lambda path: path.write_bytes(save(_STATE))), read_state_dict, safetensors_arrays
     ),
     "network.safetensors": Kind(
         lambda path: save_checkpoint(path, _NETWORK), read_network, safetensors_arrays

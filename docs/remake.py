@@ -361,11 +361,10 @@ def choices(store: str) -> str:
 
 
 def markov_choices() -> str:
-    """Choices for the hidden Markov task, with the evidence to next order."""
+    """Choices for the hidden Markov task."""
     store = "markov-choices.zarr"
     temperatures = ("--temperature", "0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1")
     pathkernel("run", "hidden-markov", "--seed", "0-9", *temperatures, "--out", store)
-    pathkernel("correct", store, "--grid", "--widths", "10,30,50,100,300,500,1000")
     return choices(store)
 
 

@@ -21,6 +21,7 @@ import pytest
 import xarray as xr
 
 from pathkernel_core import hooks
+from pathkernel_tasks.custom import Custom
 
 ROOT = Path(__file__).parents[1]
 # by a browser, by docs/draw_rooms.py, by docs/draw_paths.py, and by the examples
@@ -140,6 +141,10 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
     exec(block_of("docs/bring-your-own.md", "capture(encoder"), namespace)
     assert namespace["captured"].heads == (4, 4)
     assert namespace["dataset"].head_score.shape[-2:] == (2, 4)
+    batches = [(namespace["sequences"], namespace["labels"])]
+    model = {"model": namespace["encoder"], "batches": batches, "test_batches": batches}
+    exec(block_of("docs/bring-your-own.md", "train.save("), model)
+    assert Custom(inputs="captured.npz").realise(0).train.inputs.shape == (8, 9, 16)
     exec(block_of("docs/bring-your-own.md", "heads_off(encoder"), namespace)
     encoder, columns = namespace["encoder"], slice(8, 12)
     with torch.no_grad():

@@ -82,7 +82,6 @@ CHOICES = {
         "smallest leave-one-out squared error", "leave_one_out_squared_error", -1
     ),
     "evidence": Choice("largest log evidence", "log_evidence"),
-    "next-evidence": Choice("largest log evidence to next order in 1/N", "log_evidence_next"),
     "paper": Choice("largest accuracy on the first test set, as in the paper", "accuracy"),
     "test": Choice(
         "largest accuracy on each test set itself, which is optimistically biased", "accuracy"

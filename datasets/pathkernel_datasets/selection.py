@@ -63,7 +63,7 @@ class Selection:
             candidates = dataset.isel(temperature=[index_of(dataset, "temperature", choice)])
             choice, self.chosen = "test", None  # of one temperature any choice takes it
         indices = choose(candidates, choice).isel(test_set=0, drop=True)
-        if choice in ("evidence", "next-evidence"):
+        if choice == "evidence":
             _check_evidence(dataset, indices["index"])
         # where all temperatures failed any will do
         temperatures = candidates["temperature"].values
@@ -138,16 +138,12 @@ def index_of(dataset: xr.Dataset, name: str, value: float) -> int:
 def _check_evidence(dataset: xr.Dataset, index: xr.DataArray) -> None:
     """Check that every width at which anything is computed has a log evidence."""
     grid = ("seed", "temperature")
-    missing = (index < 0) & (dataset["status"] != NOT_COMPUTED).any(grid)
-    if missing.any():
-        undefined = missing & dataset["log_evidence"].isnull().all(grid)
-        reason = "is not defined at N = {}, below the sizes of the order parameters"
-        if not undefined.any():
-            reason, undefined = "to next order is not computed on the grid of N = {}", missing
+    undefined = (index < 0) & (dataset["status"] != NOT_COMPUTED).any(grid)
+    if undefined.any():
         widths = ", ".join(number(width) for width in dataset["width"].values[undefined.values])
         raise NotInStoreError(
-            f"the log evidence {reason.format(widths)}; choose the temperature by "
-            f'"{default_choice(dataset)}"'
+            f"the log evidence is not defined at N = {widths}, below the sizes of the order "
+            f'parameters; choose the temperature by "{default_choice(dataset)}"'
         )
 
 

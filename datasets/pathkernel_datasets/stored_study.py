@@ -33,7 +33,6 @@ from pathkernel_datasets.identity import (
     single_identity,
 )
 from pathkernel_datasets.lock import locked
-from pathkernel_datasets.next_evidence import with_next_evidence
 from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import prepare_data
@@ -113,10 +112,9 @@ class StoredStudy:
 
     @cached_property
     def dataset(self) -> xr.Dataset:
-        """The study itself, lazily, with the log evidence to next order where it is known."""
+        """The study itself, lazily."""
         dataset = open_store(self.path)
-        dataset = dataset if self.value is None else by_value(dataset)[self.value]
-        return with_next_evidence(self.folder, dataset)
+        return dataset if self.value is None else by_value(dataset)[self.value]
 
     @contextmanager
     def mapping(self, jobs: int = 1, scheduler: str | None = None) -> Iterator[Callable[..., Any]]:

@@ -43,12 +43,6 @@ def check_choice(dataset: xr.Dataset, choice: str) -> None:
     if choice not in WORDS:
         raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
     if choices_of(dataset)[choice].score not in dataset:
-        if choice == "next-evidence":
-            raise NotInStoreError(
-                "the store holds the log evidence to next order at all temperatures and seeds "
-                "of no width; compute it with: pathkernel correct FILE.zarr --grid --widths N,N, "
-                "and in Python take StoredStudy(path).dataset (pathkernel_datasets.stored_study)"
-            )
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
         raise NotInStoreError(
             "the store has no validation scores, because its task gives no validation examples; "

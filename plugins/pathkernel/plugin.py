@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from pathkernel.check_command import check
-from pathkernel.heads_command import heads
 from pathkernel.run_command import run
 from pathkernel.show_commands import plot, plugins, report, show
 from pathkernel.train_command import train
@@ -15,4 +14,4 @@ from pathkernel_core.hooks import hookimpl
 @hookimpl
 def pathkernel_commands() -> list[click.Command]:
     """Commands that are no result's."""
-    return [run, show, plot, report, check, plugins, heads, train]
+    return [run, show, plot, report, check, plugins, train]

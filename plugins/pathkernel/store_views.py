@@ -29,9 +29,9 @@ SELECTION: list[click.Parameter] = [
         ["--temperature"],
         type=TemperatureOrChoice(WORDS),
         help="Temperature T, or the criterion that chooses it at each width over all seeds: best "
-        "validation score, smallest leave-one-out error, largest log evidence at the saddle or to "
-        "next order, or best score on the first test set, as in the paper.  [default: validation, "
-        "or leave-one-out where the task has no validation examples]",
+        "validation score, smallest leave-one-out error, largest log evidence, or best score on "
+        "the first test set, as in the paper.  [default: validation, or leave-one-out where the "
+        "task has no validation examples]",
     ),
     click.Option(
         ["--seed"], type=int, help="Seed in views of a single seed.  [default: the first]"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pathkernel_core.atomic import replacing
 from pathkernel_core.backend import to_host
 from pathkernel_heads.heads import scores_by_head
 
@@ -115,6 +118,34 @@ class Captured:
         """
         from pathkernel_tasks.custom import Custom
 
+        arguments = {"approximation": self.notes.get("approximation")} | options
+        return Custom.from_arrays(**self._arrays(test), **arguments)
+
+    def save(self, path: str | os.PathLike, test: Captured | None = None) -> None:
+        """Write these examples as a data file for ``pathkernel run custom --inputs FILE``.
+
+        Neither the model nor PyTorch is needed to run it.
+
+        Parameters
+        ----------
+        path : path
+            File that ends in ``.npz``; replaced if it exists.
+        test : Captured, optional
+            A test set; without one, run with ``--test-fraction``.
+
+        Raises
+        ------
+        ValueError
+            As for :meth:`task`, or if the path has another suffix. Nothing is written then.
+        """
+        if Path(path).suffix.lower() != ".npz":
+            raise ValueError(f"path must end in .npz, but is {os.fspath(path)!r}")
+        arrays = self._arrays(test)
+        with replacing(path) as partial, open(partial, "wb") as stream:
+            np.savez(stream, **arrays)
+
+    def _arrays(self, test: Captured | None) -> dict[str, Any]:
+        """Arrays of a data file of the task ``custom``, by name."""
         if self.skips:
             raise ValueError(
                 "a study takes no paths that were captured with skips; capture without, or "
@@ -124,11 +155,11 @@ class Captured:
             raise ValueError(
                 "a task needs labels; give batches with labels, pairs (inputs, labels), to capture"
             )
-        arguments: dict[str, Any] = {"approximation": self.notes.get("approximation")}
+        arrays = {"inputs": self.xi, "labels": self.labels, "paths": self.heads}
         if test is not None:
             self.check_scaled_alike(test, "test")
-            arguments |= {"test_inputs": test.xi, "test_labels": test.labels}
-        return Custom.from_arrays(self.xi, self.labels, paths=self.heads, **arguments | options)
+            arrays |= {"test_inputs": test.xi, "test_labels": test.labels}
+        return arrays
 
     def check_alike(self, examples: Captured, name: str) -> None:
         """Raise a ValueError unless another capture is of the same heads."""

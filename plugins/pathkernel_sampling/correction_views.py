@@ -50,14 +50,12 @@ _POINT = {"N": "{width}", "T": "{temperature}", "seed": "{seed}"}
 
 
 def correction_views(study: StoredStudy, points: Sequence[Point]) -> Iterator[Table]:
-    """Yield tables of the next order at some points, and of the log evidence over the grid."""
+    """Yield tables of the next order at some points."""
     if points:
         corrections = {point: open_correction(study, point).load() for point in points}
         yield next_order_table(corrections)
         yield entries_table(corrections)
         yield predictor_table(corrections)
-    if "log_evidence_next" in study.dataset:
-        yield evidence_table(study.dataset)
 
 
 def described(frame: pd.DataFrame, settings: Mapping[str, object] | None = None) -> pd.DataFrame:
@@ -161,18 +159,4 @@ def predictor_table(corrections: Mapping[Point, xr.Dataset]) -> Table:
         "shift of f: what the next order adds to the mean outputs, root mean square over the "
         "examples, and largest. sd: root mean square of the output's standard deviation, without "
         "observation noise; at the saddle U does not fluctuate.",
-    )
-
-
-def evidence_table(dataset: xr.Dataset) -> Table:
-    """Table of the log evidence to next order, at the widths where it is computed."""
-    values = dataset["log_evidence_next"].mean("seed")
-    values = values.sel(width=values.notnull().any("temperature"))
-    return Table(
-        "evidence",
-        "Log evidence ln p(Y) to next order, at widths N",
-        described(frame_of(values.transpose("temperature", "width"))),
-        {"T": "{temperature}"},
-        "In nats, means over the seeds; --temperature next-evidence takes the largest.",
-        across=("width", "{log_evidence_next:.2f}"),
     )

@@ -171,28 +171,13 @@ class NextOrder(_AtPoints):
     command = "correct"
     summary = "Compute the next order in 1/N at points of a study"
 
-    grid: bool = option(
-        False,
-        "Log evidence alone, at all temperatures and seeds, for --temperature next-evidence.",
-    )
     jobs: int = option(1, "Number of processes.", minimum=1)
-
-    def __post_init__(self) -> None:
-        """Raise ValueError if options contradict each other."""
-        if self.grid and (self.temperature is not None or self.seed is not None):
-            raise ValueError(
-                "grid takes all temperatures and seeds; leave temperature and seed out"
-            )
 
     def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
         """Yield the next order at the selected points that the store lacks."""
         correct = needs_sampling("pathkernel_sampling.correct")
         points = self.points(study)
         with study.mapping(self.jobs, self.scheduler) as map_parts:
-            if self.grid:
-                widths = [point.width for point in points]
-                yield from correct.grid_evidence(study, widths, report, map_parts)
-                return
             missing = [point for point in points if not study.holds(f"{self.name}/{point}")]
             corrections = map_parts(partial(correct.corrected, study), missing)
             for count, point in enumerate(missing):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
-import json
 import math
 import re
 import zipfile
@@ -19,20 +16,20 @@ import numpy as np
 
 from pathkernel_core.local_files import is_damage, regular_files
 from pathkernel_core.text import printable
-from pathkernel_datasets.memory import check_memory
+from pathkernel_datasets.memory import check_memory, memory_bound
 from pathkernel_tasks.array_guards import check_size, real_numbers
 
-_HEADERS = {  # readers of the header of an array in an archive, by version
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 _METADATA = 2**26  # largest number of bytes of a metadata file
 _PACKING = {"scale_factor", "add_offset", "missing_value", "_Unsigned"}  # would change the values
 _NAN = "AAAAAAAA+H8="  # as xarray writes the attribute _FillValue
 
+_TYPE = re.compile(r"BOOL|[FIUC]\d+")  # of safetensors, if NumPy has it
 _CHUNK = re.compile(r"c|(c\.)?\d+(\.\d+)*")  # names of files of chunks
 _PLAIN = ("transpose", "bytes", "vlen-utf8", "crc32c")  # codecs that do not compress
+_COMPRESSORS = ("zstd", "blosc", "gzip")
 _TASK = 2**13  # bytes of memory that zarr takes to read a chunk, stored or not
+_TEXT = 2**7  # and for a short text
+_AT_ONCE = 10  # chunks that zarr unpacks together
 _SLACK, _RATIO = 2**24, 1000  # bytes allowed beyond a chunk's; of text, times its file's
 
 Selection = Callable[[str], bool]
@@ -120,15 +117,6 @@ def read_arrays(
     return arrays, "; ".join(f"{path.name}: {note}" for note in notes)
 
 
-def safetensors_shapes(path: str | Path, kind: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays in a safetensors file, without reading them."""
-    from safetensors import safe_open
-
-    regular_files(path, kind)
-    with _reported(f"{kind} {str(path)!r}"), safe_open(path, framework="numpy") as file:
-        return {name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
-
-
 @contextmanager
 def _reported(title: str) -> Iterator[None]:
     """Turn any error of a decoder into a ValueError that names the file."""
@@ -165,21 +153,13 @@ def _safetensors(
         check_size(title, {name: (part.get_shape(), 8) for name, part in slices.items()}, stored)
         arrays = {}
         for name, part in slices.items():
-            with _reported(f"{title}: {name!r} of type {part.get_dtype()}"):
-                half = part.get_dtype() == "BF16"
-                arrays[name] = _brain_float(path, name) if half else file.get_tensor(name)
+            if not _TYPE.fullmatch(part.get_dtype()):  # whether read or not is up to ml_dtypes
+                raise ValueError(
+                    f"{title}: {name!r} is of type {part.get_dtype()}, which NumPy lacks; save it "
+                    "as float32"
+                )
+            arrays[name] = file.get_tensor(name)
     return arrays, notes
-
-
-def _brain_float(path: Path, name: str) -> np.ndarray:
-    """Array of bfloat16 in a safetensors file, in float32, of which it is the upper halves."""
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        entry = json.loads(stream.read(length))[name]
-        first, last = entry["data_offsets"]
-        stream.seek(8 + length + first)
-        halves = np.frombuffer(stream.read(last - first), dtype="<u2")
-    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(entry["shape"])
 
 
 def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays, list[str]]:
@@ -191,36 +171,30 @@ def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays
             raise ValueError(f"it holds {sorted(repeated)} more than once")
         chosen, notes = _selected(names, select)
         entries = {name: members[names.index(name)] for name in chosen}
-        numbers = {name: ((member.file_size // 8,), 8) for name, member in entries.items()}
-        check_size(title, numbers, stored)  # before their headers are unpacked
-        shapes = {name: _header(archive, entry, title) for name, entry in entries.items()}
-        check_size(title, shapes, stored)
-        for name in chosen:
-            with archive.open(entries[name]) as stream:
-                arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+        for member in entries.values():
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # others unpack a block of any size at once
+                raise ValueError(
+                    f"{member.filename!r} is compressed in a way that NumPy never does"
+                )
+        # zipfile unpacks no more of a member than the archive claims
+        claims = {name: ((member.file_size // 8,), 8) for name, member in entries.items()}
+        check_size(title, claims, stored)
+        for name, member in entries.items():
+            with _reported(f"{title}: {name!r}"), archive.open(member) as stream:
+                try:
+                    arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+                except ValueError as error:
+                    if "allow_pickle" not in str(error):
+                        raise
+                    raise ValueError(
+                        f"{title}: {name!r} holds Python objects, which are never loaded because "
+                        "they can run code; write plain arrays of numbers or text"
+                    ) from error
+                if stream.read(1):
+                    raise ValueError(f"it holds more than its shape {arrays[name].shape}")
+    check_size(title, {name: (part.shape, part.itemsize) for name, part in arrays.items()}, stored)
     return arrays, notes
-
-
-def _header(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, title: str
-) -> tuple[tuple[int, ...], int]:
-    """Shape and bytes of an element of an array in an archive, checked against its size."""
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        # others unpack a block of any size at once
-        raise ValueError(f"{member.filename!r} is compressed in a way that NumPy never does")
-    with archive.open(member) as stream:
-        shape, _, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
-        size = member.file_size - stream.tell()
-    if dtype.hasobject:
-        raise ValueError(
-            f"{title} holds Python objects, which are never loaded because they can run code, in "
-            f"{member.filename!r}; write plain arrays of numbers or text"
-        )
-    if math.prod(shape) * dtype.itemsize != size:
-        raise ValueError(
-            f"{member.filename!r} claims the shape {shape} of {dtype}, but unpacks to {size} bytes"
-        )
-    return shape, dtype.itemsize
 
 
 def _zarr(
@@ -248,11 +222,15 @@ def _zarr(
     for name in chosen:
         array = stored_arrays[name]
         shape = tuple(map(max, array.shape, array.chunks))  # chunks are unpacked whole
-        size = _TASK * array.nchunks // max(1, math.prod(shape))
-        tasks[name] = shape, max(array.dtype.itemsize, size)
-        if not stays(name, array.shape):
+        itemsize = array.dtype.itemsize
+        if array.dtype.kind == "T":  # each missing one is filled in full
+            itemsize = _TEXT + 4 * len(array.fill_value)
+        tasks[name] = shape, max(itemsize, _TASK * array.nchunks // max(1, math.prod(shape)))
+        if stays(name, array.shape):
+            claims[name] = (min(_AT_ONCE, array.nchunks), *array.chunks), itemsize
+        else:
             loaded.add(name)
-            claims[name] = shape, array.dtype.itemsize
+            claims[name] = shape, itemsize
     check_size(title, claims, stored)
     check_size(title, tasks, stored, bound=math.inf)
     arrays: Arrays = {}
@@ -302,47 +280,29 @@ def _check_plain(title: str, attributes: Mapping[str, object]) -> None:
 
 def _check_chunks(title: str, folder: Path, array: Any) -> None:
     """Check that no chunk of a Zarr array takes or unpacks to more bytes than it may."""
+    import numcodecs
+
     codecs = [codec.to_dict()["name"] for codec in array.metadata.codecs]
     packing = [name for name in codecs if name not in _PLAIN]
-    if len(packing) > 1 or not set(packing) <= _UNPACKED.keys():
+    if len(packing) > 1 or not set(packing) <= set(_COMPRESSORS):
         raise ValueError(
             f"{title} is stored by {', '.join(codecs)}; write it without shards, and uncompressed "
-            f"or by one of {', '.join(_UNPACKED)}"
+            f"or by one of {', '.join(_COMPRESSORS)}"
         )
-    text = array.dtype.kind == "T"
+    is_text, chunk_size = array.dtype.kind == "T", math.prod(array.chunks) * array.dtype.itemsize
     for file in regular_files(folder, "array"):
         if not _CHUNK.fullmatch(file.name):
             continue
         size = file.stat().st_size
-        bound = _SLACK + (_RATIO * size if text else math.prod(array.chunks) * array.dtype.itemsize)
-        unpacked = size // 2  # hardly a compressor makes more of it
-        if size <= 2 * bound and packing:
-            content = file.read_bytes()
-            content = content[:-4] if codecs[-1] == "crc32c" else content
-            unpacked = _UNPACKED[packing[0]](content, bound)
-        if unpacked > bound:
-            raise ValueError(f"{title}: {file.name!r} takes or unpacks to more bytes than a chunk")
-
-
-def _zstd_size(content: bytes, bound: int) -> int:
-    """Bytes that the header of a frame declares (RFC 8878, section 3.1.1)."""
-    flags = content[4]
-    single = flags >> 5 & 1
-    start = 6 - single + (0, 1, 2, 4)[flags & 3]
-    length = (single, 2, 4, 8)[flags >> 6]
-    size = int.from_bytes(content[start : start + length], "little")
-    return size + 256 * (length == 2) if length else bound + 1
-
-
-def _blosc_size(content: bytes, bound: int) -> int:
-    """Bytes that the header declares, if it also declares the length: else more would be read."""
-    size, length = (int.from_bytes(content[start : start + 4], "little") for start in (4, 12))
-    return size if length == len(content) else bound + 1
-
-
-_UNPACKED: dict[str, Callable[[bytes, int], int]] = {
-    "zstd": _zstd_size,
-    "blosc": _blosc_size,
-    "gzip": lambda content, bound: len(gzip.GzipFile(fileobj=io.BytesIO(content)).read(bound + 1)),
-}
-"""Bytes that a compressed chunk unpacks to, up to the bound."""
+        bound = _SLACK + (min(_RATIO * size, memory_bound() // 4) if is_text else chunk_size)
+        with _reported(f"{title}: chunk {file.relative_to(folder).as_posix()!r}"):
+            if size > bound:
+                raise ValueError(f"it takes {size} bytes")
+            for name in packing:
+                content = file.read_bytes()
+                content = content[:-4] if codecs[-1] == "crc32c" else content
+                # blosc reads as many bytes as the header says, beyond the end of the content
+                if name == "blosc" and int.from_bytes(content[12:16], "little") != len(content):
+                    raise ValueError(f"blosc has packed another number of bytes than {size}")
+                # zarr itself unpacks a chunk of any size; into a buffer of some size nothing can
+                numcodecs.get_codec({"id": name}).decode(content, out=np.empty(bound, np.uint8))

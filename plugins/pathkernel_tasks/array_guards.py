@@ -14,11 +14,9 @@ import numpy as np
 from pathkernel_datasets.memory import bytes_in_words, memory_bound
 
 _PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-_CONVERSION = (
-    "Such files of PyTorch can run code, and are never loaded; convert a model's once, where you "
-    "trust it: state = torch.load(FILE, map_location='cpu', weights_only=True); "
-    "safetensors.torch.save_file({name: array.clone() for name, array in state.items()}, "
-    "'model.safetensors')"
+_PICKLED_REMEDY = (
+    ". Such files of PyTorch can run code, and are never loaded; load the model where you trust "
+    "it, and save its attention with capture(model, batches).save('data.npz')"
 )
 _SMALL, _RATIO = 2**28, 1000  # bytes that any file may claim, or that many times its size
 
@@ -34,7 +32,7 @@ def check_suffix(path: str | Path, kind: str, suffixes: Sequence[str]) -> None:
             "arrays with Custom.from_arrays"
         )
     if (suffix := Path(path).suffix.lower()) not in suffixes:
-        remedy = f". {_CONVERSION}" if suffix in _PICKLED else ""
+        remedy = _PICKLED_REMEDY if suffix in _PICKLED else ""
         raise ValueError(f"{kind} {str(path)!r} must end in {' or '.join(suffixes)}{remedy}")
 
 

@@ -13,6 +13,7 @@ from pathkernel_capture import CaptureError, capture  # noqa: E402
 from pathkernel_datasets.store import open_store  # noqa: E402
 from pathkernel_datasets.study import Study  # noqa: E402
 from pathkernel_datasets.sweep import run_study  # noqa: E402
+from pathkernel_tasks.custom import Custom  # noqa: E402
 
 WIDTH, HEADS, EXAMPLES, TOKENS = 12, 3, 5, 6
 
@@ -291,9 +292,23 @@ def test_a_study_of_what_was_captured(tmp_path):
         study.predictor_mean.sel(test_set="test"), solution.predict(test.xi).mean, atol=1e-6
     )
     assert task.approximation.startswith("attention of TransformerEncoder to its embedded tokens")
+    train.save(tmp_path / "captured.npz", test)
+    saved, given_by_task = Custom(inputs=tmp_path / "captured.npz").realise(0), task.realise(0)
+    for one, two in (
+        (saved.train, given_by_task.train),
+        (saved.test_sets["test"], given_by_task.test_sets["test"]),
+    ):
+        assert np.array_equal(one.inputs, two.inputs)
+        assert np.array_equal(one.labels, two.labels)
+    assert saved.layers == given_by_task.layers
+    with pytest.raises(ValueError, match=r"path must end in \.npz, but is 'captured\.pt'"):
+        train.save("captured.pt")
     other = capture(encoder(), [(sequences(), labels)], readout="mean")
     with pytest.raises(ValueError, match="test holds heads"):
         train.task(other)
+    with pytest.raises(ValueError, match="test holds heads"):
+        train.save(tmp_path / "other.npz", other)
+    assert not (tmp_path / "other.npz").exists()
     with pytest.raises(ValueError, match="a task needs labels"):
         capture(encoder(), [sequences()], **given).task()
 

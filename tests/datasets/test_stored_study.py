@@ -18,9 +18,7 @@ from pathkernel_core.result import Result
 from pathkernel_datasets import stored_study
 from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.next_evidence import NAME, grid_corrections, grid_group
 from pathkernel_datasets.pieces import PieceFiles, pieces_folder
-from pathkernel_datasets.publishing import publish_groups
 from pathkernel_datasets.store import check
 from pathkernel_datasets.stored_study import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
@@ -185,18 +183,6 @@ def test_files_are_found_again_from_anywhere(tmp_path, monkeypatch):
     Path("there/numbers.txt").write_text("three")
     with pytest.raises(StoreError, match='provenance, numbers: the store has "one two"'):
         StoredStudy(moved, plugins).rebuild(study.point(10))
-
-
-def test_corrections_over_a_grid_that_has_grown_are_lacking_where_it_grew(path):
-    correction = xr.Dataset(
-        {NAME: ("temperature", [1.0, 2.0])}, {"temperature": ("temperature", [0.1, 1.0])}
-    )
-    publish_groups(path, [(grid_group(3, 10), correction)])
-    run_study(Study(SmallTask(), (10, 100), (0.01, 0.1, 1.0), (0, 3)), path)
-    found, lacking = grid_corrections(path, StoredStudy(path).dataset)
-    row = {"seed": 3, "width": 10}
-    np.testing.assert_array_equal(found.sel(row), [np.nan, 1.0, 2.0])
-    assert lacking.sel(row).values.tolist() == [True, False, False]
 
 
 def test_parts_that_are_done_outlast_an_error(path):

@@ -1,7 +1,5 @@
 """Next orders of a study: kept in its store, and compared with samples over the width."""
 
-import shutil
-
 import numpy as np
 import pytest
 import xarray as xr
@@ -23,12 +21,10 @@ from pathkernel_core import (
 from pathkernel_core.hooks import load_plugins
 from pathkernel_datasets.draws import open_run
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import StoreError, check_store, open_store
 from pathkernel_datasets.stored_study import StoredStudy, compute_result
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
-from pathkernel_datasets.temperature_choice import choose
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
@@ -139,8 +135,6 @@ def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
         compute_result(NextOrder(widths=(3,)), study)
     with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
         compute_result(NextOrder(widths=(7,)), study)
-    with pytest.raises(ValueError, match="no log evidence at N = 3"):
-        compute_result(NextOrder(widths=(3,), grid=True), study)
     assert open_correction(StoredStudy(study), Point(3, 0.01, 0)) is None
     visible = [file.name for file in study.parent.iterdir() if not file.name.endswith(".lock")]
     assert visible == [study.name]
@@ -163,59 +157,12 @@ def test_the_command_prints_what_it_keeps(study, corrected, capsys):
     assert open_correction(StoredStudy(study), Point(100, 0.01, 0)) is not None
 
 
-def test_a_grid_of_next_orders_is_a_choice_of_temperature(tmp_path, are_documented):
-    path = tmp_path / "study.zarr"
-    run_study(Study(TASK, (20, 100), (0.01, 0.3), (0, 1)), path)
-    seen = []
-    with pytest.raises(ValueError, match=r"of no width; compute it with: pathkernel correct"):
-        Selection(StoredStudy(path).dataset, "next-evidence")
-    study = compute_result(NextOrder(widths=(20,), grid=True), path)
-    dataset, (xi, labels) = study.dataset.load(), train(1)
-    solution = minimise_action(PathKernels(xi, labels), Network((2, 2), 20), 0.3)
-    at = dataset.log_evidence_next.sel(seed=1, temperature=0.3)
-    np.testing.assert_allclose(at.sel(width=20), next_order(solution).next_log_evidence, rtol=1e-8)
-    assert dataset.log_evidence_next.sel(width=20).notnull().all()
-    assert dataset.log_evidence_next.sel(width=100).isnull().all()
-    np.testing.assert_array_equal(dataset.log_evidence_next_gp, dataset.log_evidence_gp)
-    found = choose(dataset, "next-evidence")
-    best = dataset.log_evidence_next.sel(width=20).sum("seed").argmax("temperature")
-    assert (found["index"].sel(width=20) == best).all()
-    assert (found["index"].sel(width=100) == -1).all()
-    gp = dataset.log_evidence_gp.sum("seed").argmax("temperature")
-    assert (found["index_gp"] == gp).all()
-    with pytest.raises(ValueError, match="not computed on the grid of N = 100; choose"):
-        Selection(dataset, "next-evidence")
-    (table,) = NextOrder().views(study)
-    assert table.headings == ["T", "20"], "N = 100 is not computed"
-    means = dataset.log_evidence_next.sel(width=20).mean("seed").values
-    assert table.rows == [[f"{t:g}", f"{mean:.2f}"] for t, mean in zip((0.01, 0.3), means)]
-    assert are_documented([table.as_json("corrections")])
-
-    study = compute_result(NextOrder(widths=(20, 100), grid=True), path, report=seen.append)
-    assert len(seen) == 2, "what is held is not computed again"
-    assert study.results == ["corrections"]
-    assert np.isin(Selection(study.dataset, "next-evidence").temperatures, (0.01, 0.3)).all()
-    shutil.rmtree(path / "corrections" / "seed-1_N-20")
-    known = StoredStudy(path).dataset.log_evidence_next.notnull().all(("seed", "temperature"))
-    assert known.values.tolist() == [False, True], "one seed is no choice for all"
-
-
 def test_workers_give_the_same(study, corrected, tmp_path):
     path = tmp_path / "study.zarr"
     run_study(Study(TASK, WIDTHS), path)
     with Pickling(1) as executor:
-        for wanted in (NextOrder(widths=(20,)), NextOrder(widths=(20,), grid=True)):
-            compute_result(wanted, path, executor=executor)
-    one = compute_result(NextOrder(widths=(20,), grid=True), study)
-    for part in one.result("corrections"):
-        if "N-20" in part:
-            found = StoredStudy(path).result("corrections")[part].to_dataset()
-            xr.testing.assert_identical(found, one.result("corrections")[part].to_dataset())
-
-
-def test_a_grid_takes_no_single_temperature():
-    with pytest.raises(ValueError, match="leave temperature and seed out"):
-        NextOrder(widths=(20,), temperature=0.1, grid=True)
+        compute_result(NextOrder(widths=(20,)), path, executor=executor)
+    xr.testing.assert_identical(open_correction(StoredStudy(path), POINT).load(), corrected)
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_pickles_are_never_loaded(tmp_path, suffix):
 def test_objects_in_an_archive(tmp_path, arrays):
     path = tmp_path / "data.npz"
     np.savez(path, **arrays, other=np.array([Bomb()], dtype=object))
-    with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
+    with pytest.raises(ValueError, match="'other' holds Python objects, which are never loaded"):
         read_arrays(path, "data file")
 
 
@@ -248,8 +248,17 @@ def test_a_small_archive_that_unpacks_to_more_than_the_memory(tmp_path, monkeypa
         read_arrays(path, "data file")
 
 
-@pytest.mark.parametrize(("claimed", "held"), [((3,), 1000), ((1000,), 3), ((-1,), 3), ((), 2)])
-def test_headers_that_do_not_fit_their_archive(tmp_path, claimed, held):
+@pytest.mark.parametrize(
+    ("claimed", "held", "message"),
+    [
+        ((3,), 1000, r"holds more than its shape \(3,\)"),
+        ((1000,), 3, "EOF: reading array data, expected 8000 bytes got 24"),
+        ((2**40,), 3, "is damaged|does not fit into the memory"),
+        ((-1,), 3, "negative dimensions"),
+        ((), 2, r"holds more than its shape \(\)"),
+    ],
+)
+def test_headers_that_do_not_fit_their_archive(tmp_path, claimed, held, message):
     stream = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         stream, {"descr": "<f8", "fortran_order": False, "shape": claimed}
@@ -257,7 +266,7 @@ def test_headers_that_do_not_fit_their_archive(tmp_path, claimed, held):
     path = tmp_path / "data.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("inputs.npy", stream.getvalue() + bytes(8 * held))
-    with pytest.raises(ValueError, match=rf"claims the shape .* unpacks to {8 * held} bytes"):
+    with pytest.raises(ValueError, match=rf"'inputs' .*{message}"):
         read_arrays(path, "data file")
 
 
@@ -375,7 +384,7 @@ def test_damaged_chunks(tmp_path, name, damage):
         "inputs", data=ROWS, chunks=(2, 2), compressors=compressors
     )
     chunk_files(path)[0].write_bytes(damage)
-    with pytest.raises(ValueError, match=r"data\.zarr': 'inputs' .* (is damaged|more bytes than)"):
+    with pytest.raises(ValueError, match=r"data\.zarr': 'inputs' .* is damaged"):
         read_arrays(path, "data file")
 
 
@@ -387,7 +396,7 @@ def test_chunks_that_are_cut_off(tmp_path, name, kept):
     zarr.create_group(path).create_array("inputs", data=ROWS, compressors=COMPRESSORS[name])
     (chunk,) = chunk_files(path)
     chunk.write_bytes(chunk.read_bytes()[:kept])
-    with pytest.raises(ValueError, match=r"'inputs' .* (is damaged|more bytes than)"):
+    with pytest.raises(ValueError, match=r"'inputs' .* is damaged"):
         read_arrays(path, "data file")
 
 
@@ -563,7 +572,7 @@ def test_a_chunk_that_is_larger_than_what_it_holds(tmp_path):
     path = tmp_path / "data.zarr"
     write(path, {"inputs": ROWS})
     os.truncate(chunk_files(path)[0], 2**40)
-    with pytest.raises(ValueError, match="unpacks to more bytes than a chunk"):
+    with pytest.raises(ValueError, match=r"chunk 'c/0/0' is damaged .* takes 1099511627776 bytes"):
         read_arrays(path, "data file")
     os.truncate(path / "inputs" / "zarr.json", 2**40)
     with pytest.raises(ValueError, match=r"zarr\.json' takes 1099511627776 bytes"):
@@ -579,17 +588,13 @@ def test_chunks_larger_than_the_memory(tmp_path):
 
 
 def test_bfloat16(tmp_path):
-    """Its numbers are those of float32 with 16 bits fewer."""
-    values = np.array([[1.0, -2.5], [0.15625, 3e38]], np.float32)
-    halves = (values.view(np.uint32) >> 16).astype("<u2")
+    """NumPy has it only if some package imported ml_dtypes."""
     about = {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}
     header = json.dumps({"inputs": about}).encode()
     path = tmp_path / "data.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + halves.tobytes())
-    read = read_arrays(path, "data file")[0]["inputs"]
-    assert read.dtype == np.float32
-    np.testing.assert_allclose(read, values, rtol=2**-8)
-    assert read[0].tolist() == [1.0, -2.5]
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    with pytest.raises(ValueError, match="'inputs' is of type BF16, which NumPy lacks; save it as"):
+        read_arrays(path, "data file")
 
 
 def zstd_of_zeros(blocks, declared):
@@ -601,20 +606,27 @@ def zstd_of_zeros(blocks, declared):
     return b"\x28\xb5\x2f\xfd" + header + body
 
 
+def blosc_of_zeros(size):
+    """A header of 16 bytes and a block of 16."""
+    return b"\2\1!\x08" + struct.pack("<3I", size, size, 32) + bytes(16)
+
+
 @pytest.mark.parametrize(
-    ("codec", "chunk"),
+    ("codec", "chunk", "message"),
     [
-        (ZstdCodec(), zstd_of_zeros(2**14, declared=True)),
-        (ZstdCodec(), zstd_of_zeros(2**14, declared=False)),
-        (GzipCodec(), gzip.compress(bytes(2**25))),
-        (BloscCodec(), b"\2\1!\x08" + (2**31 - 1).to_bytes(4, "little") + bytes(24)),
+        (ZstdCodec(), zstd_of_zeros(2**14, declared=True), "buffer too small; .* 2147483648"),
+        (ZstdCodec(), zstd_of_zeros(2**14, declared=False), "buffer is too small|invalid input"),
+        (GzipCodec(), gzip.compress(bytes(2**25)), "Unable to fit data into `out`"),
+        (BloscCodec(), blosc_of_zeros(2**31 - 1), "buffer too small; .* 2147483647"),
+        (BloscCodec(), blosc_of_zeros(192) + b"0", "packed another number of bytes"),
     ],
+    ids=["zstd", "zstd without size", "gzip", "blosc", "blosc and more"],
 )
-def test_small_chunks_that_unpack_to_much(tmp_path, codec, chunk):
+def test_small_chunks_that_unpack_to_much(tmp_path, codec, chunk, message):
     path = tmp_path / "data.zarr"
     zarr.create_group(path).create_array("inputs", data=ROWS, compressors=codec)
     chunk_files(path)[0].write_bytes(chunk)
-    with pytest.raises(ValueError, match=r"'inputs' .* or unpacks to more bytes than a chunk"):
+    with pytest.raises(ValueError, match=rf"'inputs' .*: chunk 'c/0/0' is damaged .*{message}"):
         read_arrays(path, "data file")
 
 
@@ -644,6 +656,14 @@ def test_one_long_text_that_would_pad_all_others(tmp_path):
     words = np.array([*["y"] * 30_000, "a" * 30_000], dtype=np.dtypes.StringDType())
     write(tmp_path / "data.zarr", {"labels": words})
     with pytest.raises(ValueError, match=r"'labels' .* would take 3\.6 GB"):
+        read_arrays(tmp_path / "data.zarr", "labels file")
+
+
+def test_one_long_text_in_place_of_all_that_are_missing(tmp_path):
+    zarr.create_group(tmp_path / "data.zarr").create_array(
+        "labels", shape=(10_000,), dtype="string", fill_value="a" * 30_000
+    )
+    with pytest.raises(ValueError, match=r"would take 1\.2 GB .* 'labels' of shape \(10000,\)"):
         read_arrays(tmp_path / "data.zarr", "labels file")
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from safetensors.numpy import save_file
 
 import pathkernel_core as pk
 from pathkernel.main import main
 from pathkernel_tasks.heads_file import read_heads
-from pathkernel_tasks.layouts import LAYOUTS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "bring-your-own.md").read_text(encoding="utf-8")
 
@@ -72,61 +70,6 @@ def test_five_minutes(invoke, monkeypatch, tmp_path):
     np.testing.assert_allclose(at.head_score, names["solution"].head_scores, rtol=1e-5)
 
 
-def state_dict(layers=2, width=6):
-    generator = np.random.default_rng(0)
-    return {
-        f"encoder.layer.{layer}.attention.self.{kind}.{part}": generator.normal(
-            size=(width, width) if part == "weight" else width
-        )
-        for layer in range(layers)
-        for kind in ("query", "key")
-        for part in ("weight", "bias")
-    }
-
-
-def test_heads_command(invoke):
-    save_file(state_dict(), "model.safetensors")
-    listing, writing = blocks("sh")[1].splitlines()
-    status, out, _ = invoke(*listing.split()[1:])
-    assert status == 0
-    assert "Layout: separate (BERT" in out
-    assert "2  encoder.layer.1.attention.self." in out
-    status, out, err = invoke(*writing.replace("12", "3").split()[1:])
-    assert status == 0, err
-    assert "Layer 2: encoder.layer.1.attention.self.  3 heads" in out
-    assert "token width 7" in out
-    assert "--constant" in out
-    assert "hidden states" in out
-    heads = read_heads("heads.safetensors", 7)
-    assert [layer.queries.shape for layer in heads.layers] == [(3, 2, 7)] * 2
-    assert heads.approximation in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["model.safetensors", "--out", "h.npz"], "--heads-per-layer is needed"),
-        (["model.safetensors", "--out", "h.npz", "--heads-per-layer", "5"], "do not divide"),
-        (
-            ["model.safetensors", "--out", "model.safetensors", "--heads-per-layer", "3"],
-            "model.safetensors exists already",
-        ),
-        (["model.safetensors", "--layout", "gpt2"], "no queries and keys are found"),
-        (["none.safetensors"], "there is no state dict"),
-        (["model.bin"], "must end in .safetensors"),
-    ],
-)
-def test_mistakes_of_the_heads_command(invoke, arguments, message):
-    save_file(state_dict(), "model.safetensors")
-    before = Path("model.safetensors").read_bytes()
-    status, _, err = invoke("heads", *arguments)
-    assert Path("model.safetensors").read_bytes() == before
-    assert status not in (0, None)
-    assert message in err
-    assert "Traceback" not in err
-    assert not Path("h.npz").exists()
-
-
 def test_run_custom_says_what_it_lacks(invoke):
     for arguments, message in (
         ([], "inputs must name a data file"),
@@ -135,8 +78,3 @@ def test_run_custom_says_what_it_lacks(invoke):
         status, _, err = invoke("run", "custom", *arguments)
         assert status == 1
         assert message in err
-
-
-def test_every_layout_is_documented():
-    for layout in LAYOUTS:
-        assert f"| `{layout.name}` |" in GUIDE
