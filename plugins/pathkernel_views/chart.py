@@ -7,7 +7,7 @@
 >>> chart = Chart("accuracy", "Accuracy against width", "Accuracy of the theory and its limit.",
 ...               lambda: lines(frame, "width", "accuracy", series="network", log=True))
 >>> chart.altair().save("accuracy.png")                                    # doctest: +SKIP
->>> save([chart], "figures", formats=("pdf",), width=3.4)                  # doctest: +SKIP
+>>> save_charts([chart], "figures", formats=("pdf",), width=3.4)                  # doctest: +SKIP
 
 Altair is imported on first use, not with this module.
 """
@@ -150,7 +150,7 @@ class Chart:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
 
 
-def save(
+def save_charts(
     charts: Iterable[Chart],
     folder: str | os.PathLike,
     report: Callable[[str], None] = lambda line: None,
