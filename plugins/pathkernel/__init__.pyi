@@ -82,12 +82,12 @@ from pathkernel_sampling.testing import check_sampler as check_sampler
 from pathkernel_tasks.custom import Custom as Custom
 from pathkernel_tasks.heads_file import save_heads as save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov as HiddenMarkov
-from pathkernel_tasks.state_dicts import extract_heads as extract_heads
 from pathkernel_trained.bundled import heads_path as heads_path
 from pathkernel_trained.checkpoint import Checkpoint as Checkpoint
 from pathkernel_trained.checkpoint import read_checkpoint as read_checkpoint
 from pathkernel_trained.checkpoint import save_checkpoint as save_checkpoint
 from pathkernel_trained.comparison import compare_order_parameters as compare_order_parameters
+from pathkernel_trained.evaluator import PathEvaluator as PathEvaluator
 from pathkernel_trained.evaluator import path_outputs as path_outputs
 from pathkernel_trained.order_views import order_views as order_views
 from pathkernel_trained.orders import compare_orders as compare_orders
