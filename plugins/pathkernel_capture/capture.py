@@ -98,10 +98,11 @@ def capture(
 
     Examples
     --------
+    >>> import pathkernel as pk
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> captured = capture(model, [torch.randn(5, 6, 8)], readout="mean")
+    >>> captured = pk.capture(model, [torch.randn(5, 6, 8)], readout="mean")
     >>> captured.xi.shape, captured.members[0]  # layer and head of every path; (0, 0) is no head
     ((5, 5, 8), ((0, 0), (1, 1), (1, 2), (2, 1), (2, 2)))
     """
