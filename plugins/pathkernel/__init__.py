@@ -75,6 +75,12 @@ _NAMES = {
     "pathkernel_one_shot.training_run": ("TrainingPlan", "train"),
 }
 
+# libraries that a room imports at once, and the extra that installs them
+_EXTRAS = {
+    "pathkernel_sampling": ("sampling", ("jax", "jaxlib", "blackjax", "arviz_base", "arviz_stats")),
+    "pathkernel_one_shot": ("training", ("jax", "jaxlib", "optax")),
+}
+
 
 def __getattr__(name: str) -> object:
     """Import a name at its first use.
@@ -100,6 +106,10 @@ def __getattr__(name: str) -> object:
 def _look_up(name: str) -> object:
     for module, names in _NAMES.items():
         if name in names:
+            room = module.partition(".")[0]
+            if room in _EXTRAS:
+                extras = importlib.import_module("pathkernel_core.extras")
+                extras.import_extra(module, f"pathkernel.{name}", *_EXTRAS[room])
             return getattr(importlib.import_module(module), name)
     core = importlib.import_module("pathkernel_core")
     if name in core.__all__:

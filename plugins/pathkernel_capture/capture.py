@@ -63,7 +63,7 @@ def capture(
     ----------
     model : torch.nn.Module
         With attention of torch.nn, transformers, timm or TransformerLens, or your own, described by
-        :class:`pathkernel_capture.AttentionHeads`; in single or double precision.
+        :class:`pathkernel.AttentionHeads`; in single or double precision.
     batches : iterable
         On the model's device. A batch is a tensor, a mapping of the model's arguments and
         ``labels``, or a pair of labels and one of these or a tuple of arguments:
