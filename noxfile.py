@@ -242,7 +242,8 @@ def wheel(session):
     shipped = set(zipfile.ZipFile(built).namelist())
     for package in PACKAGES:
         held = [
-            (root / package).rglob(f"*{kind}") for kind in (".py", ".typed", ".css", ".js", ".html")
+            (root / package).rglob(f"*{kind}")
+            for kind in (".py", ".pyi", ".typed", ".css", ".js", ".html")
         ]
         networks = (root / package).rglob("bundled_networks/*")
         for source in itertools.chain(*held, networks):
@@ -252,6 +253,8 @@ def wheel(session):
     names = [Path(package).name for package in PACKAGES]
     imports = ", ".join(name for name in names if name != "pathkernel_capture")  # needs PyTorch
     session.run("python", "-W", "error", "-c", f"import {imports}")
+    names = "print(len(dir(pk)), pk.minimise_action, pk.HiddenMarkov, pk.Samples, pk.HeadScores)"
+    session.run("python", "-W", "error", "-c", f"import pathkernel as pk; {names}")
     session.run("pathkernel", "--help")
     session.run("pathkernel", "plugins")
     store = folder / "study.zarr"

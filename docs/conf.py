@@ -41,7 +41,6 @@ nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # docstrings say more: shapes, units, ranges
 numpydoc_show_class_members = False  # autodoc shows them
-add_module_names = False
 nitpick_ignore_regex = [("py:.*", r"(?!pathkernel).*|.*\._.*")]  # other projects, and private names
 
 html_theme = "furo"
@@ -166,7 +165,7 @@ def _mark_up(
 
 
 def _link_names(app: Sphinx, doctree: nodes.document) -> None:
-    """Link names such as ``pathkernel_core.task.Task`` to the reference."""
+    """Link names such as ``pathkernel.Task`` to the reference."""
     for literal in list(doctree.findall(nodes.literal)):
         name = literal.astext().removesuffix("()")
         if not _NAME.fullmatch(name) or isinstance(literal.parent, nodes.reference | pending_xref):
@@ -183,13 +182,16 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
 def _resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.Element
 ) -> nodes.Element | None:
-    """Resolve a name such as ``pathkernel_core.Network``; internals stay text."""
+    """Resolve a name such as ``pathkernel_core.task.Task``; internals stay text."""
     if node.get("refdomain") != "py" or (target := pydoc.locate(node["reftarget"])) is None:
         return None
     target = getattr(target, "fget", target)  # of a property
-    name = f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', '')}"
-    python = env.domains.python_domain
-    return python.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, text) or text
+    name, python = getattr(target, "__qualname__", ""), env.domains.python_domain
+    for module in ("pathkernel", getattr(target, "__module__", "")):  # the reference's name first
+        place = (env, node["refdoc"], app.builder, "obj", f"{module}.{name}")
+        if link := python.resolve_xref(*place, node, text):
+            return link
+    return text
 
 
 def _finish_page(

@@ -15,7 +15,7 @@ import pandas as pd
 
 import pathkernel_core as pk
 from pathkernel_tasks.hidden_markov import WIDTH, HiddenMarkov
-from pathkernel_views.chart import AMBER, BLUE, GREY, INK, ORANGE, SKY, Chart, save
+from pathkernel_views.chart import AMBER, BLUE, GREY, INK, ORANGE, SKY, Chart, save_charts
 from pathkernel_views.picture import inline
 from pathkernel_views.primitives import heatmaps
 
@@ -46,7 +46,7 @@ def main() -> None:
         "order-parameter": lambda: _order_parameter(drawn),
     }
     charts = [Chart(name, "", CONTENT[name], draw) for name, draw in pictures.items()]
-    save(charts, IMAGES, print, formats=("png",), dpi=180, title=False)
+    save_charts(charts, IMAGES, print, formats=("png",), dpi=180, title=False)
 
 
 def _network() -> alt.LayerChart:

@@ -24,21 +24,7 @@ from reviews import reviews
 from threadpoolctl import threadpool_limits
 from transformers import AutoTokenizer, BertModel
 
-import pathkernel_core as pk
-from pathkernel_capture import (
-    Captured,
-    NetworkChoice,
-    capture,
-    choose_network,
-    compare_heads,
-    gradient_scores,
-    magnitude_scores,
-    theory_rises,
-)
-from pathkernel_datasets.labelling import storable
-from pathkernel_heads.order_views import order_views
-from pathkernel_views.chart import Chart, save
-from pathkernel_views.console import stdout_console
+import pathkernel as pk
 
 DRAWS = ("draw 1", "draw 2", "draw 3")  # of sentences to train on
 SENTENCES = dict.fromkeys(DRAWS, 300) | {"test": 240, "validation": 120}
@@ -99,9 +85,9 @@ class Encoder:
         margins = pooled @ self.readouts * labels[:, None]
         return {"squared error": (margins - 1) ** 2, "accuracy": margins > 0}
 
-    def captured(self, examples: str, **options: Any) -> Captured:
+    def captured(self, examples: str, **options: Any) -> pk.Captured:
         """Return a set of sentences as the theory sees it."""
-        return capture(self.model, self.batches[examples], readout="mean", **options)
+        return pk.capture(self.model, self.batches[examples], readout="mean", **options)
 
     def _readout(self, draw: str) -> torch.Tensor:
         pooled, labels = (values.double() for values in self.outputs(*self.batches[draw]))
@@ -114,11 +100,11 @@ class Encoder:
 
 
 def theory_scores(
-    encoder: Encoder, draw: str, choice: NetworkChoice
+    encoder: Encoder, draw: str, choice: pk.NetworkChoice
 ) -> dict[str, dict[tuple[int, int], float]]:
     """Return scores of the theory from the training sentences of a draw, by name."""
 
-    def solution(train: Captured, width: float) -> pk.Solution:
+    def solution(train: pk.Captured, width: float) -> pk.Solution:
         network = pk.Network(train.heads, width, skips=1.0 if train.skips else None)
         problem = pk.PathKernels(train.xi, train.labels)
         return pk.minimise_action(problem, network, choice.temperature)
@@ -132,7 +118,7 @@ def theory_scores(
             scores[f"heads of {attend}, N={width}"] = train.by_head(minimum.head_scores)
             if width == choice.width:
                 quick = attend == "tokens"  # states would take minutes
-                rises = theory_rises(train, validation, minimum, equilibrate=quick)
+                rises = pk.theory_rises(train, validation, minimum, equilibrate=quick)
                 scores |= {f"{removal}, {attend}": rise for removal, rise in rises.items()}
     for name, skips in (("product", False), ("product with skips", True)):
         products = [
@@ -148,10 +134,10 @@ def theory_scores(
 
 def all_scores(encoder: Encoder, out: Path) -> dict[str, dict[tuple[int, int], Any]]:
     """Return all scores that need no heads switched off; those of the theory stay in files."""
-    magnitudes = magnitude_scores(encoder.model, encoder.batches["validation"][0])
+    magnitudes = pk.magnitude_scores(encoder.model, encoder.batches["validation"][0])
     saved = [Path(f"{out}-{draw.replace(' ', '-')}.npz") for draw in DRAWS]
     if not all(file.exists() for file in saved):
-        choice = choose_network(encoder.captured(DRAWS[0]), widths=WIDTHS)
+        choice = pk.choose_network(encoder.captured(DRAWS[0]), widths=WIDTHS)
         print(
             f"N = {choice.width:g}, T = {choice.temperature:g}, scale {choice.scale:g}", flush=True
         )
@@ -168,7 +154,7 @@ def all_scores(encoder: Encoder, out: Path) -> dict[str, dict[tuple[int, int], A
     }
     batches = encoder.batches["validation"]
     for name, normalised in (("gradient", True), ("raw-gradient", False)):
-        scores[name] = gradient_scores(
+        scores[name] = pk.gradient_scores(
             encoder.model, batches, encoder.losses, normalised=normalised
         )
     return scores | {"magnitude": magnitudes}
@@ -185,7 +171,7 @@ def main() -> None:
     torch.set_num_threads(1)  # more only wait for one another on a busy machine
     with threadpool_limits(limits=1):
         encoder = Encoder(options.seed, options.layers)
-        result = compare_heads(
+        result = pk.compare_heads(
             *(encoder.model, encoder.measure, all_scores(encoder, options.out)),
             random=options.random_orders,
             shapley=6,
@@ -194,12 +180,14 @@ def main() -> None:
             seed=options.seed,
             kept=f"{options.out}-off.npz",
         )
-    storable(result).to_zarr(f"{options.out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console, views = stdout_console(), list(order_views(result, FIGURE))
+    pk.storable(result).to_zarr(f"{options.out}.zarr", mode="w", zarr_format=3, consolidated=False)
+    console, views = pk.stdout_console(), list(pk.order_views(result, FIGURE))
     for view in views:
-        if not isinstance(view, Chart):
+        if not isinstance(view, pk.Chart):
             console.print(view, crop=False)
-    save([view for view in views if isinstance(view, Chart)], f"{options.out}-figures", print)
+    pk.save_charts(
+        [view for view in views if isinstance(view, pk.Chart)], f"{options.out}-figures", print
+    )
 
 
 if __name__ == "__main__":

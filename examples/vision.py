@@ -23,23 +23,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import ViTConfig, ViTForImageClassification
 
-import pathkernel_core as pk
-from pathkernel_capture import (
-    Captured,
-    NetworkChoice,
-    capture,
-    choose_network,
-    compare_heads,
-    gradient_scores,
-    magnitude_scores,
-    theory_rises,
-)
-from pathkernel_datasets.labelling import storable
-from pathkernel_heads.order_views import order_views
-from pathkernel_one_shot.idx import FASHION_MNIST, IdxSet, read_idx
-from pathkernel_one_shot.image_sources import RemoteFile, locate
-from pathkernel_views.chart import Chart, save
-from pathkernel_views.console import stdout_console
+import pathkernel as pk
 
 LAYERS, HEADS, WIDTH, PATCH = 4, 6, 72, 7  # 16 patches of 7 × 7 pixels, and a class token
 CLASSES = 10
@@ -58,13 +42,13 @@ FIGURE = (  # differences are to the first
 Examples = tuple[Tensor, Tensor]
 
 
-def _training_file(file: RemoteFile, md5: str) -> RemoteFile:
+def _training_file(file: pk.RemoteFile, md5: str) -> pk.RemoteFile:
     path, url = (name.replace("t10k", "train") for name in (file.path, file.url))
     return replace(file, path=path, url=url, checksum=f"md5:{md5}")
 
 
-TEST = FASHION_MNIST
-TRAINING = IdxSet(
+TEST = pk.FASHION_MNIST
+TRAINING = pk.IdxSet(
     "fashion-mnist",
     _training_file(TEST.images, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
     _training_file(TEST.labels, "25c81989df183df01b3e8a0aad5dffbe"),
@@ -73,10 +57,9 @@ TRAINING = IdxSet(
 )
 
 
-def images_of(source: IdxSet) -> tuple[torch.Tensor, torch.Tensor]:
+def images_of(source: pk.IdxSet) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (n, 1, 28, 28), about 0 and of unit variance, and classes 0 to 9, (n,)."""
-    pixels = read_idx(locate(source.images), source.images_digest)
-    labels = read_idx(locate(source.labels), source.labels_digest)
+    pixels, labels = pk.read_idx_set(source)
     grey = torch.from_numpy(pixels[:, None].astype(np.float32) / 255)
     return (grey - 0.286) / 0.353, torch.from_numpy(labels.astype(np.int64))
 
@@ -126,21 +109,24 @@ def train(folder: Path, seed: int) -> None:
 
 def captured(
     model: ViTForImageClassification, images: Tensor, labels: Tensor, **options: Any
-) -> Captured:
+) -> pk.Captured:
     """Return images as the theory sees them, with a column of labels for every class."""
     targets = torch.eye(CLASSES, dtype=torch.float64)[labels] - 1 / CLASSES
-    return capture(model, zip(images.split(100), targets.split(100)), readout=READOUT, **options)
+    return pk.capture(model, zip(images.split(100), targets.split(100)), readout=READOUT, **options)
 
 
 def theory_scores(
-    model: ViTForImageClassification, train: Examples, validation: Examples, choice: NetworkChoice
+    model: ViTForImageClassification,
+    train: Examples,
+    validation: Examples,
+    choice: pk.NetworkChoice,
 ) -> dict[str, dict[tuple[int, int], float]]:
     """Return scores of the theory, means over each class against the others."""
 
-    def against_others(examples: Captured, number: int) -> Captured:
+    def against_others(examples: pk.Captured, number: int) -> pk.Captured:
         return replace(examples, labels=examples.labels[:, number])
 
-    def solution(examples: Captured, width: float) -> pk.Solution:
+    def solution(examples: pk.Captured, width: float) -> pk.Solution:
         network = pk.Network(examples.heads, width)
         problem = pk.PathKernels(examples.xi, examples.labels)
         return pk.minimise_action(problem, network, choice.temperature)
@@ -154,7 +140,7 @@ def theory_scores(
             minimum = solution(one, width)
             by_class[f"heads of {attend}, N={width}"].append(one.by_head(minimum.head_scores))
             if width == choice.width:
-                rises = theory_rises(one, unseen_one, minimum, equilibrate=False)
+                rises = pk.theory_rises(one, unseen_one, minimum, equilibrate=False)
                 for removal, scores in rises.items():
                     by_class[f"{removal}, {attend}"].append(scores)
     pairs = [
@@ -197,18 +183,18 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
     rows = [torch.from_numpy(generator.choice(FITTED, DRAWN, False)) for _ in range(DRAWS)]
     draws = [(images[row], labels[row]) for row in rows]
     # ten outputs along 25 paths have a log evidence at N of at least 250
-    choice = choose_network(captured(model, *draws[0]), widths=WIDTHS)
+    choice = pk.choose_network(captured(model, *draws[0]), widths=WIDTHS)
     print(f"N = {choice.width:g}, T = {choice.temperature:g}, scale {choice.scale:g}", flush=True)
     theory = [theory_scores(model, draw, sets["validation"], choice) for draw in draws]
-    magnitudes = magnitude_scores(model, sets["validation"][0][:10])
+    magnitudes = pk.magnitude_scores(model, sets["validation"][0][:10])
     scores: dict[str, dict] = {
         name: {head: np.array([draw[name][head] for draw in theory]) for head in magnitudes}
         for name in (FIGURE[0], *theory[0])
     }
     batches = list(zip(*(part.split(100) for part in sets["validation"])))
     for name, normalised in (("gradient", True), ("raw-gradient", False)):
-        scores[name] = gradient_scores(model, batches, losses, normalised=normalised)
-    result = compare_heads(
+        scores[name] = pk.gradient_scores(model, batches, losses, normalised=normalised)
+    result = pk.compare_heads(
         *(model, measure, scores | {"magnitude": magnitudes}),
         random=random,
         shapley=8,
@@ -217,12 +203,12 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
         seed=seed,
         kept=f"{out}-off.npz",
     )
-    storable(result).to_zarr(f"{out}.zarr", mode="w", zarr_format=3, consolidated=False)
-    console, views = stdout_console(), list(order_views(result, FIGURE))
+    pk.storable(result).to_zarr(f"{out}.zarr", mode="w", zarr_format=3, consolidated=False)
+    console, views = pk.stdout_console(), list(pk.order_views(result, FIGURE))
     for view in views:
-        if not isinstance(view, Chart):
+        if not isinstance(view, pk.Chart):
             console.print(view, crop=False)
-    save([view for view in views if isinstance(view, Chart)], f"{out}-figures", print)
+    pk.save_charts([view for view in views if isinstance(view, pk.Chart)], f"{out}-figures", print)
 
 
 def main() -> None:

@@ -230,7 +230,7 @@ class Attention(_ArrayHeads):
     Models return attention with the query first, here for four heads and six tokens:
 
     >>> import numpy as np
-    >>> import pathkernel_core as pk
+    >>> import pathkernel as pk
     >>> rng = np.random.default_rng(0)
     >>> inputs, returned = rng.normal(size=(3, 6, 2)), rng.dirichlet(np.ones(6), size=(3, 4, 6))
     >>> layer = pk.Attention(returned.swapaxes(-1, -2))
@@ -313,7 +313,7 @@ def attentioned_inputs(
     Examples
     --------
     >>> import numpy as np
-    >>> import pathkernel_core as pk
+    >>> import pathkernel as pk
     >>> rng = np.random.default_rng(0)
     >>> layers = [pk.AttentionProduct(rng.normal(size=(2, 5, 5))) for _ in range(2)]
     >>> pk.attentioned_inputs(rng.normal(size=(20, 6, 5)), layers).shape

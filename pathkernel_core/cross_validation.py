@@ -67,7 +67,7 @@ def leave_one_out(solution: Solution, xi: Array, labels: Array) -> LeaveOneOut:
     Examples
     --------
     >>> import numpy as np
-    >>> import pathkernel_core as pk
+    >>> import pathkernel as pk
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
     >>> labels = np.sign(xi[:, 0, 0])
     >>> solution = pk.minimise_action(pk.PathKernels(xi, labels), pk.Network((2, 2), 50), 0.1)

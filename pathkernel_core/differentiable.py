@@ -143,12 +143,13 @@ def differentiable_solution(
 
     Examples
     --------
+    >>> import pathkernel as pk
     >>> import torch
-    >>> from pathkernel_core import Network, differentiable_solution
     >>> generator = torch.Generator().manual_seed(0)
     >>> xi = torch.randn(20, 4, 5, dtype=torch.float64, generator=generator)
     >>> temperature = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
-    >>> solution = differentiable_solution(xi, xi[:, 0, 0].sign(), Network((2, 2), 50), temperature)
+    >>> network = pk.Network((2, 2), 50)
+    >>> solution = pk.differentiable_solution(xi, xi[:, 0, 0].sign(), network, temperature)
     >>> solution.log_evidence.backward()
     >>> bool(temperature.grad.isfinite())
     True

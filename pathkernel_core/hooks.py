@@ -120,9 +120,35 @@ class Plugins:
         """Task class of this name; UnknownNameError if there is none."""
         if name in self.tasks:
             return self.tasks[name]
+        raise UnknownNameError(unknown_name("task", name, self.tasks) + self.failures())
+
+    def failures(self) -> str:
+        """Sentence on the plugins that were skipped, to end a message; empty if there are none."""
         failures = [f"{entry.name}: {entry.error}" for entry in self.loaded if entry.error]
-        note = f". Plugins that failed to load: {'; '.join(failures)}" if failures else ""
-        raise UnknownNameError(unknown_name("task", name, self.tasks) + note)
+        return f". Plugins that failed to load: {'; '.join(failures)}" if failures else ""
+
+    def classes(self) -> dict[str, dict[type, str]]:
+        """Classes of tasks, results, samplers and analyses by name, with their distributions."""
+        classes: dict[str, dict[type, str]] = {}
+        for kind, table in self.tables():
+            for name, value in table.items() if kind != "command" else ():
+                # tasks and results are registered as classes, the others as objects
+                provided = value if isinstance(value, type) else type(value)
+                provider = self.providers[f"{kind} {name}"]
+                classes.setdefault(provided.__name__, {})[provided] = provider
+        return classes
+
+    def class_named(self, name: str) -> type:
+        """Class that plugins provide under this name; PluginError if there are several."""
+        provided, *others = self.classes()[name].items()
+        if others:
+            listed = " and ".join(
+                f"{provider} ({class_.__module__})" for class_, provider in [provided, *others]
+            )
+            raise PluginError(
+                f"several plugins provide a class {name!r}: {listed}; import it from its module"
+            )
+        return provided[0]
 
 
 def unknown_name(kind: str, name: str, choices: Iterable[str]) -> str:

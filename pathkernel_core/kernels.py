@@ -77,7 +77,7 @@ class PathKernels:
     Examples
     --------
     >>> import numpy as np
-    >>> import pathkernel_core as pk
+    >>> import pathkernel as pk
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
     >>> pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
     PathKernels(20 examples, 4 paths, N_0 = 5, 1 outputs, in the space of examples)

@@ -116,7 +116,7 @@ def minimise_action(
     Examples
     --------
     >>> import numpy as np
-    >>> import pathkernel_core as pk
+    >>> import pathkernel as pk
     >>> rng = np.random.default_rng(0)
     >>> xi = rng.normal(size=(20, 4, 5))
     >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
@@ -179,7 +179,7 @@ def gp_limit(problem: PathKernels, network: Network, temperature: float) -> Solu
     Examples
     --------
     >>> import numpy as np
-    >>> import pathkernel_core as pk
+    >>> import pathkernel as pk
     >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
     >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
     >>> pk.gp_limit(problem, pk.Network((2, 2), widths=10), 0.01).order_parameter.diagonal()

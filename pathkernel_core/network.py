@@ -55,9 +55,10 @@ class Network:
 
     Examples
     --------
-    >>> Network(heads=(2, 2), widths=10).path_labels
+    >>> import pathkernel as pk
+    >>> pk.Network(heads=(2, 2), widths=10).path_labels
     ('1-1', '1-2', '2-1', '2-2')
-    >>> Network(heads=(2, 1), widths=10, skips=(0.7, None)).path_labels
+    >>> pk.Network(heads=(2, 1), widths=10, skips=(0.7, None)).path_labels
     ('skip-1', '1-1', '2-1')
     """
 

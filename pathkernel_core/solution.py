@@ -255,10 +255,10 @@ class Solution:
         Examples
         --------
         >>> import numpy as np
-        >>> from pathkernel_core import Network, PathKernels, minimise_action
+        >>> import pathkernel as pk
         >>> xi = np.random.default_rng(0).normal(size=(20, 4, 5))
-        >>> problem = PathKernels(xi, np.sign(xi[:, 0, 0]))
-        >>> minimise_action(problem, Network((2, 2), 50), 0.1).stability().kind
+        >>> problem = pk.PathKernels(xi, np.sign(xi[:, 0, 0]))
+        >>> pk.minimise_action(problem, pk.Network((2, 2), 50), 0.1).stability().kind
         'minimum'
         """
         return self.hessian.stability(count)

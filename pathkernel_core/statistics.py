@@ -61,9 +61,10 @@ class SufficientStatistics:
     Examples
     --------
     >>> import numpy as np
+    >>> import pathkernel as pk
     >>> rng = np.random.default_rng(0)
     >>> batches = [(rng.normal(size=(50, 2, 3)), rng.normal(size=50)) for _ in range(4)]
-    >>> SufficientStatistics.of_batches(batches).n_examples
+    >>> pk.SufficientStatistics.of_batches(batches).n_examples
     200
     """
 

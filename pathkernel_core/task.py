@@ -199,11 +199,13 @@ class Task(abc.ABC):
 
     Examples
     --------
+    >>> from dataclasses import dataclass
+    >>> import pathkernel as pk
     >>> @dataclass(frozen=True)
-    ... class Parity(Task):
+    ... class Parity(pk.Task):
     ...     name = "parity"
     ...     summary = "Parity of a few bits"
-    ...     examples: int = option(100, "training examples")
+    ...     examples: int = pk.option(100, "training examples")
     ...     def realise(self, seed): ...
     >>> Parity(examples=10).options()
     {'examples': 10}

@@ -1,9 +1,9 @@
 """Contract of tasks, which their authors check in a test.
 
-from pathkernel_core.testing import check_task
+import pathkernel as pk
 
 def test_parity():
-    check_task(Parity(examples=20))
+    pk.check_task(Parity(examples=20))
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import re
 import runpy
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import pathkernel
 from pathkernel_core import hooks
 from pathkernel_tasks.custom import Custom
 
@@ -54,7 +57,7 @@ def block_of(document, words):
 def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (readme,) = code_blocks("README.md", "python")
-    example, sub_network, gradients, study, dataset, drawing = code_blocks(
+    example, sub_network, gradients, study, core, dataset, drawing = code_blocks(
         "docs/python.md", "python"
     )
     assert example == readme
@@ -65,7 +68,8 @@ def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
     if importlib.util.find_spec("torch"):
         exec(gradients, namespace)
         assert "torch.Size([3, 4, 16])" in capsys.readouterr().out
-    exec(study, {})
+    exec(study, namespace)
+    exec(core + example.partition("as pk\n")[2], {"np": np})
     exec(dataset.replace("hidden-markov.zarr", "small.zarr"), namespace)
     with xr.open_dataset("hidden-markov.nc") as kept:
         assert kept.equals(namespace["dataset"])
@@ -135,9 +139,8 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     random = np.random.default_rng(0)
-    namespace = {"tokens": random.normal(size=(8, 4, 16)), "labels": np.arange(8) % 2}
-    exec("from pathkernel_datasets.study import Study", namespace)
-    exec("from pathkernel_datasets.sweep import run_study", namespace)
+    namespace = {"pk": pathkernel, "tokens": random.normal(size=(8, 4, 16))}
+    namespace["labels"] = np.arange(8) % 2
     exec(block_of("docs/bring-your-own.md", "capture(encoder"), namespace)
     assert namespace["captured"].heads == (4, 4)
     assert namespace["dataset"].head_score.shape[-2:] == (2, 4)
@@ -181,12 +184,10 @@ def test_page_of_the_live_model(tmp_path, monkeypatch, capsys):
 
 def test_guide_describes_attention_written_by_hand():
     torch = pytest.importorskip("torch")
-    from pathkernel_capture import capture
-
     namespace = {}
     exec(block_of("docs/capture.md", "def pathkernel_heads"), namespace)
     model, inputs = namespace["CausalSelfAttention"](8, 2), torch.randn(3, 5, 8)
-    assert capture(model, [inputs], readout="last").xi.shape == (3, 3, 8)
+    assert pathkernel.capture(model, [inputs], readout="last").xi.shape == (3, 3, 8)
 
 
 def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypatch, capsys):
@@ -244,12 +245,42 @@ def test_an_index_shows_the_readme_with_its_images():
 
 
 def test_reference_begins_with_every_name_of_the_front_door():
-    import pathkernel
-
     text = (ROOT / "docs" / "reference" / "index.rst").read_text(encoding="utf-8")
-    listed = re.findall(r"^   ~(pathkernel\w*(?:\.\w+)+)$", text, flags=re.MULTILINE)
-    assert {name.rpartition(".")[2] for name in listed} == set(dir(pathkernel))
-    assert all(map(exists, listed))
+    listed = re.findall(r"^   ~pathkernel\.(\w+)$", text, flags=re.MULTILINE)
+    assert sorted(listed) == offered()
+    for module, names in pathkernel._NAMES.items():
+        for name in names:
+            assert exists(f"{module}.{name}"), f"{module} defines no {name}"
+
+
+@functools.cache
+def offered():
+    """Names of the front door; those of other installed plugins are not documented."""
+    entries = importlib.metadata.entry_points(group=hooks.GROUP)
+    strangers = hooks.load_plugins([entry for entry in entries if entry.dist.name != "pathkernel"])
+    return sorted(set(dir(pathkernel)) - set(strangers.classes()))
+
+
+def test_examples_use_the_front_door_alone():
+    """But for one line, which shows the core alone."""
+    documents = [*GUIDES, "CHANGELOG.md", "benchmarks/README.md"]
+    examples = [
+        code for page in documents for code in code_blocks(page, r"(?:python|\{code-cell\})")
+    ]
+    examples += [page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.rst")]
+    examples += [script.read_text("utf-8") for script in (ROOT / "examples").glob("*.py")]
+    examples += [
+        ast.get_docstring(node) or ""
+        for package in SOURCES
+        for file in package.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    code = "\n".join(examples)
+    imports = re.findall(r"\b(?:from|import) pathkernel\w*(?:\.\w+)*(?: as \w+| import .*)?", code)
+    assert imports.count("import pathkernel_core as pk") == 1
+    assert set(imports) == {"import pathkernel as pk", "import pathkernel_core as pk"}
+    assert set(re.findall(r"\bpk\.(\w+)", code)) <= set(offered())
 
 
 @pytest.mark.parametrize("document", [*GUIDES, "CHANGELOG.md", "benchmarks/README.md"])
@@ -336,9 +367,7 @@ def exists(name):
     if not parts:
         return True
     if package == "pathkernel" and place.name == package:
-        import pathkernel
-
-        return parts[0] in dir(pathkernel)
+        return parts[0] in offered()
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     statements = ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []
     for part in parts:  # a name of the module, then perhaps a method of a class

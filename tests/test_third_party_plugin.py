@@ -82,6 +82,19 @@ print(json.dumps([entry.distribution, entry.provides, sorted(plugins.tasks),
     assert module == "third_party_parity.task"
 
 
+def test_its_classes_are_names_of_pathkernel(python):
+    """Its own modules use these names while they are imported."""
+    names = ("ThirdPartyParity", "Participation", "Rescaled", "Spectrum")
+    program = f"""
+import pathkernel as pk
+print(*(getattr(pk, name).name for name in {names!r} if name in dir(pk)))
+"""
+    assert python("-c", program).split() == [
+        *("third-party-parity", "third-party-participation"),
+        *("third-party-rescaled", "third-party-spectrum"),
+    ]
+
+
 def test_its_own_tests_pass(python):
     options = ("-q", "-p", "no:cacheprovider")
     report = python("-m", "pytest", *options, "tests", cwd=python.source)

@@ -49,8 +49,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     Examples
     --------
     >>> import pathkernel as pk
-    >>> from pathkernel_tasks.hidden_markov import HiddenMarkov
-    >>> study = pk.Study(HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
+    >>> study = pk.Study(pk.HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
     >>> gain = pk.gains(pk.run_study(study, "small.zarr"))
     >>> gain["gain"].dims
     ('width', 'test_set')

@@ -55,8 +55,7 @@ def open_store(path: str | os.PathLike) -> xr.Dataset:
     Examples
     --------
     >>> import pathkernel as pk
-    >>> from pathkernel_tasks.hidden_markov import HiddenMarkov
-    >>> study = pk.Study(HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
+    >>> study = pk.Study(pk.HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
     >>> computed = pk.run_study(study, "small.zarr")
     >>> pk.open_store("small.zarr").sizes["width"]
     2

@@ -330,12 +330,10 @@ def compute_result(
     Examples
     --------
     >>> import pathkernel as pk
-    >>> from pathkernel_phases.results import Phases
-    >>> from pathkernel_tasks.hidden_markov import HiddenMarkov
-    >>> task = HiddenMarkov(examples=20, test_examples=20)
+    >>> task = pk.HiddenMarkov(examples=20, test_examples=20)
     >>> study = pk.Study(task, widths=(10,), temperatures=(0.01, 0.1))
     >>> computed = pk.run_study(study, "small.zarr")
-    >>> pk.compute_result(Phases(), "small.zarr").results
+    >>> pk.compute_result(pk.Phases(), "small.zarr").results
     ['phases']
     """
     result = checked_options(result)

@@ -112,8 +112,7 @@ def run_study(
     Examples
     --------
     >>> import pathkernel as pk
-    >>> from pathkernel_tasks.hidden_markov import HiddenMarkov
-    >>> task = HiddenMarkov(examples=20, test_examples=20)
+    >>> task = pk.HiddenMarkov(examples=20, test_examples=20)
     >>> dataset = pk.run_study(pk.Study(task, widths=(10, 100), seeds=(0, 1)), "small.zarr")
     >>> dataset["accuracy"].sel(width=10).dims
     ('seed', 'temperature', 'test_set')

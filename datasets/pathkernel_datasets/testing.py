@@ -1,9 +1,9 @@
 """Contracts of analyses and results, for their authors: a check in a test says what to change.
 
-from pathkernel_datasets.testing import check_result
+import pathkernel as pk
 
 def test_spectrum():
-    check_result(Spectrum())
+    pk.check_result(Spectrum())
 """
 
 from __future__ import annotations

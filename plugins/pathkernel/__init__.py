@@ -1,44 +1,129 @@
-"""Statistical mechanics of attention paths: the core and studies by one name, loaded when used.
+"""Statistical mechanics of attention paths: every documented name, imported when first used.
 
->>> import pathkernel
->>> network = pathkernel.Network(heads=(2, 2), widths=10)
+>>> import pathkernel as pk
+>>> network = pk.Network(heads=(2, 2), widths=10)
+
+These are the names of ``pathkernel_core``, those of the table below, and the classes of all tasks,
+results, samplers and analyses of the installed plugins. ``__init__.pyi`` lists them for editors.
 """
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from typing import Any
 
-_STUDIES = {
-    "Study": "pathkernel_datasets.study",
-    "StoredStudy": "pathkernel_datasets.stored_study",
-    "compute_result": "pathkernel_datasets.stored_study",
-    "by_value": "pathkernel_datasets.swept_option",
-    "gains": "pathkernel_datasets.gains",
-    "load_plugins": "pathkernel_core.hooks",
-    "open_store": "pathkernel_datasets.store",
-    "run_study": "pathkernel_datasets.sweep",
-    "study_views": "pathkernel_views.study_views",
+_NAMES = {
+    "pathkernel_core.analysis": ("Analysis", "Situation", "Variable"),
+    "pathkernel_core.backend": ("to_host",),
+    "pathkernel_core.costs": (
+        "Sizes",
+        "cheapest_form",
+        "minimisation_bytes",
+        "minimisation_seconds",
+    ),
+    "pathkernel_core.errors": ("MissingExtraError", "PathkernelError"),
+    "pathkernel_core.hooks": (
+        *("LoadedPlugin", "PluginError", "Plugins", "UnknownNameError"),
+        *("hookimpl", "load_plugins"),
+    ),
+    "pathkernel_core.progress": ("Progress", "silent"),
+    "pathkernel_core.result": ("Result",),
+    "pathkernel_core.sampler": ("Model", "Sampler"),
+    "pathkernel_core.testing": ("check_task",),
+    "pathkernel_datasets.errors": (
+        *("NotInStoreError", "StoreError", "StoreWarning", "TaskError", "TooLargeError"),
+    ),
+    "pathkernel_datasets.gains": ("gains",),
+    "pathkernel_datasets.labelling": ("storable",),
+    "pathkernel_datasets.selection": ("Selection",),
+    "pathkernel_datasets.store": ("open_store",),
+    "pathkernel_datasets.stored_study": ("StoredStudy", "compute_result"),
+    "pathkernel_datasets.study": ("Study",),
+    "pathkernel_datasets.sweep": ("run_study",),
+    "pathkernel_datasets.swept_option": ("by_value",),
+    "pathkernel_datasets.testing": ("check_analysis", "check_result"),
+    "pathkernel_datasets.workers": ("cluster", "processes"),
+    "pathkernel_views.chart": ("Chart", "NothingToPlot", "save_charts"),
+    "pathkernel_views.console": ("stdout_console",),
+    "pathkernel_views.primitives": ("bars", "heatmaps", "lines", "points"),
+    "pathkernel_views.study_views": ("study_views",),
+    "pathkernel_views.table": ("Table", "frame_of", "labelled_frame"),
+    "pathkernel_tasks.heads_file": ("save_heads",),
+    "pathkernel_sampling.corrections": ("next_order", "predict_next_order"),
+    "pathkernel_sampling.diagnostics": ("diagnose", "predictor"),
+    "pathkernel_sampling.testing": ("check_sampler",),
+    "pathkernel_trained.bundled": ("heads_path",),
+    "pathkernel_trained.checkpoint": ("Checkpoint", "read_checkpoint", "save_checkpoint"),
+    "pathkernel_trained.comparison": ("compare_order_parameters",),
+    "pathkernel_trained.evaluator": ("PathEvaluator", "path_outputs"),
+    "pathkernel_heads.order_views": ("order_views",),
+    "pathkernel_heads.orders": ("compare_orders",),
+    "pathkernel_trained.path_network": ("read_paths", "save_paths", "without_heads"),
+    "pathkernel_heads.removal_games": (
+        "best_of",
+        "exact_shapley",
+        "greedy_order",
+        "sampled_shapley",
+    ),
+    "pathkernel_capture": (
+        *("AttentionHeads", "CaptureError", "Captured", "NetworkChoice", "capture"),
+        *("choose_network", "compare_heads", "gradient_scores", "heads_off", "list_heads"),
+        *("magnitude_scores", "remove_heads", "theory_rises"),
+    ),
+    "pathkernel_one_shot.idx": ("FASHION_MNIST", "IdxSet", "read_idx_set"),
+    "pathkernel_one_shot.image_sources": ("RemoteFile",),
+    "pathkernel_one_shot.training": ("one_shot_accuracy", "train_one_shot_images"),
+    "pathkernel_one_shot.training_run": ("TrainingPlan", "train"),
+}
+
+# libraries that a room imports at once, and the extra that installs them
+_EXTRAS = {
+    "pathkernel_sampling": ("sampling", ("jax", "jaxlib", "blackjax", "arviz_base", "arviz_stats")),
+    "pathkernel_one_shot": ("training", ("jax", "jaxlib", "optax")),
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Look a name up among the studies', or else the core's."""
+def __getattr__(name: str) -> object:
+    """Import a name at its first use.
+
+    Raises
+    ------
+    AttributeError
+        If there is no such name; the message suggests one.
+    PluginError
+        If plugins provide different classes of this name.
+    MissingExtraError
+        If its module needs an extra that is not installed.
+    """
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("pathkernel")
-    if name.startswith("__"):
-        raise AttributeError(name)
-    if name in _STUDIES:
-        return getattr(importlib.import_module(_STUDIES[name]), name)
+    if name.startswith("_"):
+        raise AttributeError(f"module 'pathkernel' has no attribute {name!r}")
+    thing = _look_up(name)
+    globals()[name] = thing  # plugins are asked once for each name
+    return thing
+
+
+def _look_up(name: str) -> object:
+    for module, names in _NAMES.items():
+        if name in names:
+            room = module.partition(".")[0]
+            if room in _EXTRAS:
+                extras = importlib.import_module("pathkernel_core.extras")
+                extras.import_extra(module, f"pathkernel.{name}", *_EXTRAS[room])
+            return getattr(importlib.import_module(module), name)
     core = importlib.import_module("pathkernel_core")
     if name in core.__all__:
         return getattr(core, name)
-    nearest = difflib.get_close_matches(name, __dir__(), n=1)
+    # strict mode would let a plugin that is being imported, and uses this module, fail
+    plugins = importlib.import_module("pathkernel_core.hooks").load_plugins(strict=False)
+    if name in plugins.classes():
+        return plugins.class_named(name)
+    nearest = importlib.import_module("difflib").get_close_matches(name, __dir__(), n=1)
     hint = f". Did you mean: {nearest[0]!r}?" if nearest else ""
-    raise AttributeError(f"module 'pathkernel' has no attribute {name!r}{hint}")
+    raise AttributeError(f"module 'pathkernel' has no attribute {name!r}{hint}{plugins.failures()}")
 
 
 def __dir__() -> list[str]:
     core = importlib.import_module("pathkernel_core")
-    return sorted([*core.__all__, *_STUDIES])
+    plugins = importlib.import_module("pathkernel_core.hooks").load_plugins(strict=False)
+    return sorted({*core.__all__, *sum(_NAMES.values(), ()), *plugins.classes()})

@@ -117,13 +117,14 @@ def write_charts(
 ) -> None:
     """Save charts in a folder; say where, and which were left out and why.
 
-    ``settings`` are those of :func:`pathkernel_views.chart.save`. Unless they are ``required``, a
-    failure is only a warning.
+    ``settings`` are those of :func:`pathkernel_views.chart.save_charts`. Unless they are
+    ``required``, a failure is only a warning.
     """
-    from pathkernel_views.chart import NothingToPlot, save
+    from pathkernel_views.chart import NothingToPlot, save_charts
 
     try:
-        if not save(charts, folder, lambda line: say(line, err=True), **settings) and required:
+        files = save_charts(charts, folder, lambda line: say(line, err=True), **settings)
+        if required and not files:
             raise NothingToPlot("nothing is drawn: there is no chart of these parts of the store")
     except Exception as error:
         if required:

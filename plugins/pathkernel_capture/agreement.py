@@ -108,7 +108,7 @@ def describe(module: nn.Module, where: str, difference: float) -> str:
     )
     remedy = (
         "describe its heads by a method pathkernel_heads, which returns "
-        "pathkernel_capture.AttentionHeads, or choose other layers"
+        "pathkernel.AttentionHeads, or choose other layers"
     )
     if hasattr(module, "pathkernel_heads"):
         remedy = (

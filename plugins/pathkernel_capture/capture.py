@@ -63,7 +63,7 @@ def capture(
     ----------
     model : torch.nn.Module
         With attention of torch.nn, transformers, timm or TransformerLens, or your own, described by
-        :class:`pathkernel_capture.AttentionHeads`; in single or double precision.
+        :class:`pathkernel.AttentionHeads`; in single or double precision.
     batches : iterable
         On the model's device. A batch is a tensor, a mapping of the model's arguments and
         ``labels``, or a pair of labels and one of these or a tuple of arguments:
@@ -107,10 +107,11 @@ def capture(
 
     Examples
     --------
+    >>> import pathkernel as pk
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> captured = capture(model, [torch.randn(5, 6, 8)], readout="mean")
+    >>> captured = pk.capture(model, [torch.randn(5, 6, 8)], readout="mean")
     >>> captured.xi.shape, captured.members[0]  # layer and head of every path; (0, 0) is no head
     ((5, 5, 8), ((0, 0), (1, 1), (1, 2), (2, 1), (2, 2)))
     """

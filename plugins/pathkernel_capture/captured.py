@@ -149,7 +149,7 @@ class Captured:
         if self.skips:
             raise ValueError(
                 "a study takes no paths that were captured with skips; capture without, or "
-                "minimise with pathkernel_core.Network(captured.heads, widths, skips=s) yourself"
+                "minimise with pathkernel.Network(captured.heads, widths, skips=s) yourself"
             )
         if self.labels is None or (test is not None and test.labels is None):
             raise ValueError(

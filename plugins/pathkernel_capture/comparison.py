@@ -79,15 +79,15 @@ def compare_heads(
 
     Examples
     --------
+    >>> import pathkernel as pk
     >>> import torch
-    >>> from pathkernel_capture import magnitude_scores
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     >>> inputs = {"validation": torch.randn(20, 6, 8), "test": torch.randn(20, 6, 8)}
     >>> def measure(examples):
     ...     return model(inputs[examples]).square().mean(dim=(1, 2))
-    >>> scores = {"magnitude": magnitude_scores(model, torch.randn(5, 6, 8))}
-    >>> result = compare_heads(model, measure, scores, random=5, resamples=10)
+    >>> scores = {"magnitude": pk.magnitude_scores(model, torch.randn(5, 6, 8))}
+    >>> result = pk.compare_heads(model, measure, scores, random=5, resamples=10)
     >>> result["order"].values.tolist()
     ['magnitude', 'ablation', 'random']
     """

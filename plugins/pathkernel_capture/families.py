@@ -151,8 +151,8 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         raise CaptureError(
             f"{type(model).__name__} has no attention of a known form: nn.MultiheadAttention, or "
             "modules as those of transformers, timm and TransformerLens. Give your own attention "
-            "class a method pathkernel_heads that returns pathkernel_capture.AttentionHeads, or "
-            "take the attention matrices yourself, as pathkernel_core.Attention"
+            "class a method pathkernel_heads that returns pathkernel.AttentionHeads, or "
+            "take the attention matrices yourself, as pathkernel.Attention"
         )
     return layers
 
@@ -190,7 +190,7 @@ def _attention(
         layout = module.pathkernel_heads()
         if not isinstance(layout, AttentionHeads):
             raise CaptureError(
-                f"pathkernel_heads of {name} must return pathkernel_capture.AttentionHeads, not "
+                f"pathkernel_heads of {name} must return pathkernel.AttentionHeads, not "
                 f"{type(layout).__name__}"
             )
     elif _is_crossed(name, module, parent):

@@ -33,10 +33,11 @@ def list_heads(model: nn.Module) -> pd.DataFrame:
 
     Examples
     --------
+    >>> import pathkernel as pk
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> print(list_heads(model).drop(columns="class"))
+    >>> print(pk.list_heads(model).drop(columns="class"))
            heads  groups  head_size  width              module
     layer
     1          2       2          4      8  layers.0.self_attn

@@ -88,10 +88,11 @@ def remove_heads(
 
     Examples
     --------
+    >>> import pathkernel as pk
     >>> import torch
     >>> layer = torch.nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
     >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    >>> remove_heads(model, [(1, 2)], batch=torch.randn(5, 6, 8), smaller=True)
+    >>> pk.remove_heads(model, [(1, 2)], batch=torch.randn(5, 6, 8), smaller=True)
     >>> model.layers[0].self_attn.out_proj.in_features, model.layers[1].self_attn.embed_dim
     (4, 8)
     """

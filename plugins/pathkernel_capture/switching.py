@@ -85,7 +85,7 @@ class _Layer:
             raise CaptureError(
                 f"{self._attention.where} ran, but not its {name}, taken for the output "
                 "projection, so that its heads were not off; describe the projection that runs by "
-                "a method pathkernel_heads, which returns pathkernel_capture.AttentionHeads"
+                "a method pathkernel_heads, which returns pathkernel.AttentionHeads"
             )
 
     def _masked(self, joined: Tensor) -> Tensor:

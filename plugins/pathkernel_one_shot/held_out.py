@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pathkernel_core.task import Examples
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet, read_set
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet, read_idx_set
 from pathkernel_one_shot.image_sources import resize
 from pathkernel_one_shot.omniglot import read_drawings, split_characters
 from pathkernel_one_shot.tokens import (
@@ -111,7 +111,7 @@ def draw_episodes(
         numbers, drawn = drawn.renumbered()
         images = read_drawings(characters, numbers)
     else:
-        pixels, labels = read_set(source)
+        pixels, labels = read_idx_set(source)
         classes = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
         numbers, drawn = two_class_episodes(classes, episodes, generator).renumbered()
         images = np.stack([resize(pixels[number]) for number in numbers])

@@ -62,7 +62,7 @@ MNIST = _idx_set(
 )
 
 
-def read_set(source: IdxSet) -> tuple[np.ndarray, np.ndarray]:
+def read_idx_set(source: IdxSet) -> tuple[np.ndarray, np.ndarray]:
     """Images (n, 28, 28), grey values 0 to 255, and classes (n,), 0 to 9; read-only bytes.
 
     Raises

@@ -1,9 +1,9 @@
 """Checks of a sampler for the tests of its author: a failure says what to change.
 
-from pathkernel_sampling.testing import check_sampler
+import pathkernel as pk
 
 def test_mine():
-    check_sampler(Mine())
+    pk.check_sampler(Mine())
 """
 
 from __future__ import annotations

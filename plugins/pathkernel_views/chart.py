@@ -1,13 +1,13 @@
 """A chart: a titled Altair chart that is drawn on demand, its theme, and its files.
 
 >>> import pandas as pd
->>> from pathkernel_views.primitives import lines
+>>> import pathkernel as pk
 >>> frame = pd.DataFrame({"width": [10, 100, None], "accuracy": [0.9, 0.8, 0.7],
 ...                       "network": ["theory", "theory", "GP limit"]})
->>> chart = Chart("accuracy", "Accuracy against width", "Accuracy of the theory and its limit.",
-...               lambda: lines(frame, "width", "accuracy", series="network", log=True))
+>>> chart = pk.Chart("accuracy", "Accuracy against width", "Accuracy of the theory and its limit.",
+...                  lambda: pk.lines(frame, "width", "accuracy", series="network", log=True))
 >>> chart.altair().save("accuracy.png")                                    # doctest: +SKIP
->>> save([chart], "figures", formats=("pdf",), width=3.4)                  # doctest: +SKIP
+>>> pk.save_charts([chart], "figures", formats=("pdf",), width=3.4)        # doctest: +SKIP
 
 Altair is imported on first use, not with this module.
 """
@@ -150,7 +150,7 @@ class Chart:
         return self.altair()._repr_mimebundle_(*arguments, **settings)
 
 
-def save(
+def save_charts(
     charts: Iterable[Chart],
     folder: str | os.PathLike,
     report: Callable[[str], None] = lambda line: None,

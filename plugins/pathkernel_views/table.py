@@ -1,9 +1,10 @@
 """A table: a long pandas DataFrame with templates for its printed rows.
 
 >>> import pandas as pd
+>>> import pathkernel as pk
 >>> frame = pd.DataFrame({"width": [10, 100], "rank": 1, "eigenvalue": [2.5, 1.04]})
->>> table = Table("spectrum", "Eigenvalues of U", frame, {"N": "{width}"},
-...               across=("rank", "{eigenvalue:.2f}"))
+>>> table = pk.Table("spectrum", "Eigenvalues of U", frame, {"N": "{width}"},
+...                  across=("rank", "{eigenvalue:.2f}"))
 >>> table.headings, table.rows
 (['N', '1'], [['10', '2.50'], ['100', '1.04']])
 

@@ -500,7 +500,7 @@ def test_descriptions_that_do_not_fit():
             AttentionHeads(HEADS, linear, projections)
     model = nn.Linear(2, 2)
     model.pathkernel_heads = lambda: 4
-    with pytest.raises(CaptureError, match=r"must return pathkernel_capture.AttentionHeads"):
+    with pytest.raises(CaptureError, match=r"must return pathkernel.AttentionHeads"):
         capture(model, [INPUTS], readout="mean")
 
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from pathkernel_one_shot import omniglot
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_idx, read_set
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_idx, read_idx_set
 from pathkernel_one_shot.image_sources import ImageDataError, RemoteFile, locate, resize
 from pathkernel_one_shot.omniglot import (
     Character,
@@ -254,7 +254,7 @@ def test_mirror_file_missing(tmp_path, monkeypatch):
     with pytest.raises(ImageDataError, match=r"lacks the file 'omniglot/class_splits\.json'"):
         split_characters("train")
     with pytest.raises(ImageDataError, match=r"lacks the file 'mnist/t10k-images.*unset"):
-        read_set(MNIST)
+        read_idx_set(MNIST)
     character = Character(FOLDER, "Latin", "character01")
     with pytest.raises(ImageDataError, match=r"lacks the file 'omniglot/images_background\.zip'"):
         read_drawings([character], [0])
@@ -379,7 +379,7 @@ def test_drawings_come_in_the_order_asked():
 @needs_data
 @pytest.mark.parametrize(("source", "count"), [(FASHION_MNIST, (1000, 1000)), (MNIST, (980, 1135))])
 def test_idx_sets(source, count):
-    images, labels = read_set(source)
+    images, labels = read_idx_set(source)
     assert images.shape == (10_000, 28, 28)
     assert tuple(np.bincount(labels)[:2]) == count
     image = resize(images[0])

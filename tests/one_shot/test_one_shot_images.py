@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from pathkernel_core import QueryKey, attentioned_inputs
 from pathkernel_core.testing import check_task
 from pathkernel_one_shot import held_out
-from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_set
+from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_idx_set
 from pathkernel_one_shot.omniglot import (
     ARCHIVE_DIGESTS,
     SPLIT_DIGESTS,
@@ -490,7 +490,7 @@ def test_validation_episodes_change_no_other_draw():
 @needs_data
 @pytest.mark.parametrize("source", [FASHION_MNIST, MNIST])
 def test_out_of_distribution_episodes_of_the_real_sets(source, generator):
-    _, labels = read_set(source)
+    _, labels = read_idx_set(source)
     classes = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
     episodes = two_class_episodes(classes, 1000, generator)
     assert not np.intersect1d(episodes.images[:, :2], episodes.images[:, 2]).size
@@ -508,7 +508,7 @@ def test_out_of_distribution_classes_are_0_and_1(source, generator, monkeypatch)
 
     monkeypatch.setattr(held_out, "two_class_episodes", offering)
     held_out.draw_episodes(source, 2, label_vectors(), generator)
-    _, labels = read_set(source)
+    _, labels = read_idx_set(source)
     for label, images in zip((0, 1), offered, strict=True):
         assert np.array_equal(images, np.flatnonzero(labels == label))
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, rendered, resized, save
+from pathkernel_views.chart import GREY, Chart, NothingToPlot, looks, rendered, resized, save_charts
 from pathkernel_views.network import network
 from pathkernel_views.primitives import bars, chart_grid, heatmaps, lines, points
 
@@ -180,24 +180,24 @@ def test_nothing_to_plot(frame, tmp_path):
     with pytest.raises(NothingToPlot, match="mean is not computed yet"):
         against_width(empty)
     lines_said = []
-    assert save([chart(lambda: against_width(empty))], tmp_path, lines_said.append) == []
+    assert save_charts([chart(lambda: against_width(empty))], tmp_path, lines_said.append) == []
     assert lines_said == ["drawn: skipped, mean is not computed yet"]
 
 
 def test_files(frame, tmp_path):
     drawn = chart(lambda: against_width(frame, switches=["seed"]))
     formats = ("png", "svg", "pdf")
-    files = save([drawn], tmp_path, formats=formats, dpi=100, width=3.0)
+    files = save_charts([drawn], tmp_path, formats=formats, dpi=100, width=3.0)
     assert [file.name for file in files] == ["drawn.png", "drawn.svg", "drawn.pdf"]
     with Image.open(files[0]) as image:
         assert image.width == pytest.approx(300, abs=6)
         assert image.info["dpi"][0] == pytest.approx(100, abs=0.1)
     assert b"<text" in files[1].read_bytes()
     assert files[2].read_bytes().startswith(b"%PDF")
-    assert save([drawn], tmp_path, formats=formats) == files  # they replace themselves
+    assert save_charts([drawn], tmp_path, formats=formats) == files  # they replace themselves
     files[0].write_bytes(b"mine")
     said = []
-    assert save([drawn], tmp_path, said.append) == []
+    assert save_charts([drawn], tmp_path, said.append) == []
     assert "is not a chart of pathkernel" in said[0]
     assert files[0].read_bytes() == b"mine"
 
@@ -205,10 +205,10 @@ def test_files(frame, tmp_path):
 def test_a_chart_that_fails_leaves_the_others(frame, tmp_path):
     said, broken = [], Chart("broken", "", "", lambda: 1 / 0)
     good = chart(lambda: against_width(frame))
-    assert len(save([broken, good], tmp_path, said.append)) == 2
+    assert len(save_charts([broken, good], tmp_path, said.append)) == 2
     assert said == ["Warning: broken is not drawn (ZeroDivisionError: division by zero)."]
     with pytest.raises(ZeroDivisionError):
-        save([broken], tmp_path)
+        save_charts([broken], tmp_path)
 
 
 def test_long_titles_are_broken_where_it_is_narrow(frame):

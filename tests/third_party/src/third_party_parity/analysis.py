@@ -2,16 +2,15 @@
 
 import numpy as np
 
-from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_core.backend import to_host
+import pathkernel as pk
 
 
-class Participation(Analysis):
+class Participation(pk.Analysis):
     """Participation ratio of the diagonal of U, from 1 to the number of paths."""
 
     name = "third-party-participation"
     summary = "Number of paths that the order parameter lives on"
-    variables = (Variable("participation", (), "participation ratio of the diagonal of U"),)
+    variables = (pk.Variable("participation", (), "participation ratio of the diagonal of U"),)
 
     def coordinates(self, situation):
         """A number has no dimensions."""
@@ -19,5 +18,5 @@ class Participation(Analysis):
 
     def compute(self, situation):
         """The ratio (Σ u)² / Σ u²."""
-        diagonal = np.diagonal(to_host(situation.solution.order_parameter))
+        diagonal = np.diagonal(pk.to_host(situation.solution.order_parameter))
         return {"participation": diagonal.sum() ** 2 / (diagonal**2).sum()}

@@ -4,7 +4,7 @@ import math
 
 import jax
 
-from pathkernel_sampling.models import build_model
+import pathkernel as pk
 
 
 @jax.tree_util.register_pytree_node_class
@@ -19,7 +19,8 @@ class RescaledModel:
     @classmethod
     def of(cls, xi, labels, network, temperature):
         """Model of a task's training examples."""
-        return cls(build_model("order-parameter", xi, labels, network, temperature))
+        sampler = pk.load_plugins().samplers["order-parameter"]
+        return cls(sampler.build(xi, labels, network, temperature))
 
     @property
     def dimension(self):

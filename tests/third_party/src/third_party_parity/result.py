@@ -5,23 +5,21 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.options import option
-from pathkernel_core.progress import Progress
-from pathkernel_core.result import Result
+import pathkernel as pk
 
 
 @dataclass(frozen=True)
-class Spectrum(Result):
+class Spectrum(pk.Result):
     """Eigenvalues of the order parameter U, largest first."""
 
     name = "third-party-spectrum"
     summary = "Eigenvalues of the order parameter"
 
-    count: int = option(3, "eigenvalues to keep", minimum=1)
+    count: int = pk.option(3, "eigenvalues to keep", minimum=1)
 
     def compute(self, study, report):
         """Diagonalise U at every point of the study."""
-        report(Progress(0, 1, "diagonalising"))
+        report(pk.Progress(0, 1, "diagonalising"))
         matrices = study.dataset["order_parameter"].load()
         values = np.linalg.eigvalsh(matrices.transpose(..., "path", "path_dual"))
         kept = values[..., ::-1][..., : self.count]
@@ -34,19 +32,14 @@ class Spectrum(Result):
 
     def views(self, study):
         """The eigenvalues as a table and against the width, and a sentence."""
-        from pathkernel_views.chart import Chart
-        from pathkernel_views.table import Table, frame_of
-
         values = study.result(self.name)["eigenvalue"].isel(seed=0, temperature=0)
-        frame = frame_of(values)
+        frame = pk.frame_of(values)
 
         def draw():
-            from pathkernel_views.primitives import lines
-
-            return lines(frame, "width", "eigenvalue", series="rank", log=True, log_y=True)
+            return pk.lines(frame, "width", "eigenvalue", series="rank", log=True, log_y=True)
 
         cells, across = {"N": "{width}"}, ("rank", "{eigenvalue:.4g}")
-        yield Table("eigenvalues", "Eigenvalues of U", frame, cells, across=across)
-        yield Chart("spectrum", "Eigenvalues of U", "Against the width N.", draw)
+        yield pk.Table("eigenvalues", "Eigenvalues of U", frame, cells, across=across)
+        yield pk.Chart("spectrum", "Eigenvalues of U", "Against the width N.", draw)
         for width, value in zip(values["width"].values, values.sel(rank=1).values):
             yield f"Largest eigenvalue of U at N = {width:g}: {value:.4g}"

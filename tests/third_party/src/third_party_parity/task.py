@@ -5,12 +5,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import AttentionProduct
-from pathkernel_core.task import Examples, Realisation, Task, option
+import pathkernel as pk
 
 
 @dataclass(frozen=True)
-class ThirdPartyParity(Task):
+class ThirdPartyParity(pk.Task):
     """Tokens carry a sign and noise; the label is the product of the signs."""
 
     name: ClassVar[str] = "third-party-parity"
@@ -18,16 +17,16 @@ class ThirdPartyParity(Task):
     widths: ClassVar[tuple[float, ...]] = (10, 100)
     temperatures: ClassVar[tuple[float, ...]] = (0.1,)
 
-    examples: int = option(16, "training examples")
-    tokens: int = option(2, "signs of each example")
+    examples: int = pk.option(16, "training examples")
+    tokens: int = pk.option(2, "signs of each example")
 
     def realise(self, seed):
         """Draw random heads in two layers, and random signs."""
         generator = np.random.default_rng(seed)
         width = self.tokens + 3
-        return Realisation(
+        return pk.Realisation(
             layers=[
-                AttentionProduct(3 * generator.standard_normal((heads, width, width)))
+                pk.AttentionProduct(3 * generator.standard_normal((heads, width, width)))
                 for heads in (2, 2)
             ],
             readout="first",
@@ -43,4 +42,4 @@ class ThirdPartyParity(Task):
         noise = generator.standard_normal((examples, self.tokens, 2))
         positions = np.broadcast_to(np.eye(self.tokens), (examples, self.tokens, self.tokens))
         inputs = np.concatenate([signs[..., None], positions, noise], axis=2)
-        return Examples(inputs, signs.prod(axis=1))
+        return pk.Examples(inputs, signs.prod(axis=1))
