@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from pathkernel.options import Numbers
+from pathkernel.options import options_of
 from pathkernel.output import say
+from pathkernel_core.options import Options, option
 from pathkernel_tasks.layouts import LAYOUT_NAMES
 
 
-@click.command()
+@dataclass(frozen=True)
+class _Layers(Options):
+    layers: tuple[int, ...] | None = option(
+        None,
+        "Attention modules to take, by number, such as 1,2 or 1-4.  [default: all]",
+        type=tuple[int, ...],
+        metavar="L,L,…",
+    )
+
+
+@click.command(params=options_of(_Layers))
 @click.argument("state_dict", metavar="STATE_DICT.safetensors", type=click.Path(path_type=Path))
 @click.option(
     "--heads-per-layer", type=click.IntRange(min=1), help="Number H of heads of each layer."
@@ -27,11 +39,6 @@ from pathkernel_tasks.layouts import LAYOUT_NAMES
     default="auto",
     show_default=True,
     help="Naming scheme of the model's library.",
-)
-@click.option(
-    "--layers",
-    type=Numbers(int, "L,L,…"),
-    help="Attention modules to take, by number, such as 1,2 or 1-4.  [default: all]",
 )
 @click.option(
     "--biases/--no-biases",
