@@ -27,7 +27,7 @@ NAME_PATTERN = "[a-z0-9]+(-[a-z0-9]+)*"
 
 _LARGEST = 2**53  # whole numbers up to which double precision counts
 _KINDS = {
-    bool: "True or False",
+    bool: "true or false",
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -73,10 +73,10 @@ def option(
         ``tuple`` as short for it, and ``tuple[float | None, ...]``; or a union of such a tuple and
         its element, for one number instead of several.
     minimum, maximum : float, optional
-        Smallest and largest number allowed. Without ``maximum``, whole numbers are at most 2⁵³ in
-        size, up to which double precision counts. Floats are finite.
+        Smallest and largest number allowed. Floats are finite.
     above, below : float, optional
-        Numbers that all allowed ones lie above, or below.
+        Numbers that all allowed ones lie above, or below. Without ``maximum`` and ``below``, whole
+        numbers are at most 2⁵³ in size, up to which double precision counts.
     even : bool
         Whether the number must be even.
     flags : sequence of str
@@ -213,11 +213,10 @@ def several_values(configured: Any, name: str, values: Sequence[Any]) -> tuple[A
             f"the option {name!r} takes one value; only numbers and choices may have several"
         )
     converted = tuple(checked(declared[name], _whole(declared[name], value)) for value in values)
-    if len({type(value) for value in converted}) != 1:
-        raise ValueError(
-            f"{name} must have at least one value, and not both numbers and words, but is "
-            f"{converted}"
-        )
+    if not converted:
+        raise ValueError(f"{name} must hold at least one value")
+    if len({type(value) for value in converted}) > 1:
+        raise ValueError(f"{name} holds both numbers and words: {', '.join(map(str, converted))}")
     if len(set(converted)) < len(converted):
         raise ValueError(f"{name} holds a value twice: {', '.join(map(str, converted))}")
     return converted
@@ -252,7 +251,8 @@ def _single(declared: Field, name: str, kind: Any, value: Any) -> Any:
             )
         return value
     value = _converted(name, kind, value)
-    if kind is int and declared.metadata["maximum"] is None and abs(value) > _LARGEST:
+    is_bounded = declared.metadata["maximum"] is not None or declared.metadata["below"] is not None
+    if kind is int and not is_bounded and abs(value) > _LARGEST:
         raise ValueError(f"{name} must be at most 2^53 in size, but is larger")
     conditions = _bounds(declared)
     if kind is float:
@@ -284,7 +284,9 @@ def _bounds(declared: Field) -> list[tuple[str, Callable[[Any], bool]]]:
     )
     for name, (phrase, holds) in _COMPARISONS.items():
         if (bound := declared.metadata[name]) is not None:
-            words = "positive" if (name, bound) == ("above", 0) else f"{phrase} {bound}"
+            is_power = isinstance(bound, int) and bound >= _LARGEST and bound.bit_count() == 1
+            written = f"2^{bound.bit_length() - 1}" if is_power else bound
+            words = "positive" if (name, bound) == ("above", 0) else f"{phrase} {written}"
             declared_bounds.append((words, functools.partial(holds, bound)))
     return declared_bounds
 

@@ -87,7 +87,7 @@ class Study(Options):
         "Seeds of data and random heads, such as 0,1 or 0-4.",
         type=tuple[int, ...],
         minimum=0,
-        maximum=2**63 - 1,
+        below=2**63,
         flags=("--seed", "--seeds"),
         metavar="S,S,…",
     )

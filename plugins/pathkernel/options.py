@@ -73,19 +73,20 @@ def value_of_text(declared: Field, text: str, several: bool = False) -> Any:
         return values if len(values) > 1 else values[0]
     element = element_type(declared)
     if element is not None:
-        entries = [entry for part in text.split(",") for entry in _entries(part.strip(), element)]
+        parts = map(str.strip, text.split(","))
+        entries = [entry for part in parts for entry in _entries(declared.name, part, element)]
         return checked(declared, entries)
     is_number = option_type(declared) in (int, float)
     return checked(declared, _number(text) if is_number else text)
 
 
-def _entries(text: str, element: Any) -> Iterable[Any]:
+def _entries(name: str, text: str, element: Any) -> Iterable[Any]:
     """Entries of a sequence that a text stands for: of whole numbers also a range such as 0-4."""
     first, dash, last = text.partition("-")
     if element is int and dash and first.isdecimal() and last.isdecimal():
         span = range(int(first), int(last) + 1)
         if not 0 < len(span) <= _LONGEST_RANGE:
-            raise ValueError(f"the range {text!r} is empty or too long")
+            raise ValueError(f"{name} holds the range {text!r}, which is empty or too long")
         return span
     return [None if text == "none" else _number(text)]
 

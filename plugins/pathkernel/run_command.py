@@ -163,6 +163,7 @@ def task_command(task: type[Task]) -> click.Command:
 
 def _run_study(study: Study, running: Running) -> None:
     threads, part = running.threads, running.number_and_count
+    resources = running.jobs, running.scheduler
     if study.backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
@@ -172,9 +173,7 @@ def _run_study(study: Study, running: Running) -> None:
     out = with_name(running.out or Path(f"{study.task.name}.zarr"))
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with workers(
-            running.jobs, running.scheduler
-        ) as executor:  # which import while this process does
+        with workers(*resources) as executor:  # which import while this process does
             from pathkernel_datasets.progress_bar import showing_progress
             from pathkernel_datasets.sweep import run_study
 

@@ -95,12 +95,13 @@ def _say_outcome(trained: TrainedNetwork, settings: Training) -> None:
     if not trained.new_steps:
         say("The training was already complete.")
     accuracy = trained.test_accuracy
-    error = math.sqrt(accuracy * (1 - accuracy) / settings.test_episodes)
+    episodes = settings.test_episodes
+    error = math.sqrt(accuracy * (1 - accuracy) / episodes)
     say(
         f"""Network: {settings.layers} layers of {settings.heads} heads, width {settings.width}, \
 width of queries and keys {settings.qk_width}; {trained.steps} steps
 Validation accuracy: {trained.validation_accuracy:.1%}, the best, after step {trained.best_step}
-Test accuracy: {accuracy:.1%} ± {error:.1%}, of that network on {settings.test_episodes} episodes of unseen \
+Test accuracy: {accuracy:.1%} ± {error:.1%}, of that network on {episodes} episodes of unseen \
 characters
 To compute the theory: pathkernel run one-shot-images --heads {trained.checkpoint}
 Results: {trained.folder.resolve()}"""

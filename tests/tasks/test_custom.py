@@ -346,7 +346,7 @@ def test_the_kind_is_an_option(data, arrays, heads):
     arrays = {name: array - 50 * ("labels" in name) for name, array in arrays.items()}
     with pytest.raises(ValueError, match="centred is an option of targets, but"):
         Custom(inputs=data(arrays), heads=heads, centred=True).realise(0)
-    with pytest.raises(ValueError, match="kind must be one of classes, targets, not 'numbers'"):
+    with pytest.raises(ValueError, match="kind must be one of classes, targets, but is 'numbers'"):
         Custom(inputs="data.npz", kind="numbers")
 
 
@@ -638,9 +638,15 @@ def test_wrong_attention(data, arrays, layers, change, message):
         ({"inputs": "x.csv"}, r"data file 'x\.csv' must end in \.npz or"),
         ({"inputs": "x.npz", "labels": "y.txt"}, r"labels file 'y\.txt' must end in"),
         ({"inputs": "x.npz", "heads": "h.pt"}, r"heads file 'h\.pt' must end in"),
-        ({"inputs": "x.npz", "test_fraction": 1.0}, "test_fraction must be from 0 to below 1"),
-        ({"inputs": "x.npz", "readout": "middle"}, "readout must be first, last, mean or a token"),
-        ({"inputs": "x.npz", "key_axis": "second"}, "key_axis must be first or last"),
+        (
+            {"inputs": "x.npz", "test_fraction": 1.0},
+            "test_fraction must be at least 0, below 1 and finite, but is 1.0",
+        ),
+        (
+            {"inputs": "x.npz", "readout": "middle"},
+            "readout must be a whole number or one of first, last, mean, but is 'middle'",
+        ),
+        ({"inputs": "x.npz", "key_axis": "second"}, "key_axis must be one of first, last"),
         ({"inputs": "x.npz", "heads": "h.npz", "key_axis": "last"}, "leave it out with heads"),
     ],
 )
