@@ -244,7 +244,7 @@ def _single(declared: Field, name: str, kind: Any, value: Any) -> Any:
     """A single value, or an entry of a sequence, checked under a name."""
     choices = declared.metadata["choices"]
     if choices and (kind is str or isinstance(value, str)):
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             number = "" if kind is str else f"{_KINDS[kind]} or "
             raise ValueError(
                 f"{name} must be {number}one of {', '.join(choices)}, but is {value!r}"
@@ -255,7 +255,7 @@ def _single(declared: Field, name: str, kind: Any, value: Any) -> Any:
     if kind is int and not is_bounded and abs(value) > _LARGEST:
         raise ValueError(f"{name} must be at most 2^53 in size, but is larger")
     conditions = _bounds(declared)
-    if kind is float:
+    if kind is float and len(conditions) < 2:  # not bounded on both sides
         conditions.append(("finite", math.isfinite))
     if not all(holds(value) for _, holds in conditions):
         requirement = _joined([phrase for phrase, _ in conditions])

@@ -71,24 +71,27 @@ def value_of_text(declared: Field, text: str, several: bool = False) -> Any:
     if several:
         values = tuple(value_of_text(declared, part) for part in text.split(","))
         return values if len(values) > 1 else values[0]
-    element = element_type(declared)
-    if element is not None:
-        parts = map(str.strip, text.split(","))
-        entries = [entry for part in parts for entry in _entries(declared.name, part, element)]
-        return checked(declared, entries)
+    if element_type(declared) is not None:
+        return checked(declared, entries_of_text(declared, text))
     is_number = option_type(declared) in (int, float)
     return checked(declared, _number(text) if is_number else text)
 
 
-def _entries(name: str, text: str, element: Any) -> Iterable[Any]:
-    """Entries of a sequence that a text stands for: of whole numbers also a range such as 0-4."""
-    first, dash, last = text.partition("-")
-    if element is int and dash and first.isdecimal() and last.isdecimal():
-        span = range(int(first), int(last) + 1)
-        if not 0 < len(span) <= _LONGEST_RANGE:
-            raise ValueError(f"{name} holds the range {text!r}, which is empty or too long")
-        return span
-    return [None if text == "none" else _number(text)]
+def entries_of_text(declared: Field, text: str) -> list[Any]:
+    """Entries, not yet checked, of a sequence that is typed: separated by commas, or as 0-4."""
+    entries: list[Any] = []
+    for part in map(str.strip, text.split(",")):
+        first, dash, last = part.partition("-")
+        is_range = dash and first.isdecimal() and last.isdecimal()
+        if is_range and element_type(declared) is int:
+            if not 0 <= int(last) - int(first) < _LONGEST_RANGE:
+                raise ValueError(
+                    f"{declared.name} holds the range {part!r}, which is empty or too long"
+                )
+            entries += range(int(first), int(last) + 1)
+        else:
+            entries.append(None if part == "none" else _number(part))
+    return entries
 
 
 def _number(text: str) -> int | float | str:

@@ -141,16 +141,18 @@ def task_command(task: type[Task]) -> click.Command:
 
     def callback(**values: Any) -> None:
         of_task, of_study, of_running = (
-            {name: values[name] for name in declared_options(configured)}
+            {name: values[name] for name in declared_options(configured) if name in values}
             for configured in (task, Study, Running)
         )
         sweep = {}
-        for settings in (of_task, of_study):
-            for name, entry in declared_options(task if settings is of_task else Study).items():
-                if takes_several(entry) and isinstance(settings[name], tuple):
-                    sweep[name] = settings[name]
-                    settings[name] = settings[name][0] if settings is of_task else None
-        running = Running(**of_running)
+        for configured, settings in ((task, of_task), (Study, of_study)):
+            for name, entry in declared_options(configured).items():
+                if takes_several(entry) and isinstance(settings.get(name), tuple):
+                    sweep[name], settings[name] = settings[name], settings[name][0]
+        try:
+            running = Running(**of_running)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
         _run_study(Study(task(**of_task), sweep=sweep, **of_study), running)
 
     return TablesCommand(

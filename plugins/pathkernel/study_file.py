@@ -9,7 +9,7 @@ from dataclasses import Field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pathkernel.options import value_of_text
+from pathkernel.options import entries_of_text, value_of_text
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import unknown_name
 from pathkernel_core.options import checked, declared_options, element_type, takes_several
@@ -98,7 +98,7 @@ def _value(declared: Field, value: Any) -> Any:
     if element_type(declared) is not None:
         entries = []
         for entry in value if isinstance(value, list) else [value]:
-            entries += value_of_text(declared, entry) if isinstance(entry, str) else [entry]
+            entries += entries_of_text(declared, entry) if isinstance(entry, str) else [entry]
         return checked(declared, entries)
     if isinstance(value, list) and value and takes_several(declared):
         values = tuple(_value(declared, entry) for entry in value)

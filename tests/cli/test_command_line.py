@@ -130,7 +130,7 @@ def test_a_part_says_what_is_computed(invoke):
     for wrong in ("4/3", "0/3", "1", "a/b", "-1/3"):
         status, _, err = invoke(*SMALL, "--part", wrong)
         assert status == 2
-        assert f"'{wrong}' is no part; write 1/3" in err
+        assert f"such as 1/3 for the first of three, but is '{wrong}'" in err
 
 
 def test_running_again_computes_nothing(invoke):

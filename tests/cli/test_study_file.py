@@ -116,6 +116,7 @@ def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
         (RUN + "widths = []", "widths must hold at least one value"),
         (RUN + "seeds = [0.5]", "each of seeds must be a whole number, but is 0.5"),
         (RUN + "seeds = '4-1'", "seeds holds the range '4-1', which is empty or too long"),
+        (RUN + f"seeds = '0-{2**70}'", "which is empty or too long"),
         (RUN + "skips = ['some']", "each of skips must be one number, but is 'some'"),
         (RUN + "figures = 2", "figures must be true or false, but is 2"),
         (RUN + "jobs = 1.5", "jobs must be a whole number, but is 1.5"),

@@ -640,11 +640,11 @@ def test_wrong_attention(data, arrays, layers, change, message):
         ({"inputs": "x.npz", "heads": "h.pt"}, r"heads file 'h\.pt' must end in"),
         (
             {"inputs": "x.npz", "test_fraction": 1.0},
-            "test_fraction must be at least 0, below 1 and finite, but is 1.0",
+            "test_fraction must be at least 0 and below 1",
         ),
         (
             {"inputs": "x.npz", "readout": "middle"},
-            "readout must be a whole number or one of first, last, mean, but is 'middle'",
+            "readout must be a whole number or one of first",
         ),
         ({"inputs": "x.npz", "key_axis": "second"}, "key_axis must be one of first, last"),
         ({"inputs": "x.npz", "heads": "h.npz", "key_axis": "last"}, "leave it out with heads"),
