@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,8 @@ class Measure:
 
 def _log_density(predictions: Predictions) -> float:
     """Mean log density of targets; of draws, that of their mixture."""
-    means, variances = predictions.means, predictions.variances
+    means = predictions.means
+    variances: Any = predictions.variances  # of targets they are always there
     labels, temperature = predictions.labels, predictions.temperature
     if len(means) == 1:
         return log_predictive_density(means[0], variances[0], labels, temperature)

@@ -149,14 +149,20 @@ def options_of(
     """
     return [
         _option(entry, several and takes_several(entry), defaults)
-        for entry in _offered(configured).values()
+        for entry in offered_options(configured).values()
     ]
+
+
+def offered_options(configured: type[Options]) -> dict[str, Field]:
+    """Declared options that are not of Python alone, by name."""
+    declared = declared_options(configured).items()
+    return {name: entry for name, entry in declared if entry.metadata["flags"] is not None}
 
 
 def check_names(command: str, *configured: type[Options], further: Iterable[str] = ()) -> None:
     """Raise PluginError if options of a command, of its classes or ``further``, share a name."""
     names = [*_OF_ALL, *further]
-    for entries in map(_offered, configured):
+    for entries in map(offered_options, configured):
         for entry in entries.values():
             names += {entry.name, *_flags(entry)}
     if clashes := sorted({name for name in names if names.count(name) > 1}):
@@ -170,12 +176,6 @@ def help_of(configured: Any, *, summarised: bool = False) -> str:
     """Help text of a class of options: its docstring, with its summary in front if requested."""
     description, _, _ = (inspect.getdoc(configured) or "").partition("\n\nParameters\n")
     return f"{configured.summary}.\n\n{description}" if summarised else description
-
-
-def _offered(configured: type[Options]) -> dict[str, Field]:
-    """Declared options that are not of Python alone."""
-    declared = declared_options(configured).items()
-    return {name: entry for name, entry in declared if entry.metadata["flags"] is not None}
 
 
 def _flags(entry: Field) -> Iterator[str]:

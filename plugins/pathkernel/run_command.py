@@ -12,7 +12,14 @@ from click.shell_completion import CompletionItem
 
 from pathkernel.command_groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import Figures, check_names, help_of, options_of, with_name
+from pathkernel.options import (
+    Figures,
+    check_names,
+    help_of,
+    offered_options,
+    options_of,
+    with_name,
+)
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -23,7 +30,7 @@ from pathkernel.output import (
 from pathkernel.study_file import SUFFIX, StudyFileError, read_study, values_of
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins, UnknownNameError
-from pathkernel_core.options import declared_options, option, takes_several
+from pathkernel_core.options import option, takes_several
 from pathkernel_core.task import Task
 from pathkernel_datasets.study import OF_TASK, Study
 
@@ -73,8 +80,8 @@ def _file_command(path: Path, plugins: Plugins) -> click.Command:
     except UnknownNameError as error:
         raise StudyFileError(f"{path}: {error}") from None
     command = task_command(task)
-    settings = declared_options(Study) | declared_options(Running)
-    values = values_of(path, content, settings, declared_options(task))
+    settings = offered_options(Study) | offered_options(Running)
+    values = values_of(path, content, settings, offered_options(task))
     command.context_settings["default_map"] = values
     return command
 
@@ -141,13 +148,13 @@ def task_command(task: type[Task]) -> click.Command:
 
     def callback(**values: Any) -> None:
         of_task, of_study, of_running = (
-            {name: values[name] for name in declared_options(configured) if name in values}
+            {name: values[name] for name in offered_options(configured)}
             for configured in (task, Study, Running)
         )
         sweep = {}
         for configured, settings in ((task, of_task), (Study, of_study)):
-            for name, entry in declared_options(configured).items():
-                if takes_several(entry) and isinstance(settings.get(name), tuple):
+            for name, entry in offered_options(configured).items():
+                if takes_several(entry) and isinstance(settings[name], tuple):
                     sweep[name], settings[name] = settings[name], settings[name][0]
         try:
             running = Running(**of_running)

@@ -18,14 +18,16 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from pathkernel.main import main, pathkernel
+from pathkernel.main import _with_commands, main, pathkernel
 from pathkernel.output import print_views, say
+from pathkernel.run_command import run, task_command
 from pathkernel_core import Network
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import option
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_phases.results import LearningCurves
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.paths import limit_diagonal
 from pathkernel_views.table import Table
@@ -498,8 +500,6 @@ def test_progress_is_shown_on_a_terminal_only(undisturbed):
 
 @pytest.mark.parametrize("name", ["widths", "width", "jobs"])
 def test_a_task_whose_option_is_called_as_one_of_run_is_skipped(name, capsys):
-    from pathkernel.main import _with_commands
-
     task = dataclasses.make_dataclass(
         "Clashing",
         [(name, int, option(3, "a number"))],
@@ -513,3 +513,46 @@ def test_a_task_whose_option_is_called_as_one_of_run_is_skipped(name, capsys):
     err = capsys.readouterr().err
     assert "the task clashing of mine 1.0 is skipped" in err
     assert "rename those of the plugin" in err
+
+
+def test_a_result_whose_option_is_called_as_one_of_every_result_has_no_command(capsys):
+    result = dataclasses.make_dataclass(
+        "Clashing",
+        [("figures", int, option(3, "a number"))],
+        bases=(LearningCurves,),
+        namespace={"name": "clashing"},
+        frozen=True,
+    )
+    group = _with_commands(Plugins(results={"clashing": result, "curves": LearningCurves}))
+    assert group.list_commands(None) == ["learning-curves"]
+    assert "the result clashing has no command: the command clashing has several options named" in (
+        capsys.readouterr().err
+    )
+
+
+def test_no_command_is_made_for_the_version(invoke, monkeypatch):
+    def unwanted(*_):
+        raise AssertionError("a command was made")
+
+    monkeypatch.setattr("pathkernel.main.result_command", unwanted)
+    monkeypatch.setattr("pathkernel.run_command.task_command", unwanted)
+    status, out, _ = invoke("--version")
+    assert (status, out.split()[0]) == (0, "pathkernel,")
+
+
+def test_an_option_of_python_alone_is_no_option_of_the_command(invoke, monkeypatch, tmp_path):
+    task = dataclasses.make_dataclass(
+        "Quiet",
+        [("hidden", int, option(3, "a number", flags=None))],
+        bases=(HiddenMarkov,),
+        namespace={"name": "quiet"},
+        frozen=True,
+    )
+    assert task(hidden=4).options()["hidden"] == 4
+    command = task_command(task)
+    assert "hidden" not in [parameter.name for parameter in command.params]
+    (tmp_path / "quiet.toml").write_text('task = "quiet"\n[options]\nhidden = 4\n')
+    monkeypatch.setattr(
+        "pathkernel.main.load_plugins", lambda: Plugins({"quiet": task}, commands={"run": run})
+    )
+    assert "there is no option named 'hidden'" in invoke("run", "quiet.toml")[2]

@@ -18,8 +18,8 @@ class ThirdPartyParity(Task):
     widths: ClassVar[tuple[float, ...]] = (10, 100)
     temperatures: ClassVar[tuple[float, ...]] = (0.1,)
 
-    examples: int = option(16, "training examples")
-    tokens: int = option(2, "signs of each example")
+    examples: int = option(16, "training examples", minimum=2)
+    tokens: int = option(2, "signs of each example", minimum=1)
 
     def realise(self, seed):
         """Draw random heads in two layers, and random signs."""
