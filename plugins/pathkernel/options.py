@@ -189,7 +189,7 @@ def _option(entry: Field, several: bool, defaults: Mapping[str, Any]) -> click.O
     is_flag, text = option_type(entry) is bool, entry.metadata["help"]
     default = defaults.get(entry.name, entry.default)
     if isinstance(default, tuple):
-        default = ",".join(f"{number:g}" for number in default)
+        default = ",".join("none" if n is None else f"{n:g}" for n in default)
     notes = [bounds(entry)] if bounds(entry) else []
     if default is not None and not is_flag:
         notes.insert(0, f"default: {default}")
