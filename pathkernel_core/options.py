@@ -121,6 +121,7 @@ class Options:
     """
 
     def __init_subclass__(cls, **arguments: Any):
+        # a subclass need not call super().__post_init__(), and its own checks see checked options
         super().__init_subclass__(**arguments)
         if (further := vars(cls).get("__post_init__")) is not None:
 
@@ -247,7 +248,7 @@ def _single(declared: Field, name: str, kind: Any, value: Any) -> Any:
         if not isinstance(value, str) or value not in choices:
             number = "" if kind is str else f"{_KINDS[kind]} or "
             raise ValueError(
-                f"{name} must be {number}one of {', '.join(choices)}, but is {value!r}"
+                f"{name} must be {number}one of {', '.join(choices)}, but is {_shown(value)}"
             )
         return value
     value = _converted(name, kind, value)
@@ -273,8 +274,15 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
     if kind is int and isinstance(value, numbers.Integral) and not is_truth:
         return int(value)
     if kind in _KINDS and not (kind is bool and is_truth):
-        raise TypeError(f"{name} must be {_KINDS[kind]}, but is {value!r}")
+        is_array = kind in (str, Path) and getattr(value, "ndim", 0)
+        remedy = "; name a file that holds it" if is_array else ""
+        raise TypeError(f"{name} must be {_KINDS[kind]}, but is {_shown(value)}{remedy}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value in a message; of arrays, whose text has many lines, the shape."""
+    return f"an array of shape {tuple(value.shape)}" if getattr(value, "ndim", 0) else repr(value)
 
 
 def _bounds(declared: Field) -> list[tuple[str, Callable[[Any], bool]]]:

@@ -657,7 +657,7 @@ def test_wrong_options(options, message):
 
 @pytest.mark.parametrize("name", ["inputs", "labels", "heads"])
 def test_arrays_where_files_are_wanted(name):
-    with pytest.raises(TypeError, match=r"file must be named by its path, but is ndarray; make"):
+    with pytest.raises(TypeError, match=rf"{name} must be text, but is an array .*; name a file"):
         Custom(**({"inputs": "data.npz"} | {name: np.ones((2, 3, 4))}))
 
 
@@ -716,7 +716,7 @@ def test_chunks_of_a_single_class(tmp_path, arrays, heads):
 
 
 def test_readout_by_index(data, arrays, heads):
-    assert Custom(inputs=data(arrays), heads=heads, readout="-2").realise(0).readout == -2
+    assert Custom(inputs=data(arrays), heads=heads, readout=-2).realise(0).readout == -2
 
 
 def test_it_keeps_the_contract(data, arrays, layers):
