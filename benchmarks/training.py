@@ -17,7 +17,7 @@ import optax
 from pathkernel_one_shot import layer_form
 from pathkernel_one_shot.descent import initial_state, loss_and_gradient, make_optimiser
 from pathkernel_one_shot.episodes import token_space
-from pathkernel_one_shot.presets import PRESETS
+from pathkernel_one_shot.settings import PRESETS
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_trained.network import initial_weights
 

@@ -86,25 +86,52 @@ def regression(mean: Array, variance: Array, labels: Array, temperature: float) 
     ValueError
         If the shapes differ, or there are no examples.
     """
-    mean, variance, labels = (
-        to_host(real_floating(name, array)).astype(np.float64)
-        for name, array in (("mean", mean), ("variance", variance), ("labels", labels))
-    )
-    if not mean.shape == variance.shape == labels.shape or not mean.size:
-        raise ValueError(
-            "mean, variance and labels must have one shape and at least one example, but have "
-            f"{mean.shape}, {variance.shape} and {labels.shape}"
-        )
-    squared, noisy = (labels - mean) ** 2, variance + temperature
-    error, spread = float(np.mean(squared)), float(np.mean(np.var(labels, axis=0)))
-    varied = np.ptp(labels, axis=0).any()  # the variance of equal numbers may not round to 0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        density = -0.5 * (squared / noisy + np.log(2 * math.pi * noisy))
+    mean, variance, labels = _of_one_shape(mean=mean, variance=variance, labels=labels)
     return Regression(
-        mean_squared_error=error,
-        r_squared=1 - error / spread if varied else math.nan,
-        log_predictive_density=float(np.mean(density)),
+        mean_squared_error(mean, labels),
+        r_squared(mean, labels),
+        log_predictive_density(mean, variance, labels, temperature),
     )
+
+
+def mean_squared_error(mean: Array, labels: Array) -> float:
+    """Mean squared error of predicted real targets; arguments as for :func:`regression`."""
+    mean, labels = _of_one_shape(mean=mean, labels=labels)
+    return float(np.mean((labels - mean) ** 2))
+
+
+def r_squared(mean: Array, labels: Array) -> float:
+    """R² of predicted real targets, NaN for constant ones; arguments as for :func:`regression`."""
+    mean, labels = _of_one_shape(mean=mean, labels=labels)
+    if not np.ptp(labels, axis=0).any():  # the variance of equal numbers may not round to 0
+        return math.nan
+    return 1 - mean_squared_error(mean, labels) / float(np.mean(np.var(labels, axis=0)))
+
+
+def log_predictive_density(
+    mean: Array, variance: Array, labels: Array, temperature: float
+) -> float:
+    """Mean log density of real targets, in nats; arguments as for :func:`regression`."""
+    mean, variance, labels = _of_one_shape(mean=mean, variance=variance, labels=labels)
+    squared, noisy = (labels - mean) ** 2, variance + temperature
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.mean(-0.5 * (squared / noisy + np.log(2 * math.pi * noisy))))
+
+
+def _of_one_shape(**arrays: Array) -> list[np.ndarray]:
+    """Arrays in double precision, if they have one shape and at least one example."""
+    converted = [
+        to_host(real_floating(name, array)).astype(np.float64) for name, array in arrays.items()
+    ]
+    shapes = [array.shape for array in converted]
+    if len(set(shapes)) > 1 or not converted[0].size:
+        *names, last_name = arrays
+        *others, last_shape = map(str, shapes)
+        raise ValueError(
+            f"{', '.join(names)} and {last_name} must have one shape and at least one example, but "
+            f"have {', '.join(others)} and {last_shape}"
+        )
+    return converted
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from pathkernel_core.options import Options
 from pathkernel_core.progress import Report
 
 
@@ -25,7 +26,7 @@ class StoredStudy(Protocol):
 
 
 @dataclass(frozen=True)
-class Result(abc.ABC):
+class Result(Options, abc.ABC):
     """Base class of results: a frozen dataclass whose fields are its options.
 
     Subclasses set the class attributes, declare options with

@@ -12,6 +12,7 @@ import numpy as np
 
 from pathkernel_core.attention import Layer, Readout
 from pathkernel_core.backend import Array, to_host
+from pathkernel_core.options import Options
 from pathkernel_core.options import option as option
 
 KINDS = ("classes", "targets")
@@ -180,11 +181,12 @@ def _are_classes(labels: np.ndarray) -> bool:
 
 
 @dataclass(frozen=True)
-class Task(abc.ABC):
+class Task(Options, abc.ABC):
     """Base class of tasks: a frozen dataclass whose fields are the task's options.
 
-    Subclasses set the class attributes, declare options with :func:`option` and implement
-    :meth:`realise`. :func:`pathkernel_core.testing.check_task` checks them.
+    Subclasses set the class attributes, declare options with :func:`option`, which are checked
+    when a task is made, and implement :meth:`realise`.
+    :func:`pathkernel_core.testing.check_task` checks them.
 
     Attributes
     ----------

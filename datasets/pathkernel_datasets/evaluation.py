@@ -15,19 +15,14 @@ from pathkernel_core.cross_validation import leave_one_out
 from pathkernel_core.errors import NotPositiveDefiniteError, PathkernelError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
-from pathkernel_core.predictor import accuracy, regression
 from pathkernel_core.solution import Solution
 from pathkernel_datasets.labelling import padded_rows, path_dims
-from pathkernel_datasets.measures import MEASURES
+from pathkernel_datasets.measures import MEASURES, Predictions
 from pathkernel_datasets.prepared import PreparedData
 from pathkernel_datasets.schema import REFERENCE
 from pathkernel_datasets.study import POINT
 
 _IN_THE_LIMIT = "in the Gaussian process limit"
-_OF_VALIDATION = {
-    "classes": ("accuracy_validation", "fraction of validation examples classified correctly"),
-    "targets": ("mean_squared_error_validation", "mean squared error on validation examples"),
-}
 VARIANCE = "posterior variance of the output given U, without observation noise"
 _OF_MINIMUM = ("action", "entropy", "energy", "gradient_norm", "evaluations")
 
@@ -54,9 +49,9 @@ def variables(data: PreparedData, analyses: Iterable[Analysis]) -> Iterator[Vari
     ]
     for measure in MEASURES[kind]:
         scores.append(Variable(measure.name, ("test_set",), measure.long_name, measure.units))
-    if data.realisation.validation is not None:
-        name, meaning = _OF_VALIDATION[kind]
-        scores.append(Variable(name, (), meaning))
+        if measure.validation and data.realisation.validation is not None:
+            name = f"{measure.name}_validation"
+            scores.append(Variable(name, (), measure.validation, measure.units))
     meaning = "posterior mean of the output"
     moments = [Variable("predictor_mean", example, meaning, "1", "Eq. 9, 29")]
     if data.network.has_skips:
@@ -179,14 +174,14 @@ def predicted_values(
     means = [to_host(mean) + data.offset for mean in means]
     variances = [to_host(variance) for variance in variances]
     labels = [to_host(labels) for _, labels in data.test_sets.values()]
-    if data.realisation.kind == "targets":
-        scores = [
-            dataclasses.asdict(regression(*moments, temperature))
-            for moments in zip(means, variances, labels)
-        ]
-    else:
-        scores = [{"accuracy": accuracy(*pair)} for pair in zip(means, labels)]
-    values = {name: np.array([score[name] for score in scores]) for name in scores[0]}
+    predictions = [
+        Predictions(mean[None], label, None if variance is None else variance[None], temperature)
+        for mean, label, variance in zip(means, labels, variances or [None] * len(means))
+    ]
+    values: dict[str, Any] = {
+        measure.name: np.array([measure.function(predicted) for predicted in predictions])
+        for measure in MEASURES[str(data.realisation.kind)]
+    }
     values["predictor_mean"] = padded_rows(means)
     if variances:
         values["predictor_variance"] = padded_rows(variances)
@@ -210,11 +205,10 @@ def _solution_values(
     if data.validation is not None:
         xi, labels = data.validation
         mean = to_host(solution.predict_mean(xi)) + data.offset
-        if regress:
-            error = mean - to_host(labels)
-            values["mean_squared_error_validation"] = float(np.mean(error**2))
-        else:
-            values["accuracy_validation"] = accuracy(mean, to_host(labels))
+        predicted = Predictions(mean[None], to_host(labels))
+        for measure in MEASURES[str(data.realisation.kind)]:
+            if measure.validation:
+                values[f"{measure.name}_validation"] = measure.function(predicted)
     if solution.network.has_skips:
         values["skip_score"] = solution.skip_scores
     situation = Situation(data.realisation, data.xi, data.labels, solution.network, solution)

@@ -1,29 +1,95 @@
 """Measures of predictions, of classes and of real targets, and choices of a temperature by them.
 
-A store has the measures of its examples' kind: a variable of each name, and with ``_gp`` and
-``_sub_network`` those of the limits.
+A measure is declared and computed here, of the theory's predictions and of draws. A store has the
+measures of its examples' kind: a variable of each name, and with ``_gp`` and ``_sub_network`` those
+of the limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+import math
+from collections.abc import Callable, Container
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pathkernel_core.predictor import (
+    accuracy,
+    log_predictive_density,
+    mean_squared_error,
+    r_squared,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predictions of the labels of some examples, by one solution or by draws.
+
+    Attributes
+    ----------
+    means : array, shape (D, P) or (D, P, C)
+        Mean output of each of D draws, or of the one solution.
+    labels : array, shape (P,) or (P, C)
+    variances : array of the shape of ``means``, optional
+        Variances of the output, without noise; classes need none.
+    temperature : float, optional
+        Variance T of the observation noise; only densities need it.
+    """
+
+    means: np.ndarray
+    labels: np.ndarray
+    variances: np.ndarray | None = None
+    temperature: float = math.nan
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean output over the draws."""
+        return self.means.mean(0)
 
 
 @dataclass(frozen=True)
 class Measure:
     """One measure of predictions on a test set.
 
-    ``heading`` stands above a column, ``axis`` with the unit at an axis, ``form`` is the format of
-    numbers in tables.
+    Attributes
+    ----------
+    name, long_name : str
+        Name and description of its variable in stores.
+    heading, axis : str
+        Text above a column; and at an axis, with the unit.
+    function : callable
+        Predictions → float.
+    form : str
+        Format of numbers in tables.
+    units : str
+    validation : str
+        Description of its variable of validation examples, ``NAME_validation``; empty if it has
+        none.
     """
 
     name: str
     long_name: str
     heading: str
     axis: str
+    function: Callable[[Predictions], float]
     form: str = ".3f"
     units: str = "1"
+    validation: str = ""
+
+
+def _log_density(predictions: Predictions) -> float:
+    """Mean log density of targets; of draws, that of their mixture."""
+    means = predictions.means
+    variances: Any = predictions.variances  # of targets they are always there
+    labels, temperature = predictions.labels, predictions.temperature
+    if len(means) == 1:
+        return log_predictive_density(means[0], variances[0], labels, temperature)
+    from scipy.special import logsumexp  # slow to import
+
+    noisy = variances + temperature
+    densities = -0.5 * ((labels - means) ** 2 / noisy + np.log(2 * np.pi * noisy))
+    return float((logsumexp(densities, axis=0) - np.log(len(means))).mean())
 
 
 MEASURES = {
@@ -33,22 +99,33 @@ MEASURES = {
             "fraction of test examples classified correctly",
             "accuracy",
             "accuracy (fraction correct)",
+            lambda predictions: accuracy(predictions.mean, predictions.labels),
+            validation="fraction of validation examples classified correctly",
         ),
     ),
     "targets": (
-        Measure("r_squared", "R² on the test examples: 1 − MSE / variance of targets", "R²", "R²"),
+        Measure(
+            "r_squared",
+            "R² on the test examples: 1 − MSE / variance of targets",
+            "R²",
+            "R²",
+            lambda predictions: r_squared(predictions.mean, predictions.labels),
+        ),
         Measure(
             "mean_squared_error",
             "mean squared error (MSE) of the predictor's mean on the test examples",
             "MSE",
             "mean squared error",
+            lambda predictions: mean_squared_error(predictions.mean, predictions.labels),
             ".4g",
+            validation="mean squared error on validation examples",
         ),
         Measure(
             "log_predictive_density",
             "mean log density of a test target, of the predictor's variance plus T",
             "ln p(y)",
             "log predictive density (nats)",
+            _log_density,
             ".2f",
             "nat",
         ),

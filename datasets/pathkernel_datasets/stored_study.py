@@ -19,7 +19,6 @@ import zarr
 
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.local_files import check_local
-from pathkernel_core.options import checked_options
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
 from pathkernel_core.task import Task
@@ -336,7 +335,6 @@ def compute_result(
     >>> pk.compute_result(pk.Phases(), "small.zarr").results
     ['phases']
     """
-    result = checked_options(result)
     study = StoredStudy(store, plugins, executor, threads)
     if result.name in study.dataset.variables or result.name == "study":
         raise PluginError(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +12,7 @@ import numpy as np
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.network import Skips, skips_of_layers
-from pathkernel_core.options import checked_options, option, several_values
-from pathkernel_core.scalars import positive
+from pathkernel_core.options import Options, checked, declared_options, option, several_values
 from pathkernel_core.task import Blocks, Realisation, Task
 from pathkernel_datasets.errors import TaskError
 
@@ -25,9 +22,12 @@ POINT = ("seed", "temperature", "width")
 SETTINGS = ("variance", "input_scale")
 """Options of a study that may have several values, as those of its task may."""
 
+OF_TASK = ("widths", "temperatures", "variances")
+"""Options of a study whose default is the task's."""
+
 
 @dataclass(frozen=True)
-class Study:
+class Study(Options):
     """A task on a grid of widths, temperatures and seeds.
 
     Parameters
@@ -35,7 +35,8 @@ class Study:
     task : Task
         Task with its options.
     widths, temperatures : sequence of float, optional
-        Grid; by default the task's own.
+        Grid; by default the task's own. Widths are finite: every study computes the Gaussian
+        process limit, too.
     seeds : sequence of int
         Seeds of the task's data and heads.
     backend, dtype : str
@@ -57,10 +58,11 @@ class Study:
     Raises
     ------
     ValueError
-        If a number is out of range or appears twice, or an option of the task is too small or does
-        not take several values.
+        If a number is out of range or appears twice, or an option of the task does not take several
+        values.
     TypeError
-        If the task is none, or a single number is given where several may be.
+        If the task is none, a value has another type than its option, or a single number is given
+        where several may be.
     """
 
     task: Task
@@ -68,6 +70,7 @@ class Study:
         None,
         "Network widths N.",
         type=tuple,
+        above=0,
         flags=("--width", "--widths"),
         metavar="N,N,…",
     )
@@ -75,6 +78,7 @@ class Study:
         None,
         "Gibbs temperatures T.",
         type=tuple,
+        above=0,
         flags=("--temperature", "--temperatures"),
         metavar="T,T,…",
     )
@@ -82,6 +86,8 @@ class Study:
         (0,),
         "Seeds of data and random heads, such as 0,1 or 0-4.",
         type=tuple[int, ...],
+        minimum=0,
+        below=2**63,
         flags=("--seed", "--seeds"),
         metavar="S,S,…",
     )
@@ -91,23 +97,29 @@ class Study:
         None,
         "Prior variances of all weights: one number, or those of the projection, of each layer's "
         "values and of the readout.",
-        type=tuple,
+        type=float | tuple[float, ...],
+        above=0,
         metavar="V,V,…",
     )
     variance: float | None = option(
-        None, "Prior variance of all weights; several values are an axis of the study.", type=float
+        None,
+        "Prior variance of all weights; several values are an axis of the study.",
+        type=float,
+        above=0,
     )
     input_scale: float | None = option(
         None,
         "Factor of the attentioned inputs; several values are an axis of the study.  [default: 1]",
         type=float,
+        above=0,
     )
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
     skips: Skips = option(
         None,
         "Strengths of skip connections in the theory: one number, or one for each layer, such as "
         "0.7,none.",
-        type=tuple[float | None, ...],
+        type=float | tuple[float | None, ...],
+        minimum=0,
         metavar="S,S,…",
     )
 
@@ -129,30 +141,18 @@ class Study:
                 f"one option may have several values, not {' and '.join(sweep)}; run a study for "
                 "each value of the others, into a store of its own"
             )
-        task = checked_options(task)
-        for name in SETTINGS:
-            for value in sweep.get(name, (getattr(self, name),)):
-                if value is not None:
-                    positive(name, value)
-            if isinstance(getattr(self, name), np.generic | np.ndarray):
-                object.__setattr__(self, name, getattr(self, name).item())
-        variances = task.variances if self.variances is None else self.variances
-        if self.variance is not None:
-            if self.variances is not None:
-                raise ValueError("variance is that of all weights: give variance or variances")
-            variances = None
-        widths = task.widths if self.widths is None else self.widths
-        temperatures = task.temperatures if self.temperatures is None else self.temperatures
-        normalised = {
-            "task": task,
-            "widths": _along("widths", widths, _width),
-            "temperatures": _along("temperatures", temperatures, positive),
-            "seeds": _along("seeds", self.seeds, _seed),
-            "variances": None if variances is None else _variances(variances),
-            "sweep": sweep,
-            "skips": _skips(self.skips),
-        }
-        for name, value in normalised.items():
+        if self.variance is not None and self.variances is not None:
+            raise ValueError("variance is that of all weights: give variance or variances")
+        declared = declared_options(self)
+        for name in OF_TASK:
+            replaced = name == "variances" and self.variance is not None
+            if getattr(self, name) is None and not replaced:
+                object.__setattr__(self, name, checked(declared[name], getattr(task, name)))
+        if isinstance(self.variances, tuple) and len(self.variances) == 1:
+            object.__setattr__(self, "variances", self.variances[0])
+        for name in ("widths", "temperatures", "seeds"):
+            _check_distinct(name, getattr(self, name))
+        for name, value in (("task", task), ("sweep", sweep), ("skips", _skips(self.skips))):
             object.__setattr__(self, name, value)
 
     @property
@@ -209,37 +209,10 @@ def _sequence(name: str, values: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _along(name: str, values: Any, check: Callable[[str, Any], Any]) -> tuple[Any, ...]:
-    """Values along a dimension of the grid, checked one by one."""
-    values = _sequence(name, values)
-    if not values:
-        raise ValueError(f"{name} must hold at least one value")
+def _check_distinct(name: str, values: Sequence[Any]) -> None:
+    """Raise ValueError if a value along a dimension of the grid is repeated."""
     if len(set(values)) != len(values):
         raise ValueError(f"{name} holds a value twice: {', '.join(map(str, values))}")
-    return tuple(check(f"each of {name}", value) for value in values)
-
-
-def _width(name: str, value: Any) -> float:
-    if isinstance(value, numbers.Real) and value == math.inf:
-        raise ValueError(
-            f"{name} must be finite, but is inf; leave it out, since every study computes the "
-            "Gaussian process limit"
-        )
-    return positive(name, value)
-
-
-def _seed(_: str, value: Any) -> int:
-    if not isinstance(value, numbers.Integral) or not 0 <= int(value) < 2**63:
-        raise ValueError(f"seeds must be whole numbers from 0 to 2^63 − 1, not {value!r}")
-    return int(value)
-
-
-def _variances(variances: float | Sequence[float]) -> float | tuple[float, ...]:
-    if isinstance(variances, str) or not isinstance(variances, Sequence):
-        positive("variances", variances)
-        return variances  # type: ignore[return-value]
-    checked = tuple(positive("each of variances", value) for value in variances)
-    return checked[0] if len(checked) == 1 else checked
 
 
 def _skips(skips: Any) -> Skips:

@@ -71,6 +71,7 @@ _NAMES = {
     ),
     "pathkernel_one_shot.idx": ("FASHION_MNIST", "IdxSet", "read_idx_set"),
     "pathkernel_one_shot.image_sources": ("RemoteFile",),
+    "pathkernel_one_shot.settings": ("Training",),
     "pathkernel_one_shot.training": ("one_shot_accuracy", "train_one_shot_images"),
     "pathkernel_one_shot.training_run": ("TrainingPlan", "train"),
 }

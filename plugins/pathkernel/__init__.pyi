@@ -70,6 +70,7 @@ from pathkernel_one_shot.idx import FASHION_MNIST as FASHION_MNIST
 from pathkernel_one_shot.idx import IdxSet as IdxSet
 from pathkernel_one_shot.idx import read_idx_set as read_idx_set
 from pathkernel_one_shot.image_sources import RemoteFile as RemoteFile
+from pathkernel_one_shot.settings import Training as Training
 from pathkernel_one_shot.task import OneShotImages as OneShotImages
 from pathkernel_one_shot.training import one_shot_accuracy as one_shot_accuracy
 from pathkernel_one_shot.training import train_one_shot_images as train_one_shot_images

@@ -9,16 +9,18 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
 from pathkernel.command_groups import SuggestingGroup
 from pathkernel.output import INTERRUPTED, say
-from pathkernel.result_command import result_command
-from pathkernel.run_command import task_command
+from pathkernel.result_command import check_result_names, result_command
+from pathkernel.run_command import check_task_names
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
+from pathkernel_core.result import Result
 from pathkernel_core.text import shortened
 from pathkernel_datasets.errors import StoreWarning
 
@@ -134,8 +136,40 @@ def _message(error: Exception) -> str:
     )
 
 
+class _Commands(SuggestingGroup):
+    """Commands of plugins, and of their results, made when one is used."""
+
+    def __init__(self, results: Mapping[str, type[Result]], **settings: Any):
+        super().__init__(**settings)
+        self.results = results
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted([*self.commands, *self.results])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Command of a plugin, or of a result."""
+        result = self.results.get(name)
+        return super().get_command(ctx, name) if result is None else result_command(result)
+
+
 def _with_commands(plugins: Plugins) -> click.Group:
-    group = SuggestingGroup(
+    for name, task in list(plugins.tasks.items()):
+        try:
+            check_task_names(task)
+        except PluginError as error:
+            del plugins.tasks[name]
+            owner = plugins.providers[f"task {name}"]
+            say(f"Warning: the task {name} of {owner} is skipped: {error}", err=True)
+    results = {}
+    for result in plugins.results.values():
+        try:
+            check_result_names(result)
+            results[result.command] = result
+        except PluginError as error:
+            say(f"Warning: the result {result.name} has no command: {error}", err=True)
+    return _Commands(
+        results,
         name=pathkernel.name,
         callback=pathkernel.callback,
         params=pathkernel.params,
@@ -143,16 +177,3 @@ def _with_commands(plugins: Plugins) -> click.Group:
         context_settings=pathkernel.context_settings,
         commands=dict(plugins.commands),
     )
-    for name, task in list(plugins.tasks.items()):
-        try:
-            task_command(task)
-        except PluginError as error:
-            del plugins.tasks[name]
-            owner = plugins.providers[f"task {name}"]
-            say(f"Warning: the task {name} of {owner} is skipped: {error}", err=True)
-    for result in plugins.results.values():
-        try:
-            group.add_command(result_command(result))
-        except PluginError as error:
-            say(f"Warning: the result {result.name} has no command: {error}", err=True)
-    return group

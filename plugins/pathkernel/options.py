@@ -1,10 +1,10 @@
-"""Options of commands: made from the fields of tasks and results, and types that they share."""
+"""Options of commands, made from declarations: what is typed is read, and checked as in Python."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,118 +12,116 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from pathkernel_core.options import option_type, takes_several
+from pathkernel_core.hooks import PluginError
+from pathkernel_core.options import (
+    Options,
+    bounds,
+    checked,
+    declared_options,
+    element_type,
+    option,
+    option_type,
+    takes_several,
+)
 
 _LONGEST_RANGE = 100_000
-_EXAMPLES: dict[Any, str] = {int: "0-4 or 0,1,2", float: "10,30,100"}
+_METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT", Path: "PATH"}
+_OF_ALL = ("help", "--help", "-h", "json", "--json", "csv", "--csv")
 
 
-class Numbers(click.ParamType):
-    """Numbers separated by commas; of integers also ranges such as 0-4."""
+@dataclass(frozen=True)
+class Figures(Options):
+    """Option of commands that compute a study or a result."""
 
-    def __init__(self, kind: Callable[[str], float | None], name: str):
-        self.kind, self.name = kind, name
+    figures: bool = option(True, "Write figures into a folder next to the store.")
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float | None, ...]:
-        """Text → tuple of numbers."""
+
+class Declared(click.ParamType):
+    """Type of an option that a dataclass declares, or of several of its values."""
+
+    def __init__(self, declared: Field, several: bool):
+        self.declared, self.several, self.name = declared, several, declared.name
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Choices behind the last comma, or files."""
+        if option_type(self.declared) is Path:
+            return [CompletionItem(incomplete, type="file")]
+        before, comma, last = incomplete.rpartition(",") if self.several else ("", "", incomplete)
+        choices = self.declared.metadata["choices"] or ()
+        return [CompletionItem(before + comma + word) for word in choices if word.startswith(last)]
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Text → checked value; defaults, and values of a study file, are none."""
         if not isinstance(value, str):
-            return tuple(value)
-        numbers: list[float | None] = []
-        for part in value.split(","):
-            first, dash, last = part.strip().partition("-")
-            try:
-                if self.kind is int and dash and first:
-                    span = range(int(first), int(last) + 1)
-                    if not 0 < len(span) <= _LONGEST_RANGE:
-                        self.fail(f"the range {part!r} is empty or too long", param, ctx)
-                    numbers += span
-                else:
-                    numbers.append(self.kind(part))
-            except (ValueError, OverflowError):
-                example = _EXAMPLES.get(self.kind, "0.7,none")
-                self.fail(f"{part!r} is no number; write for example {example}", param, ctx)
-        return tuple(numbers)
+            return value
+        try:
+            return value_of_text(self.declared, value, self.several)
+        except (TypeError, ValueError) as error:
+            return self.fail(str(error), param, ctx)
+
+
+def value_of_text(declared: Field, text: str, several: bool = False) -> Any:
+    """Value of an option from text as it is typed, or a tuple of several values.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`pathkernel_core.options.checked` does.
+    """
+    if several:
+        values = tuple(value_of_text(declared, part) for part in text.split(","))
+        return values if len(values) > 1 else values[0]
+    if element_type(declared) is not None:
+        return checked(declared, entries_of_text(declared, text))
+    is_number = option_type(declared) in (int, float)
+    return checked(declared, _number(text) if is_number else text)
+
+
+def entries_of_text(declared: Field, text: str) -> list[Any]:
+    """Entries, not yet checked, of a sequence that is typed: separated by commas, or as 0-4."""
+    entries: list[Any] = []
+    for part in map(str.strip, text.split(",")):
+        first, dash, last = part.partition("-")
+        is_range = dash and first.isdecimal() and last.isdecimal()
+        if is_range and element_type(declared) is int:
+            if not 0 <= int(last) - int(first) < _LONGEST_RANGE:
+                raise ValueError(
+                    f"{declared.name} holds the range {part!r}, which is empty or too long"
+                )
+            entries += range(int(first), int(last) + 1)
+        else:
+            entries.append(None if part == "none" else _number(part))
+    return entries
+
+
+def _number(text: str) -> int | float | str:
+    """The number that a text is, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
 
 
 class StorePath(click.Path):
-    """Path of a store, always with a name: from inside the store, ``.`` is resolved."""
+    """Path of a store, always with a name."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
         """Text → path with a name."""
-        path = Path(super().convert(value, param, ctx))
-        return path if path.name.strip(".") else path.resolve()
+        return with_name(Path(super().convert(value, param, ctx)))
 
 
-class Part(click.ParamType):
-    """Part I of N, as 1/3."""
-
-    name = "I/N"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        """Text → (I, N)."""
-        number, _, count = value.partition("/")
-        if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
-            return int(number), int(count)
-        return self.fail(f"{value!r} is no part; write 1/3 for the first of three", param, ctx)
-
-
-class TemperatureOrChoice(click.ParamType):
-    """A temperature, or a way to choose it."""
-
-    def __init__(self, choices: Sequence[str]):
-        self.choices = tuple(choices)
-        self.name = "|".join(("T", *self.choices))
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """The choices."""
-        return [CompletionItem(choice) for choice in self.choices if choice.startswith(incomplete)]
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
-        """Text → number or choice."""
-        if value in self.choices:
-            return value
-        try:
-            return float(value)
-        except ValueError:
-            choices = ", ".join(self.choices)
-            return self.fail(f"{value!r} is neither a temperature nor one of {choices}", param, ctx)
-
-
-class Several(click.ParamType):
-    """One value of another type, or several, separated by commas."""
-
-    def __init__(self, element: click.ParamType):
-        self.element, self.name = element, element.name
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
-        """Completions of the text behind the last comma."""
-        before, comma, last = incomplete.rpartition(",")
-        return [
-            CompletionItem(before + comma + completion.value, type=completion.type)
-            for completion in self.element.shell_complete(ctx, param, last)
-        ]
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Text → value, or tuple of values."""
-        parts = value.split(",") if isinstance(value, str) else value
-        parts = parts if isinstance(parts, (list, tuple)) else [parts]
-        values = tuple(self.element.convert(part, param, ctx) for part in parts)
-        return values if len(values) > 1 else values[0]
+def with_name(path: Path) -> Path:
+    """Path of a store that has a name: from inside the store, ``.`` is resolved."""
+    return path if path.name.strip(".") else path.resolve()
 
 
 store_argument = click.Argument(["store"], metavar="FILE.zarr", type=StorePath())
 """Argument of commands on a store."""
-
-figures_option = click.Option(
-    ["--figures/--no-figures"],
-    default=True,
-    show_default=True,
-    help="Write figures into a folder next to the store.",
-)
-"""Option of commands that compute a study or a result."""
 
 out_option = click.Option(
     ["--out"],
@@ -134,73 +132,82 @@ out_option = click.Option(
 
 
 def options_of(
-    configured: type, *, several: bool = False, defaults: Mapping[str, Any] = MappingProxyType({})
+    configured: type[Options],
+    *,
+    several: bool = False,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[click.Option]:
-    """Make the options of a study, a task or a result from its fields.
+    """Make the options of a command from a class that declares them.
 
     Parameters
     ----------
-    configured : type
-        Dataclass whose fields are declared with :func:`pathkernel_core.options.option`.
+    configured : type of Options
     several : bool
         Whether options that are numbers or choices take several values.
     defaults : mapping of str to Any
-        Defaults that the help names where a field's default is None.
+        Defaults that the help names in place of a field's; such an option is None if left out.
     """
     return [
-        _option(entry, several and takes_several(entry), defaults.get(entry.name))
-        for entry in dataclasses.fields(configured)
-        if "help" in entry.metadata
+        _option(entry, several and takes_several(entry), defaults)
+        for entry in offered_options(configured).values()
     ]
 
 
+def offered_options(configured: type[Options]) -> dict[str, Field]:
+    """Declared options that are not of Python alone, by name."""
+    declared = declared_options(configured).items()
+    return {name: entry for name, entry in declared if entry.metadata["flags"] is not None}
+
+
+def check_names(command: str, *configured: type[Options], further: Iterable[str] = ()) -> None:
+    """Raise PluginError if options of a command, of its classes or ``further``, share a name."""
+    names = [*_OF_ALL, *further]
+    for entries in map(offered_options, configured):
+        for entry in entries.values():
+            names += {entry.name, *_flags(entry)}
+    if clashes := sorted({name for name in names if names.count(name) > 1}):
+        raise PluginError(
+            f"the command {command} has several options named {', '.join(clashes)}; rename those "
+            "of the plugin"
+        )
+
+
 def help_of(configured: Any, *, summarised: bool = False) -> str:
-    """Help text of a task or a result: its docstring, with its summary in front if requested."""
+    """Help text of a class of options: its docstring, with its summary in front if requested."""
     description, _, _ = (inspect.getdoc(configured) or "").partition("\n\nParameters\n")
     return f"{configured.summary}.\n\n{description}" if summarised else description
 
 
-def _option(entry: dataclasses.Field, several: bool, default: Any) -> click.Option:
-    settings, kind, dashed = entry.metadata, option_type(entry), entry.name.replace("_", "-")
-    flags = settings.get("flags") or (f"--{dashed}",)
-    if kind is bool:
-        flags = (f"--{dashed}/--no-{dashed}",)
-    metavar, type_ = settings.get("metavar"), _parameter_type(kind, settings)
-    if several:
-        type_ = Several(click.types.convert_type(type_))
-        choices = "|".join(settings.get("choices") or ())
-        metavar = f"[{choices}],…" if choices else f"{type_.name.upper()},…"
-    text = settings["help"]
-    if isinstance(default := entry.default if default is None else default, tuple):
-        text += f"  [default: {','.join(f'{value:g}' for value in default)}]"
-    elif default is not None and entry.default is None:
-        text += f"  [default: {default}]"
+def _flags(entry: Field) -> Iterator[str]:
+    dashed = entry.name.replace("_", "-")
+    yield from entry.metadata["flags"] or (f"--{dashed}",)
+    if option_type(entry) is bool:
+        yield f"--no-{dashed}"
+
+
+def _option(entry: Field, several: bool, defaults: Mapping[str, Any]) -> click.Option:
+    is_flag, text = option_type(entry) is bool, entry.metadata["help"]
+    default = defaults.get(entry.name, entry.default)
+    if isinstance(default, tuple):
+        default = ",".join("none" if n is None else f"{n:g}" for n in default)
+    notes = [bounds(entry)] if bounds(entry) else []
+    if default is not None and not is_flag:
+        notes.insert(0, f"default: {default}")
+    flags = "/".join(_flags(entry)) if is_flag else _flags(entry)
     return click.Option(
-        [*flags, entry.name],
-        type=type_,
-        metavar=metavar,
-        default=entry.default,
-        required=settings.get("required", False),
-        show_default=entry.default is not None and not isinstance(entry.default, tuple),
-        help=text,
+        [*([flags] if is_flag else flags), entry.name],
+        type=bool if is_flag else Declared(entry, several),
+        metavar=None if is_flag else _metavar(entry, several),
+        default=None if entry.name in defaults else entry.default,
+        required=entry.metadata["required"],
+        show_default=is_flag,
+        help=f"{text}  [{'; '.join(notes)}]" if notes else text,
     )
 
 
-_NUMBERS: dict[Any, Callable[[str], float | None]] = {
-    tuple: float,
-    tuple[float, ...]: float,
-    tuple[int, ...]: int,
-    tuple[float | None, ...]: lambda text: None if text.strip() == "none" else float(text),
-}
-
-
-def _parameter_type(kind: Any, settings: Mapping[str, Any]) -> Any:
-    if choices := settings.get("choices"):
-        return TemperatureOrChoice(choices) if kind is float else click.Choice(choices)
-    if kind in _NUMBERS:
-        return Numbers(_NUMBERS[kind], settings.get("metavar") or "N,N,…")
-    if kind is Path:
-        return click.Path(path_type=Path)
-    if (minimum := settings.get("minimum")) is not None:
-        return click.IntRange(min=minimum) if kind is int else click.FloatRange(min=minimum)
-    return kind
+def _metavar(entry: Field, several: bool) -> str:
+    kind, choices = option_type(entry), entry.metadata["choices"]
+    name = entry.metadata["metavar"] or _METAVARS.get(kind, "N,N,…")
+    if choices:
+        name = f"[{'|'.join(choices)}]" if kind is str else "|".join((name, *choices))
+    return f"{name},…" if several else name

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import figures_option, help_of, options_of, out_option, store_argument
+from pathkernel.options import (
+    Figures,
+    check_names,
+    help_of,
+    options_of,
+    out_option,
+    store_argument,
+)
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -20,27 +27,21 @@ from pathkernel.output import (
 from pathkernel.store_views import views_of_values
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins
+from pathkernel_core.options import declared_options
 from pathkernel_core.result import Result
 
 
 def result_command(result: type[Result]) -> click.Command:
-    """Command that computes a result of a study, with the result's options.
-
-    Raises
-    ------
-    PluginError
-        If two options have the same name.
-    """
-    options = [*options_of(result), figures_option]
-    has_out = any(option.name == "out" for option in options)
-    if not has_out:
+    """Command that computes a result of a study, with the result's options."""
+    options = [*options_of(result), *options_of(Figures)]
+    if not (has_out := _has_out(result)):
         options.append(out_option)
 
     def callback(store: Path, figures: bool, **values: Any) -> None:
         folder = None if has_out else values.pop("out")
         try:
             configured = result(**values)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise click.UsageError(str(error)) from None
         if folder is not None:
             make_folder("--out", folder)
@@ -53,6 +54,17 @@ def result_command(result: type[Result]) -> click.Command:
         help=help_of(result),
         short_help=result.summary + ".",
     )
+
+
+def check_result_names(result: type[Result]) -> None:
+    """Raise PluginError if an option of a result has the name of one of every result's command."""
+    further = ["store"] if _has_out(result) else ["store", *out_option.opts]
+    check_names(result.command, result, Figures, further=further)
+
+
+def _has_out(result: type[Result]) -> bool:
+    """Whether a result has an option ``out`` in place of the folder for figures."""
+    return "out" in declared_options(result)
 
 
 def _run(result: Result, store: Path, figures: bool, folder: Path | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,14 @@ from click.shell_completion import CompletionItem
 
 from pathkernel.command_groups import SuggestingGroup
 from pathkernel.jax_settings import prepare_jax
-from pathkernel.options import Part, StorePath, figures_option, help_of, options_of
+from pathkernel.options import (
+    Figures,
+    check_names,
+    help_of,
+    offered_options,
+    options_of,
+    with_name,
+)
 from pathkernel.output import (
     figure_folder,
     leave_interrupted,
@@ -20,12 +27,12 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.study_file import SUFFIX, StudyFileError, defaults_of, read_study
-from pathkernel.tables_command import OPTIONS, TablesCommand
+from pathkernel.study_file import SUFFIX, StudyFileError, read_study, values_of
+from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins, UnknownNameError
-from pathkernel_core.options import takes_several
+from pathkernel_core.options import option, takes_several
 from pathkernel_core.task import Task
-from pathkernel_datasets.study import SETTINGS, Study
+from pathkernel_datasets.study import OF_TASK, Study
 
 
 class TaskGroup(SuggestingGroup):
@@ -73,100 +80,109 @@ def _file_command(path: Path, plugins: Plugins) -> click.Command:
     except UnknownNameError as error:
         raise StudyFileError(f"{path}: {error}") from None
     command = task_command(task)
-    names = {entry.name for entry in dataclasses.fields(task)}
-    options = [option for option in command.params if option.name in names]
-    settings = [option for option in command.params if option.name not in {*names, *OPTIONS}]
-    command.context_settings["default_map"] = defaults_of(path, content, settings, options)
+    settings = offered_options(Study) | offered_options(Running)
+    values = values_of(path, content, settings, offered_options(task))
+    command.context_settings["default_map"] = values
     return command
 
 
 _MOST_WORKERS = 1024  # processes, or threads of each
-_RUNNING = (
-    click.Option(
-        ["--out"], type=StorePath(), help="Zarr store to make or to resume.  [default: TASK.zarr]"
-    ),
-    figures_option,
-    click.Option(
-        ["--threads"],
-        type=click.IntRange(1, _MOST_WORKERS),
-        default=1,
-        show_default=True,
-        help="Threads of every worker for linear algebra on the CPU.",
-    ),
-    click.Option(
-        ["--jobs"],
-        type=click.IntRange(1, _MOST_WORKERS),
-        default=1,
-        show_default=True,
-        help="Number of worker processes on this machine.",
-    ),
-    click.Option(
-        ["--scheduler"],
-        metavar="ADDRESS",
-        help="Dask scheduler whose workers compute, tcp://HOST:PORT.",
-    ),
-    click.Option(
-        ["--part"],
-        type=Part(),
-        help="Part of the study to compute, such as 1/3, while other processes that share the disk "
+
+
+@dataclass(frozen=True)
+class Running(Figures):
+    """Options of a run that change no result."""
+
+    out: Path | None = option(
+        None, "Zarr store to make or to resume.  [default: TASK.zarr]", type=Path
+    )
+    threads: int = option(
+        1,
+        "Threads of every worker for linear algebra on the CPU.",
+        minimum=1,
+        maximum=_MOST_WORKERS,
+    )
+    jobs: int = option(
+        1, "Number of worker processes on this machine.", minimum=1, maximum=_MOST_WORKERS
+    )
+    scheduler: str | None = option(
+        None, "Dask scheduler whose workers compute, tcp://HOST:PORT.", metavar="ADDRESS"
+    )
+    part: str | None = option(
+        None,
+        "Part of the study to compute, such as 1/3, while other processes that share the disk "
         "compute the other parts.  [default: all]",
-    ),
-)
+        metavar="I/N",
+    )
+
+    def __post_init__(self):
+        if self.part is not None:
+            number, _, count = self.part.partition("/")
+            if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+                raise ValueError(
+                    f"part must be I/N, such as 1/3 for the first of three, but is {self.part!r}"
+                )
+
+    @property
+    def number_and_count(self) -> tuple[int, int] | None:
+        """Number of the part, and of all parts."""
+        if self.part is None:
+            return None
+        number, _, count = self.part.partition("/")
+        return int(number), int(count)
+
+
+def check_task_names(task: type[Task]) -> None:
+    """Raise PluginError if an option of a task has the name of one of every run."""
+    check_names(task.name, task, Study, Running)
 
 
 def task_command(task: type[Task]) -> click.Command:
-    """Command that runs a task, with the options of the task, of the grid and of computing.
-
-    Raises
-    ------
-    PluginError
-        If two options have the same name.
-    """
-    defaults = {name: getattr(task, name) for name in ("widths", "temperatures", "variances")}
-    grid = options_of(Study, several=True, defaults=defaults)
-    options = options_of(task, several=True)
-    several = [
-        *SETTINGS,
-        *(entry.name for entry in dataclasses.fields(task) if takes_several(entry)),
-    ]
+    """Command that runs a task, with the options of the task, of the grid and of computing."""
+    defaults = {name: getattr(task, name) for name in OF_TASK}
+    sections = {
+        f"Options of {task.name}": options_of(task, several=True),
+        "Grid": options_of(Study, several=True, defaults=defaults),
+        "Computing": options_of(Running),
+    }
 
     def callback(**values: Any) -> None:
-        sweep = {name: values[name] for name in several if isinstance(values[name], tuple)}
-        values |= {name: several_values[0] for name, several_values in sweep.items()}
-        of_task, settings = (
-            {str(option.name): values.pop(str(option.name)) for option in part}
-            for part in (options, grid)
+        of_task, of_study, of_running = (
+            {name: values[name] for name in offered_options(configured)}
+            for configured in (task, Study, Running)
         )
-        settings |= dict.fromkeys(sweep.keys() & settings.keys())
-        _run_study(Study(task(**of_task), sweep=sweep, **settings), **values)
+        sweep = {}
+        for configured, settings in ((task, of_task), (Study, of_study)):
+            for name, entry in offered_options(configured).items():
+                if takes_several(entry) and isinstance(settings[name], tuple):
+                    sweep[name], settings[name] = settings[name], settings[name][0]
+        try:
+            running = Running(**of_running)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        _run_study(Study(task(**of_task), sweep=sweep, **of_study), running)
 
     return TablesCommand(
         task.name,
         callback=callback,
-        sections={f"Options of {task.name}": options, "Grid": grid, "Computing": _RUNNING},
+        sections=sections,
         help=help_of(task, summarised=True),
     )
 
 
-def _run_study(
-    study: Study,
-    out: Path | None,
-    figures: bool,
-    threads: int,
-    jobs: int,
-    scheduler: str | None,
-    part: tuple[int, int] | None,
-) -> None:
+def _run_study(study: Study, running: Running) -> None:
+    threads, part = running.threads, running.number_and_count
+    resources = running.jobs, running.scheduler
     if study.backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
     from pathkernel_datasets.pieces import pieces_folder
     from pathkernel_datasets.workers import workers
 
-    out = Path(f"{study.task.name}.zarr") if out is None else out
+    out = with_name(running.out or Path(f"{study.task.name}.zarr"))
     plugins = click.get_current_context().find_object(Plugins)
     try:
-        with workers(jobs, scheduler) as executor:  # which import while this process does
+        with workers(*resources) as executor:  # which import while this process does
             from pathkernel_datasets.progress_bar import showing_progress
             from pathkernel_datasets.sweep import run_study
 
@@ -205,6 +221,6 @@ def _run_study(
             "status and gradient_norm (docs/data.md).",
             err=True,
         )
-    if figures:
+    if running.figures:
         write_charts(still_charts(dataset), figure_folder(out))
     say(f"Results: {out.resolve()}")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.options import TemperatureOrChoice, store_argument
+from pathkernel.options import options_of, store_argument
 from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
+from pathkernel_core.options import Options, declared_options, option
 from pathkernel_core.result import Result
 from pathkernel_datasets.measures import WORDS
 
@@ -23,36 +24,28 @@ if TYPE_CHECKING:
 STUDY = "study"
 """The study among the parts of a store; the others are its results."""
 
-SELECTION: list[click.Parameter] = [
-    store_argument,
-    click.Option(
-        ["--temperature"],
-        type=TemperatureOrChoice(WORDS),
-        help="Temperature T, or the criterion that chooses it at each width over all seeds: best "
-        "validation score, smallest leave-one-out error, largest log evidence, or best score on "
-        "the first test set, as in the paper.  [default: validation, or leave-one-out where the "
-        "task has no validation examples]",
-    ),
-    click.Option(
-        ["--seed"], type=int, help="Seed in views of a single seed.  [default: the first]"
-    ),
-    click.Option(
-        ["--only"],
-        metavar="NAME,NAME,…",
-        help="Parts of the store, such as study,samples.  [default: all]",
-    ),
-]
-"""Parameters of commands that make a :class:`Selection`."""
-
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Options):
     """Parts of a store, at a temperature and a seed."""
 
     store: Path
-    temperature: float | str | None
-    seed: int | None
-    only: str | None
+    temperature: float | str | None = option(
+        None,
+        "Temperature T, or the criterion that chooses it at each width over all seeds: best "
+        "validation score, smallest leave-one-out error, largest log evidence, or best score on "
+        "the first test set, as in the paper.  [default: validation, or leave-one-out where the "
+        "task has no validation examples]",
+        choices=WORDS,
+        type=float,
+        metavar="T",
+    )
+    seed: int | None = option(
+        None, "Seed in views of a single seed.  [default: the first]", type=int
+    )
+    only: str | None = option(
+        None, "Parts of the store, such as study,samples.  [default: all]", metavar="NAME,NAME,…"
+    )
 
     @cached_property
     def study(self) -> StoredStudy:
@@ -97,13 +90,16 @@ class Selection:
 
     def _configured(self, result: type[Result]) -> Result:
         """A result at the selected temperature and seed, as far as its views take them."""
-        takes = {entry.name: entry.metadata.get("choices") for entry in dataclasses.fields(result)}
-        temperature = self.temperature
-        if isinstance(temperature, str) and not takes.get("temperature"):
+        declared, temperature = declared_options(result).get("temperature"), self.temperature
+        if isinstance(temperature, str) and not (declared and declared.metadata["choices"]):
             temperature = None
         chosen = {"seed": self.seed, "temperature": temperature}
         names = [name for name in result.view_options if chosen.get(name) is not None]
         return result(**{name: chosen[name] for name in names})
+
+
+SELECTION: list[click.Parameter] = [store_argument, *options_of(Selection)]
+"""Parameters of commands that make a :class:`Selection`."""
 
 
 def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import Field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from pathkernel.options import Numbers, Several
+from pathkernel.options import entries_of_text, value_of_text
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import unknown_name
+from pathkernel_core.options import checked, declared_options, element_type, takes_several
 from pathkernel_datasets.study import Study
 
 if TYPE_CHECKING:
@@ -53,45 +52,58 @@ def read_study(path: Path) -> tuple[str, dict[str, Any]]:
     return name, content
 
 
-def defaults_of(
+def values_of(
     path: Path,
     content: Mapping[str, Any],
-    settings: Sequence[click.Parameter],
-    task_options: Sequence[click.Parameter],
+    settings: Mapping[str, Field],
+    task_options: Mapping[str, Field],
 ) -> dict[str, Any]:
-    """Values of a study file as defaults of the options of a command.
+    """Checked values of the options in a study file, by name.
 
     Relative paths are taken from the folder of the file. The task's options stand under
-    ``[options]``, the settings of all tasks at the top.
+    ``[options]``, the settings of all tasks at the top; both are declared. Numbers in text, such
+    as "0-4", are read as on the command line.
 
     Raises
     ------
     StudyFileError
-        If a key is unknown, or its value is not of the option's type; the message names it.
+        If a key is unknown, or its value is not allowed; the message names file and key.
     """
     top = dict(content)
     options = top.pop(_OPTIONS, {})
     if not isinstance(options, dict):
         raise StudyFileError(f"{path}: options must be a table, [options], not {options!r}")
-    for key in top.keys() & {option.name for option in task_options}:
+    for key in top.keys() & task_options.keys():
         raise StudyFileError(f"{path}: {key} is an option of the task; write it under [options]")
-    defaults = {"out": str(path.with_suffix(".zarr"))}
-    for values, parameters, kind in ((top, settings, "setting"), (options, task_options, "option")):
-        types = {str(option.name): option.type for option in parameters}
+    checked_values: dict[str, Any] = {"out": path.with_suffix(".zarr")}
+    for values, declared, kind in ((top, settings, "setting"), (options, task_options, "option")):
         for key, value in values.items():
-            if key not in types:
-                raise StudyFileError(f"{path}: {unknown_name(kind, key, types)}")
-            if isinstance(value, list) and not isinstance(types[key], Numbers | Several):
-                raise StudyFileError(f"{path}: {key} takes one value, not {value!r}")
-            text = ",".join(map(str, value if isinstance(value, list) else [value]))
-            if key == "out" or (kind == "option" and _is_path(path.parent, text)):
-                text = str(path.parent / text)
+            if key not in declared:
+                raise StudyFileError(f"{path}: {unknown_name(kind, key, declared)}")
+            if isinstance(value, str) and (
+                key == "out" or (kind == "option" and _is_path(path.parent, value))
+            ):
+                value = str(path.parent / value)
             try:
-                types[key].convert(text, None, None)
-            except click.BadParameter as error:
-                raise StudyFileError(f"{path}: {key} = {value!r}: {error.message}") from None
-            defaults[key] = text
-    return defaults
+                checked_values[key] = _value(declared[key], value)
+            except (TypeError, ValueError) as error:
+                raise StudyFileError(f"{path}: {error}") from None
+    return checked_values
+
+
+def _value(declared: Field, value: Any) -> Any:
+    """Checked value of an option, or a tuple of several, from one of TOML's."""
+    if isinstance(value, str):
+        return value_of_text(declared, value, takes_several(declared))
+    if element_type(declared) is not None:
+        entries = []
+        for entry in value if isinstance(value, list) else [value]:
+            entries += entries_of_text(declared, entry) if isinstance(entry, str) else [entry]
+        return checked(declared, entries)
+    if isinstance(value, list) and value and takes_several(declared):
+        values = tuple(_value(declared, entry) for entry in value)
+        return values if len(values) > 1 else values[0]
+    return checked(declared, value)
 
 
 def _is_path(folder: Path, text: str) -> bool:
@@ -109,9 +121,7 @@ def study_toml(study: StoredStudy) -> str:
     """
     identity = study.identity
     settings = {
-        entry.name: _without_point(identity[entry.name])
-        for entry in dataclasses.fields(Study)
-        if entry.name in identity and entry.metadata
+        name: _without_point(identity[name]) for name in declared_options(Study) if name in identity
     }
     settings = {"task": identity["task"], **settings, "out": str(study.path.resolve())}
     options = {name: value for name, value in study.options.items() if value is not None}

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from pathkernel.output import Record, make_folder, say, start_record
-from pathkernel_core.hooks import PluginError
 
 OPTIONS = ("json", "csv")
 """Names of the options that every such command has."""
@@ -27,11 +26,6 @@ class TablesCommand(click.Command):
     ----------
     sections : mapping of str to sequence of click.Option
         Further parameters of the command, by their headings in ``--help``.
-
-    Raises
-    ------
-    PluginError
-        If two of its options have the same name.
     """
 
     def __init__(
@@ -56,14 +50,6 @@ class TablesCommand(click.Command):
                 help="Folder to write the tables into, too, as CSV files.",
             ),
         ]
-        names = ["help", "--help", "-h"]
-        for option in self.params:
-            names += {str(option.name), *option.opts, *option.secondary_opts}
-        if clashes := sorted({name for name in names if names.count(name) > 1}):
-            raise PluginError(
-                f"the command {self.name} has several options named {', '.join(clashes)}; rename "
-                "those of the plugin"
-            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List options under the headings of their sections, the remaining ones last."""

@@ -14,7 +14,7 @@ from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_one_shot.held_out import TEST_SETS, VALIDATION, draw_episodes, episode_set
 from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, IdxSet
 from pathkernel_one_shot.omniglot import ARCHIVE_DIGESTS, SPLIT_DIGESTS, SPLITS
-from pathkernel_one_shot.tokens import WIDTH, check_episodes, label_vectors
+from pathkernel_one_shot.tokens import WIDTH, label_vectors
 from pathkernel_tasks.heads_file import check_suffix, heads_digest, read_heads
 from pathkernel_trained.bundled import bundled_digests, heads_path
 
@@ -45,23 +45,21 @@ class OneShotImages(Task):
         f"bundled trained network, one of {', '.join(bundled_digests())}; file of trained heads "
         "(.safetensors or .npz); or random, for Gaussian heads, which classify at chance",
     )
-    layers: int = option(2, "attention layers of random heads")
-    heads_per_layer: int = option(4, "random heads of each layer")
-    qk_width: int = option(128, "width of queries and keys of random heads")
-    examples: int = option(600, "training episodes, half of each label")
+    layers: int = option(2, "attention layers of random heads", minimum=1)
+    heads_per_layer: int = option(4, "random heads of each layer", minimum=1)
+    qk_width: int = option(128, "width of queries and keys of random heads", minimum=1)
+    examples: int = option(600, "training episodes, half of each label", minimum=2, even=True)
     test_examples: int = option(
-        1000, "episodes of each test set and of the validation set, half of each label"
+        1000,
+        "episodes of each test set and of the validation set, half of each label",
+        minimum=2,
+        even=True,
     )
-    label_seed: int = option(0, "seed of the label vectors, where the file of heads has none")
+    label_seed: int = option(
+        0, "seed of the label vectors, where the file of heads has none", minimum=0
+    )
 
     def __post_init__(self):
-        for name in ("examples", "test_examples"):
-            check_episodes(name, getattr(self, name))
-        for name in _RANDOM_HEADS_ONLY:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
-        if self.label_seed < 0:
-            raise ValueError(f"label_seed must not be negative, but is {self.label_seed}")
         if self.heads != "random":
             self._check_file_options()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,13 +17,10 @@ from pathkernel_one_shot.descent import evaluate, single_precision
 from pathkernel_one_shot.episodes import held_out_episodes, token_space
 from pathkernel_one_shot.folder import BEST, CURVES, LATEST, locked_folder
 from pathkernel_one_shot.omniglot import DRAWINGS, SPLITS
-from pathkernel_one_shot.presets import DEFAULT, default_folder, preset
+from pathkernel_one_shot.settings import DEFAULT, Training, preset
 from pathkernel_one_shot.tokens import check_episodes
-from pathkernel_one_shot.training_run import TrainingPlan, TrainingSettings, train_in
+from pathkernel_one_shot.training_run import TrainingPlan, train_in
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
-from pathkernel_trained.network import NetworkShape
-
-TEST_EPISODES = 10_000
 
 
 @dataclass(frozen=True)
@@ -55,13 +53,10 @@ class TrainedNetwork:
 
 def train_one_shot_images(
     folder: str | os.PathLike | None = None,
-    network: NetworkShape | str = DEFAULT,
+    network: Training | str = DEFAULT,
     *,
-    epochs: float | None = None,
-    seed: int = 0,
-    test_episodes: int = TEST_EPISODES,
-    settings: TrainingSettings | None = None,
     report: Report = silent,
+    **changes: Any,
 ) -> TrainedNetwork:
     """Train a network on Omniglot's training characters and test it on unseen ones.
 
@@ -72,35 +67,27 @@ def train_one_shot_images(
     ----------
     folder : path, optional
         By default ``one-shot-images-L-H-N-G`` in the working directory.
-    network : NetworkShape or str
-        Sizes, or the name of a preset, see :mod:`pathkernel_one_shot.presets`.
-    epochs : float, optional
-        Passes through all pairs of training characters; by default the preset's, or 10.
-    seed : int
-        Seed of the initial weights and of all episodes.
-    test_episodes : int
-        Even number of episodes of the test.
-    settings : TrainingSettings, optional
-        By default the paper's, with the weight decay of the preset.
+    network : Training or str
+        Settings, or the name of a preset, see :mod:`pathkernel_one_shot.settings`.
     report : callable
         Called with a Progress after every step.
+    **changes
+        Settings that differ, such as ``epochs`` or ``seed``: fields of
+        :class:`pathkernel_one_shot.settings.Training`.
 
     Raises
     ------
     UnknownNameError
         If there is no such preset.
+    ValueError, TypeError
+        If a setting is out of range, or has another type.
     pathkernel_one_shot.image_sources.ImageDataError
         If image data are missing or damaged, or cannot be downloaded.
     """
-    if isinstance(network, str):
-        chosen = preset(network)
-        shape, epochs = chosen.shape, chosen.epochs if epochs is None else epochs
-        settings = settings or TrainingSettings(weight_decay=chosen.weight_decay)
-    else:
-        shape, epochs = network, 10 if epochs is None else epochs
-    check_episodes("test_episodes", test_episodes)
-    folder = Path(default_folder(shape) if folder is None else folder)
-    plan = TrainingPlan(shape, omniglot_data(), epochs, seed, settings or TrainingSettings())
+    settings = preset(network) if isinstance(network, str) else network
+    settings = replace(settings, **changes)
+    folder = Path(settings.folder if folder is None else folder)
+    plan, test_episodes = TrainingPlan(settings, omniglot_data()), settings.test_episodes
     with locked_folder(folder):  # until the test is in the curves
         new_steps = train_in(folder, plan, report)
         latest = read_checkpoint(folder / LATEST)
@@ -108,7 +95,9 @@ def train_one_shot_images(
         best_step, validation_accuracy = curves.best
         steps = latest.about["step"]
         report(Progress(steps, steps, "testing", {"accuracy": validation_accuracy}))
-        accuracy = one_shot_accuracy(read_checkpoint(folder / BEST), "test", test_episodes, seed)
+        accuracy = one_shot_accuracy(
+            read_checkpoint(folder / BEST), "test", test_episodes, settings.seed
+        )
         curves.save(
             folder / CURVES, latest.about, test_accuracy=accuracy, test_episodes=test_episodes
         )
@@ -118,7 +107,7 @@ def train_one_shot_images(
 
 
 def one_shot_accuracy(
-    checkpoint: Checkpoint, split: str = "test", episodes: int = TEST_EPISODES, seed: int = 0
+    checkpoint: Checkpoint, split: str = "test", episodes: int = 10_000, seed: int = 0
 ) -> float:
     """Accuracy of a trained network on episodes of a split of Omniglot's characters.
 

@@ -30,12 +30,11 @@ from pathkernel_one_shot.descent import (
 )
 from pathkernel_one_shot.episodes import TrainingEpisodes, token_space, validation_episodes
 from pathkernel_one_shot.folder import BEST, CURVES, LATEST, latest_checkpoint, locked_folder
-from pathkernel_one_shot.tokens import check_episodes
+from pathkernel_one_shot.settings import Training
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
-from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.network import initial_weights
 
 _SAVE_SECONDS = 20.0  # between checkpoints, which are saved at the end of an interval
-_PATHS = 4096  # the values of more take gigabytes in a step
 _OPTIMISER = "optimiser"  # prefix of the arrays of its state
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "optax")
 
@@ -45,100 +44,45 @@ class DivergedError(PathkernelError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """Settings of the descent; the defaults are the paper's.
-
-    Attributes
-    ----------
-    learning_rate : float
-        Constant step size of Adam.
-    weight_decay : float
-        Its product with the weights is added to the gradient (L2 regularisation).
-    batch : int
-        Episodes of a step.
-    interval : int
-        Steps over which the loss is averaged for the learning curve.
-    validate_every : int
-        Steps between validations. The end of a run is validated too.
-    validation_episodes : int
-        Even number of fresh episodes of each validation.
-    """
-
-    learning_rate: float = 3e-4
-    weight_decay: float = 5e-5
-    batch: int = 128
-    interval: int = 100
-    validate_every: int = 1000
-    validation_episodes: int = 12_928
-
-    def __post_init__(self):
-        check_episodes("validation_episodes", self.validation_episodes)
-        for name in ("batch", "interval", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
-        if not 0 < self.learning_rate < np.inf:
-            raise ValueError(f"learning_rate must be positive, but is {self.learning_rate}")
-        if not 0 <= self.weight_decay < np.inf:
-            raise ValueError(f"weight_decay must not be negative, but is {self.weight_decay}")
-
-
-@dataclass(frozen=True)
 class TrainingPlan:
-    """Network, data and length of a training.
+    """Settings and data of a training.
 
     Attributes
     ----------
-    shape : NetworkShape
+    settings : Training
     data : TrainingData
-    epochs : float
-        Passes through all pairs of training characters.
-    seed : int
-        Seed of the initial weights and of all episodes.
-    settings : TrainingSettings
 
     Raises
     ------
     ValueError
-        If a number is out of range, or the network has too many paths.
+        If an epoch has not one batch.
     """
 
-    shape: NetworkShape
+    settings: Training
     data: TrainingData
-    epochs: float = 10
-    seed: int = 0
-    settings: TrainingSettings = TrainingSettings()
 
     def __post_init__(self):
-        if self.seed < 0:
-            raise ValueError(f"seed must not be negative, but is {self.seed}")
-        if not 0 < self.epochs < np.inf:
-            raise ValueError(f"epochs must be positive, but is {self.epochs}")
         _ = self.episodes  # which checks the batch
-        paths = math.prod(self.shape.heads_per_layer)
-        if paths > _PATHS:
-            raise ValueError(
-                f"a network of {self.shape.layers} layers of {self.shape.heads} heads has {paths} "
-                f"paths, more than the {_PATHS} that can be trained path by path; take fewer "
-                "layers or heads"
-            )
 
     @cached_property
     def episodes(self) -> TrainingEpisodes:
         """Episodes of all steps."""
-        return TrainingEpisodes(self.data.train_characters, self.settings.batch, self.seed)
+        settings = self.settings
+        return TrainingEpisodes(self.data.train_characters, settings.batch, settings.seed)
 
     @property
     def total(self) -> int:
         """Number of steps."""
-        return max(1, round(self.epochs * self.episodes.steps_per_epoch))
+        return max(1, round(self.settings.epochs * self.episodes.steps_per_epoch))
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Settings that fix the weights after any step, as JSON holds them."""
+        settings = asdict(self.settings)
+        for name in ("epochs", "test_episodes"):
+            del settings[name]
         return {
-            **asdict(self.shape),
-            "seed": self.seed,
-            **asdict(self.settings),
+            **settings,
             "label_vectors": self.data.label_vectors.tolist(),
             "data": dict(self.data.provenance),
         }
@@ -197,7 +141,7 @@ class _Training:
         self._validation = single_precision(data.validation)
         self._optimiser = make_optimiser(settings.learning_rate, settings.weight_decay)
         if checkpoint is None:
-            weights = initial_weights(plan.shape, data.label_vectors.shape[1], plan.seed)
+            weights = initial_weights(settings.shape, data.label_vectors.shape[1], settings.seed)
             self._state = initial_state(weights, self._optimiser)
             self._step, self._curves, seconds = 0, LearningCurves(), 0.0
         else:
@@ -263,9 +207,9 @@ class _Training:
         self._curves.add(step=self._step, loss=mean, seconds=time.monotonic() - self._started)
 
     def _validate(self) -> None:
-        data, count = self._plan.data, self._plan.settings.validation_episodes
+        data, settings = self._plan.data, self._plan.settings
         episodes = validation_episodes(
-            data.validation_characters, count, self._plan.seed, self._step
+            data.validation_characters, settings.validation_episodes, settings.seed, self._step
         )
         accuracy, loss = evaluate(self._state.weights, self._space, self._validation, episodes)
         self._curves.add(

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import arviz_stats
 import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
-from scipy.special import logsumexp
 
-from pathkernel_core.predictor import accuracy, regression
 from pathkernel_datasets.draws import settings_of
-from pathkernel_datasets.measures import MEASURES
+from pathkernel_datasets.measures import MEASURES, Predictions
 
 R_HAT = 1.01
 ESS = 400.0
@@ -231,19 +228,22 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     predictions = run["predictions"].to_dataset()
     predictions = predictions.transpose(*_DRAWS, "test_set", "example", ...).load()
     targets = labels.transpose("test_set", "example", ...).values
-    names = [measure.name for measure in MEASURES[kind]]
-    if kind == "classes":
-        moments, score = ["predictor_mean"], _accuracy
-    else:
-        moments = ["predictor_mean", "predictor_variance"]
-        score = partial(_regression, settings_of(run)["temperature"])
+    measures, temperature = MEASURES[kind], settings_of(run)["temperature"]
+    moments = ["predictor_mean", *(["predictor_variance"] if kind == "targets" else [])]
 
     def scores(subset: np.ndarray) -> np.ndarray:
         """Measures (test_set, measure) by the draws of a mask (chain, draw)."""
         if not subset.any():
-            return np.full((len(targets), len(names)), np.nan)
-        draws = (np.moveaxis(predictions[name].values[subset], 1, 0) for name in moments)
-        return np.array([score(y, *values) for y, *values in zip(targets, *draws)])
+            return np.full((len(targets), len(measures)), np.nan)
+        values = []
+        for number, y in enumerate(targets):
+            is_label = ~np.isnan(y.reshape(len(y), -1)).any(axis=1)
+            mean, *variance = (
+                predictions[name].values[subset][:, number, is_label] for name in moments
+            )
+            predicted = Predictions(mean, y[is_label], *(variance or [None]), temperature)
+            values.append([measure.function(predicted) for measure in measures])
+        return np.array(values)
 
     # by half chains, longer than draws are correlated: an accuracy is no mean over draws, so that
     # no effective sample size gives its error
@@ -253,7 +253,7 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     left_out = np.array([scores(blocks != number) for number in range(2 * chains)])
     errors = _jackknife(left_out)
     dataset = xr.Dataset({"mean_mcse": _jackknife(left_out.mean(1))[0]})
-    for number, name in enumerate(names):
+    for number, name in enumerate(measure.name for measure in measures):
         dataset[name] = "test_set", values[:, number]
         dataset[f"{name}_mcse"] = "test_set", errors[:, number]
     return dataset.assign_coords(test_set=predictions["test_set"].values)
@@ -262,30 +262,6 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
 def _jackknife(values: np.ndarray) -> np.ndarray:
     """Standard error from the values without each of the blocks."""
     return np.sqrt((len(values) - 1) * ((values - values.mean(0)) ** 2).mean(0))
-
-
-def _accuracy(y: np.ndarray, mean: np.ndarray) -> list[float]:
-    """Accuracy of the mean over draws on a test set; arguments as for :func:`_regression`."""
-    is_label = _is_label(y)
-    return [accuracy(mean[:, is_label].mean(0), y[is_label])]
-
-
-def _regression(
-    temperature: float, y: np.ndarray, mean: np.ndarray, variance: np.ndarray
-) -> list[float]:
-    """Measures of targets y (example, …) of a test set, from moments (draw, example, …)."""
-    is_label = _is_label(y)
-    mean, variance, y = mean[:, is_label], variance[:, is_label], y[is_label]
-    # mean of densities, not of logarithms: the posterior predictive density is the mixture
-    noisy = variance + temperature
-    density = logsumexp(-0.5 * ((y - mean) ** 2 / noisy + np.log(2 * np.pi * noisy)), axis=0)
-    scores = asdict(regression(mean.mean(0), variance.mean(0), y, temperature))
-    scores["log_predictive_density"] = float((density - np.log(len(mean))).mean())
-    return [scores[measure.name] for measure in MEASURES["targets"]]
-
-
-def _is_label(y: np.ndarray) -> np.ndarray:
-    return ~np.isnan(y.reshape(len(y), -1)).any(axis=1)
 
 
 def _quietly(function: Callable, values: xr.DataArray, **options: Any) -> xr.DataArray:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pathkernel_core.attention import Layer, QueryKey, Readout
+from pathkernel_core.attention import Layer, QueryKey
 from pathkernel_core.backend import Array
 from pathkernel_core.task import KINDS, Blocks, Examples, Realisation, Task, option
 from pathkernel_core.text import printable
@@ -67,9 +67,17 @@ class Custom(Task):
         False, "Subtract the mean of the training targets, and add it to predictions again."
     )
     test_fraction: float = option(
-        0.0, "Fraction of the examples to test on, drawn by the seed, if there are no test sets."
+        0.0,
+        "Fraction of the examples to test on, drawn by the seed, if there are no test sets.",
+        minimum=0,
+        below=1,
     )
-    readout: str = option("last", "Token read out: first, last, mean, or its index from 0.")
+    readout: str | int = option(
+        "last",
+        "Token read out: first, last, mean, or its index from 0.",
+        choices=("first", "last", "mean"),
+        type=int,
+    )
     key_axis: str = option(
         "first",
         "Axis of the key tokens among the last two axes of attention matrices.",
@@ -83,9 +91,6 @@ class Custom(Task):
     )
 
     def __post_init__(self):
-        for name in ("inputs", "labels", "heads"):
-            if isinstance(path := getattr(self, name), os.PathLike):
-                object.__setattr__(self, name, os.fspath(path))
         if self.inputs is None:
             raise ValueError(
                 "inputs must name a data file, with arrays inputs (P, M, N_0) and labels (P,)"
@@ -95,15 +100,8 @@ class Custom(Task):
             check_suffix(self.labels, "labels file", SUFFIXES)
         if self.heads is not None:
             heads_file.check_suffix(self.heads)
-        if not 0 <= self.test_fraction < 1:
-            raise ValueError(f"test_fraction must be from 0 to below 1, not {self.test_fraction}")
-        if self.kind not in (None, *KINDS):
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
-        if self.key_axis not in ("first", "last"):
-            raise ValueError(f"key_axis must be first or last, not {self.key_axis!r}")
         if self.heads is not None and self.key_axis != "first":
             raise ValueError("key_axis is an option of attention matrices; leave it out with heads")
-        self._token()
 
     @classmethod
     def from_arrays(
@@ -194,7 +192,7 @@ class Custom(Task):
         }
         return Realisation(
             layers=layers,
-            readout="first" if data.paths else self._token(),
+            readout="first" if data.paths else self.readout,
             train=train,
             test_sets={name: self._widened(part.read()) for name, part in data.test_sets.items()},
             notes={name: sentence for name, sentence in notes.items() if sentence},
@@ -269,16 +267,6 @@ class Custom(Task):
             for name, file in files.items()
             if file is not None
         }
-
-    def _token(self) -> Readout:
-        if self.readout in ("first", "last", "mean"):
-            return self.readout
-        try:
-            return int(self.readout)
-        except ValueError:
-            raise ValueError(
-                f"readout must be first, last, mean or a token's index, not {self.readout!r}"
-            ) from None
 
     def _layers(
         self, train: Examples, paths: tuple[int, ...]

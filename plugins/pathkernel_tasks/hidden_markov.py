@@ -21,7 +21,6 @@ _HELD = 10_000  # training chains, of more than which blocks are drawn
 _BLOCK = 2000  # training chains of a block
 _SHARPNESS = 10.0  # inverse temperature of the softmax
 _FLIP = 0.3  # probability that a chain of class +1 changes state
-_VARIANTS = ("plain", "strong-noise", "strong-noise-uniform")
 
 
 @dataclass(frozen=True)
@@ -47,23 +46,15 @@ class HiddenMarkov(Task):
         "Variant of the network and its data. plain: 4 paths, two of them adversarial; "
         "strong-noise: 2 paths, noisy features; strong-noise-uniform: the same with a uniform "
         "denoising head.",
-        choices=_VARIANTS,
+        choices=("plain", "strong-noise", "strong-noise-uniform"),
     )
-    examples: int = option(100, "Number of training chains, half of each class.")
-    test_examples: int = option(1000, "Number of test chains, half of each class.")
+    examples: int = option(
+        100, "Number of training chains, half of each class.", minimum=2, even=True
+    )
+    test_examples: int = option(
+        1000, "Number of test chains, half of each class.", minimum=2, even=True
+    )
     readout: str = option("last", "Token read out.", choices=("first", "last", "mean"))
-
-    def __post_init__(self):
-        for name in ("examples", "test_examples"):
-            value = getattr(self, name)
-            if value < 2 or value % 2:
-                raise ValueError(f"{name} must be even and at least 2, but is {value}")
-        for name, choices in (
-            ("variant", _VARIANTS),
-            ("readout", ("first", "last", "mean")),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}")
 
     def realise(self, seed: int) -> Realisation:
         """Draw training chains, test chains and random heads, each from a stream of its own.

@@ -53,6 +53,7 @@ class Comparison(Result):
         "Temperature T to show, or its choice at each width, as for pathkernel show.",
         choices=WORDS,
         type=float,
+        metavar="T",
     )
     seed: int | None = option(None, "Seed to show.  [default: the study's first]", type=int)
 

@@ -18,14 +18,16 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from pathkernel.main import main, pathkernel
+from pathkernel.main import _with_commands, main, pathkernel
 from pathkernel.output import print_views, say
+from pathkernel.run_command import run, task_command
 from pathkernel_core import Network
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import option
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study
+from pathkernel_phases.results import LearningCurves
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.paths import limit_diagonal
 from pathkernel_views.table import Table
@@ -130,7 +132,7 @@ def test_a_part_says_what_is_computed(invoke):
     for wrong in ("4/3", "0/3", "1", "a/b", "-1/3"):
         status, _, err = invoke(*SMALL, "--part", wrong)
         assert status == 2
-        assert f"'{wrong}' is no part; write 1/3" in err
+        assert f"such as 1/3 for the first of three, but is '{wrong}'" in err
 
 
 def test_running_again_computes_nothing(invoke):
@@ -177,7 +179,7 @@ def test_skip_connections(invoke, tmp_path):
     assert err.startswith("Error: the study hidden-markov.zarr has skip connections, and the")
     status, _, err = invoke(*given, "0.7,all")
     assert status == 2
-    assert "'all' is no number; write for example 0.7,none" in err
+    assert "each of skips must be one number, but is 'all'" in err
 
 
 def test_several_values_of_an_option(invoke):
@@ -193,7 +195,7 @@ def test_several_values_of_an_option(invoke):
     assert invoke("check", "hidden-markov.zarr")[0] == 0
     status, _, err = invoke(*small, "--examples", "4,x")
     assert status == 2
-    assert "'x' is not a valid integer" in err
+    assert "examples must be a whole number, but is 'x'" in err
     status, _, err = invoke(*small, "--variant", "plain,strong-noise", "--out", "x.zarr")
     assert status == 1
     assert "run each value of 'variant' into a store of its own" in err
@@ -270,7 +272,7 @@ def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
         assert "no validation scores" in err
         status, _, err = invoke(*command_, "--temperature", "best")
         assert status == 2
-        assert "'best' is neither a temperature nor one of validation, leave-one-out" in err
+        assert "must be a number or one of validation, leave-one-out" in err
 
 
 @pytest.mark.version
@@ -288,15 +290,15 @@ def test_plugins_are_listed_with_their_distribution(invoke):
         (["run", "hidden-markow"], "Did you mean 'hidden-markov'"),
         (["rum"], "Did you mean 'run'"),
         ([*SMALL, "--backend", "nunpy"], "Did you mean 'numpy'"),
-        ([*SMALL, "--widths", "ten"], "'ten' is no number"),
+        ([*SMALL, "--widths", "ten"], "each of widths must be one number, but is 'ten'"),
         ([*SMALL, "--widths", "0"], "widths must be positive"),
         ([*SMALL, "--temperature", "-1"], "temperatures must be positive"),
-        ([*SMALL, "--seed", "x"], "0-4 or 0,1,2"),
+        ([*SMALL, "--seed", "x"], "each of seeds must be a whole number, but is 'x'"),
         (["run", "hidden-markov", "--examples", "3"], "examples must be even"),
         (["run", "hidden-markov", "--examples", f"{2**63}"], "examples must be at most 2^53"),
         (["run", "hidden-markov", "--examples", f"{2**63}", "--jobs", "2"], "at most 2^53"),
-        ([*SMALL, "--jobs", f"{2**63}"], "is not in the range 1<=x<=1024"),
-        ([*SMALL, "--widths", "x" * 3000], "x' (3002 characters) is no number"),
+        ([*SMALL, "--jobs", f"{2**63}"], "jobs must be at least 1 and at most 1024"),
+        ([*SMALL, "--widths", "x" * 3000], "each of widths must be one number, but is 'xx"),
         ([*SMALL, "--dtype", "x" * 3000], "(3003 characters) Known: float32, float64"),
         (["run", "hidden-markov", "--variant", "strange"], "strange"),
         (["show", "nothing.zarr"], "there is no store"),
@@ -498,8 +500,6 @@ def test_progress_is_shown_on_a_terminal_only(undisturbed):
 
 @pytest.mark.parametrize("name", ["widths", "width", "jobs"])
 def test_a_task_whose_option_is_called_as_one_of_run_is_skipped(name, capsys):
-    from pathkernel.main import _with_commands
-
     task = dataclasses.make_dataclass(
         "Clashing",
         [(name, int, option(3, "a number"))],
@@ -513,3 +513,46 @@ def test_a_task_whose_option_is_called_as_one_of_run_is_skipped(name, capsys):
     err = capsys.readouterr().err
     assert "the task clashing of mine 1.0 is skipped" in err
     assert "rename those of the plugin" in err
+
+
+def test_a_result_whose_option_is_called_as_one_of_every_result_has_no_command(capsys):
+    result = dataclasses.make_dataclass(
+        "Clashing",
+        [("figures", int, option(3, "a number"))],
+        bases=(LearningCurves,),
+        namespace={"name": "clashing"},
+        frozen=True,
+    )
+    group = _with_commands(Plugins(results={"clashing": result, "curves": LearningCurves}))
+    assert group.list_commands(None) == ["learning-curves"]
+    assert "the result clashing has no command: the command clashing has several options named" in (
+        capsys.readouterr().err
+    )
+
+
+def test_no_command_is_made_for_the_version(invoke, monkeypatch):
+    def unwanted(*_):
+        raise AssertionError("a command was made")
+
+    monkeypatch.setattr("pathkernel.main.result_command", unwanted)
+    monkeypatch.setattr("pathkernel.run_command.task_command", unwanted)
+    status, out, _ = invoke("--version")
+    assert (status, out.split()[0]) == (0, "pathkernel,")
+
+
+def test_an_option_of_python_alone_is_no_option_of_the_command(invoke, monkeypatch, tmp_path):
+    task = dataclasses.make_dataclass(
+        "Quiet",
+        [("hidden", int, option(3, "a number", flags=None))],
+        bases=(HiddenMarkov,),
+        namespace={"name": "quiet"},
+        frozen=True,
+    )
+    assert task(hidden=4).options()["hidden"] == 4
+    command = task_command(task)
+    assert "hidden" not in [parameter.name for parameter in command.params]
+    (tmp_path / "quiet.toml").write_text('task = "quiet"\n[options]\nhidden = 4\n')
+    monkeypatch.setattr(
+        "pathkernel.main.load_plugins", lambda: Plugins({"quiet": task}, commands={"run": run})
+    )
+    assert "there is no option named 'hidden'" in invoke("run", "quiet.toml")[2]

@@ -33,6 +33,7 @@ def invoke(capsys, monkeypatch, tmp_path):
     return run
 
 
+RUN = 'task = "hidden-markov"\n'
 STUDY = """
 task = "hidden-markov"
 widths = [10, 30.5]
@@ -111,21 +112,22 @@ def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
         ),
         ('task = "hidden-markov"\nexamples = 10', "examples is an option of the task; write it"),
         ('task = "hidden-markov"\njson = true', "no setting named 'json'"),
-        ('task = "hidden-markov"\nwidths = [1, true]', "widths = [1, True]: 'True' is no number"),
-        ('task = "hidden-markov"\nwidths = []', "widths = []: '' is no number"),
-        ('task = "hidden-markov"\nseeds = [0.5]', "seeds = [0.5]: '0.5' is no number; write"),
-        ('task = "hidden-markov"\nskips = ["some"]', "skips = ['some']: 'some' is no number"),
-        ('task = "hidden-markov"\nfigures = 2', "figures = 2: '2' is not a valid boolean"),
-        ('task = "hidden-markov"\njobs = 1.5', "jobs = 1.5: '1.5' is not a valid integer"),
-        ('task = "hidden-markov"\nthreads = 0', "threads = 0: 0 is not in the range 1<=x<=1024"),
-        ('task = "hidden-markov"\nout = ["a", "b"]', "out takes one value, not ['a', 'b']"),
-        ('task = "hidden-markov"\noptions = 3', "options must be a table"),
-        ('task = "hidden-markov"\n[options]\nexample = 3', "Did you mean 'examples'?"),
-        (
-            'task = "hidden-markov"\n[options]\nexamples = [3, true]',
-            "'True' is not a valid integer",
-        ),
-        ('task = "hidden-markov"\n[options]\nvariant = "plane"', "'plane' is not one of 'plain'"),
+        (RUN + "widths = [1, true]", "each of widths must be one number, but is True"),
+        (RUN + "widths = []", "widths must hold at least one value"),
+        (RUN + "seeds = [0.5]", "each of seeds must be a whole number, but is 0.5"),
+        (RUN + "seeds = '4-1'", "seeds holds the range '4-1', which is empty or too long"),
+        (RUN + f"seeds = '0-{2**70}'", "which is empty or too long"),
+        (RUN + "skips = ['some']", "each of skips must be one number, but is 'some'"),
+        (RUN + "figures = 2", "figures must be true or false, but is 2"),
+        (RUN + "jobs = 1.5", "jobs must be a whole number, but is 1.5"),
+        (RUN + "threads = 0", "threads must be at least 1 and at most 1024, but is 0"),
+        (RUN + "out = ['a', 'b']", "out must be a path, but is ['a', 'b']"),
+        (RUN + "options = 3", "options must be a table"),
+        (RUN + "[options]\nexample = 3", "Did you mean 'examples'?"),
+        (RUN + "[options]\nexamples = []", "examples must be a whole number, but is []"),
+        (RUN + "[options]\nexamples = [2, true]", "examples must be a whole number, but is True"),
+        (RUN + "[options]\nexamples = [2, 3]", "examples must be even and at least 2, but is 3"),
+        (RUN + "[options]\nvariant = 'plane'", "variant must be one of plain, strong-noise, "),
     ],
 )
 def test_what_is_wrong_is_named(invoke, tmp_path, text, message):

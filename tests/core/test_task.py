@@ -234,7 +234,10 @@ def test_options_that_are_not_plain_fail():
 
     @dataclass(frozen=True)
     class NotPlain(Parity):
-        shape: tuple = option((1, 2), "a tuple comes back from JSON as a list")
+        doubled: int = option(1, "another each time")
+
+        def __post_init__(self):
+            object.__setattr__(self, "doubled", 2 * self.doubled)
 
     for task, message in (
         (NoHelp(), "option additional needs a help text"),

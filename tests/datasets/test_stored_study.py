@@ -144,9 +144,9 @@ def test_skip_connections_of_a_study(tmp_path):
     for strengths in ((1, 1, None), (1, 1, 1)):
         with pytest.raises(ValueError, match="one for each of 2 layers, but has 3"):
             run_study(Study(SmallTask(), *grid, skips=strengths), tmp_path / "b.zarr")
-    with pytest.raises(ValueError, match="but has 0"):
+    with pytest.raises(ValueError, match="skips must hold at least one value"):
         Study(SmallTask(), skips=())
-    with pytest.raises(TypeError, match=r"skips must be one number, .* but has '0.7'"):
+    with pytest.raises(TypeError, match=r"skips must be one number, but is '0\.7'"):
         Study(SmallTask(), skips="0.7")
 
 

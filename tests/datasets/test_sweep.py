@@ -526,8 +526,7 @@ def test_missing_folder_is_named(tmp_path):
         ({"widths": (0,)}, "widths must be positive"),
         ({"widths": (float("nan"),)}, "widths must be positive"),
         ({"temperatures": (-1.0,)}, "temperatures must be positive"),
-        ({"seeds": (-1,)}, "seeds must be whole numbers"),
-        ({"seeds": (0.5,)}, "seeds must be whole numbers"),
+        ({"seeds": (-1,)}, "each of seeds must be at least 0 and below 2\\^63, but is -1"),
     ],
 )
 def test_bad_grids_are_refused(settings, message):

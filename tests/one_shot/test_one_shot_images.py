@@ -335,7 +335,7 @@ def test_type_that_numpy_lacks(tmp_path):
         ({"layers": 0}, "layers must be at least 1"),
         ({"heads_per_layer": 0}, "heads_per_layer must be at least 1"),
         ({"qk_width": -1}, "qk_width must be at least 1"),
-        ({"label_seed": -1}, "label_seed must not be negative"),
+        ({"label_seed": -1}, "label_seed must be at least 0"),
         ({"heads": "randon"}, 'heads must be "random", a file or trained:NAME: .*randon'),
         ({"heads": "x.npz", "layers": 3}, "layers=3 is an option of random heads.* 'x.npz'"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from pathkernel.main import main
 from pathkernel_core.hooks import UnknownNameError
-from pathkernel_one_shot.presets import PRESETS, default_folder, preset
+from pathkernel_one_shot.settings import PRESETS, Training, preset
 from pathkernel_trained.network import NetworkShape
 from without_jax import without_jax
 
@@ -28,15 +28,12 @@ def outcome(capsys, *arguments):
 
 
 def test_presets():
-    assert preset("2-4-512-128").shape == NetworkShape(2, 4, 512, 128)
-    assert preset("3-3-512-170").shape == NetworkShape(3, 3, 512, 170)
+    assert preset("2-4-512-128") == Training()
     assert preset("3-3-512-170").weight_decay == 0.0, "it would never begin to learn"
-    assert preset("2-4-512-128").weight_decay == 5e-5
-    assert preset("2-8-512-64").shape == NetworkShape(2, 8, 512, 64)
     assert preset("small").shape == NetworkShape(2, 4, 128, 32)
+    assert preset("small").epochs == 4
     for name, chosen in PRESETS.items():
-        folder = default_folder(chosen.shape)
-        assert name == "small" or folder == f"one-shot-images-{name}"
+        assert name == "small" or chosen.folder == f"one-shot-images-{name}"
     with pytest.raises(UnknownNameError, match=r"no preset named 'smal'\. Did you mean 'small'"):
         preset("smal")
 
@@ -61,9 +58,10 @@ def test_without_jax_the_command_says_what_to_install(tmp_path):
     ("options", "message"),
     [
         (("--preset", "smal"), "Did you mean 'small'"),
-        (("--heads", "0"), "--heads"),
-        (("--epochs", "0"), "--epochs"),
-        (("--test-episodes", "7"), "test_episodes must be even"),
+        (("--heads", "0"), "'--heads': heads must be at least 1, but is 0"),
+        (("--epochs", "0"), "'--epochs': epochs must be positive and finite, but is 0.0"),
+        (("--test-episodes", "7"), "test_episodes must be even and at least 2, but is 7"),
+        (("--layers", "4", "--heads", "100"), "100000000 paths, more than the 4096"),
     ],
 )
 def test_wrong_options(capsys, options, message):

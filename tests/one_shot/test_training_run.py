@@ -21,16 +21,22 @@ from pathkernel_core.progress import silent
 from pathkernel_datasets.store import StoreError
 from pathkernel_one_shot import training, training_run
 from pathkernel_one_shot.folder import locked_folder
-from pathkernel_one_shot.training_run import DivergedError, TrainingPlan, TrainingSettings, train
+from pathkernel_one_shot.settings import Training
+from pathkernel_one_shot.training_run import DivergedError, TrainingPlan, train
 from pathkernel_trained import checkpoint
 from pathkernel_trained.checkpoint import read_checkpoint
-from pathkernel_trained.network import NetworkShape, initial_weights
+from pathkernel_trained.network import initial_weights
 
-SHAPE = NetworkShape(2, 2, 8, 4)
-SETTINGS = TrainingSettings(
-    learning_rate=3e-3, batch=8, interval=5, validate_every=12, validation_episodes=20
-)
 EPOCHS = 5  # of 8 batches: 66 pairs of 12 characters
+SETTINGS = Training(
+    *(2, 2, 8, 4, EPOCHS),
+    seed=3,
+    learning_rate=3e-3,
+    batch=8,
+    interval=5,
+    validate_every=12,
+    validation_episodes=20,
+)
 FILES = ("network.safetensors", "latest.safetensors")
 
 
@@ -39,8 +45,7 @@ class Killed(BaseException):
 
 
 def start(folder, data, report=silent, **changes):
-    options = {"shape": SHAPE, "epochs": EPOCHS, "seed": 3, "settings": SETTINGS, **changes}
-    return train(folder, TrainingPlan(data=data, **options), report)
+    return train(folder, TrainingPlan(replace(SETTINGS, **changes), data), report)
 
 
 def arrays(folder):
@@ -77,8 +82,8 @@ def test_what_a_training_leaves(reference):
     assert latest.about["epoch"] == 5
     assert latest.about["settings"]["qk_width"] == 4
     assert "jax" in latest.about["package_versions"]
-    assert latest.shape == SHAPE
-    first = initial_weights(SHAPE, 192, 3)
+    assert latest.shape == SETTINGS.shape
+    first = initial_weights(SETTINGS.shape, 192, 3)
     for name, array in latest.weights.items():
         assert array.dtype == np.float32
         assert not np.array_equal(array, first[name]), f"{name} must be trained"
@@ -155,10 +160,10 @@ def test_sigkill_loses_nothing_that_is_written(tmp_path, data, reference):
         "import sys, numpy as np\n"
         "from pathkernel_one_shot import training_run as run\n"
         "from pathkernel_one_shot.data import TrainingData\n"
-        "from pathkernel_trained.network import NetworkShape\n"
+        "from pathkernel_one_shot.settings import Training\n"
         "run._SAVE_SECONDS = 0.0\n"  # after every interval
         "data = TrainingData(*np.load(sys.argv[2]).values(), {'images': 'made up'})\n"
-        f"plan = run.TrainingPlan({SHAPE}, data, 1e6, 3, run.{SETTINGS})\n"
+        f"plan = run.TrainingPlan({replace(SETTINGS, epochs=1e6)}, data)\n"
         "run.train(sys.argv[1], plan)"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -199,15 +204,15 @@ def test_the_same_weights_whatever_precision_jax_has_elsewhere(tmp_path, data, r
     ("changes", "message"),
     [
         ({"seed": 4}, "seed: the folder has 3, this run 4"),
-        ({"shape": replace(SHAPE, width=9)}, "width: the folder has 8, this run 9"),
-        ({"settings": replace(SETTINGS, batch=4)}, "batch: the folder has 8, this run 4"),
-        ({"settings": replace(SETTINGS, learning_rate=0.1)}, "learning-rate: the folder has 0.003"),
+        ({"width": 9}, "width: the folder has 8, this run 9"),
+        ({"batch": 4}, "batch: the folder has 8, this run 4"),
+        ({"learning_rate": 0.1}, "learning-rate: the folder has 0.003"),
         ({"epochs": 1}, "a training of 40 steps, more than 8"),
-        ({"epochs": 0}, "epochs must be positive, but is 0"),
+        ({"epochs": 0}, "epochs must be positive and finite, but is 0.0"),
         ({"epochs": np.nan}, "epochs must be positive"),
-        ({"shape": NetworkShape(4, 100, 8, 4)}, "100000000 paths, more than the 4096"),
-        ({"seed": -1}, "seed must not be negative, but is -1"),
-        ({"settings": replace(SETTINGS, batch=100)}, "batch must be between 1 and .*66"),
+        ({"layers": 4, "heads": 100}, "100000000 paths, more than the 4096"),
+        ({"seed": -1}, "seed must be at least 0, but is -1"),
+        ({"batch": 100}, "batch must be between 1 and .*66"),
     ],
 )
 def test_what_cannot_be_done_is_refused(reference, data, changes, message):
@@ -278,9 +283,7 @@ def test_the_test_belongs_to_the_network_that_was_trained(tmp_path, data, monkey
 
     monkeypatch.setattr(training, "omniglot_data", lambda: data)
     monkeypatch.setattr(training, "one_shot_accuracy", test)
-    trained = training.train_one_shot_images(
-        tmp_path / "run", SHAPE, epochs=3, seed=3, settings=SETTINGS
-    )
+    trained = training.train_one_shot_images(tmp_path / "run", SETTINGS, epochs=3)
     assert stored == [trained.best_step]
     assert xr.open_zarr(tmp_path / "run" / "curves.zarr")["test_accuracy"] == 0.75
     assert start(tmp_path / "run", data) == 16
@@ -295,13 +298,12 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, data, monkeypatch
         spoilt = {**state.weights, "readout": state.weights["readout"] * np.nan}
         return state._replace(weights=spoilt), loss
 
-    settings = replace(SETTINGS, interval=1)
-    start(tmp_path / "run", data, epochs=3, settings=settings)
+    start(tmp_path / "run", data, epochs=3, interval=1)
     monkeypatch.setattr(training_run, "take_step", spoil)
     monkeypatch.setattr(training_run, "_SAVE_SECONDS", 0.0)
     before = {file: (tmp_path / "run" / file).read_bytes() for file in FILES}
     with pytest.raises(DivergedError, match="after step 25"):
-        start(tmp_path / "run", data, settings=settings)
+        start(tmp_path / "run", data, interval=1)
     assert {file: (tmp_path / "run" / file).read_bytes() for file in FILES} == before
 
 
@@ -316,9 +318,8 @@ def test_an_optimiser_stored_in_another_way_is_refused(tmp_path, data):
 
 
 def test_a_training_that_diverges_says_so(tmp_path, data):
-    settings = replace(SETTINGS, learning_rate=1e30)
     with pytest.raises(DivergedError, match="no longer finite after step"):
-        start(tmp_path / "run", data, settings=settings)
+        start(tmp_path / "run", data, learning_rate=1e30)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +331,7 @@ def test_a_training_that_diverges_says_so(tmp_path, data):
         ("validation_episodes", 3, "validation_episodes must be even"),
         ("learning_rate", 0.0, "learning_rate must be positive"),
         ("learning_rate", np.nan, "learning_rate must be positive"),
-        ("weight_decay", -1.0, "weight_decay must not be negative"),
+        ("weight_decay", -1.0, "weight_decay must be at least 0"),
     ],
 )
 def test_wrong_settings(name, value, message):

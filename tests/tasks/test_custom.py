@@ -346,7 +346,7 @@ def test_the_kind_is_an_option(data, arrays, heads):
     arrays = {name: array - 50 * ("labels" in name) for name, array in arrays.items()}
     with pytest.raises(ValueError, match="centred is an option of targets, but"):
         Custom(inputs=data(arrays), heads=heads, centred=True).realise(0)
-    with pytest.raises(ValueError, match="kind must be one of classes, targets, not 'numbers'"):
+    with pytest.raises(ValueError, match="kind must be one of classes, targets, but is 'numbers'"):
         Custom(inputs="data.npz", kind="numbers")
 
 
@@ -638,9 +638,15 @@ def test_wrong_attention(data, arrays, layers, change, message):
         ({"inputs": "x.csv"}, r"data file 'x\.csv' must end in \.npz or"),
         ({"inputs": "x.npz", "labels": "y.txt"}, r"labels file 'y\.txt' must end in"),
         ({"inputs": "x.npz", "heads": "h.pt"}, r"heads file 'h\.pt' must end in"),
-        ({"inputs": "x.npz", "test_fraction": 1.0}, "test_fraction must be from 0 to below 1"),
-        ({"inputs": "x.npz", "readout": "middle"}, "readout must be first, last, mean or a token"),
-        ({"inputs": "x.npz", "key_axis": "second"}, "key_axis must be first or last"),
+        (
+            {"inputs": "x.npz", "test_fraction": 1.0},
+            "test_fraction must be at least 0 and below 1",
+        ),
+        (
+            {"inputs": "x.npz", "readout": "middle"},
+            "readout must be a whole number or one of first",
+        ),
+        ({"inputs": "x.npz", "key_axis": "second"}, "key_axis must be one of first, last"),
         ({"inputs": "x.npz", "heads": "h.npz", "key_axis": "last"}, "leave it out with heads"),
     ],
 )
@@ -651,7 +657,7 @@ def test_wrong_options(options, message):
 
 @pytest.mark.parametrize("name", ["inputs", "labels", "heads"])
 def test_arrays_where_files_are_wanted(name):
-    with pytest.raises(TypeError, match=r"file must be named by its path, but is ndarray; make"):
+    with pytest.raises(TypeError, match=rf"{name} must be text, but is an array .*; name a file"):
         Custom(**({"inputs": "data.npz"} | {name: np.ones((2, 3, 4))}))
 
 
@@ -710,7 +716,7 @@ def test_chunks_of_a_single_class(tmp_path, arrays, heads):
 
 
 def test_readout_by_index(data, arrays, heads):
-    assert Custom(inputs=data(arrays), heads=heads, readout="-2").realise(0).readout == -2
+    assert Custom(inputs=data(arrays), heads=heads, readout=-2).realise(0).readout == -2
 
 
 def test_it_keeps_the_contract(data, arrays, layers):

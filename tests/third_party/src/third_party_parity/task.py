@@ -17,8 +17,8 @@ class ThirdPartyParity(pk.Task):
     widths: ClassVar[tuple[float, ...]] = (10, 100)
     temperatures: ClassVar[tuple[float, ...]] = (0.1,)
 
-    examples: int = pk.option(16, "training examples")
-    tokens: int = pk.option(2, "signs of each example")
+    examples: int = pk.option(16, "training examples", minimum=2)
+    tokens: int = pk.option(2, "signs of each example", minimum=1)
 
     def realise(self, seed):
         """Draw random heads in two layers, and random signs."""
