@@ -22,6 +22,9 @@ from pathkernel_core.heads import Head, kept_heads
 from pathkernel_core.kernels import PathKernels, total_kernel
 from pathkernel_core.network import Network
 
+Predictor = Callable[[np.ndarray], np.ndarray]
+"""Attentioned inputs (P', n, N_0) to the mean output (P',)."""
+
 PREDICTIONS = ("silenced", "restricted", "re-equilibrated")
 
 
@@ -54,7 +57,7 @@ class FixedKernels:
 
     def without(
         self, head: Head, network: Network, problem: PathKernels | None
-    ) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
+    ) -> dict[str, Predictor]:
         """Predictors without a head, from (P', n, N_0) to (P',), by name.
 
         Without the training examples as a ``problem``, or where the action has no minimum, there
@@ -62,7 +65,10 @@ class FixedKernels:
         """
         remaining = kept_heads(network.heads, [head])
         paths = network.paths_through(remaining)
-        predictors = [partial(self.silenced, paths=paths), partial(self.restricted, paths=paths)]
+        predictors: list[Predictor] = [
+            partial(self.silenced, paths=paths),
+            partial(self.restricted, paths=paths),
+        ]
         if problem is not None:
             smaller = problem.keep_paths(paths), network.keep_heads(remaining)
             solution = minimise_from(*smaller, self._temperature, None)

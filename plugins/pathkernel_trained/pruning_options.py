@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathkernel_core.options import option
+from pathkernel_core.options import Options, option
 from pathkernel_trained.scores import NEEDS
 
 
 @dataclass(frozen=True)
-class PruningOptions:
+class PruningOptions(Options):
     """Options of :class:`pathkernel_trained.results.Pruning`."""
 
     checkpoint: Path | None = option(
