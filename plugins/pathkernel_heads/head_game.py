@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.heads import every_head
+from pathkernel_datasets.labelling import head_coordinates
 from pathkernel_heads.evaluator import Evaluator
 from pathkernel_heads.heads import are_removable, keep_every_layer, scores_by_head
 from pathkernel_heads.removal_games import (
@@ -53,15 +54,19 @@ class HeadGame:
         """Number of examples of a set."""
         return self.evaluator.evaluate(test, self.all_heads).shape[2]
 
-    def lost_without(self, examples: str) -> np.ndarray:
-        """Loss of every example with every single head, (C, ΣH_ℓ, P); NaN if it must stay."""
+    def lost_without(self, examples: str) -> xr.DataArray:
+        """Loss of every example without every single head, dims (draw, head, example).
+
+        NaN for a head that must stay.
+        """
         present = np.concatenate(
             [self.all_heads, ~np.eye(self.players, dtype=bool)[self.removable]]
         )
         complete, *values = self.evaluator.evaluate(examples, present)[:, 0]
         lost = np.full((self.players, *complete.shape), np.nan)
         lost[self.removable] = self.signs[0] * (complete - np.array(values))
-        return np.moveaxis(lost, -1, 0)
+        coordinates = head_coordinates(every_head(self.layers))
+        return xr.DataArray(np.moveaxis(lost, -1, 0), coordinates, ("draw", "head", "example"))
 
     def best(self, examples: str, counts: Sequence[int]) -> np.ndarray:
         """Values (removed, Q, C) of the best sets of all; NaN if there are too many sets."""
@@ -97,7 +102,7 @@ def score_by_evaluation(
         ``ablation``, the loss without the head, and on request ``shapley`` and ``greedy``.
     """
     scores, errors = {}, {}
-    lost = game.lost_without(game.validation)
+    lost = game.lost_without(game.validation).values
     scores["ablation"], errors["ablation"] = lost.mean(axis=-1), standard_error(lost)
     if shapley == "exact":
         worths = game.means(game.validation, every_coalition(game.players)).T

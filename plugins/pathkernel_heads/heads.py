@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pathkernel_core.heads import Head, head_label
+from pathkernel_core.heads import Head
 from pathkernel_datasets.labelling import head_coordinates
 
 
@@ -70,6 +70,11 @@ def _whole(number: Any) -> int:
     if isinstance(number, str):
         return int(number)
     return int(np.asarray(number).__index__())
+
+
+def heads_per_layer(labelled: xr.DataArray | xr.Dataset) -> tuple[int, ...]:
+    """Numbers of heads H_1 … H_L of each layer, of an array with all of them in their order."""
+    return tuple(np.bincount(labelled["layer"].values)[1:].tolist())
 
 
 def are_removable(heads: Sequence[int]) -> np.ndarray:
@@ -132,8 +137,3 @@ def random_orders(
     generator = np.random.default_rng(seed)
     drawn = (np.argsort(generator.permutation(sum(heads))) for _ in range(count))
     return np.array([removal_order(rank, heads, keeps_layers=keeps_layers) for rank in drawn])
-
-
-def labels_of(heads: Iterable[Head]) -> str:
-    """Labels of heads, separated by commas."""
-    return ", ".join(map(head_label, heads))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import xarray as xr
 
 from pathkernel_heads.correlation import Bootstrap, interval, spearman
 from pathkernel_heads.head_game import HeadGame, standard_error
+
+RANDOM = "random"
+"""Label of the mean over random orders."""
 
 _ORDER = ("order", "removed", "quantity")
 
@@ -16,21 +17,21 @@ _ORDER = ("order", "removed", "quantity")
 def measure_orders(
     game: HeadGame,
     test: str,
-    left: Mapping[str, np.ndarray],
-    random: np.ndarray,
+    is_removed: xr.DataArray,
+    random: xr.DataArray,
     bootstrap: Bootstrap,
 ) -> xr.Dataset:
-    """Values on a test set with the heads that every order leaves, and in random orders.
+    """Values on a test set without the heads that every order removes, and in random orders.
 
     Parameters
     ----------
     game : HeadGame
     test : str
         Name of the test set.
-    left : mapping of str to array of bool, shape (removed, C, ΣH_ℓ)
-        Heads that are left, by the name of the order; the first is a reference of differences.
-    random : array of bool, shape (R, removed, ΣH_ℓ)
-        Heads that are left in random orders, the mean of which is the other reference.
+    is_removed : xarray.DataArray of bool, dims (order, removed, draw, head)
+        The first order is a reference of differences.
+    random : xarray.DataArray of bool, dims (random_order, removed, head)
+        The mean over these orders is the other reference.
     bootstrap : Bootstrap
 
     Returns
@@ -39,15 +40,17 @@ def measure_orders(
         ``measured`` to ``random_as_good`` of docs/pruning.md, without test_set; the last order is
         the mean of the random ones.
     """
+    left = ~is_removed.transpose("order", "draw", "removed", "head").values
+    random_left = ~random.transpose("random_order", "removed", "head").values
     evaluate = game.evaluator.evaluate
-    # a draw is measured with the heads that its own scores leave: column c of set c
+    # a draw is measured with the heads that its own scores leave: column c of the sets of draw c
     values = [
-        np.stack([evaluate(test, sets[:, c])[..., c] for c in range(game.draws)], axis=-1)
-        for sets in left.values()
+        np.stack([evaluate(test, sets)[..., draw] for draw, sets in enumerate(of_order)], axis=-1)
+        for of_order in left
     ]
     # the random orders' values of all examples are summed one by one, as they would fill memory
     total, means = 0.0, []
-    for sets in random:
+    for sets in random_left:
         drawn = evaluate(test, sets)
         total = total + drawn
         means.append(drawn.mean(axis=2))
@@ -84,21 +87,22 @@ def measure_orders(
                 (*_ORDER, "draw"),
                 np.concatenate([as_good.mean(axis=0), np.full((1, *measured.shape[1:]), np.nan)]),
             ),
-        }
+        },
+        {"order": [*is_removed["order"].values, RANDOM]},
     )
 
 
 def correlate_scores(
-    game: HeadGame, scores: np.ndarray, lost: np.ndarray, bootstrap: Bootstrap
+    game: HeadGame, scores: xr.DataArray, lost: xr.DataArray, bootstrap: Bootstrap
 ) -> xr.Dataset:
     """Rank correlations of scores with the losses by single heads, and their intervals.
 
     Parameters
     ----------
     game : HeadGame
-    scores : array, shape (order, C, ΣH_ℓ)
+    scores : xarray.DataArray, dims (order, draw, head)
         The first order is the reference of differences.
-    lost : array, shape (C, ΣH_ℓ, P)
+    lost : xarray.DataArray, dims (draw, head, example)
         Loss of every example without the head, from :meth:`HeadGame.lost_without`.
     bootstrap : Bootstrap
 
@@ -108,25 +112,28 @@ def correlate_scores(
         ``rank_correlation`` to ``correlation_difference_interval`` of docs/pruning.md, without
         test_set.
     """
-    mean, layers = lost.mean(axis=-1), np.repeat(range(len(game.layers)), game.layers)
+    layers, by_order = scores["layer"].values, scores.transpose("order", "draw", "head").values
+    losses_of_examples = lost.transpose("draw", "head", "example").values
+    mean = losses_of_examples.mean(axis=-1)
     within = [
-        spearman(scores[..., of_layer], mean[:, of_layer])
+        spearman(by_order[..., of_layer], mean[:, of_layer])
         for of_layer in (
-            np.flatnonzero((layers == layer) & game.removable) for layer in range(len(game.layers))
+            np.flatnonzero((layers == layer) & game.removable)
+            for layer in range(1, len(game.layers) + 1)
         )
     ]
     removable = game.removable
-    scores, lost, mean = scores[..., removable], lost[:, removable], mean[:, removable]
-    drawn = bootstrap.drawn_heads(scores.shape[-1])
+    by_order, mean = by_order[..., removable], mean[:, removable]
+    drawn = bootstrap.drawn_heads(by_order.shape[-1])
     by_draw = [
         [
-            spearman(scores[:, draw, None], bootstrap.means(losses).T),  # (order, resamples)
-            spearman(scores[:, draw, drawn], mean[draw, drawn]),
+            spearman(by_order[:, draw, None], bootstrap.means(losses).T),  # (order, resamples)
+            spearman(by_order[:, draw, drawn], mean[draw, drawn]),
         ]
-        for draw, losses in enumerate(lost)
+        for draw, losses in enumerate(losses_of_examples[:, removable])
     ]
     resampled = np.mean(by_draw, axis=0).swapaxes(0, 1)  # (order, resampled, resamples)
-    correlation = spearman(scores, mean)
+    correlation = spearman(by_order, mean)
     ends = ("order", "resampled", "bound")
     return xr.Dataset(
         {
@@ -136,5 +143,6 @@ def correlate_scores(
             "correlation_difference": ("order", (correlation - correlation[0]).mean(axis=-1)),
             # paired: both orders meet the same examples or heads in every resample
             "correlation_difference_interval": (ends, interval(resampled - resampled[0])),
-        }
+        },
+        {"order": scores["order"]},
     )

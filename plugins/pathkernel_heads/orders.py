@@ -14,12 +14,9 @@ from pathkernel_heads.correlation import Bootstrap
 from pathkernel_heads.evaluator import Evaluator
 from pathkernel_heads.head_game import HeadGame, score_by_evaluation, standard_error
 from pathkernel_heads.layout import labelled_orders
-from pathkernel_heads.measuring import correlate_scores, measure_orders
-from pathkernel_heads.removals import best_left, left_at_random, left_by_score
+from pathkernel_heads.measuring import RANDOM, correlate_scores, measure_orders
+from pathkernel_heads.removals import best_removed, removed_at_random, removed_by_score
 from pathkernel_heads.scores import Scores, score_array, score_table
-
-RANDOM = "random"
-"""Label of the mean over random orders."""
 
 RANDOM_ORDERS, RESAMPLES = 200, 2000
 FIRST = "first order"
@@ -104,39 +101,41 @@ def compare_orders(
     computed = score_by_evaluation(
         game, shapley=shapley, greedy=greedy, removals=counts[-1], seed=seed
     )
-    scored = given | computed
-    table = score_table(scored, game.draws)
-    left = {
-        name: left_by_score(values, heads, counts, keeps_layers=keeps_layers)
-        for name, values in zip(scored, table["score"])
-    }
-    sets = left_at_random(heads, counts, max(random, best_of), seed, keeps_layers=keeps_layers)
+    table = score_table(given | computed, game.draws)
+    is_removed = removed_by_score(table["score"], counts, keeps_layers=keeps_layers)
+    sets = removed_at_random(heads, counts, max(random, best_of), seed, keeps_layers=keeps_layers)
     if best_of:
-        left[best_name] = best_left(game, sets[:best_of])
+        best_sets = best_removed(game, sets[:best_of]).expand_dims(order=[best_name])
+        is_removed = xr.concat([is_removed, best_sets], "order", coords="minimal", compat="equals")
+    orders = [*is_removed["order"].values, RANDOM]
     bootstrap = Bootstrap(resamples, seed)
     tested = []
     for test in tests:
         lost = game.lost_without(test)
-        values = xr.Dataset(
+        losses = xr.Dataset(
             {
-                "lost": (("draw", "head"), lost.mean(axis=-1)),
-                "lost_error": (("draw", "head"), standard_error(lost)),
+                "lost": lost.mean("example", skipna=False),
+                "lost_error": xr.apply_ufunc(standard_error, lost, input_core_dims=[["example"]]),
             }
         )
         if best:
-            values["best_measured"] = ("removed", "quantity", "draw"), game.best(test, counts)
-        measured = measure_orders(game, test, left, sets[:random], bootstrap)
+            losses["best_measured"] = ("removed", "quantity", "draw"), game.best(test, counts)
+        measured = measure_orders(game, test, is_removed, sets[:random], bootstrap)
         correlated = correlate_scores(game, table["score"], lost, bootstrap)
-        tested.append(values.merge(measured).merge(_for_all_orders(correlated, len(left) + 1)))
-    scores_of_orders = xr.Dataset(
-        {name: (("order", "draw", "head"), values) for name, values in table.items()}
+        tested.append(xr.merge([losses, measured, correlated.reindex(order=orders)], join="exact"))
+    of_orders = [table.drop_vars("needs"), is_removed.astype(float).to_dataset(name="is_removed")]
+    compared = xr.merge(
+        [
+            *(dataset.reindex(order=orders) for dataset in of_orders),
+            xr.concat(tested, "test_set", coords="minimal", compat="equals"),
+        ],
+        join="exact",
+        compat="equals",
     )
-    removed_in_orders = xr.Dataset(
-        {"is_removed": (("order", "removed", "draw", "head"), 1.0 - np.array([*left.values()]))}
-    )
+    needs = dict(zip(table["order"].values, table["needs"].values)) | {best_name: "examples"}
     labels = {
-        "order": (*left, RANDOM),
-        "needs": [_needs(name, scored) for name in (*left, RANDOM)],
+        "order": orders,
+        "needs": [needs.get(order, "") for order in orders],
         "removed": counts,
         "quantity": tuple(evaluator.quantities),
         "better": tuple(evaluator.quantities.values()),
@@ -149,13 +148,6 @@ def compare_orders(
         "bound": ("lower", "upper"),
         "random_order": range(1, random + 1),
     }
-    compared = xr.merge(
-        [
-            _for_all_orders(scores_of_orders, len(left) + 1),
-            _for_all_orders(removed_in_orders, len(left) + 1),
-            xr.concat(tested, "test_set"),
-        ]
-    )
     attributes = {"heads_per_layer": list(heads), "resamples": resamples}
     return labelled_orders(compared, labels, heads).assign_attrs(attributes)
 
@@ -175,18 +167,6 @@ def removed_heads(result: xr.Dataset, name: str, count: int | None = None) -> li
     first_ones = np.argsort(-is_removed.values.sum(axis=0), kind="stable")
     heads = list(zip(result["layer"].values.tolist(), result["number"].values.tolist()))
     return [heads[head] for head in first_ones if is_removed[step, head]]
-
-
-def _needs(order: str, scored: Mapping[str, xr.DataArray]) -> str:
-    """Requirement of an order's score; the best of random sets has none, but needs examples."""
-    if order in scored:
-        return scored[order].attrs.get("needs", "")
-    return "" if order == RANDOM else "examples"
-
-
-def _for_all_orders(dataset: xr.Dataset, orders: int) -> xr.Dataset:
-    """Values with NaN for the orders without scores, which come last."""
-    return dataset.pad(order=(0, orders - dataset.sizes["order"]))
 
 
 def _check_numbers(

@@ -56,12 +56,13 @@ def check_finite(name: str, scores: xr.DataArray) -> None:
         )
 
 
-def score_table(scores: Mapping[str, xr.DataArray], draws: int) -> dict[str, np.ndarray]:
-    """Scores of every order and their standard errors, (order, draw, head) each.
+def score_table(scores: Mapping[str, xr.DataArray], draws: int) -> xr.Dataset:
+    """Scores of all orders, ``score`` and ``score_error``, dims (order, draw, head).
 
-    Raises a ValueError if a score is neither of one nor of all draws of the measure.
+    A score without draws counts for all of them; errors that are not known are NaN. Raises a
+    ValueError if a score is neither of one nor of all draws of the measure.
     """
-    values, errors = [], []
+    tables = []
     for name, score in scores.items():
         if score.sizes["draw"] not in (1, draws):
             raise ValueError(
@@ -70,9 +71,20 @@ def score_table(scores: Mapping[str, xr.DataArray], draws: int) -> dict[str, np.
             )
         shape = draws, score.sizes["head"]
         error = score.coords.get("standard_error", xr.full_like(score, np.nan, dtype=float))
-        values.append(np.broadcast_to(score.values.T, shape))
-        errors.append(np.broadcast_to(np.atleast_2d(error.values.T), shape))
-    return {"score": np.array(values), "score_error": np.array(errors)}
+        tables.append(
+            xr.Dataset(
+                {
+                    "score": (("draw", "head"), np.broadcast_to(score.values.T, shape)),
+                    "score_error": (("draw", "head"), np.broadcast_to(error.values.T, shape)),
+                },
+                {name: score.coords[name] for name in ("head", "layer", "number")},
+            )
+        )
+    joined = xr.concat(
+        tables, xr.Variable("order", list(scores)), coords="minimal", compat="equals"
+    )
+    needs = [score.attrs.get("needs", "") for score in scores.values()]
+    return joined.assign_coords(needs=("order", needs))
 
 
 def _from_mapping(name: str, scores: Mapping[Any, Any]) -> xr.DataArray:
