@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from reviews import reviews
 from threadpoolctl import threadpool_limits
 from transformers import AutoTokenizer, BertModel
@@ -99,9 +100,7 @@ class Encoder:
         return torch.cat([slopes, weights[-1:] - mean @ slopes]).float()
 
 
-def theory_scores(
-    encoder: Encoder, draw: str, choice: pk.NetworkChoice
-) -> dict[str, dict[tuple[int, int], float]]:
+def theory_scores(encoder: Encoder, draw: str, choice: pk.NetworkChoice) -> dict[str, xr.DataArray]:
     """Return scores of the theory from the training sentences of a draw, by name."""
 
     def solution(train: pk.Captured, width: float) -> pk.Solution:
@@ -126,13 +125,13 @@ def theory_scores(
             for layer in range(1, len(encoder.model.encoder.layer), 2)
         ]
         for width in PRODUCT_WIDTHS:
-            own = scores[f"{name}, N={width}"] = {}
-            for train in (product.scaled(choice.scale) for product in products):
-                own |= train.by_head(solution(train, width).head_scores)
+            scaled = [product.scaled(choice.scale) for product in products]
+            pairs = [train.by_head(solution(train, width).head_scores) for train in scaled]
+            scores[f"{name}, N={width}"] = xr.concat(pairs, "head")
     return scores
 
 
-def all_scores(encoder: Encoder, out: Path) -> dict[str, dict[tuple[int, int], Any]]:
+def all_scores(encoder: Encoder, out: Path) -> dict[str, xr.DataArray]:
     """Return all scores that need no heads switched off; those of the theory stay in files."""
     magnitudes = pk.magnitude_scores(encoder.model, encoder.batches["validation"][0])
     saved = [Path(f"{out}-{draw.replace(' ', '-')}.npz") for draw in DRAWS]
@@ -145,11 +144,13 @@ def all_scores(encoder: Encoder, out: Path) -> dict[str, dict[tuple[int, int], A
         if not file.exists():
             print(f"scores of the theory, {draw} of the training sentences", flush=True)
             theory = theory_scores(encoder, draw, choice)
-            columns = {name: [own[head] for head in magnitudes] for name, own in theory.items()}
-            np.savez(file, **columns)
+            heads = magnitudes["head"]
+            np.savez(file, **{name: own.sel(head=heads).values for name, own in theory.items()})
     columns = [dict(np.load(file)) for file in saved]
     scores = {
-        name: dict(zip(magnitudes, np.stack([draw[name] for draw in columns], axis=1)))
+        name: magnitudes.expand_dims(draw=len(columns)).copy(
+            data=np.stack([draw[name] for draw in columns])
+        )
         for name in columns[0]
     }
     batches = encoder.batches["validation"]

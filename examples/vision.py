@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -120,7 +121,7 @@ def theory_scores(
     train: Examples,
     validation: Examples,
     choice: pk.NetworkChoice,
-) -> dict[str, dict[tuple[int, int], float]]:
+) -> dict[str, xr.DataArray]:
     """Return scores of the theory, means over each class against the others."""
 
     def against_others(examples: pk.Captured, number: int) -> pk.Captured:
@@ -148,15 +149,10 @@ def theory_scores(
         for layers in ((1, 2), (3, 4))
     ]
     for width, number in product(WIDTHS, range(CLASSES)):
-        scores = {}
-        for pair in pairs:
-            minimum = solution(against_others(pair, number), width)
-            scores |= pair.by_head(minimum.head_scores)
-        by_class[f"product, N={width}"].append(scores)
-    return {
-        name: {head: float(np.mean([scores[head] for scores in classes])) for head in classes[0]}
-        for name, classes in by_class.items()
-    }
+        minima = [solution(against_others(pair, number), width) for pair in pairs]
+        scores = [pair.by_head(minimum.head_scores) for pair, minimum in zip(pairs, minima)]
+        by_class[f"product, N={width}"].append(xr.concat(scores, "head"))
+    return {name: xr.concat(scores, "class").mean("class") for name, scores in by_class.items()}
 
 
 def compare(model: ViTForImageClassification, out: Path, seed: int, random: int) -> None:
@@ -187,9 +183,8 @@ def compare(model: ViTForImageClassification, out: Path, seed: int, random: int)
     print(f"N = {choice.width:g}, T = {choice.temperature:g}, scale {choice.scale:g}", flush=True)
     theory = [theory_scores(model, draw, sets["validation"], choice) for draw in draws]
     magnitudes = pk.magnitude_scores(model, sets["validation"][0][:10])
-    scores: dict[str, dict] = {
-        name: {head: np.array([draw[name][head] for draw in theory]) for head in magnitudes}
-        for name in (FIGURE[0], *theory[0])
+    scores = {
+        name: xr.concat([draw[name] for draw in theory], "draw") for name in (FIGURE[0], *theory[0])
     }
     batches = list(zip(*(part.split(100) for part in sets["validation"])))
     for name, normalised in (("gradient", True), ("raw-gradient", False)):

@@ -60,8 +60,10 @@ from pathkernel_datasets.testing import check_analysis as check_analysis
 from pathkernel_datasets.testing import check_result as check_result
 from pathkernel_datasets.workers import cluster as cluster
 from pathkernel_datasets.workers import processes as processes
+from pathkernel_heads.heads import scores_by_head as scores_by_head
 from pathkernel_heads.order_views import order_views as order_views
 from pathkernel_heads.orders import compare_orders as compare_orders
+from pathkernel_heads.orders import removed_heads as removed_heads
 from pathkernel_heads.removal_games import best_of as best_of
 from pathkernel_heads.removal_games import exact_shapley as exact_shapley
 from pathkernel_heads.removal_games import greedy_order as greedy_order
