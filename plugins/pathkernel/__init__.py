@@ -11,6 +11,12 @@ from __future__ import annotations
 
 import importlib
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # of typing, whose import takes longer than this module's
+    from types import ModuleType
+
+    from pathkernel_core.hooks import Plugins
+
 _NAMES = {
     "pathkernel_core.analysis": ("Analysis", "Situation", "Variable"),
     "pathkernel_core.backend": ("to_host",),
@@ -97,26 +103,19 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("importlib.metadata").version("pathkernel")
     if name.startswith("_"):
         raise AttributeError(f"module 'pathkernel' has no attribute {name!r}")
-    thing = _look_up(name)
-    globals()[name] = thing  # plugins are asked once for each name
-    return thing
-
-
-def _look_up(name: str) -> object:
     for module, names in _NAMES.items():
         if name in names:
-            room = module.partition(".")[0]
-            if room in _EXTRAS:
-                extras = importlib.import_module("pathkernel_core.extras")
-                extras.import_extra(module, f"pathkernel.{name}", *_EXTRAS[room])
-            return getattr(importlib.import_module(module), name)
+            return getattr(_import(module, name), name)
     core = importlib.import_module("pathkernel_core")
     if name in core.__all__:
         return getattr(core, name)
-    # strict mode would let a plugin that is being imported, and uses this module, fail
-    plugins = importlib.import_module("pathkernel_core.hooks").load_plugins(strict=False)
+    plugins = _plugins()
     if name in plugins.classes():
-        return plugins.class_named(name)
+        provided = plugins.class_named(name)
+        # a plugin that uses this name while it is imported has failed for now, and may have a clash
+        if not plugins.failures():
+            globals()[name] = provided
+        return provided
     nearest = importlib.import_module("difflib").get_close_matches(name, __dir__(), n=1)
     hint = f". Did you mean: {nearest[0]!r}?" if nearest else ""
     raise AttributeError(f"module 'pathkernel' has no attribute {name!r}{hint}{plugins.failures()}")
@@ -124,5 +123,17 @@ def _look_up(name: str) -> object:
 
 def __dir__() -> list[str]:
     core = importlib.import_module("pathkernel_core")
-    plugins = importlib.import_module("pathkernel_core.hooks").load_plugins(strict=False)
-    return sorted({*core.__all__, *sum(_NAMES.values(), ()), *plugins.classes()})
+    return sorted({*core.__all__, *sum(_NAMES.values(), ()), *_plugins().classes()})
+
+
+def _import(module: str, name: str) -> ModuleType:
+    room = module.partition(".")[0]
+    if room not in _EXTRAS:
+        return importlib.import_module(module)
+    extras = importlib.import_module("pathkernel_core.extras")
+    return extras.import_extra(module, f"pathkernel.{name}", *_EXTRAS[room])
+
+
+def _plugins() -> Plugins:
+    # in strict mode, one that fails would take away the names of all others
+    return importlib.import_module("pathkernel_core.hooks").load_plugins(strict=False)

@@ -5,15 +5,13 @@ import importlib
 import importlib.metadata
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 import pathkernel
 import pathkernel_core
-from pathkernel_core.analysis import Analysis
-from pathkernel_core.hooks import GROUP, PluginError, hookimpl, load_plugins
+from pathkernel_core.hooks import GROUP, PluginError, load_plugins
 from pathkernel_datasets.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
@@ -93,55 +91,66 @@ def test_editors_see_every_name():
     assert stub.with_name("py.typed").is_file()
 
 
+STRANGER = """
+from dataclasses import dataclass
+
+import pathkernel as pk
+
+
+@dataclass(frozen=True)
+class {first}(pk.HiddenMarkov):
+    name = "{first}-{number}".lower()
+
+
+@dataclass(frozen=True)
+class {second}(pk.HiddenMarkov):
+    name = "{second}-{number}".lower()
+
+
+@pk.hookimpl
+def pathkernel_tasks():
+    return [{first}, {second}]
+"""
+
+
 @pytest.fixture
-def strangers(monkeypatch):
-    """Two plugins that both have an analysis of the class ``Margins``."""
+def strangers(tmp_path, monkeypatch):
+    """Plugins whose classes inherit from a bundled task; two are Noisy, and one has its name."""
     entries = list(importlib.metadata.entry_points(group=GROUP))
-    for number, classes in ((1, ("Margins", "HiddenMarkov", "Edges")), (2, ("Margins",))):
-        module = types.ModuleType(f"stranger_{number}")
-        provided = [analysis(name, f"{name.lower()}-{number}", module) for name in classes]
-
-        @hookimpl
-        def pathkernel_analyses(provided=provided):
-            return provided
-
-        module.pathkernel_analyses = pathkernel_analyses
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        entries.append(importlib.metadata.EntryPoint(f"strange-{number}", module.__name__, GROUP))
+    for number, (first, second) in enumerate((("Noisy", "HiddenMarkov"), ("Noisy", "Longer"))):
+        module = f"stranger_{number}"
+        source = STRANGER.format(first=first, second=second, number=number)
+        (tmp_path / f"{module}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        entries.append(importlib.metadata.EntryPoint(f"strange-{number}", module, GROUP))
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
-    for name in ("Margins", "HiddenMarkov", "Edges"):
-        monkeypatch.delitem(vars(pathkernel), name, raising=False)
-
-
-def analysis(class_name, name, module):
-    return type(
-        class_name,
-        (Analysis,),
-        {
-            "__module__": module.__name__,
-            "name": name,
-            "summary": "An analysis",
-            "variables": (),
-            "coordinates": lambda self, situation: {},
-            "compute": lambda self, situation: {},
-        },
-    )()
+    before = dict(vars(pathkernel))
+    vars(pathkernel).pop("HiddenMarkov", None)
+    yield
+    for name in {*vars(pathkernel)} - {*before}:
+        delattr(pathkernel, name)  # kept since its first use
 
 
 def test_a_strangers_class_is_a_name(strangers):
-    assert pathkernel.Edges.__module__ == "stranger_1"
-    assert {"Edges", "Margins"} <= set(dir(pathkernel))
-    del pathkernel.Edges  # kept since its first use
+    assert pathkernel.Longer(examples=20).name == "longer-1"
+    assert {"Longer", "Noisy"} <= set(dir(pathkernel))
 
 
-@pytest.mark.parametrize("name", ["Margins", "HiddenMarkov"])
-def test_a_clash_of_two_plugins_names_both(strangers, name):
-    with pytest.raises(PluginError) as error:
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("Noisy", ("stranger_0", "stranger_1")),
+        ("HiddenMarkov", ("pathkernel_tasks.hidden_markov", "stranger_0")),
+    ],
+)
+def test_a_clash_of_two_plugins_names_both(strangers, monkeypatch, name, modules):
+    monkeypatch.setenv("PATHKERNEL_STRICT_PLUGINS", "1")
+    assert len(load_plugins().tasks) > 4  # in strict mode, too
+    with pytest.raises(PluginError, match=rf"provide a class '{name}': .*; import it") as error:
         getattr(pathkernel, name)
-    assert f"a class {name!r}" in str(error.value)
-    assert "stranger_1" in str(error.value)
-    other = "stranger_2" if name == "Margins" else "pathkernel_tasks.hidden_markov"
-    assert other in str(error.value)
+    for module in modules:
+        assert f"({module})" in str(error.value)
     assert "\n" not in str(error.value)
 
 
