@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import dataclasses
 import importlib
 import importlib.util
 import re
@@ -364,13 +363,14 @@ def test_version_and_date_of_the_release_are_the_same_everywhere():
 
 
 def test_settings_of_study_files_are_listed():
-    from pathkernel.run_command import _RUNNING
+    from pathkernel.run_command import Running
+    from pathkernel_core.options import declared_options
     from pathkernel_datasets.study import Study
 
     (named,) = re.findall(r"with underscores: (.*?); the task's own", _page("scripts.md"), re.S)
     assert set(re.findall(r"`(\w+)`", named)) == {
-        *(entry.name for entry in dataclasses.fields(Study) if entry.metadata),
-        *(option.name for option in _RUNNING),
+        *declared_options(Study),
+        *declared_options(Running),
     }
 
 
