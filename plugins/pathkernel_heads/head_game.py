@@ -94,7 +94,7 @@ def score_by_evaluation(
     shapley, greedy, seed
         As for :func:`pathkernel_heads.orders.compare_orders`.
     removals : int, optional
-        Number of heads after which the greedy order stops; by default it goes on to the end.
+        Number of heads after which the greedy order stops; by default all that may go.
 
     Returns
     -------

@@ -228,8 +228,10 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     predictions = run["predictions"].to_dataset()
     predictions = predictions.transpose(*_DRAWS, "test_set", "example", ...).load()
     targets = labels.transpose("test_set", "example", ...).values
-    measures, temperature = MEASURES[kind], settings_of(run)["temperature"]
-    moments = ["predictor_mean", *(["predictor_variance"] if kind == "targets" else [])]
+    measures, moments, temperature = MEASURES[kind], ["predictor_mean"], np.nan
+    if kind == "targets":
+        moments.append("predictor_variance")
+        temperature = settings_of(run)["temperature"]
 
     def scores(subset: np.ndarray) -> np.ndarray:
         """Measures (test_set, measure) by the draws of a mask (chain, draw)."""

@@ -176,11 +176,10 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
 
 
 @needs_data
-@pytest.mark.parametrize("kind", ["sampled", "luck"])
-def test_an_order_that_is_missing_is_missed_before_the_work(study, kind):
+def test_an_order_that_is_missing_is_missed_before_the_work(study):
     reports = []
-    with pytest.raises(ValueError, match=f"there is no order '{kind}', only theory N="):
-        prune(study, order=kind, episodes=EPISODES + 2, report=reports.append)
+    with pytest.raises(ValueError, match="there is no order 'sampled', only theory N="):
+        prune(study, order="sampled", episodes=EPISODES + 2, report=reports.append)
     assert reports == []
 
 
@@ -308,7 +307,7 @@ def test_the_command(study, invoke, tmp_path):
             "draw samples with: pathkernel sample",
         ),
         (("--episodes", "41"), "episodes must be even"),
-        (("--order", "luck"), "'luck' is not one of"),
+        (("--order", "luck"), "order must be one of theory, sampled, "),
     ],
 )
 def test_errors_of_the_command(study, invoke, monkeypatch, arguments, message):
