@@ -31,13 +31,17 @@ PLACES = {
     "pathkernel": (
         *(0, 4.3),
         "the front door: import pathkernel, python -m pathkernel\n"
-        "the command line: run, show, plot, report, heads, train, and a command for each result",
+        "the command line: run, show, plot, report, train, and a command for each result",
     ),
     "pathkernel_one_shot": (1, 2, "one-shot images:\narchives, episodes, training"),
-    "pathkernel_trained": (0.4, 2, "a trained network, compared\nwith the theory, and pruned"),
+    "pathkernel_trained": (1, 2, "a trained network, compared\nwith the theory, and pruned"),
     "pathkernel_sampling": (2, 3, "the posterior sampled,\nand the next order in 1/N"),
     "pathkernel_capture": (0, 1, "attention of a live model,\nits heads scored, switched off"),
     "pathkernel_phases": (3, 4.3, "maps of phases,\nlearning curves"),
+    "pathkernel_heads": (
+        *(0.55, 2),
+        "heads of any network: their axis,\nscores, orders of removal, comparison",
+    ),
     "pathkernel_tasks": (0, 1.4, "hidden Markov chains;\ndata and heads of one's own"),
     "pathkernel_views": (1.4, 3.3, "tables, charts\nand the HTML report"),
     "pathkernel_analyses": (3.3, 4.3, "quantities computed\nat every grid point"),
@@ -51,7 +55,15 @@ PLACES = {
         "the contracts of plugins: task, analysis, sampler, result, and the hooks that find them",
     ),
 }
-COLOURS = (AMBER, ORANGE, PURPLE, SKY, BLUE, GREEN)  # of the front door and the floors under it
+COLOURS = (
+    AMBER,
+    ORANGE,
+    PURPLE,
+    INK,
+    SKY,
+    BLUE,
+    GREEN,
+)  # of the front door and the floors under it
 PALE, LEGEND = (
     "#555555",
     """\
@@ -147,11 +159,11 @@ def draw(floors: list[list[str]], rooms: dict[str, Room], file: Path) -> None:
         '<marker id="head" markerWidth="10" markerHeight="8" refX="9" refY="4" orient="auto" '
         f'markerUnits="userSpaceOnUse"><path d="M0,0 L10,4 L0,8 z" fill="{PALE}"/></marker>',
     ]
+    for name, other in without_detours(rooms):  # behind the rooms that they pass
+        elements += _arrow(name, other, tops, rooms[name].arrows[other])
     for floor, colour in zip(floors, COLOURS):
         for name in floor:
             elements += _box(rooms[name], tops[name], colour)
-    for name, other in without_detours(rooms):
-        elements += _arrow(name, other, tops, rooms[name].arrows[other])
     elements += [*_text(GAP, height - 23, LEGEND, PALE, 8.5), "</svg>"]
     png = vl_convert.svg_to_png("".join(elements), scale=150 / 72)
     Image.open(io.BytesIO(png)).convert("RGB").save(file, optimize=True)
@@ -164,10 +176,9 @@ def _ends(name: str) -> tuple[float, float]:
 
 def _box(room: Room, top: float, colour: str) -> Iterator[str]:
     left, right = _ends(room.name)
-    yield (
-        f'<rect x="{left}" y="{top}" width="{right - left}" height="{HEIGHT}" rx="6" '
-        f'fill="{colour}" fill-opacity="0.16" stroke="{colour}" stroke-width="1.3"/>'
-    )
+    shape = f'<rect x="{left}" y="{top}" width="{right - left}" height="{HEIGHT}" rx="6" '
+    yield f'{shape} fill="white"/>'
+    yield f'{shape} fill="{colour}" fill-opacity="0.16" stroke="{colour}" stroke-width="1.3"/>'
     mark = " ●" if room.plugin else ""
     yield from _text(left + 10, top + 19, room.name + mark, INK, 10.5, 'font-weight="bold"')
     lines = f"{round(room.lines, -2):,}"

@@ -57,8 +57,9 @@ def coordinates(
         "test_set": realisation.test_sets,
         "example": range(max(len(test.labels) for test in realisation.test_sets.values())),
         "sub_network": realisation.sub_networks,
-        "skip": range(1, network.n_layers + 1),
     }
+    if network.has_skips:
+        labels["skip"] = range(1, network.n_layers + 1)
     if network.outputs > 1:
         names = realisation.output_names
         outputs = range(network.outputs) if names is None else names
