@@ -144,7 +144,12 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
     assert namespace["captured"].heads == (4, 4)
     assert namespace["dataset"].head_score.shape[-1] == 8
     batches = [(namespace["sequences"], namespace["labels"])]
-    model = {"model": namespace["encoder"], "batches": batches, "test_batches": batches}
+    model = {
+        "pk": pathkernel,
+        "model": namespace["encoder"],
+        "batches": batches,
+        "test_batches": batches,
+    }
     exec(block_of("docs/bring-your-own.md", "train.save("), model)
     assert Custom(inputs="captured.npz").realise(0).train.inputs.shape == (8, 9, 16)
     exec(block_of("docs/bring-your-own.md", "heads_off(encoder"), namespace)
