@@ -274,7 +274,7 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
     if kind is int and isinstance(value, numbers.Integral) and not is_truth:
         return int(value)
     if kind in _KINDS and not (kind is bool and is_truth):
-        is_array = kind in (str, Path) and bool(getattr(value, "ndim", 0))
+        is_array = kind in (str, Path) and getattr(value, "ndim", 0) > 0
         remedy = "; name a file that holds it" if is_array else ""
         raise TypeError(f"{name} must be {_KINDS[kind]}, but is {_shown(value)}{remedy}")
     return value
