@@ -94,8 +94,9 @@ THEME = {
 
 _RESOLUTION = 200  # dots per inch of PNG files
 _POINTS = 72  # per inch
-_LETTER = 4.5  # mean width of a title's letters in points
-_LARGEST = 3.0  # factor of panels, since a title may be wider than they are
+_LETTER, _SMALL_LETTER = 4.5, 4.2  # mean widths in points, in titles and elsewhere
+_SMALLEST = 0.3  # factor of panels
+_MARGINS = 50  # points of axes beside panels, roughly
 _MARK = "pathkernel"  # in every file of a chart
 _LOCK = ".lock"
 
@@ -256,57 +257,81 @@ def _printable(part: Any) -> Any:
     return part
 
 
-def resized(spec: dict[str, Any], points: float, legend_columns: int = 8) -> dict[str, Any]:
+def resized(spec: dict[str, Any], points: float) -> dict[str, Any]:
     """Scale the panels of a specification to a total width; letters keep their size.
 
     Panels that would become too small are arranged in fewer columns, and so are the entries of a
     legend that is too wide. Long titles are wrapped.
     """
-    if "title" in spec:
+
+    def with_narrow_legend(part: dict[str, Any]) -> dict[str, Any]:
+        names = (part.get("scale") or {}).get("domain")
+        if not (part.get("legend") or {}).get("columns") or not names:
+            return part
+        columns = min(part["legend"]["columns"], legend_columns(map(str, names), points))
+        return part | {"legend": part["legend"] | {"columns": columns}}
+
+    def scaled(factor: float) -> dict[str, Any]:
+        def with_scaled_panel(part: dict[str, Any]) -> dict[str, Any]:
+            sizes = {key: part[key] for key in ("width", "height") if _is_number(part.get(key))}
+            return part | {key: factor * size for key, size in sizes.items()}
+
+        return _changed(arranged, with_scaled_panel)
+
+    spec = _changed(spec, with_narrow_legend)
+    title = {}
+    if spec.pop("title", None):  # which may be wider than the panels
         texts = [text.replace(" = ", "\xa0=\xa0") for text in spec["usermeta"]["title"]]
         lines = [line for text in texts for line in textwrap.wrap(text, int(points / _LETTER))]
-        spec = spec | {"title": {"text": [line.replace("\xa0", " ") for line in lines]}}
-    panels = json.dumps(spec.get("spec"))
+        title = {"title": {"text": [line.replace("\xa0", " ") for line in lines]}}
+    panels, names = json.dumps(spec.get("spec")), spec.get("facet", {}).get("sort", [])
     smallest = 0.35 if '"labels": false' in panels else 0.75 if '"format": ".2f"' in panels else 0.5
     for columns in range(spec.get("columns", 1), 0, -1):
         arranged = spec | {"columns": columns} if "columns" in spec else spec
-        if len(spec.get("facet", {}).get("sort", "")) % columns:  # no axis below a gap
-            arranged["resolve"] = spec.get("resolve", {}) | {"axis": {"x": "independent"}}
-        previous, factor = 1.0, 0.8
-        previous_width, width = (
-            _width(_scaled(arranged, value, legend_columns)) for value in (previous, factor)
-        )
-        for _ in range(2):  # not proportional: a legend or a heading may be wider than the panels
-            if abs(slope := (width - previous_width) / (factor - previous)) < 1:
-                break
-            previous, previous_width = factor, width
-            factor = min(max(0.3, factor + (points - width) / slope), _LARGEST)
-            width = _width(_scaled(arranged, factor, legend_columns))
-            if abs(width - points) < 1:
-                break
-        if factor > smallest:
+        width, room = _panel_width(arranged), points - _MARGINS
+        if room > max(smallest * width, columns * _SMALL_LETTER * max(map(len, names), default=0)):
             break
-    if width > points + 1 and legend_columns > 1:
-        return resized(spec, points, legend_columns // 2)
-    return _scaled(arranged, factor, legend_columns)
+    if not width:  # of a plugin's chart
+        return spec | title
+    if len(names) % columns:  # no axis below a gap
+        arranged["resolve"] = spec.get("resolve", {}) | {"axis": {"x": "independent"}}
+    # axes and legends keep their size, which only a rendering tells; the panels have the rest
+    factor = max(_SMALLEST, room / width)
+    margins = _width(scaled(factor)) - factor * width
+    spec = scaled(max(_SMALLEST, (points - margins) / width))
+    return spec | title
 
 
-def _scaled(part: Any, factor: float, legend_columns: int) -> Any:
-    """Copy a specification with scaled panels and bounded numbers of legend columns."""
+def _panel_width(spec: dict[str, Any]) -> float:
+    """Sum of the widths of the panels in the widest row, 0 if unknown."""
+    if "facet" in spec:
+        panels = len(spec["facet"].get("sort") or [""])
+        return min(spec.get("columns", 1), panels) * _panel_width(spec["spec"])
+    charts = next((spec[key] for key in ("concat", "hconcat", "vconcat") if key in spec), None)
+    if charts is None:
+        return spec["width"] if _is_number(spec.get("width")) else 0
+    columns = spec.get("columns", 1 if "vconcat" in spec else len(charts))
+    widths = [_panel_width(chart) for chart in charts]
+    return max(sum(widths[n : n + columns]) for n in range(0, len(widths), columns))
+
+
+def _is_number(size: Any) -> bool:
+    return isinstance(size, int | float)  # or a step, or a container
+
+
+def legend_columns(names: Iterable[str], points: float) -> int:
+    """Return the number of columns, at least 1, of a legend of some names that fit into a width."""
+    return max(1, int(points / (_SMALL_LETTER * max(map(len, names)) + 30)))
+
+
+def _changed(part: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Copy a specification, with a function applied to every object besides data and settings."""
     if isinstance(part, list):
-        return [_scaled(child, factor, legend_columns) for child in part]
+        return [_changed(child, change) for child in part]
     if not isinstance(part, dict):
         return part
-    copy = {}
-    for key, value in part.items():
-        if key in ("width", "height") and isinstance(value, (int, float)):
-            copy[key] = value * factor
-        elif key == "legend" and value and "columns" in value:
-            copy[key] = value | {"columns": min(value["columns"], legend_columns)}
-        else:
-            is_drawn = key not in ("data", "datasets", "config", "mark", "params")
-            copy[key] = _scaled(value, factor, legend_columns) if is_drawn else value
-    return copy
+    fixed = ("data", "datasets", "config", "mark", "params")
+    return change({k: v if k in fixed else _changed(v, change) for k, v in part.items()})
 
 
 def _width(spec: dict[str, Any]) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pathkernel_core.text import printable
-from pathkernel_views.chart import NothingToPlot, looks
+from pathkernel_views.chart import NothingToPlot, legend_columns, looks
 from pathkernel_views.table import csv_text
 
 FULL, HALF = 500, 220
@@ -84,8 +84,7 @@ class Picture:
     def series_channels(self) -> list[Any]:
         """Return stroke, fill, dash and marker of the series, with a common legend."""
         room = HALF if len(self.panels) == 1 else 1.4 * HALF
-        columns = int(room / (4.2 * max(map(len, self.names)) + 30))
-        legend = alt.Legend(columns=max(1, columns), symbolOpacity=1)
+        legend = alt.Legend(columns=legend_columns(self.names, room), symbolOpacity=1)
         styles = looks(self.names).values()
         colours = [style.colour for style in styles]
         ranges = {

@@ -226,3 +226,23 @@ def test_panels_are_arranged_anew_where_it_is_narrow(frame):
     assert narrow["columns"] < spec["columns"]
     width = float(re.search(r'width="([\d.]+)"', rendered(narrow, "svg").decode()).group(1))
     assert width == pytest.approx(245, abs=5)
+
+
+@pytest.mark.parametrize("points", [245, 504])
+@pytest.mark.parametrize("heading", ["", "a heading that is longer than its panel {}"])
+def test_charts_have_the_width_that_was_asked_for(frame, points, heading, monkeypatch):
+    """One rendering measures them, and panels are no narrower than their headings."""
+    panels = pd.concat([frame.assign(panel=heading.format(name)) for name in "abcd"])
+    spec = chart(lambda: against_width(panels, panel="panel")).altair().to_dict()
+    measured = []
+    monkeypatch.setattr(
+        "pathkernel_views.chart.rendered",
+        lambda *arguments: measured.append(arguments) or rendered(*arguments),
+    )
+    resized_spec = resized(spec, points)
+    assert len(measured) == 1
+    svg = rendered(resized_spec, "svg").decode()
+    assert float(re.search(r'width="([\d.]+)"', svg).group(1)) == pytest.approx(points, abs=3)
+    if heading:
+        assert resized_spec["columns"] == points // 245
+        assert resized_spec["spec"]["width"] > 4 * len(heading)
