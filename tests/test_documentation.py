@@ -160,7 +160,7 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
     namespace["readout"] = torch.nn.Linear(16, 2)
     script = block_of("docs/bring-your-own.md", "remove_heads(encoder")
     exec(script.replace("50", "4").replace("random=20", "random=2"), namespace)
-    assert namespace["comparison"].sizes["head"] == 4
+    assert namespace["comparison"].sizes["head"] == 8
     assert sum(layer.self_attn.num_heads for layer in encoder.layers) in (4, 5)
 
 
