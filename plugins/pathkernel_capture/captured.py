@@ -98,6 +98,8 @@ class Captured:
         xi = self.xi - (shift - self.shift) * self.factor[:, None]
         xi *= further[:, None]
         means = (self.means - (shift - self.shift) * self.factor[:, None]) * further[:, None]
+        # the mean and the deviation are those of the tokens, not of their averages along paths,
+        # whose spread says how much attention differs between examples
         scaled = {"xi": xi, "means": means, "deviations": self.deviations * further}
         return replace(self, **scaled, shift=shift, factor=factor)
 

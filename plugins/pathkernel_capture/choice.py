@@ -83,6 +83,12 @@ def choose_network(
     report : callable, optional
         Called with a Progress before every minimisation; by default a bar shows them.
 
+    Notes
+    -----
+    The evidence often falls as the width grows, so that the narrowest width of the grid is chosen:
+    look at ``edges`` and ``table`` before you read anything into it. If rows are missing,
+    minimisations failed; leave out the largest scales or the lowest temperatures.
+
     Raises
     ------
     ValueError
@@ -124,6 +130,7 @@ def choose_network(
                 )
                 limit = gp_limit(problem, network, temperature)
                 rows.append({"scale": scale, "width": math.inf, **_scores(limit, scaled)})
+                # each scale is judged at the temperature that suits it best
                 evidence[scale] = max(evidence.get(scale, -math.inf), limit.log_evidence)
         scale = max(evidence, key=evidence.__getitem__)
         scaled = train.scaled(scale)
@@ -131,6 +138,7 @@ def choose_network(
         for width in grid["width"]:
             network = Network(train.heads, width, outputs=outputs, skips=skips)
             start = None
+            # from hot to cold, where each minimum lies near the one before
             for temperature in reversed(grid["temperature"]):
                 progress(Progress(len(rows), total, f"N = {width:g}, T = {temperature:g}"))
                 start = minimise_from(problem, network, temperature, start)

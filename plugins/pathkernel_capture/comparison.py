@@ -62,6 +62,13 @@ def compare_heads(
     report : callable, optional
         Called with a Progress before every evaluation; by default a bar shows them.
 
+    Notes
+    -----
+    Give validation and test examples of their own: scores from the examples that heads are tested
+    on look better than they are. If nothing is lost without any head, the measure does not reach
+    them: see that the model runs in it, on ``examples``, and is not cached. Shapley values and
+    greedy orders take most of the time; begin without them.
+
     Returns
     -------
     xarray.Dataset

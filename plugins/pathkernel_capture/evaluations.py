@@ -117,6 +117,7 @@ class Evaluations:
                 np.savez_compressed(stream, **arrays)
         except OSError as error:  # the values are still in memory
             warnings.warn(f"evaluations are not kept: {error}", RuntimeWarning, stacklevel=2)
+        # large files of many sets are written less often: at most 5 % of the time goes there
         now = time.monotonic()
         self._due = now + max(_WRITE_EVERY, 20 * (now - started))
 
@@ -155,6 +156,8 @@ class Evaluations:
 
     def _close(self, values: np.ndarray, stored: np.ndarray) -> bool:
         """Whether values (Q, P, C) of every quantity and draw are equal to rounding."""
+        # another machine or number of threads rounds differently, in the model's own precision; a
+        # value that is right or wrong may then flip for a few examples near the boundary
         kinds = {part.dtype for part in self._model.parameters() if part.is_floating_point()}
         rounding = max([_ROUNDING, *(8 * torch.finfo(kind).eps for kind in kinds)])
         change, size = abs(values - stored), abs(stored).mean(axis=1, keepdims=True)

@@ -111,6 +111,7 @@ def remove_heads(
             check_divisible(attention)
     with switched_off(layers, off, set()):
         expected = repeatable_outputs(model, batch, [layers[number - 1] for number in off])
+    # zero first and cut afterwards: a cut that fails then leaves weights of known shape to restore
     saved = [(weight, weight.clone()) for weight in _weights(layers, off)]
     try:
         for weight, _ in saved:

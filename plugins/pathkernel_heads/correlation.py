@@ -33,6 +33,8 @@ class Bootstrap:
         """Means (…, resamples) of values (…, P) over resampled examples."""
         examples = values.shape[-1]
         if examples not in self._counts:
+            # counts instead of drawn indices: every mean is then a matrix product, and all
+            # comparisons see the same resamples, which makes their differences paired
             generator = np.random.default_rng(self._seed)
             even = np.full(examples, 1 / examples)
             parts = np.array_split(range(self._resamples), -(-self._resamples * examples // _BATCH))

@@ -37,8 +37,9 @@ class HeadGame:
 
     def means(self, examples: str, present: np.ndarray) -> np.ndarray:
         """Mean of the first quantity, its sign such that larger is better, (k, C)."""
-        parts = np.array_split(present, -(-len(present) // _BATCH))
-        means = [self.evaluator.evaluate(examples, part)[:, 0].mean(axis=1) for part in parts]
+        # 2^16 coalitions at once would hold every example 65,536 times
+        batches = np.array_split(present, -(-len(present) // _BATCH))
+        means = [self.evaluator.evaluate(examples, sets)[:, 0].mean(axis=1) for sets in batches]
         return self.signs[0] * np.concatenate(means)
 
     def worth(self, present: np.ndarray) -> np.ndarray:

@@ -124,6 +124,7 @@ def correlate_scores(
     ]
     removable = game.removable
     by_order, mean = by_order[..., removable], mean[:, removable]
+    # two questions, two resamplings: other examples for the same heads, or other heads
     drawn = bootstrap.drawn_heads(by_order.shape[-1])
     by_draw = [
         [

@@ -110,9 +110,11 @@ def sampled_shapley(
     orders = np.concatenate([orders, orders[:, ::-1]])
     arrival = np.argsort(orders, axis=1)
     present = arrival[:, None, :] < np.arange(players + 1)[:, None]  # (order, arrived, player)
+    # many orders share their first and last coalitions; each is evaluated once
     distinct, rows = np.unique(present.reshape(-1, players), axis=0, return_inverse=True)
     worths = _worths(worth, distinct)[rows.ravel()].reshape(permutations, players + 1)
     added = np.take_along_axis(np.diff(worths, axis=1), arrival, axis=1)
+    # the error comes from pairs: an order and its reverse are not independent
     pairs = added.reshape(2, -1, players).mean(axis=0)
     return pairs.mean(axis=0), pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs))
 

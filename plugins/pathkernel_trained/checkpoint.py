@@ -159,6 +159,7 @@ def read_network(
         raise ValueError(f"checkpoint {str(path)!r} must end in .safetensors. {_HEADS_ONLY}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
+    version = _file_version(path)
     try:
         with safe_open(path, framework="np") as file:
             header = file.metadata() or {}
@@ -176,6 +177,9 @@ def read_network(
             f"says {header.get('format')!r}. {_HEADS_ONLY}"
         )
     arrays = read_arrays(path, "checkpoint")[0]
+    # a training that runs may have replaced the file between its header and its arrays
+    if _file_version(path) != version:
+        return read_network(path, needs_checksum=needs_checksum)
     is_checked = needs_checksum or _CHECKSUM in header
     if is_checked and header.get(_CHECKSUM) != _checksum(arrays, header["about"]):
         raise ValueError(
@@ -183,6 +187,12 @@ def read_network(
             "restore it from a copy, or train again into another folder"
         )
     return arrays, about
+
+
+def _file_version(path: Path) -> tuple[int, int]:
+    """Number and time of a file, both of which change when it is replaced."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def read_checkpoint(path: str | os.PathLike, *, needs_checksum: bool = False) -> Checkpoint:

@@ -106,12 +106,14 @@ def compare_order_parameters(
     grid = order_parameters.shape[:-2]
     theory = order_parameters.reshape(-1, *shape)
     orders, exact = relabelled_paths(network, relabellings, seed)
+    # the identity is among the relabellings, so that no p value is 0
     batches = np.array_split(orders, -(-orders.size * shape[0] // _BATCH_ENTRIES))
     compared = statistics(network)
     values, p_values = np.full((2, len(theory), len(compared)), np.nan)
     for column, statistic in enumerate(compared):
         features = statistic.features(theory)
         value = statistic.compare(features, statistic.features(trained[None]))[:, 0]
+        # a relabelling of the trained U costs one gather, and leaves the theory's features alone
         reached = np.zeros(len(value))
         for batch in batches:
             relabelled = trained[batch[:, :, None], batch[:, None, :]]

@@ -55,6 +55,8 @@ class PathOutputs:
         The sign of the output decides, which does not depend on n: 1 if it is right, 0 if it is
         wrong, ½ for an output of zero, such as that of a layer without heads.
         """
+        # a path is left if none of its heads is removed; the number of paths divides every output
+        # alike, so that it has no say in the sign
         is_path_left = (~np.asarray(present) @ self.through.T == 0).astype(float)  # (k, n)
         return (1 + np.sign(is_path_left @ self.values.T * self.labels)) / 2
 

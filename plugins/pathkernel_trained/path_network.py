@@ -69,6 +69,7 @@ def along_paths(checkpoint: Checkpoint) -> PathNetwork:
     """Network of a checkpoint along its paths."""
     weights = checkpoint.weights
     queries, keys, values = (map(_double, weights[name]) for name in ("queries", "keys", "values"))
+    # in double precision: products of several layers lose digits in float32
     along = path_weights(_theory_values(weights), _double(weights["readout"]))
     return PathNetwork(
         shape_of(weights).width,

@@ -88,6 +88,8 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     settings = {"heads": heads_digest(file), "episodes": options.episodes, "seed": seed}
     settings |= versions(("pathkernel",))
     stored = study.result(NAME).to_dataset() if study.holds(NAME) else xr.Dataset()
+    # running the network over all test sets takes most of the time, and depends on few options:
+    # path outputs are kept in the store, and a second comparison begins with them
     if stored.attrs.get("settings") == json.dumps(settings, sort_keys=True):
         outputs, tokens = _read_outputs(stored)
     else:

@@ -45,6 +45,7 @@ def theory_drops(
     heads = every_head(network.heads)
     drop, error = np.full((2, len(PREDICTIONS), len(test_sets), len(heads)), np.nan)
     rise = np.full((len(PREDICTIONS), len(heads)), np.nan)
+    # the only head of a layer stays: without it no path is left
     for column in np.flatnonzero(are_removable(network.heads)):
         report(f"theory without head {head_label(heads[column])}")
         predictors = fixed.without(heads[column], network, problem)

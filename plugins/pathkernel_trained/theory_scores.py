@@ -50,6 +50,7 @@ def theory_points(
     if not is_computed.any():
         raise StoreError("no point of the study is computed yet; resume it with: pathkernel run")
     seeds = score.notnull().sum("seed").where(is_computed, 0)
+    # the choice of temperature is one for all seeds, and so is that of the width
     total = score.sum("seed").where(seeds == seeds.max())  # sums over fewer seeds do not compare
     best = points[int(total.argmax("point"))]
     computed = [point for point, is_there in zip(points, is_computed.values) if is_there]
@@ -92,6 +93,8 @@ def sampled_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray
     """
     network = Network(dataset.attrs["heads_per_layer"], 1)
     chains = draws.transpose("chain", "draw", "path", "path_dual").values
+    # blocks must be long against the autocorrelation of the draws: leaving one out then changes the
+    # mean as much as a chain of other draws would. The scores are no means, hence the jackknife.
     count = min(_BLOCKS, chains.shape[1])
     blocks = [block for chain in chains for block in np.array_split(chain, count)]
     sums = np.array([block.sum(axis=0) for block in blocks])

@@ -11,6 +11,7 @@ from pathkernel_core import QueryKey
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.heads_file import read_heads, save_heads
+from pathkernel_trained import checkpoint as module
 from pathkernel_trained.checkpoint import (
     FORMAT,
     Checkpoint,
@@ -158,3 +159,26 @@ def test_what_is_known_is_damaged(tmp_path, about):
     save_file({"scale": np.array(1.0)}, path, metadata={"format": FORMAT, "about": about})
     with pytest.raises(ValueError, match=r"network\.safetensors' is damaged: "):
         read_checkpoint(path)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    """As by a training that runs: the header of one version, the arrays of the next."""
+    first, second = (
+        Checkpoint(initial_weights(SHAPE, 192, seed), label_vectors(3), {"step": seed})
+        for seed in (1, 2)
+    )
+    file = tmp_path / "latest.safetensors"
+    save_checkpoint(file, first)
+    read_arrays, calls = module.read_arrays, []
+
+    def replaced(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            save_checkpoint(file, second)
+        return read_arrays(*arguments)
+
+    monkeypatch.setattr(module, "read_arrays", replaced)
+    network = read_checkpoint(file)
+    assert network.about["step"] == 2
+    np.testing.assert_array_equal(network.weights["readout"], second.weights["readout"])
+    assert len(calls) == 2
