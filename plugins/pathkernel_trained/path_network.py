@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pathkernel_core.attention import QueryKey
-from pathkernel_core.heads import Head, kept_heads
+from pathkernel_core.heads import kept_heads
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import order_parameter_from_weights, path_weights
+from pathkernel_heads.heads import Heads, heads_named
 from pathkernel_tasks.array_guards import Shape, check_shapes, real_numbers
 from pathkernel_tasks.heads_file import read_heads
 from pathkernel_trained.checkpoint import (
@@ -97,17 +98,15 @@ def empirical_order_parameter(weights: Weights) -> np.ndarray:
     return order_parameter_from_weights(_theory_values(weights), readout)
 
 
-def without_heads(
-    network: Checkpoint | PathNetwork, removed: Iterable[Head]
-) -> Checkpoint | PathNetwork:
-    """Remove some heads, (layer, head), from a trained network, without training it again.
+def without_heads(network: Checkpoint | PathNetwork, removed: Heads) -> Checkpoint | PathNetwork:
+    """Remove heads, (layer, head) or labels such as ``"2-1"``, from a trained network as it is.
 
     Queries, keys and values of the heads are removed; all other weights stay. The factor 1/√H_ℓ in
     front of each layer's sum counts the heads that are left, so that the layer is rescaled.
     ``about`` names the heads, and has that of the whole network as ``whole_network``. Raises as
     :func:`pathkernel_core.heads.kept_heads`.
     """
-    removed, heads = tuple(removed), network.shape.heads_per_layer
+    removed, heads = heads_named(removed), network.shape.heads_per_layer
     remaining = kept_heads(heads, removed)
     about = {
         "removed_heads": [list(head) for head in removed],
