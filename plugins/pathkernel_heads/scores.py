@@ -41,10 +41,17 @@ def score_array(name: str, scores: Scores, heads: Sequence[Head]) -> xr.DataArra
     given = scores["head"].values.tolist() if "head" in scores.coords else []
     if missing := [head for head, label in zip(heads, labels) if label not in given]:
         raise ValueError(f"scores[{name!r}] lacks (layer, head) = {missing[0]}; score every head")
+    if twice := sorted({label for label in given if given.count(label) > 1}):
+        raise ValueError(f"scores[{name!r}] has head {twice[0]} twice; give every head one score")
     ordered = scores.isel(head=[given.index(label) for label in labels])
     if "draw" not in ordered.dims:
-        ordered = ordered.drop_vars("draw", errors="ignore").expand_dims(draw=1, axis=1)
-    return ordered.transpose("head", "draw")
+        ordered = ordered.drop_vars("draw", errors="ignore").expand_dims(draw=1)
+    # labelled anew: an array of the user's need not have the layers and numbers of its heads
+    ordered = ordered.transpose("head", "draw")
+    errors = ordered.coords.get("standard_error")
+    if errors is not None:
+        errors = errors.broadcast_like(ordered).transpose("head", "draw").values
+    return scores_by_head(heads, ordered.values, errors, needs=scores.attrs.get("needs", ""))
 
 
 def check_finite(name: str, scores: xr.DataArray) -> None:

@@ -212,3 +212,29 @@ def test_without_a_head_to_spare():
     outputs = PathOutputs((1, 1), np.ones((4, 1)), np.array([1.0, 1.0, -1.0, -1.0]))
     with pytest.raises(ValueError, match="every layer has one head only"):
         compare_orders(PathEvaluator({"one": outputs}), {}, "one", ["one"])
+
+
+def test_scores_of_any_array_with_labels():
+    """In another order, of further heads, without layers and numbers, with errors of each head."""
+    labels = [f"{layer}-{number}" for layer, number in NAMES]
+    plain = xr.DataArray(
+        [9.0, *SCORES["one"][::-1]],
+        {"head": ["0-0", *labels[::-1]], "standard_error": ("head", np.arange(7.0))},
+        dims="head",
+        attrs={"needs": "weights"},
+    )
+    options = {"random": 2, "resamples": 5}
+    given = compare_orders(PathEvaluator(SETS), {"one": plain}, "validation", ["near"], **options)
+    expected = compare({"one": SCORES["one"]}, **options).sel(test_set=["near"])
+    for name in ("score", "is_removed"):
+        np.testing.assert_array_equal(given[name], expected[name])
+    assert given["score_error"].sel(order="one").values.ravel().tolist() == [6, 5, 4, 3, 2, 1]
+    assert given["needs"].values[0] == "weights"
+    for wrong, message in (
+        (plain.isel(head=slice(3, None)), r"lacks \(layer, head\) = \(2, 2\)"),
+        (xr.concat([plain, plain[:2]], "head"), "has head 0-0 twice"),
+        (plain.expand_dims(layer=2), r"of dims \('layer', 'head'\)"),
+        (plain.drop_vars("head"), r"lacks \(layer, head\) = \(1, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compare_orders(PathEvaluator(SETS), {"one": wrong}, "validation", ["near"], **options)
