@@ -298,8 +298,7 @@ def resized(spec: dict[str, Any], points: float) -> dict[str, Any]:
     # axes and legends keep their size, which only a rendering tells; the panels have the rest
     factor = max(_SMALLEST, room / width)
     margins = _width(scaled(factor)) - factor * width
-    spec = scaled(max(_SMALLEST, (points - margins) / width))
-    return spec | title
+    return scaled(max(_SMALLEST, (points - margins) / width)) | title
 
 
 def _panel_width(spec: dict[str, Any]) -> float:
@@ -307,12 +306,11 @@ def _panel_width(spec: dict[str, Any]) -> float:
     if "facet" in spec:
         panels = len(spec["facet"].get("sort") or [""])
         return min(spec.get("columns", 1), panels) * _panel_width(spec["spec"])
-    charts = next((spec[key] for key in ("concat", "hconcat", "vconcat") if key in spec), None)
-    if charts is None:
-        return spec["width"] if _is_number(spec.get("width")) else 0
-    columns = spec.get("columns", 1 if "vconcat" in spec else len(charts))
-    widths = [_panel_width(chart) for chart in charts]
-    return max(sum(widths[n : n + columns]) for n in range(0, len(widths), columns))
+    if "concat" in spec:
+        widths = [_panel_width(chart) for chart in spec["concat"]]
+        columns = spec.get("columns", len(widths))
+        return max(sum(widths[n : n + columns]) for n in range(0, len(widths), columns))
+    return spec["width"] if _is_number(spec.get("width")) else 0
 
 
 def _is_number(size: Any) -> bool:
