@@ -24,6 +24,7 @@ from pathkernel_core.options import (
     takes_several,
 )
 
+_LONGEST_CHOICES = 60  # letters of choices in a placeholder
 _LONGEST_RANGE = 100_000
 _METAVARS = {int: "INTEGER", float: "FLOAT", str: "TEXT", Path: "PATH"}
 _OF_ALL = ("help", "--help", "-h", "json", "--json", "csv", "--csv")
@@ -193,6 +194,12 @@ def _option(entry: Field, several: bool, defaults: Mapping[str, Any]) -> click.O
     notes = [bounds(entry)] if bounds(entry) else []
     if default is not None and not is_flag:
         notes.insert(0, f"default: {default}")
+    elif notes and text.endswith("]"):  # names a default that is none of the field's
+        text, _, described = text[:-1].rpartition("  [")
+        notes.insert(0, described)
+    choices = entry.metadata["choices"]
+    if choices and _metavar(entry, False) == entry.name.upper():
+        text = f"{text} One of {', '.join(choices)}."
     flags = "/".join(_flags(entry)) if is_flag else _flags(entry)
     return click.Option(
         [*([flags] if is_flag else flags), entry.name],
@@ -208,6 +215,8 @@ def _option(entry: Field, several: bool, defaults: Mapping[str, Any]) -> click.O
 def _metavar(entry: Field, several: bool) -> str:
     kind, choices = option_type(entry), entry.metadata["choices"]
     name = entry.metadata["metavar"] or _METAVARS.get(kind, "N,N,…")
-    if choices:
+    if choices and kind is str and len("|".join(choices)) > _LONGEST_CHOICES:
+        name = entry.name.upper()  # the help text lists them
+    elif choices:
         name = f"[{'|'.join(choices)}]" if kind is str else "|".join((name, *choices))
     return f"{name},…" if several else name

@@ -70,8 +70,8 @@ train.add_command(
             click.Option(
                 ["--out"],
                 type=click.Path(path_type=Path),
-                show_default="one-shot-images-L-H-N-G",
-                help="Folder of the training, new or to resume.",
+                help="Folder of the training, new or to resume.  [default: "
+                "one-shot-images-L-H-N-G]",
             ),
         ],
         help=help_of(Training),

@@ -1,6 +1,7 @@
 """Scores of heads by which they are removed: the table of all, and those of a trained network.
 
 Heads of low scores are removed first. The command line, legends and docs/pruning.md read the table.
+Help texts need it too, so that xarray is imported where scores are computed.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
 
 from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
-from pathkernel_heads.heads import are_removable, normalised_in_layers, scores_by_head
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from pathkernel_datasets.point import Point
     from pathkernel_trained.evaluator import PathOutputs
     from pathkernel_trained.path_network import PathNetwork
@@ -90,6 +91,8 @@ def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndar
     only head of a layer has 1. As f is linear in m_h, the derivative is 2 (f − y) f_h, where f_h is
     the part of f that passes through the head.
     """
+    from pathkernel_heads.heads import normalised_in_layers
+
     through_heads = outputs.values @ outputs.through / np.sqrt(outputs.values.shape[1])
     misfit = outputs.output() - outputs.labels
     scores = np.mean(np.abs(2 * misfit[:, None] * through_heads), axis=0)
@@ -98,6 +101,8 @@ def gradient_scores(outputs: PathOutputs, *, normalised: bool = True) -> np.ndar
 
 def computed_scores(sources: ScoreSources) -> dict[str, xr.DataArray]:
     """Scores of all kinds that have a function, by the label of their order, dims (head,)."""
+    from pathkernel_heads.heads import scores_by_head
+
     heads = every_head(sources.network.shape.heads_per_layer)
     return {
         label: scores_by_head(heads, *values, needs=score.needs)
@@ -128,6 +133,8 @@ def _sampled(sources: ScoreSources) -> dict[str, Values]:
 
 def _theory_loss(sources: ScoreSources, prediction: str) -> dict[str, Values]:
     """Rise of the theory's error; no scores if it is unknown for a head that can be removed."""
+    from pathkernel_heads.heads import are_removable
+
     rises = sources.losses["theory_error_rise"].sel(prediction=prediction).values
     is_complete = np.isfinite(rises[are_removable(sources.network.shape.heads_per_layer)]).all()
     return {prediction: (rises,)} if is_complete else {}

@@ -30,7 +30,7 @@ from pathkernel_views.table import Table
 class Number(Result):
     """A number, with a view of it."""
 
-    name = "number"
+    name = "counted"
     summary = "A number"
 
     def compute(self, study, report):
@@ -128,7 +128,7 @@ def test_everything_as_json_and_nothing_else(show, tmp_path, are_documented):
     assert files == of_study | {"tabled-numbers.csv", "tabled-more.csv"}
     status, out, _ = show("show", "--gains", "--json")
     assert are_documented(json.loads(out)["tables"])
-    status, out, _ = show("show", "--json", "--only", "numbr")
+    status, out, _ = show("show", "--json", "--only", "countd")
     assert (status, out) == (1, "")
 
 
@@ -139,21 +139,21 @@ def test_what_is_damaged_as_json(show, store, tmp_path, are_documented):
     assert (status, damaged["rows"]) == (0, [])
     assert checked["rows"][0]["points"] == checked["rows"][0]["computed"] == 1
     copy = shutil.copytree(store, tmp_path / "copy.zarr")
-    (chunk,) = (file for file in (copy / "number" / "number").rglob("*") if file.name == "c")
+    (chunk,) = (file for file in (copy / "counted" / "number").rglob("*") if file.name == "c")
     chunk.write_bytes(b"\0" * 20)
     status, out, _ = show("check", "--json", at=copy)
     (row,) = json.loads(out)["tables"][0]["rows"]
     assert status == 1
     assert row["part"] == "results"
-    assert row["damage"] == "number/number/c is not as it was written"
+    assert row["damage"] == "counted/number/c is not as it was written"
 
 
 def test_parts_by_name(show):
-    status, out, _ = show("show", "--only", "number")
+    status, out, _ = show("show", "--only", "counted")
     assert (status, out) == (0, "The number is 3\n")
-    status, _, err = show("show", "--only", "numbr")
+    status, _, err = show("show", "--only", "countd")
     assert status == 1
-    assert "Did you mean 'number'" in err
+    assert "Did you mean 'counted'" in err
 
 
 def test_figures_that_fail_leave_the_others(show, tmp_path):
@@ -200,7 +200,7 @@ def test_folders_that_cannot_be_written(show, tmp_path, monkeypatch, arguments, 
 
 
 def test_a_plot_that_writes_nothing_fails(show, tmp_path):
-    status, _, err = show("plot", "--only", "number", "--out", str(tmp_path))
+    status, _, err = show("plot", "--only", "counted", "--out", str(tmp_path))
     assert status == 1
     assert "nothing is drawn: there is no chart of these parts of the store" in err
     status, _, err = show("plot", "--format", "jpg")
@@ -208,9 +208,9 @@ def test_a_plot_that_writes_nothing_fails(show, tmp_path):
     assert "--format takes png, svg, pdf, not jpg" in err
 
 
-@pytest.mark.parametrize("inside", [".", "number/..", "..", "../study.zarr"])
+@pytest.mark.parametrize("inside", [".", "counted/..", "..", "../study.zarr"])
 def test_a_store_has_a_name_also_from_inside(inside, store, monkeypatch):
-    monkeypatch.chdir(store / "number" if inside == ".." else store)
+    monkeypatch.chdir(store / "counted" if inside == ".." else store)
     folder = figure_folder(StorePath().convert(inside, None, None))
     assert folder.resolve() == store.with_name("study-figures")
 

@@ -15,8 +15,8 @@ from hypothesis.extra.numpy import arrays
 from test_sweep import Small
 
 import pathkernel_core as pk
+from pathkernel_core import continuation
 from pathkernel_core.task import Examples
-from pathkernel_datasets import computing
 from pathkernel_datasets.schema import STATUS_CODES
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import open_store
@@ -163,7 +163,7 @@ def test_defaults(complete, tmp_path):
 
 def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, monkeypatch):
     starts = []
-    minimise = computing.minimise_action
+    minimise = continuation.minimise_action
 
     def spy(problem, network, temperature, **settings):
         start = settings.get("start")
@@ -171,7 +171,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
         starts.append((network.width, temperature, before))
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(computing, "minimise_action", spy)
+    monkeypatch.setattr(continuation, "minimise_action", spy)
     run(tmp_path / "study.zarr", analyses=(), seeds=(3,))
     assert starts == [
         (width, temperature, before and (width, before))
@@ -183,7 +183,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
 @pytest.mark.parametrize("failure", ["not positive definite", "stalled"])
 def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeypatch, failure):
     """The next temperature starts from the limit, as it would alone."""
-    minimise = computing.minimise_action
+    minimise = continuation.minimise_action
 
     def failing(problem, network, temperature, **settings):
         if temperature == 0.3:
@@ -192,12 +192,12 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(computing, "minimise_action", failing)
+    monkeypatch.setattr(continuation, "minimise_action", failing)
     run(tmp_path / "study.zarr", analyses=())
     dataset = open_store(tmp_path / "study.zarr").load()
     assert (dataset.status.sel(temperature=0.3) != STATUS_CODES["converged"]).all()
     assert (dataset.status.sel(temperature=0.02) == STATUS_CODES["converged"]).all()
-    monkeypatch.setattr(computing, "minimise_action", minimise)
+    monkeypatch.setattr(continuation, "minimise_action", minimise)
     alone = tmp_path / "alone.zarr"
     run(alone, analyses=(), temperatures=(0.02,))
     for name in ("order_parameter", "evaluations", "predictor_mean"):
@@ -209,14 +209,14 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
 
 
 def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monkeypatch):
-    minimise = computing.minimise_action
+    minimise = continuation.minimise_action
 
     def failing(problem, network, temperature, start=None, **settings):
         if start is not None:
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(computing, "minimise_action", failing)
+    monkeypatch.setattr(continuation, "minimise_action", failing)
     run(tmp_path / "study.zarr", analyses=())
     dataset = open_store(tmp_path / "study.zarr").load()
     assert (dataset.status == STATUS_CODES["converged"]).all()

@@ -18,7 +18,7 @@ import zarr
 
 import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
-from pathkernel_core import atomic
+from pathkernel_core import atomic, continuation
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets import computing, publishing
 from pathkernel_datasets.errors import StoreError, StoreWarning
@@ -470,14 +470,14 @@ def test_other_data_behind_the_same_options_is_another_study(complete):
 
 
 def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch):
-    minimise = computing.minimise_action
+    minimise = continuation.minimise_action
 
     def failing(problem, network, temperature, **settings):
         if network.width == 5:
             raise pk.NotPositiveDefiniteError("no")
         return minimise(problem, network, temperature, **settings)
 
-    monkeypatch.setattr(computing, "minimise_action", failing)
+    monkeypatch.setattr(continuation, "minimise_action", failing)
     path = tmp_path / "small.zarr"
     run(path)
     dataset = open_store(path).load()
@@ -487,7 +487,7 @@ def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeyp
 
 
 def test_unconverged_points_are_marked(tmp_path, monkeypatch):
-    minimise = computing.minimise_action
+    minimise = continuation.minimise_action
     monkeypatch.setattr(
         computing,
         "minimise_action",
