@@ -489,7 +489,7 @@ def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeyp
 def test_unconverged_points_are_marked(tmp_path, monkeypatch):
     minimise = continuation.minimise_action
     monkeypatch.setattr(
-        computing,
+        continuation,
         "minimise_action",
         lambda *args, **settings: minimise(*args, **settings, max_evaluations=2),
     )
