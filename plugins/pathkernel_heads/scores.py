@@ -97,7 +97,6 @@ def score_table(scores: Mapping[str, xr.DataArray], draws: int) -> xr.Dataset:
 def _from_mapping(name: str, scores: Mapping[Any, Any]) -> xr.DataArray:
     columns: list[np.ndarray] = []
     try:
-        # tensors of PyTorch become arrays by themselves, whatever their device is not
         columns = [np.asarray(score, dtype=float) for score in scores.values()]
         table = np.array(np.broadcast_arrays(*columns))
     except (ValueError, TypeError):
