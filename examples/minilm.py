@@ -145,7 +145,9 @@ def all_scores(encoder: Encoder, out: Path) -> dict[str, xr.DataArray]:
             print(f"scores of the theory, {draw} of the training sentences", flush=True)
             theory = theory_scores(encoder, draw, choice)
             heads = magnitudes["head"]
-            np.savez(file, **{name: own.sel(head=heads).values for name, own in theory.items()})
+            np.savez(
+                file, **{name: scores.sel(head=heads).values for name, scores in theory.items()}
+            )
     columns = [dict(np.load(file)) for file in saved]
     scores = {
         name: magnitudes.expand_dims(draw=len(columns)).copy(

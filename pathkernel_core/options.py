@@ -121,20 +121,24 @@ class Options:
     """
 
     def __init_subclass__(cls, **arguments: Any):
-        # a subclass need not call super().__post_init__(), and its own checks see checked options
+        # a subclass need not call super().__post_init__(), and its own checks see checked options;
+        # so do those of a class that is mixed in, and knows nothing of options
         super().__init_subclass__(**arguments)
-        if (further := vars(cls).get("__post_init__")) is not None:
+        if not hasattr(further := cls.__post_init__, "checks_options"):
 
             @functools.wraps(further)
             def checked_first(self: Options, *init_only: Any) -> None:
                 Options.__post_init__(self)
                 further(self, *init_only)
 
+            checked_first.checks_options = True  # type: ignore[attr-defined]
             cls.__post_init__ = checked_first  # type: ignore[method-assign]
 
     def __post_init__(self, *_: Any) -> None:
         for name, declared in declared_options(self).items():
             object.__setattr__(self, name, checked(declared, getattr(self, name)))
+
+    __post_init__.checks_options = True  # type: ignore[attr-defined]
 
 
 def declared_options(configured: Any) -> dict[str, Field]:
@@ -224,9 +228,9 @@ def several_values(configured: Any, name: str, values: Sequence[Any]) -> tuple[A
 
 
 def _plain(value: Any) -> Any:
-    """Value as Python's own, if it is a single one of NumPy's."""
-    single = isinstance(value, np.generic | np.ndarray) and value.ndim == 0
-    return value.item() if single else value
+    """Value as Python's own, if it is a single number or text of an array library."""
+    single = isinstance(value, np.generic) or getattr(value, "shape", None) == ()
+    return value.item() if single and hasattr(value, "item") else value
 
 
 def _whole(declared: Field, value: Any) -> Any:
@@ -274,7 +278,7 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
     if kind is int and isinstance(value, numbers.Integral) and not is_truth:
         return int(value)
     if kind in _KINDS and not (kind is bool and is_truth):
-        is_array = kind in (str, Path) and getattr(value, "ndim", 0) > 0
+        is_array = kind in (str, Path) and _shape(value)
         remedy = "; name a file that holds it" if is_array else ""
         raise TypeError(f"{name} must be {_KINDS[kind]}, but is {_shown(value)}{remedy}")
     return value
@@ -282,7 +286,13 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     """A value in a message; of arrays, whose text has many lines, the shape."""
-    return f"an array of shape {tuple(value.shape)}" if getattr(value, "ndim", 0) else repr(value)
+    return f"an array of shape {_shape(value)}" if _shape(value) else repr(value)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Shape of an array; () of anything else, of classes of arrays too."""
+    shape = getattr(value, "shape", ())
+    return tuple(shape) if isinstance(shape, tuple) else ()
 
 
 def _bounds(declared: Field) -> list[tuple[str, Callable[[Any], bool]]]:

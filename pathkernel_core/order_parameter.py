@@ -84,8 +84,7 @@ def head_scores(network: Network, order_parameter: Array) -> np.ndarray:
     -------
     array, shape (ΣH_ℓ,)
         Scores between 0 and 1, in the order of ``network.head_labels``; NaN if the order parameter
-        is zero, or has NaN or infinity after a
-        failed minimisation.
+        is zero, or has NaN or infinity after a failed minimisation.
 
     Raises
     ------

@@ -60,7 +60,13 @@ from pathkernel_datasets.testing import check_analysis as check_analysis
 from pathkernel_datasets.testing import check_result as check_result
 from pathkernel_datasets.workers import cluster as cluster
 from pathkernel_datasets.workers import processes as processes
+from pathkernel_heads.correlation import Bootstrap as Bootstrap
+from pathkernel_heads.evaluated_scores import score_by_evaluation as score_by_evaluation
+from pathkernel_heads.evaluator import Evaluator as Evaluator
+from pathkernel_heads.head_game import HeadGame as HeadGame
 from pathkernel_heads.heads import scores_by_head as scores_by_head
+from pathkernel_heads.measuring import correlate_scores as correlate_scores
+from pathkernel_heads.measuring import measure_orders as measure_orders
 from pathkernel_heads.order_views import order_views as order_views
 from pathkernel_heads.orders import compare_orders as compare_orders
 from pathkernel_heads.orders import removed_heads as removed_heads
@@ -68,6 +74,9 @@ from pathkernel_heads.removal_games import best_of as best_of
 from pathkernel_heads.removal_games import exact_shapley as exact_shapley
 from pathkernel_heads.removal_games import greedy_order as greedy_order
 from pathkernel_heads.removal_games import sampled_shapley as sampled_shapley
+from pathkernel_heads.removals import removed_at_random as removed_at_random
+from pathkernel_heads.removals import removed_by_score as removed_by_score
+from pathkernel_heads.scores import score_table as score_table
 from pathkernel_one_shot.idx import FASHION_MNIST as FASHION_MNIST
 from pathkernel_one_shot.idx import IdxSet as IdxSet
 from pathkernel_one_shot.idx import read_idx_set as read_idx_set

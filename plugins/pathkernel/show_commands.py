@@ -19,7 +19,7 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.store_views import SELECTION, STUDY, Selection
+from pathkernel.store_views import SELECTION, STUDY, SelectedParts
 from pathkernel.study_file import study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins
@@ -37,7 +37,7 @@ from pathkernel_core.hooks import Plugins
 )
 def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
     """Print the tables of a result store."""
-    selected = Selection(**selection)
+    selected = SelectedParts(**selection)
     if toml:
         say(study_toml(selected.study))
         return
@@ -99,7 +99,7 @@ def plot(
     kinds = list(dict.fromkeys(kind.strip().lower() for kind in formats.split(",")))
     if unknown := [kind for kind in kinds if kind not in FORMATS]:
         raise click.UsageError(f"--format takes {', '.join(FORMATS)}, not {', '.join(unknown)}")
-    selected, charts = Selection(**selection), []
+    selected, charts = SelectedParts(**selection), []
     parts = selected.parts
     folder = make_folder("--out", figure_folder(selected.store) if out is None else out)
     if STUDY in parts:
@@ -128,7 +128,7 @@ def report(out: Path | None, **selection: Any) -> None:
     """
     from pathkernel_views.report import write_report
 
-    selected = Selection(**selection)
+    selected = SelectedParts(**selection)
     store, study, parts = selected.store, selected.study, selected.parts
     out = store.with_name(f"{store.stem}.html") if out is None else out
     make_folder("--out", out.parent)

@@ -26,7 +26,7 @@ STUDY = "study"
 
 
 @dataclass(frozen=True)
-class Selection(Options):
+class SelectedParts(Options):
     """Parts of a store, at a temperature and a seed."""
 
     store: Path
@@ -98,8 +98,8 @@ class Selection(Options):
         return result(**{name: chosen[name] for name in names})
 
 
-SELECTION: list[click.Parameter] = [store_argument, *options_of(Selection)]
-"""Parameters of commands that make a :class:`Selection`."""
+SELECTION: list[click.Parameter] = [store_argument, *options_of(SelectedParts)]
+"""Parameters of commands that make a :class:`SelectedParts`."""
 
 
 def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:

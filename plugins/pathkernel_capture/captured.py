@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray as xr
 
 from pathkernel_core.atomic import replacing
 from pathkernel_core.backend import to_host
+from pathkernel_core.heads import every_head, head_label
 from pathkernel_heads.heads import scores_by_head
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from pathkernel_tasks.custom import Custom
 
 
@@ -126,7 +126,8 @@ class Captured:
     def save(self, path: str | os.PathLike, test: Captured | None = None) -> None:
         """Write these examples as a data file for ``pathkernel run custom --inputs FILE``.
 
-        Neither the model nor PyTorch is needed to run it.
+        Neither the model nor PyTorch is needed to run it. The file has no note of the
+        approximation; ``--approximation`` takes a sentence.
 
         Parameters
         ----------
@@ -187,7 +188,8 @@ class Captured:
         Parameters
         ----------
         scores : array, shape (ΣH_ℓ,)
-            In the order of the theory's heads, or ``head_score`` of a store at one point.
+            In the order of the theory's heads; or ``head_score`` of a store at one point, in any
+            order, as its labels are those of the theory's heads.
 
         Returns
         -------
@@ -198,8 +200,17 @@ class Captured:
         Raises
         ------
         ValueError
-            If the shape does not fit these heads.
+            If the shape or the labels do not fit these heads.
         """
+        theory = list(map(head_label, every_head(self.heads)))
+        if isinstance(scores, xr.DataArray) and "head" in scores.coords:
+            if sorted(scores["head"].values.tolist()) != sorted(theory):
+                given = ", ".join(scores["head"].values.tolist())
+                raise ValueError(
+                    f"scores are of heads {given}, but those of the theory are "
+                    f"{', '.join(theory)}; take head_score of a study of this capture"
+                )
+            scores = scores.sel(head=theory).values
         values = np.asarray(to_host(scores))
         if values.shape != (sum(self.heads),):
             raise ValueError(

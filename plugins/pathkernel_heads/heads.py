@@ -16,6 +16,9 @@ import xarray as xr
 from pathkernel_core.heads import Head
 from pathkernel_datasets.labelling import head_coordinates
 
+Heads = Iterable[Head] | Iterable[str] | xr.DataArray
+"""Heads as a user names them: pairs, labels, or the coordinate ``head`` of labelled scores."""
+
 
 def scores_by_head(
     heads: Iterable[Head], values: Any, errors: Any = None, *, needs: str = ""
@@ -42,10 +45,6 @@ def scores_by_head(
     if errors is not None:
         coordinates["standard_error"] = dims, np.asarray(errors)
     return xr.DataArray(values, coordinates, dims, "score", {"needs": needs} if needs else {})
-
-
-Heads = Iterable[Head] | Iterable[str] | xr.DataArray
-"""Heads as a user names them: pairs, labels, or the coordinate ``head`` of labelled scores."""
 
 
 def heads_named(heads: Heads) -> list[Head]:

@@ -11,12 +11,13 @@ import xarray as xr
 
 from pathkernel_core.heads import Head, every_head
 from pathkernel_heads.correlation import Bootstrap
+from pathkernel_heads.evaluated_scores import score_by_evaluation
 from pathkernel_heads.evaluator import Evaluator
-from pathkernel_heads.head_game import HeadGame, score_by_evaluation, standard_error
+from pathkernel_heads.head_game import HeadGame, standard_error
 from pathkernel_heads.layout import labelled_orders
 from pathkernel_heads.measuring import RANDOM, correlate_scores, measure_orders
 from pathkernel_heads.removals import best_removed, removed_at_random, removed_by_score
-from pathkernel_heads.scores import Scores, score_array, score_table
+from pathkernel_heads.scores import Scores, check_known, score_array, score_table
 
 RANDOM_ORDERS, RESAMPLES = 200, 2000
 FIRST = "first order"
@@ -98,6 +99,8 @@ def compare_orders(
             raise ValueError(f"scores holds {name!r}, which is computed here; rename it")
     game = HeadGame(evaluator, validation)
     given = {name: score_array(name, score, every_head(heads)) for name, score in scores.items()}
+    for name, score in given.items():
+        check_known(name, score, game.removable)
     computed = score_by_evaluation(
         game, shapley=shapley, greedy=greedy, removals=counts[-1], seed=seed
     )
@@ -158,12 +161,20 @@ def orders_of(result: xr.Dataset) -> list[str]:
 
 
 def removed_heads(result: xr.Dataset, name: str, count: int | None = None) -> list[Head]:
-    """Heads that an order of a comparison of one draw removes, (layer, number), in its sequence.
+    """Heads that an order of a comparison of one draw removes, (layer, number).
 
-    ``count`` is the number of removals, by default the largest in the comparison.
+    ``count`` is the number of removals, by default the largest in the comparison. Heads that a step
+    removes together come by layer and number. Raises a ValueError if there is no such order or
+    number in the comparison.
     """
+    counts = result["removed"].values.tolist()
+    if name not in orders_of(result) or (count is not None and count not in counts):
+        raise ValueError(
+            f"the comparison has the orders {', '.join(orders_of(result))} and the numbers "
+            f"{', '.join(map(str, counts))} of removals, but not {name!r} with {count}"
+        )
     is_removed = result["is_removed"].sel(order=name).isel(draw=0).transpose("removed", "head")
-    step = -1 if count is None else result["removed"].values.tolist().index(count)
+    step = -1 if count is None else counts.index(count)
     first_ones = np.argsort(-is_removed.values.sum(axis=0), kind="stable")
     heads = list(zip(result["layer"].values.tolist(), result["number"].values.tolist()))
     return [heads[head] for head in first_ones if is_removed[step, head]]

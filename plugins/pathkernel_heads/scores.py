@@ -54,6 +54,16 @@ def score_array(name: str, scores: Scores, heads: Sequence[Head]) -> xr.DataArra
     return scores_by_head(heads, ordered.values, errors, needs=scores.attrs.get("needs", ""))
 
 
+def check_known(name: str, scores: xr.DataArray, needed: np.ndarray) -> None:
+    """Raise a ValueError if a score is NaN among the ``needed`` ones, bool (ΣH_ℓ,)."""
+    if np.isnan(scores.values[needed]).any():
+        label = scores["head"].values[needed][np.isnan(scores.values[needed]).any(axis=1)][0]
+        raise ValueError(
+            f"scores[{name!r}] has NaN for head {label}, which cannot be ordered; score every head "
+            "that may be removed"
+        )
+
+
 def check_finite(name: str, scores: xr.DataArray) -> None:
     """Raise a ValueError if a score is NaN or infinite."""
     if infinite := np.count_nonzero(~np.isfinite(scores.values)):
@@ -84,7 +94,8 @@ def score_table(scores: Mapping[str, xr.DataArray], draws: int) -> xr.Dataset:
                     "score": (("draw", "head"), np.broadcast_to(score.values.T, shape)),
                     "score_error": (("draw", "head"), np.broadcast_to(error.values.T, shape)),
                 },
-                {name: score.coords[name] for name in ("head", "layer", "number")},
+                # variables, as labelled ones would bring the errors along
+                {name: score.coords[name].variable for name in ("head", "layer", "number")},
             )
         )
     joined = xr.concat(

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import xarray as xr
 
 torch = pytest.importorskip("torch", reason="capture is of PyTorch models")
 from torch import nn  # noqa: E402
@@ -442,3 +443,14 @@ def test_a_spread_far_smaller_than_the_mean():
     assert captured.deviations == pytest.approx(
         [float(tokens.double().std(correction=0))], rel=1e-3
     )
+
+
+def test_labels_of_a_stores_scores_decide_not_their_order():
+    captured = capture(encoder(), [sequences()], readout="mean")
+    labels = [f"1-{number}" for number in range(1, 8)]
+    scores = xr.DataArray(np.arange(7.0), {"head": labels}, dims="head")
+    expected = captured.by_head(np.arange(7.0))
+    for order in (scores, scores[::-1], scores.sortby(-scores)):
+        xr.testing.assert_identical(captured.by_head(order), expected)
+    with pytest.raises(ValueError, match="those of the theory are 1-1, 1-2"):
+        captured.by_head(scores.assign_coords(head=[f"2-{number}" for number in range(1, 8)]))

@@ -154,3 +154,29 @@ def test_several_values_are_each_checked():
         several_values(Every(), "seeds", ((1,), (2,)))
     with pytest.raises(ValueError, match="count must be even"):
         several_values(Every(), "count", (4, 5))
+
+
+def test_a_class_that_is_mixed_in_does_not_leave_options_unchecked():
+    class Mixed:
+        def __post_init__(self):
+            self.count + 0  # of an option that is checked already
+
+    @dataclass(frozen=True)
+    class Configured(Mixed, Options):
+        count: int = option(1, "a number", minimum=1)
+
+    assert Configured(2).count == 2
+    for wrong in (0, "bad"):
+        with pytest.raises((TypeError, ValueError), match="count must be"):
+            Configured(wrong)
+
+
+def test_classes_and_single_values_of_array_libraries():
+    @dataclass(frozen=True)
+    class Configured(Options):
+        dtype: str = option("float64", "a type")
+        count: int = option(1, "a number")
+
+    with pytest.raises(TypeError, match=r"dtype must be text, but is <class 'numpy\.float32'>"):
+        Configured(dtype=np.float32)
+    assert Configured(count=np.array(3)).count == 3

@@ -238,3 +238,35 @@ def test_scores_of_any_array_with_labels():
     ):
         with pytest.raises(ValueError, match=message):
             compare_orders(PathEvaluator(SETS), {"one": wrong}, "validation", ["near"], **options)
+
+
+def test_scores_with_different_errors_and_points_stand_side_by_side():
+    """As samples at two widths, and scores of a store at two temperatures."""
+    scores = {
+        f"sampled N={width}": scores_by_head(NAMES, SCORES["one"], np.full(6, width)).assign_coords(
+            width=width
+        )
+        for width in (10.0, 100.0)
+    }
+    options = {"random": 2, "resamples": 5}
+    result = compare_orders(PathEvaluator(SETS), scores, "validation", ["near"], **options)
+    errors = result["score_error"].sel(order=list(scores), draw=1)
+    np.testing.assert_array_equal(errors, [[10.0] * 6, [100.0] * 6])
+
+
+def test_scores_that_are_not_known_are_named():
+    for head, is_needed in (("1-2", True), ("3-1", False)):
+        scores = scores_by_head(NAMES, SCORES["one"])
+        scores.loc[head] = np.nan
+        arguments = PathEvaluator(SETS), {"mine": scores}, "validation", ["near"]
+        if is_needed:
+            with pytest.raises(ValueError, match=r"scores\['mine'\] has NaN for head 1-2"):
+                compare_orders(*arguments, random=2, resamples=5)
+        else:
+            compare_orders(*arguments, random=2, resamples=5)
+
+
+def test_what_a_comparison_does_not_hold_is_told(result):
+    for name, count in (("none", None), (RANDOM, 1), ("one", 9)):
+        with pytest.raises(ValueError, match=f"but not '{name}' with {count}"):
+            removed_heads(result, name, count)
