@@ -190,7 +190,8 @@ def checked(declared: Field, value: Any) -> Any:
     if isinstance(value, str) or not isinstance(value, Iterable):
         if kind in _alternatives(declared):
             return _single(declared, name, kind, value)
-        raise TypeError(f"{name} must be a sequence, such as ({value},), but is {value!r}")
+        example = "(0, 1)" if isinstance(value, str) else f"({value},)"
+        raise TypeError(f"{name} must be a sequence, such as {example}, but is {value!r}")
     converted = tuple(
         None if entry is None and optional else _single(declared, f"each of {name}", kind, entry)
         for entry in map(_plain, value)

@@ -262,7 +262,8 @@ def offered():
     """Names of the front door; those of other installed plugins are not documented."""
     entries = importlib.metadata.entry_points(group=hooks.GROUP)
     strangers = hooks.load_plugins([entry for entry in entries if entry.dist.name != "pathkernel"])
-    return sorted(set(dir(pathkernel)) - set(strangers.classes()))
+    names = {*dir(pathkernel), *sum(pathkernel._NAMES.values(), ())}  # with all extras
+    return sorted(names - set(strangers.classes()))
 
 
 def test_examples_use_the_front_door_alone():

@@ -89,6 +89,7 @@ _NAMES = {
 
 # libraries that a room imports at once, and the extra that installs them
 _EXTRAS = {
+    "pathkernel_capture": ("torch", ("torch",)),
     "pathkernel_sampling": ("sampling", ("jax", "jaxlib", "blackjax", "arviz_base", "arviz_stats")),
     "pathkernel_one_shot": ("training", ("jax", "jaxlib", "optax")),
 }
@@ -129,8 +130,16 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
+    # without names that need a missing extra: help and completion look up all that are listed
     core = importlib.import_module("pathkernel_core")
-    return sorted({*core.__all__, *sum(_NAMES.values(), ()), *_plugins().classes()})
+    find = importlib.import_module("importlib.util").find_spec
+    offered = {
+        name
+        for module, names in _NAMES.items()
+        for name in names
+        if all(map(find, _EXTRAS.get(module.partition(".")[0], ("", ()))[1]))
+    }
+    return sorted({*core.__all__, *offered, *_plugins().classes()})
 
 
 def _import(module: str, name: str) -> ModuleType:

@@ -74,7 +74,7 @@ def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -
             elif record is None or not record.silent:
                 console.print(view.as_rich(console.width), crop=False)
     if omitted:
-        say(f"More tables with --all: {'; '.join(dict.fromkeys(omitted))}")
+        say(f"More tables, with pathkernel show --all: {'; '.join(dict.fromkeys(omitted))}")
 
 
 def say(line: str, *, err: bool = False) -> None:

@@ -154,7 +154,9 @@ def plugins(loaded: Plugins) -> None:
     rows = []
     for entry in loaded.loaded:
         for provided in entry.provides:
-            rows.append((entry.distribution, entry.name, provided, summaries[provided]))
+            skipped = "skipped: an option has the name of one of the command's"
+            summary = summaries.get(provided, skipped)
+            rows.append((entry.distribution, entry.name, provided, summary))
         if entry.error:
             rows.append((entry.distribution, entry.name, "failed", entry.error))
     columns = ["distribution", "plugin", "provides", "summary"]

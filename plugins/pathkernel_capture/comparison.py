@@ -98,6 +98,11 @@ def compare_heads(
     >>> result["order"].values.tolist()
     ['magnitude', 'ablation', 'random']
     """
+    if not isinstance(scores, Mapping):
+        raise TypeError(
+            f"scores must be a mapping of names to scores, such as {{'mine': scores}}, but is a "
+            f"{type(scores).__name__}"
+        )
     evaluator = Evaluations(model, measure, kept)
     heads = every_head(evaluator.heads)
     checked = {}

@@ -60,6 +60,8 @@ def gradient_scores(
         If there is no batch, or a loss is not a finite one of every example that depends on the
         heads.
     """
+    if isinstance(batches, str):
+        raise TypeError(f"batches must be several; put {batches!r} into a list, [{batches!r}]")
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
     heads = [attention.heads for attention in layers]

@@ -38,7 +38,7 @@ def heads_off(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
     model : torch.nn.Module
         As for :func:`pathkernel_capture.capture`, of any precision.
     heads : iterable of (layer, head), or of labels such as ``"2-1"``
-        Both numbered from 1, as in ``Captured.members``; such as ``scores.head[:3]``.
+        Both numbered from 1, as in ``Captured.members``; such as ``scores["head"][:3]``.
 
     Yields
     ------
@@ -159,9 +159,10 @@ def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int,
     for layer, head in sorted({*heads_named(heads)}):
         if not (1 <= layer <= len(layers) and 1 <= head <= layers[layer - 1].heads):
             counts = ", ".join(str(attention.heads) for attention in layers)
+            past = '; leave out the path past all heads, scores.drop_sel(head="0-0")'
             raise ValueError(
                 f"heads names ({layer}, {head}), but the model's layers, numbered from 1, have "
-                f"{counts} heads, numbered from 1"
+                f"{counts} heads, numbered from 1{past * ((layer, head) == (0, 0))}"
             )
         by_layer.setdefault(layer, []).append(head)
     return by_layer

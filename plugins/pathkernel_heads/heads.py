@@ -8,7 +8,7 @@ Labelled arrays have the dimension ``head``, with labels such as ``2-1`` and the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -16,7 +16,7 @@ import xarray as xr
 from pathkernel_core.heads import Head
 from pathkernel_datasets.labelling import head_coordinates
 
-Heads = Iterable[Head] | Iterable[str] | xr.DataArray
+Heads: TypeAlias = Iterable[Head] | Iterable[str] | xr.DataArray
 """Heads as a user names them: pairs, labels, or the coordinate ``head`` of labelled scores."""
 
 
@@ -60,8 +60,8 @@ def heads_named(heads: Heads) -> list[Head]:
         return [(_whole(layer), _whole(number)) for layer, number in pairs]
     except (TypeError, ValueError):
         raise TypeError(
-            f"heads must be pairs of layer and head, such as [(2, 3)], or labels, such as "
-            f'["2-3"], not {named}'
+            "heads must be pairs of layer and head, such as [(2, 3)], or labels, such as "
+            f'["2-3"] or those of scores, scores["head"], not {named}'
         ) from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -11,7 +11,7 @@ import xarray as xr
 from pathkernel_core.heads import Head, head_label
 from pathkernel_heads.heads import heads_named, scores_by_head
 
-Scores = xr.DataArray | Mapping[Any, Any]
+Scores: TypeAlias = xr.DataArray | Mapping[Any, Any]
 """Scores of all heads: an array with the dimension ``head``, and ``draw`` if each draw of the
 measure has its own; or a mapping of (layer, head) to a number, or to an array of one per draw."""
 

@@ -80,9 +80,13 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
         )
     draws = order_parameter_draws(study)
     points = theory_points(dataset, options.widths, options.temperature, options.seed, draws)
-    labels = {order_label("theory", point): point for point in points}
-    labels |= {order_label("sampled", point): point for point in points if point in draws}
-    kinds = [score.name for score in SCORES if score.name not in ("theory", "sampled")]
+    labels = {
+        order_label(score.name, point): point
+        for score in SCORES
+        for point in points
+        if score.of_points and (score.name != "sampled" or point in draws)
+    }
+    kinds = [score.name for score in SCORES if not score.of_points]
     order_named([*labels, *kinds], options.order)  # an error is raised before the work
     seed = points[0].seed
     settings = {"heads": heads_digest(file), "episodes": options.episodes, "seed": seed}

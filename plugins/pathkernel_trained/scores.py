@@ -66,6 +66,8 @@ class Score:
     needs : str
         ``theory``, the ``weights`` of the trained network, or it and labelled ``examples``.
     meaning : str
+    of_points : bool
+        Whether there is an order for every point of the study, such as ``theory N=10``.
     compute : callable, optional
         Scores, and their standard errors if known, by the label of their order; without it
         :func:`pathkernel_heads.orders.compare_orders` computes them for any network.
@@ -75,6 +77,7 @@ class Score:
     needs: str
     meaning: str
     compute: Callable[[ScoreSources], Mapping[str, Values]] | None = None
+    of_points: bool = False
 
 
 def trained_scores(network: PathNetwork) -> np.ndarray:
@@ -148,6 +151,7 @@ SCORES = (
         "Σ |U_ππ'| over the pairs of paths of which one or both pass through h, divided by the "
         "largest; U from the study",
         _theory,
+        of_points=True,
     ),
     Score(
         "sampled",
@@ -155,6 +159,7 @@ SCORES = (
         "the same of the posterior mean of U, where `pathkernel sample` has drawn at that point; "
         "its error is a jackknife over ten blocks of each chain",
         _sampled,
+        of_points=True,
     ),
     *(
         Score(name, "theory", f"{_RISE} {how}", partial(_theory_loss, prediction=name))
@@ -208,7 +213,10 @@ SCORES = (
         "the sets need not contain one another, and score no single heads",
     ),
 )
-"""All kinds of scores, in the sequence of their orders in a comparison."""
+"""All kinds of scores, in the sequence of their orders in a comparison; new ones come last.
+
+The first is the reference of differences, and has a point of the study.
+"""
 
 NEEDS = {score.name: score.needs for score in SCORES}
 """Name of a score → its ``needs``."""

@@ -356,6 +356,8 @@ def test_refused(model):
     ):
         with pytest.raises(ValueError, match=words):
             compare_heads(model, pytest.fail, wrong, **options, report=silent)
+    with pytest.raises(TypeError, match="scores must be a mapping of names to scores"):
+        compare_heads(model, pytest.fail, [whole], report=silent)
     wrong = {head: [1.0, 2.0, 3.0] for head in EVERY}
     with pytest.raises(ValueError, match=r"one for each of 2 draws of the measure, but has 3"):
         compare_heads(model, measure, {"mine": wrong}, report=silent)

@@ -175,7 +175,7 @@ def test_charts_and_details(show, tmp_path):
     out = show("show", "--only", "tabled")[1]
     assert "three\\x1b" in out
     assert "[b]number[/b]" in out
-    assert "More tables with --all: In detail" in out
+    assert "More tables, with pathkernel show --all: In detail" in out
     assert out.count("three") == 1
     assert show("show", "--only", "tabled", "--all")[1].count("three") == 2
     assert "S/N" in show("show", "--all")[1]

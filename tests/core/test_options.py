@@ -90,7 +90,7 @@ def test_values_become_those_of_python(name, value, expected):
         ("file", 3, "file must be a path, but is 3"),
         ("flag", 1, "flag must be true or false, but is 1"),
         ("seeds", 3, "seeds must be a sequence, such as (3,), but is 3"),
-        ("seeds", "12", "seeds must be a sequence, such as (12,), but is '12'"),
+        ("seeds", "12", "seeds must be a sequence, such as (0, 1), but is '12'"),
         ("seeds", (), "seeds must hold at least one value"),
         ("seeds", (1, -1), "each of seeds must be at least 0 and below 2^63, but is -1"),
         ("seeds", (None,), "each of seeds must be a whole number, but is None"),

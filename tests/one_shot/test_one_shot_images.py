@@ -320,7 +320,7 @@ def test_type_that_numpy_lacks(tmp_path):
     path = tmp_path / "heads.safetensors"
     header = b'{"queries.1":{"dtype":"F8_E4M3","shape":[1,1,2],"data_offsets":[0,2]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
-    with pytest.raises(ValueError, match=r"'queries\.1' of type F8_E4M3"):
+    with pytest.raises(ValueError, match=r"'queries\.1' is of type F8_E4M3"):
         read_heads(path, WIDTH)
 
 

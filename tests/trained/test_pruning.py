@@ -156,7 +156,7 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
     part = actual.sel(order="sampled N=40", draw=1)
     assert (float(part["order_width"]), float(part["order_temperature"])) == (40, point.temperature)
     expected = head_scores(network, draws.mean(axis=(0, 1)))
-    np.testing.assert_allclose(scores_of(actual, "sampled N=40"), np.concatenate(expected))
+    np.testing.assert_allclose(scores_of(actual, "sampled N=40"), expected)
     assert (part["score_error"].notnull() == part["score"].notnull()).all()
     assert (part["score_error"] > 0).any()
     remaining = actual["score_error"].drop_sel(order=["sampled N=40", "ablation"])
@@ -168,7 +168,7 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
     temperature = f", T={point.temperature:g}"
     assert {f"theory N=40{temperature}", f"sampled N=40{temperature}", "trained"} <= {*bars.index}
     sampled = bars.loc[f"sampled N=40{temperature}"]
-    np.testing.assert_allclose(sampled["score"], np.concatenate(expected), rtol=1e-4)
+    np.testing.assert_allclose(sampled["score"], expected, rtol=1e-4)
     errors = part["score_error"].values
     np.testing.assert_allclose(
         (sampled["high"] - sampled["low"]) / 2, errors[~np.isnan(errors)], atol=1e-4
@@ -272,7 +272,7 @@ def test_the_command(study, invoke, tmp_path):
     for title in ("Orders of removal", "Accuracy on omniglot as", "accuracy lost on omniglot"):
         assert title in text
     for detail in ("of every layer", "Accuracy less that of random orders"):
-        assert detail in text.partition("More tables with --all")[2]
+        assert detail in text.partition("More tables, with pathkernel show --all")[2]
     accuracy = result["measured"].sel(order="trained", removed=1, test_set="omniglot").item()
     assert any(
         row.split()[3:4] == [f"{accuracy:.3f}"] for row in text.splitlines() if "trained " in row
@@ -307,7 +307,7 @@ def test_the_command(study, invoke, tmp_path):
             "draw samples with: pathkernel sample",
         ),
         (("--episodes", "41"), "episodes must be even"),
-        (("--order", "luck"), "order must be one of theory, sampled, "),
+        (("--order", "luck"), "order must be one of theory, "),
     ],
 )
 def test_errors_of_the_command(study, invoke, monkeypatch, arguments, message):
