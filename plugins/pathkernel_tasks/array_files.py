@@ -185,7 +185,7 @@ def _npz(path: Path, title: str, stored: int, select: Selection) -> tuple[Arrays
                 try:
                     arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
                 except ValueError as error:
-                    if "allow_pickle" not in str(error):
+                    if "Object arrays" not in str(error):
                         raise
                     raise ValueError(
                         f"{title}: {name!r} holds Python objects, which are never loaded because "

@@ -48,7 +48,7 @@ def test_numbers_of_numpy_are_those_of_python():
 
 
 @pytest.mark.parametrize("name", ["widths", "temperatures", "seeds"])
-@pytest.mark.parametrize("value", [10, 0.5, "10"])
+@pytest.mark.parametrize("value", [10, 0.5])
 def test_a_number_where_several_may_be(name, value):
     with pytest.raises(
         TypeError, match=rf"{name} must be a sequence, such as \({value},\), but is"

@@ -32,7 +32,7 @@ from pathkernel_sampling.results import NextOrder, Samples
 from pathkernel_sampling.sample_charts import finite_width_frame
 from pathkernel_sampling.sample_views import Run
 from pathkernel_tasks.hidden_markov import HiddenMarkov
-from pathkernel_views.chart import Chart, save
+from pathkernel_views.chart import Chart, save_charts
 
 TASK = HiddenMarkov(examples=10, test_examples=20)
 WIDTHS = (3, 20, 100)
@@ -186,4 +186,4 @@ def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
     assert following[place] < 0.5 * saddle[place]
     charts = [view for view in Samples().views(stored) if isinstance(view, Chart)]
     (chart,) = (chart for chart in charts if chart.name == "finite_width")
-    assert save([chart], tmp_path, formats=("svg",)) == [tmp_path / "finite_width.svg"]
+    assert save_charts([chart], tmp_path, formats=("svg",)) == [tmp_path / "finite_width.svg"]

@@ -38,7 +38,7 @@ from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
 from pathkernel_sampling.results import NextOrder, Samples
 from pathkernel_tasks.hidden_markov import HiddenMarkov
-from pathkernel_views.chart import Chart, save
+from pathkernel_views.chart import Chart, save_charts
 from pathkernel_views.table import Table
 
 POINT = {"widths": (10,), "chains": 2, "warm_up": 30}
@@ -422,7 +422,9 @@ def test_several_outputs_and_test_sets_of_unequal_length(
     entries, scores = (view for view in views if isinstance(view, Table))
     charts = {view.name: view for view in views if isinstance(view, Chart)}
     # one measure, or three
-    assert len(save(charts.values(), tmp_path / "figures", formats=("svg",))) == 5 + 2 * (not few)
+    assert len(save_charts(charts.values(), tmp_path / "figures", formats=("svg",))) == 5 + 2 * (
+        not few
+    )
     for name in ("order_parameters", "differences"):
         assert "the 1 strongest are shown" in charts[name].caption
         assert len(drawn(charts[name])) == 3 * (1 + (name == "order_parameters"))
