@@ -55,7 +55,7 @@ def compare_heads(
     removed : sequence of int, optional
         How many heads are off; by default a quarter, half and three quarters of them, at least one.
     random, shapley, greedy, best_of, resamples, seed
-        As for :func:`pathkernel_heads.orders.compare_orders`.
+        As for :func:`pathkernel.compare_orders`.
     kept : path, optional
         File (.npz) of all evaluations, written every few seconds; with it an interrupted comparison
         resumes.
@@ -73,14 +73,14 @@ def compare_heads(
     -------
     xarray.Dataset
         As docs/pruning.md lists it, with the test set ``test``. Intervals are too narrow on few
-        test examples: see :func:`pathkernel_heads.orders.compare_orders`.
+        test examples: see :func:`pathkernel.compare_orders`.
 
     Raises
     ------
     CaptureError
         If the model's attention is not known, or layers share their weights.
     ValueError
-        If a score lacks a head or is not finite, a name is one of those above, a number is out of
+        If a score lacks a head or is not finite, has a name that is taken here, a number is out of
         range, the measure's values have other shapes than they should, or ``kept`` names a file of
         another model or measure.
 
