@@ -1,8 +1,9 @@
-"""Names, dimensions and meanings of the variables in a comparison of orders; all units are 1."""
+"""Layouts of datasets of heads: names, dimensions and meanings; that of a comparison of orders."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import xarray as xr
@@ -10,6 +11,51 @@ import xarray as xr
 from pathkernel_core.analysis import Variable
 from pathkernel_core.heads import every_head
 from pathkernel_datasets.labelling import coordinate, head_coordinates, labelled
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Variables and coordinates that a dataset may have; all units are 1.
+
+    Attributes
+    ----------
+    meanings : mapping of str to (dims, str)
+        Dimensions and meaning of every variable.
+    coordinates : mapping of str to str
+        Meaning of every coordinate but those of heads.
+    along : mapping of str to str
+        Dimension of coordinates that have another name than theirs.
+    """
+
+    meanings: Mapping[str, tuple[tuple[str, ...], str]]
+    coordinates: Mapping[str, str]
+    along: Mapping[str, str]
+
+    def dataset(
+        self,
+        values: Mapping[str, Any],
+        labels: Mapping[str, Sequence[Any]],
+        heads: Sequence[int] = (),
+    ) -> xr.Dataset:
+        """Dataset of some of the variables, with some of the coordinates.
+
+        Axes have the order of the variable's dimensions, those of labelled arrays any order.
+        ``heads`` H_1 … H_L label the axis of heads, if a variable has one.
+        """
+        variables = [Variable(name, *described) for name, described in self.meanings.items()]
+        arrays = {
+            str(name): array.transpose(*self.meanings[str(name)][0]).values
+            if isinstance(array, xr.DataArray)
+            else array
+            for name, array in values.items()
+        }
+        coordinates = {
+            name: coordinate(self.along.get(name, name), entries, self.coordinates[name])
+            for name, entries in labels.items()
+        }
+        coordinates |= head_coordinates(every_head(heads)) if heads else {}
+        return labelled(arrays, variables, coordinates)
+
 
 _REMOVED = ("removed", "quantity")
 _ORDER = ("test_set", "order")
@@ -48,10 +94,7 @@ _MEANINGS = {
         "best of all sets of heads, chosen on the same examples; NaN where there are too many",
     ),
 }
-VARIABLES = [Variable(name, *described) for name, described in _MEANINGS.items()]
-"""Variables of a comparison of orders."""
-
-COORDINATES = {
+_COORDINATES = {
     "order": "order in which heads are removed, by its score",
     "needs": "requirement of the score: theory, weights, or labelled examples; empty if given",
     "removed": "number of heads removed",
@@ -66,30 +109,10 @@ COORDINATES = {
     "bound": "end of the interval",
     "random_order": "number of a random order",
 }
-"""Name → meaning."""
 
-_ALONG = {
-    "needs": "order",
-    "better": "quantity",
-    "examples": "test_set",
-}  # coordinates along a dimension of another name
-
-
-def labelled_orders(
-    values: Mapping[str, Any], labels: Mapping[str, Sequence[Any]], heads: Sequence[int]
-) -> xr.Dataset:
-    """Dataset of some of :data:`VARIABLES`, with coordinates among :data:`COORDINATES`.
-
-    Axes have the order of the variable's dimensions, those of labelled arrays any order. ``heads``
-    H_1 … H_L label the axis of heads.
-    """
-    dims = {variable.name: variable.dims for variable in VARIABLES}
-    arrays = {
-        str(name): array.transpose(*dims[name]).values if isinstance(array, xr.DataArray) else array
-        for name, array in values.items()
-    }
-    coordinates = {
-        name: coordinate(_ALONG.get(name, name), entries, COORDINATES[name])
-        for name, entries in labels.items()
-    }
-    return labelled(arrays, VARIABLES, coordinates | head_coordinates(every_head(heads)))
+ORDERS = Layout(
+    _MEANINGS,
+    _COORDINATES,
+    along={"needs": "order", "better": "quantity", "examples": "test_set"},
+)
+"""Layout of a comparison of orders."""

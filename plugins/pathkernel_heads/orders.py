@@ -14,7 +14,7 @@ from pathkernel_heads.correlation import Bootstrap
 from pathkernel_heads.evaluated_scores import score_by_evaluation
 from pathkernel_heads.evaluator import Evaluator
 from pathkernel_heads.head_game import HeadGame, standard_error
-from pathkernel_heads.layout import labelled_orders
+from pathkernel_heads.layout import ORDERS
 from pathkernel_heads.measuring import RANDOM, correlate_scores, measure_orders
 from pathkernel_heads.removals import best_removed, removed_at_random, removed_by_score
 from pathkernel_heads.scores import Scores, check_known, score_array, score_table
@@ -152,7 +152,7 @@ def compare_orders(
         "random_order": range(1, random + 1),
     }
     attributes = {"heads_per_layer": list(heads), "resamples": resamples}
-    return labelled_orders(compared, labels, heads).assign_attrs(attributes)
+    return ORDERS.dataset(compared, labels, heads).assign_attrs(attributes)
 
 
 def orders_of(result: xr.Dataset) -> list[str]:

@@ -1,16 +1,8 @@
-"""Names, dimensions and meanings of what pruning adds to a comparison of orders; units are 1."""
+"""Layout of what pruning adds to a comparison of orders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import xarray as xr
-
-from pathkernel_core.analysis import Variable
-from pathkernel_core.heads import every_head
-from pathkernel_datasets.labelling import coordinate, head_coordinates, labelled
-from pathkernel_heads.layout import COORDINATES as OF_ORDERS
+from pathkernel_heads.layout import ORDERS, Layout
 
 _GRID = ("temperature", "width")
 
@@ -33,10 +25,7 @@ _MEANINGS = {
     ),
     "episode_label": (("episode_set", "episode"), "label of the episode"),
 }
-VARIABLES = [Variable(name, *described) for name, described in _MEANINGS.items()]
-"""Variables that pruning adds to a comparison of orders."""
-
-COORDINATES = {
+_COORDINATES = {
     "order_width": "width N of the order parameter that scores heads",
     "order_temperature": "temperature T of the order parameter that scores heads",
     "width": "network width N",
@@ -45,24 +34,12 @@ COORDINATES = {
     "episode_set": "name of the set of episodes",
     "episode": "episode within its set",
     "path": "attention path, one head per layer",
-    "test_set": OF_ORDERS["test_set"],
-    "removed": OF_ORDERS["removed"],
+    **{name: ORDERS.coordinates[name] for name in ("test_set", "removed")},
 }
-"""Name → meaning."""
 
-_ALONG = dict.fromkeys(("order_width", "order_temperature"), "order")
-
-
-def labelled_pruning(
-    values: Mapping[str, Any], labels: Mapping[str, Sequence[Any]], heads: Sequence[int] = ()
-) -> xr.Dataset:
-    """Dataset of some of :data:`VARIABLES`, with coordinates among :data:`COORDINATES`.
-
-    ``heads`` H_1 … H_L label the axis of heads, if a variable has one.
-    """
-    coordinates = {
-        name: coordinate(_ALONG.get(name, name), entries, COORDINATES[name])
-        for name, entries in labels.items()
-    }
-    coordinates |= head_coordinates(every_head(heads)) if heads else {}
-    return labelled(values, VARIABLES, coordinates)
+PRUNING = Layout(
+    _MEANINGS,
+    _COORDINATES,
+    along=dict.fromkeys(("order_width", "order_temperature"), "order"),
+)
+"""Layout of what pruning adds to a comparison of orders."""

@@ -28,7 +28,7 @@ from pathkernel_heads.scores import kind_of
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.checkpoint import read_checkpoint, read_network, save_checkpoint
 from pathkernel_trained.evaluator import PathEvaluator, PathOutputs, path_outputs
-from pathkernel_trained.layout import labelled_pruning
+from pathkernel_trained.layout import PRUNING
 from pathkernel_trained.network import network_cost
 from pathkernel_trained.path_network import PathNetwork, save_paths, without_heads
 from pathkernel_trained.pruning_options import PruningOptions
@@ -142,7 +142,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     ]
     parts = [
         compared,
-        labelled_pruning(
+        PRUNING.dataset(
             {name: [getattr(cost, name) for cost in costs] for name in ("parameters", "flops")},
             of_orders,
         ),
@@ -266,7 +266,7 @@ def _grid(dataset: xr.Dataset, compared: xr.Dataset, point: Point) -> xr.Dataset
     scores = score_grid(dataset, point.seed)[:, :, removable]
     lost = compared["lost"].isel(draw=0).values
     lost = lost[:, removable]
-    return labelled_pruning(
+    return PRUNING.dataset(
         {
             "theory_agreement": spearman(scores, theory_scores(dataset, point)[removable]),
             "theory_correlation": spearman(scores[:, :, None], lost),
@@ -282,7 +282,7 @@ def _stored_outputs(outputs: Mapping[str, PathOutputs]) -> xr.Dataset:
         for name in ("values", "labels")
     )
     first = next(iter(outputs.values()))
-    return labelled_pruning(
+    return PRUNING.dataset(
         {"path_output": values, "episode_label": labels},
         {
             "episode_set": tuple(outputs),

@@ -12,7 +12,7 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.removed_heads import PREDICTIONS, FixedKernels
 from pathkernel_datasets.point import PointData
 from pathkernel_heads.heads import are_removable
-from pathkernel_trained.layout import labelled_pruning
+from pathkernel_trained.layout import PRUNING
 
 
 def theory_drops(
@@ -55,7 +55,7 @@ def theory_drops(
                 lost = correct[number].astype(float) - (predict(xi) * labels > 0)
                 drop[row, number, column] = lost.mean()
                 error[row, number, column] = lost.std() / np.sqrt(len(lost))
-    return labelled_pruning(
+    return PRUNING.dataset(
         {
             "theory_accuracy": [
                 np.mean(correct.get(number, np.nan)) for number in range(len(test_sets))
