@@ -23,9 +23,9 @@ import xarray as xr
 from benchmarks.measuring import content, one_thread, timed
 from pathkernel_datasets import piece_jobs
 from pathkernel_datasets.pieces import Piece
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 WIDTHS = tuple(range(10, 110, 10))
@@ -61,7 +61,7 @@ def measure(seeds: int, folder: Path) -> None:
     with mock.patch.object(piece_jobs, "compute_piece", repeating()):
         wrote, points = cpu_timed(lambda: compute_study(study(seeds), path))
         files = content(path)
-        opened, dataset = cpu_timed(lambda: open_store(path))
+        opened, dataset = cpu_timed(lambda: open_study(path))
         plain, _ = cpu_timed(lambda: xr.open_zarr(path, chunks=None))
         accuracy, _ = cpu_timed(lambda: dataset["accuracy"].load())
         every, _ = cpu_timed(dataset.load)

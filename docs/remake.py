@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are 
 from benchmarks.choices import choice_rows
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.selection import Selection, number
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.learning import stored_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path
@@ -88,7 +88,7 @@ def markov_store(store: str = MARKOV) -> str:
 
 def markov(store: str = MARKOV) -> xr.Dataset:
     """Dataset of five draws of hidden Markov chains."""
-    return open_store(markov_store(store)).load()
+    return open_study(markov_store(store)).load()
 
 
 def images(network: str) -> str:
@@ -183,7 +183,7 @@ def bundled() -> str:
 
 def image_gains(network: str) -> str:
     """Accuracy and gain of every width on every test set, with both errors."""
-    dataset = gains(open_store(images(network)).load())
+    dataset = gains(open_study(images(network)).load())
     sets = [str(name) for name in dataset["test_set"].values]
     rows = [["N", "T", *(heading for name in sets for heading in (name, "gain"))]]
     for width in dataset["width"].values:
@@ -207,7 +207,7 @@ def _gain(point: xr.Dataset) -> list[str]:
 
 def aligned(network: str, variable: str) -> str:
     """Per cent of the labels in the ten largest principal components, range over the seeds."""
-    dataset = open_store(images(network)).load()
+    dataset = open_study(images(network)).load()
     overlap = dataset[variable].sel(temperature=0.5)
     if "width" in overlap.dims:
         overlap = overlap.sel(width=10)
@@ -264,7 +264,7 @@ def traces(network: str, trained: bool) -> str:
         matrix, digits = comparison(network)["order_parameter_trained"], 2
     else:
         point = {"seed": 0, "temperature": 0.5, "width": 10}
-        matrix, digits = open_store(images(network)).load()["order_parameter"].sel(point), 1
+        matrix, digits = open_study(images(network)).load()["order_parameter"].sel(point), 1
     diagonal = np.diag(matrix.values)
     layers = [
         [diagonal[matrix[f"path_layer_{layer}"].values == head].sum() for head in range(1, 5)]
@@ -464,7 +464,7 @@ def _figures(network: str) -> dict[str, float]:
 @functools.cache
 def _of_network(name: str) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset]:
     """Gains, agreement of U with the trained one, and heads removed on unseen characters."""
-    gain = gains(open_store(images(name)).load()).sel(width=10)
+    gain = gains(open_study(images(name)).load()).sel(width=10)
     agreement = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
     return gain, agreement, pruning(name).isel(test_set=0)
 

@@ -437,7 +437,7 @@ def _page(name):
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
     from pathkernel_core.task import KINDS
-    from pathkernel_datasets.evaluation import variables
+    from pathkernel_datasets.quantities import variables
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     network = SimpleNamespace(outputs=1, has_skips=True)

@@ -25,7 +25,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`. Seeds that are not complete are left
+        From :func:`pathkernel_datasets.reading.open_study`. Seeds that are not complete are left
         out.
     temperature : float or str, optional
         Temperature T of the store; or how it is chosen for each width and for the limit, as for

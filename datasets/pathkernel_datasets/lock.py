@@ -1,4 +1,4 @@
-"""File locks, which end with the process that has them."""
+"""Locks of folders, which end with the process that has them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ import filelock
 from pathkernel_datasets.errors import StoreError
 
 
-def lock_of(store: Path) -> Path:
-    """File of a store's lock, hidden beside it."""
-    store = Path(os.path.realpath(store))
-    return store.with_name(f".{store.name}.lock")
+def lock_of(folder: Path) -> Path:
+    """File of a folder's lock, hidden inside it."""
+    return Path(os.path.realpath(folder)) / ".lock"
 
 
 @contextmanager
 def locked(
-    path: Path,
+    folder: Path,
     *,
-    lock: Path | None = None,
     wait: bool = False,
     waiting: Callable[[], None] = lambda: None,
     temporary: bool = False,
 ) -> Iterator[None]:
-    """Lock a store or folder by a file, by default the store's.
+    """Lock a folder by a file in it, which is removed at the end if it is ``temporary``.
 
-    The file is removed at the end if it is ``temporary``. ``waiting`` is called before a wait for
-    another process that has the lock.
+    ``waiting`` is called before a wait for another process that has the lock.
 
     Raises
     ------
@@ -38,25 +35,21 @@ def locked(
         If another process has the lock and it is not to be waited for, or its file cannot be
         written.
     """
-    lock = lock_of(path) if lock is None else lock
-    if not lock.parent.is_dir():
-        raise StoreError(
-            f"the folder {lock.parent} does not exist; make it, or choose another file"
-        )
+    lock = lock_of(folder)
     file_lock = filelock.FileLock(lock, timeout=0)
     try:
         file_lock.acquire()
     except filelock.Timeout:
         if not lock.exists():  # where no file can be made
-            raise _unwritable(path, "no file can be made there") from None
+            raise unwritable(lock, "no file can be made there") from None
         if not wait:
             raise StoreError(
-                f"another process is writing into {path}; wait until it ends, or work in a copy"
+                f"another process is writing into {folder}; wait until it ends, or work in a copy"
             ) from None
         waiting()
         file_lock.acquire(timeout=-1)
     except OSError as error:  # no permission, or a read-only file system
-        raise _unwritable(path, error.strerror) from error
+        raise unwritable(lock, error.strerror) from error
     try:
         yield
     finally:
@@ -65,8 +58,17 @@ def locked(
         file_lock.release()
 
 
-def _unwritable(path: Path, reason: str | None) -> StoreError:
+def unwritable(file: Path, reason: str | None) -> StoreError:
+    """Error that a file of a folder cannot be written."""
     return StoreError(
-        f"the folder {path.parent} cannot be written ({reason}), so that {path} stays as it is; "
-        "choose another folder, or work in a copy"
+        f"{file} cannot be written ({reason}), so that nothing is computed; choose another folder, "
+        "or work in a copy"
     )
+
+
+def check_writable(folder: Path, *names: str) -> None:
+    """Raise a StoreError if a folder, or some of the folders inside of it, cannot be written."""
+    inside = [Path(path) for name in names for path, _, _ in os.walk(folder / name)]
+    for path in (folder, *inside):
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise unwritable(path, "permission denied, or a read-only file system")

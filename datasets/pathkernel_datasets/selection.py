@@ -7,7 +7,7 @@ import xarray as xr
 
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.measures import choices_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.swept_option import check_single
 from pathkernel_datasets.temperature_choice import (
     NOT_COMPUTED,
@@ -25,7 +25,7 @@ class Selection:
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`.
+        From :func:`pathkernel_datasets.reading.open_study`.
     temperature : float or str, optional
         Temperature of the store; or, for each width and for the limits, the one of a choice, pooled
         over the seeds: see :data:`pathkernel_datasets.measures.CHOICES`. By default that of

@@ -7,29 +7,15 @@ NaN.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
 
 from pathkernel_datasets.errors import NotInStoreError
-from pathkernel_datasets.study import SETTINGS, Study
 
 SWEPT_OPTION, OF_EACH_VALUE = "swept_option", "of_each_value"
 """Attributes of a dataset that holds several values of an option."""
-
-
-def described(name: str, value: Any = "") -> str:
-    """An option and its value as a reader would write them."""
-    return f"{name.replace('_', ' ')} {value}".rstrip()
-
-
-def label_of(study: Study, names: Iterable[str]) -> str:
-    """Label of a study that names some options even where they have their default."""
-    parts = study.task.label.split(", ")
-    settings = [name for name in SETTINGS if study.value(name) is not None]
-    options = [described(name, study.value(name)) for name in dict.fromkeys((*names, *settings))]
-    return ", ".join([*parts, *(option for option in options if option not in parts)])
 
 
 def listed(values: Sequence[Any]) -> str:

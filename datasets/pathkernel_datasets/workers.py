@@ -51,7 +51,7 @@ def processes(count: int) -> Iterator[Executor]:
     if context.get_start_method() == "forkserver":
         from multiprocessing import forkserver, resource_tracker  # which not every system has
 
-        context.set_forkserver_preload(["pathkernel_datasets.sweep"])
+        context.set_forkserver_preload(["pathkernel_datasets.run_study"])
         resource_tracker.ensure_running()
         # the server must ignore Ctrl-C, which a terminal sends to all processes
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

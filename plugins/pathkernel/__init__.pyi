@@ -49,12 +49,12 @@ from pathkernel_datasets.errors import TaskError as TaskError
 from pathkernel_datasets.errors import TooLargeError as TooLargeError
 from pathkernel_datasets.gains import gains as gains
 from pathkernel_datasets.labelling import storable as storable
+from pathkernel_datasets.reading import open_study as open_study
+from pathkernel_datasets.run_result import run_result as run_result
+from pathkernel_datasets.run_study import run_study as run_study
 from pathkernel_datasets.selection import Selection as Selection
-from pathkernel_datasets.store import open_store as open_store
 from pathkernel_datasets.stored_study import StoredStudy as StoredStudy
-from pathkernel_datasets.stored_study import compute_result as compute_result
 from pathkernel_datasets.study import Study as Study
-from pathkernel_datasets.sweep import run_study as run_study
 from pathkernel_datasets.swept_option import by_value as by_value
 from pathkernel_datasets.testing import check_analysis as check_analysis
 from pathkernel_datasets.testing import check_result as check_result

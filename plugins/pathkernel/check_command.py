@@ -18,7 +18,7 @@ def check(store: Path) -> None:
     Exit status 1 if there is any. The command that computed the study, or the result, mends it when
     it is run again.
     """
-    from pathkernel_datasets.store import check as read_all
+    from pathkernel_datasets.check import check as read_all
 
     checked = read_all(store)
     damage = [("study", fault) for fault in checked.study]

@@ -70,12 +70,12 @@ def _has_out(result: type[Result]) -> bool:
 def _run(result: Result, store: Path, figures: bool, folder: Path | None) -> None:
     prepare_jax()
     from pathkernel_datasets.progress_bar import showing_progress
-    from pathkernel_datasets.stored_study import compute_result
+    from pathkernel_datasets.run_result import run_result
 
     plugins = click.get_current_context().find_object(Plugins)
     try:
         with showing_progress() as report:
-            study = compute_result(result, store, plugins=plugins, report=report)
+            study = run_result(result, store, plugins=plugins, report=report)
     except KeyboardInterrupt:
         leave_interrupted(
             f"All that is computed for {store} is saved; run the same command again to resume."

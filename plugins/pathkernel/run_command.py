@@ -177,6 +177,7 @@ def _run_study(study: Study, running: Running) -> None:
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
     from pathkernel_datasets.pieces import pieces_folder
+
     from pathkernel_datasets.workers import workers
 
     out = with_name(running.out or Path(f"{study.task.name}.zarr"))
@@ -184,7 +185,7 @@ def _run_study(study: Study, running: Running) -> None:
     try:
         with workers(*resources) as executor:  # which import while this process does
             from pathkernel_datasets.progress_bar import showing_progress
-            from pathkernel_datasets.sweep import run_study
+            from pathkernel_datasets.run_study import run_study
 
             with showing_progress() as report:
                 dataset = run_study(

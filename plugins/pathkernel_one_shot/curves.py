@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pathkernel_core.analysis import Variable
-from pathkernel_core.atomic import replacing_folder
 from pathkernel_datasets.labelling import coordinate, labelled
-from pathkernel_datasets.publishing import consolidate, write_dataset
+from pathkernel_datasets.zarr_files import write_tree
 
 _PREFIX = "curve."  # of the arrays in a training's file
 _STEP, _VALIDATION = ("step",), ("validation_step",)
@@ -108,6 +108,4 @@ class LearningCurves:
             "package_versions": dict(metadata["package_versions"]),
             **attributes,
         }
-        with replacing_folder(path) as partial:
-            write_dataset(labelled(values, (*_CURVES, *_SCALARS), steps, attributes), partial)
-            consolidate(partial)
+        write_tree(Path(path), labelled(values, (*_CURVES, *_SCALARS), steps, attributes))

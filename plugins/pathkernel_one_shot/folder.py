@@ -13,7 +13,6 @@ from pathkernel_datasets.lock import locked
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
 
 BEST, LATEST, CURVES = "network.safetensors", "latest.safetensors", "curves.zarr"
-_LOCK = ".lock"
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
                 raise StoreError(
                     f"{folder} holds {path.name!r} but no training to resume; choose a new folder"
                 )
-    with locked(folder, lock=folder / _LOCK):
+    with locked(folder):
         for name in (BEST, LATEST, CURVES):
             remove_leftovers(folder / name)
         yield

@@ -67,7 +67,7 @@ class Comparison(Result):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Views of the agreement, U, its entries, and head scores at the widths shown."""
-        from pathkernel_datasets.schema import POINT
+        from pathkernel_datasets.study import POINT
         from pathkernel_trained.comparison_views import comparison_views
 
         comparison = study.result(self.name).to_dataset()

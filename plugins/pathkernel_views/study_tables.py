@@ -12,7 +12,7 @@ import xarray as xr
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.selection import (
     CONVERGED,
     NOT_COMPUTED,
@@ -62,7 +62,7 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+        From :func:`pathkernel_datasets.reading.open_study`, complete or not.
     temperature : float or str, optional
         Temperature of the store, or how it is chosen for each row, as for
         :class:`pathkernel_datasets.selection.Selection`.

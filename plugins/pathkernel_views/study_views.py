@@ -29,7 +29,7 @@ def study_views(
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`, complete or not; several values of an
+        From :func:`pathkernel_datasets.reading.open_study`, complete or not; several values of an
         option become a switch of the charts.
     temperature : float or str, optional
         Temperature of the store, or how it is chosen for each width and for the limits, as for

@@ -24,9 +24,9 @@ from pathkernel.run_command import run, task_command
 from pathkernel_core import Network
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import option
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_phases.results import LearningCurves
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.paths import limit_diagonal
@@ -61,7 +61,7 @@ def test_run_prints_a_table_and_says_where_everything_lies(invoke, tmp_path):
     assert out.splitlines()[-1] == f"Results: {store}"
     assert f"Figures: {figures}" in out
     assert {"accuracy.png", "accuracy.svg"} <= {file.name for file in figures.iterdir()}
-    dataset = open_store(store)
+    dataset = open_study(store)
     assert list(dataset.width.values) == [10, 100]
     assert list(dataset.seed.values) == [0, 1]
     assert f"{float(dataset.accuracy.sel(width=10).median()):.3f}" in out
@@ -147,7 +147,7 @@ def test_python_makes_the_same_store(invoke, tmp_path):
     assert invoke(*SMALL, "--no-figures", "--out", "a.zarr")[0] == 0
     study = Study(HiddenMarkov(examples=10, test_examples=20))
     other = run_study(study, tmp_path / "b.zarr").load()
-    one = open_store(tmp_path / "a.zarr").load()
+    one = open_study(tmp_path / "a.zarr").load()
     assert "head_score" in one
     xr.testing.assert_identical(one, other)
     called = []
@@ -158,7 +158,7 @@ def test_python_makes_the_same_store(invoke, tmp_path):
 def test_prior_variances(invoke, tmp_path):
     given = ("--widths", "10", "--no-figures", "--variances")
     assert invoke(*SMALL, *given, "1,0.5,0.5,1")[0] == 0
-    assert open_store(tmp_path / "hidden-markov.zarr").attrs["variances"] == [1, 0.5, 0.5, 1]
+    assert open_study(tmp_path / "hidden-markov.zarr").attrs["variances"] == [1, 0.5, 0.5, 1]
     status, _, err = invoke(*SMALL, *given, "2")
     assert status == 1
     assert "variances: the store has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
@@ -169,7 +169,7 @@ def test_skip_connections(invoke, tmp_path):
     given = (*SMALL, "--widths", "10", "--variances", ",".join(map(str, variances)), "--skips")
     status, out, err = invoke(*given, "0.7,none")
     assert status == 0, err
-    found = open_store(tmp_path / "hidden-markov.zarr")
+    found = open_study(tmp_path / "hidden-markov.zarr")
     assert "Skip connections of strength 0.7, none, by layer." in out
     assert (tmp_path / "hidden-markov-figures" / "head_scores.png").exists()
     network = Network((2, 2), 10, variances, skips=(0.7, None))
@@ -187,7 +187,7 @@ def test_several_values_of_an_option(invoke):
     small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")
     status, out, err = invoke(*small, "--examples", "4,8")
     assert status == 0, err
-    assert open_store("hidden-markov.zarr").examples.values.tolist() == [4, 8]
+    assert open_study("hidden-markov.zarr").examples.values.tolist() == [4, 8]
     assert [line.split()[0] for line in out.splitlines() if " N = 10 " in line] == ["4", "8"]
     _, out, _ = invoke("show", "hidden-markov.zarr", "--gains")
     assert out.count("Gain over") == 1
@@ -348,7 +348,7 @@ def test_full_disk_keeps_what_is_computed(invoke, monkeypatch):
     assert status == 1
     assert "run the same command again" in err
     monkeypatch.setattr(PieceFiles, "write", write)
-    assert int((open_store("hidden-markov.zarr").status != 0).sum()) == 1
+    assert int((open_study("hidden-markov.zarr").status != 0).sum()) == 1
     assert invoke(*SMALL, "--no-figures")[0] == 0
 
 
@@ -440,14 +440,14 @@ def test_killed_choice_goes_on_to_the_same_store(tmp_path, start):
     run_killed(start, [*arguments, str(path)], path, [1])
     for store in (path, whole):
         run_to_its_end(start, [*arguments, str(store)])
-    xr.testing.assert_identical(open_store(path).load(), open_store(whole).load())
+    xr.testing.assert_identical(open_study(path).load(), open_study(whole).load())
 
 
 def test_killed_study_goes_on_to_the_same_store(tmp_path, start, undisturbed):
     path = tmp_path / "study.zarr"
     arguments = [*STUDY, "--no-figures", "--out", str(path)]
     run_killed(start, arguments, path, [1, 3, 12])
-    computed = open_store(path).status != 0
+    computed = open_study(path).status != 0
     assert 0 < computed.sum() < computed.size, "the run was killed in the middle"
     pieces = {file: file.stat().st_mtime_ns for file in points_in_pieces(path)}
     process = start(*arguments)
@@ -457,7 +457,7 @@ def test_killed_study_goes_on_to_the_same_store(tmp_path, start, undisturbed):
                 assert file.stat().st_mtime_ns == pieces[file], f"{file} was computed twice"
         time.sleep(0.05)
     assert process.exitcode == 0
-    xr.testing.assert_identical(open_store(path).load(), open_store(undisturbed[0]).load())
+    xr.testing.assert_identical(open_study(path).load(), open_study(undisturbed[0]).load())
 
 
 @pytest.mark.version

@@ -18,9 +18,9 @@ from pathkernel.output import figure_folder
 from pathkernel.plugin import pathkernel_commands
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
-from pathkernel_datasets.stored_study import compute_result
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table
@@ -79,7 +79,7 @@ def store(tmp_path_factory):
     path = tmp_path_factory.mktemp("show") / "study.zarr"
     compute_study(Study(SmallTask(), (10,), (0.1,), (0,)), path)
     for result in (*RESULTS.values(), type("Gone", (Number,), {"name": "gone"})):
-        compute_result(result(), path)
+        run_result(result(), path)
     return path
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 
 import pytest
+from pathkernel_datasets.store import check, open_study
 
 from pathkernel_core.errors import NotLocalError
 from pathkernel_core.local_files import (
@@ -14,10 +15,9 @@ from pathkernel_core.local_files import (
     open_regular,
     regular_files,
 )
-from pathkernel_datasets.store import check, open_store
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 
 pytestmark = [
@@ -66,7 +66,7 @@ URLS = (
 @pytest.mark.parametrize("url", URLS)
 def test_a_url_is_no_store(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
-    reads = (open_store, check, StoredStudy, lambda path: regular_files(path, "data file"))
+    reads = (open_study, check, StoredStudy, lambda path: regular_files(path, "data file"))
     for read in (*reads, lambda path: compute_study(Study(SmallTask(), (10,), (1.0,)), path)):
         with pytest.raises(NotLocalError, match="is a URL, and only local paths are read"):
             read(url)

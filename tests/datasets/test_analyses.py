@@ -9,10 +9,10 @@ import pytest
 from test_sweep import Small
 
 from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_datasets.evaluation import AnalysisError
-from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.errors import StoreError, open_study
+from pathkernel_datasets.quantities import AnalysisError
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 
 
 class Trace(Analysis):
@@ -53,7 +53,7 @@ def run(path, *analyses, **settings):
 
 def test_analysis_is_computed_at_every_point_and_in_the_limit(tmp_path):
     run(tmp_path / "a.zarr", Trace())
-    dataset = open_store(tmp_path / "a.zarr").load()
+    dataset = open_study(tmp_path / "a.zarr").load()
     diagonal = np.einsum("stwpp->stw", dataset.order_parameter)
     np.testing.assert_allclose(dataset.trace, diagonal)
     assert dataset.trace_gp.dims == ("seed", "temperature")
@@ -77,7 +77,7 @@ def test_mistakes_are_reported_under_the_name_of_the_analysis(tmp_path, analysis
 def test_plugins_that_come_later_leave_a_store_alone(tmp_path):
     run(tmp_path / "a.zarr")
     assert run(tmp_path / "a.zarr", Trace()) == 0
-    assert "trace" not in open_store(tmp_path / "a.zarr")
+    assert "trace" not in open_study(tmp_path / "a.zarr")
 
 
 def test_store_needs_the_analyses_that_it_was_begun_with(tmp_path):

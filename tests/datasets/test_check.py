@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from pathkernel_datasets.publishing import publish_groups
+from pathkernel_datasets.store import check, check_store, open_study
 
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.lock import lock_of
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import check, check_store, open_store
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 
 GROUP = "further/group"
@@ -48,7 +48,7 @@ def test_what_never_was_a_store(tmp_path, content):
     else:
         path.write_bytes(content)
     message = "is no store of pathkernel, which is a folder such as NAME.zarr; choose another"
-    for read in (open_store, check, run):
+    for read in (open_study, check, run):
         with pytest.raises(StoreError, match=message):
             read(path)
 
@@ -109,7 +109,7 @@ def test_damage_is_named_and_mended_by_the_same_command(whole, store, file, dama
 def test_a_store_that_lacks_chunks_is_not_shown(store):
     (store / "action/c/0/0/0").unlink()
     with pytest.raises(StoreError, match=r"damaged: chunks of action are missing; run the command"):
-        open_store(store)
+        open_study(store)
 
 
 def test_a_damaged_result_is_named(store):
@@ -124,7 +124,7 @@ def test_one_flipped_bit_is_not_read_as_another_value(store):
         if file.is_file():
             flip(file)
     with pytest.raises(ValueError, match="checksum"):
-        open_store(store)["action"].load()
+        open_study(store)["action"].load()
 
 
 def test_what_is_no_store_is_left_alone(tmp_path):
@@ -153,8 +153,8 @@ def test_checksums_of_files_outside_the_store_are_refused(store, name):
 def test_plain_xarray_opens_what_open_store_does(store):
     for consolidated in (True, False):
         plain = xr.open_zarr(store, chunks=None, consolidated=consolidated)
-        assert plain.data_vars.keys() == open_store(store).data_vars.keys()
-        assert plain.attrs == open_store(store).attrs
+        assert plain.data_vars.keys() == open_study(store).data_vars.keys()
+        assert plain.attrs == open_study(store).attrs
 
 
 REWRITTEN = {
@@ -175,7 +175,7 @@ def test_what_xarray_rewrote_is_opened_and_never_computed_into(whole, tmp_path, 
     changed, settings = REWRITTEN[change](xr.open_zarr(whole, chunks=None).load())
     path = tmp_path / "rewritten.zarr"
     changed.to_zarr(path, zarr_format=3, **settings)
-    xr.testing.assert_equal(open_store(path).drop_vars("path"), changed.drop_vars("path"))
+    xr.testing.assert_equal(open_study(path).drop_vars("path"), changed.drop_vars("path"))
     checked = check(path)
     assert (checked.study, checked.results) == ((), ())
     assert checked.computed == checked.points == changed.status.size
@@ -200,7 +200,7 @@ def test_a_selection_of_a_single_value_is_refused(store, tmp_path):
     path = tmp_path / "rewritten.zarr"
     xr.open_zarr(store, chunks=None).sel(width=10).to_zarr(path, zarr_format=3)
     with pytest.raises(StoreError, match=r"no dimension width.*dataset\.sel\(width=\[\.\.\.\]\)"):
-        open_store(path)
+        open_study(path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of POSIX")
@@ -210,7 +210,7 @@ def test_a_pipe_in_the_place_of_a_file_is_named_and_mended(whole, store, file):
     os.mkfifo(store / file)
     assert check(store).study[0].startswith(f"{file} is no plain file")
     with pytest.raises(StoreError, match=f"{file} is no plain file but a pipe.*remove it"):
-        open_store(store)
+        open_study(store)
     with pytest.warns(StoreWarning, match="was damaged"):
         run(store)
     assert content(store) == content(whole)
@@ -225,7 +225,7 @@ def test_pipes_and_links_that_belong_to_nothing_are_named(store):
         "again",
         "further/pipe",
     ]
-    for read in (open_store, check_store, StoredStudy):
+    for read in (open_study, check_store, StoredStudy):
         with pytest.raises(StoreError, match=r"is no plain file but a pipe.*; remove it"):
             read(store)
 
@@ -237,5 +237,5 @@ def test_what_is_no_damage_is_not_called_so(store, monkeypatch, error):
 
     monkeypatch.setattr("zarr.codecs.ZstdCodec._decode_sync", fail)
     with pytest.raises(type(error), match=f"{error.args[-1]}"):
-        open_store(store)
+        open_study(store)
     assert check_store(store)["task"] == "small-task"

@@ -14,10 +14,10 @@ from test_sweep import Small
 
 import pathkernel_core as pk
 from pathkernel_datasets.gains import gains
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_views.study_tables import gains_table
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -40,12 +40,12 @@ def interrupted(path, points):
     study = Study(NOISY, seeds=SEEDS, widths=WIDTHS, temperatures=TEMPERATURES)
     with pytest.raises(Interrupt):
         run_study(study, path, analyses=(), report=report)
-    return open_store(path).load()
+    return open_study(path).load()
 
 
 def store(path, task, seeds=SEEDS, **settings):
     run_study(Study(task, seeds=seeds, **settings), path, analyses=())
-    return open_store(path).load()
+    return open_study(path).load()
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 TEMPERATURES = (0.01, 0.02, 0.1, 1.0)

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from pathkernel_datasets.pieces import PieceFiles, pieces_folder
+from pathkernel_datasets.store import check
 
 import pathkernel_core as pk
 from pathkernel_analyses.alignment import KernelTaskAlignment
@@ -18,11 +20,9 @@ from pathkernel_core.result import Result
 from pathkernel_datasets import stored_study
 from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.pieces import PieceFiles, pieces_folder
-from pathkernel_datasets.store import check
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.run_study import compute_study, run_study
+from pathkernel_datasets.stored_study import StoredStudy, run_result
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study, run_study
 from pathkernel_datasets.testing import SmallTask
 
 PLUGINS = Plugins(tasks={SmallTask.name: SmallTask})
@@ -188,49 +188,49 @@ def test_files_are_found_again_from_anywhere(tmp_path, monkeypatch):
 def test_parts_that_are_done_outlast_an_error(path):
     seen = []
     with pytest.raises(RuntimeError, match="as asked"):
-        compute_result(Parts(fail_at=2), path, report=seen.append)
+        run_result(Parts(fail_at=2), path, report=seen.append)
     assert [progress.done for progress in seen if progress.doing == "counting"] == [0, 1]
     stored = StoredStudy(path)
     assert [stored.holds(f"parts/{number}") for number in range(3)] == [True, True, False]
     seen.clear()
-    study = compute_result(Parts(), path, report=seen.append)
+    study = run_result(Parts(), path, report=seen.append)
     counted = [progress.done for progress in seen if progress.doing == "counting"]
     assert counted == [2], "what is there is not computed again"
     assert study.results == ["parts"]
     tree = study.result("parts")
     assert [float(tree[f"{number}/number"]) for number in range(3)] == [0, 1, 2]
     seen.clear()
-    compute_result(Parts(), path, report=seen.append)
+    run_result(Parts(), path, report=seen.append)
     assert seen == []
 
 
 def test_a_damaged_part_is_computed_again(path):
-    compute_result(Parts(), path)
+    run_result(Parts(), path)
     (path / "parts" / "1" / "number" / "c").write_bytes(b"damage")
     seen = []
     with pytest.warns(StoreWarning, match=r"parts/1/number.*computed again"):
-        compute_result(Parts(), path, report=seen.append)
+        run_result(Parts(), path, report=seen.append)
     assert [progress.done for progress in seen if progress.doing == "counting"] == [1]
     assert float(StoredStudy(path).result("parts")["1/number"]) == 1
 
 
 @pytest.mark.parametrize("content", [b'{"attributes"; {}}', b'{"node_type": "grouq"}'])
 def test_metadata_of_a_group_of_groups_are_mended(path, content):
-    compute_result(Parts(), path)
+    run_result(Parts(), path)
     (path / "parts" / "zarr.json").write_bytes(content)
     seen = []
     with pytest.warns(StoreWarning, match="parts"):
-        compute_result(Parts(), path, report=seen.append)
+        run_result(Parts(), path, report=seen.append)
     assert seen == []
     assert check(path).results == ()
 
 
 def test_a_deleted_result_is_computed_again(path):
-    compute_result(Parts(), path)
+    run_result(Parts(), path)
     shutil.rmtree(path / "parts")
     assert check(path).study == ()
     with pytest.warns(StoreWarning, match="parts"):
-        study = compute_result(Parts(), path)
+        study = run_result(Parts(), path)
     assert check(path).results == ()
     assert float(study.result("parts")["1/number"]) == 1
 
@@ -242,10 +242,10 @@ def test_parts_of_a_killed_process_are_published_by_the_next(path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(stored_study, "publish_groups", killed)
         with pytest.raises(KeyboardInterrupt):
-            compute_result(Parts(), path)
+            run_result(Parts(), path)
     assert StoredStudy(path).results == []
     seen = []
-    study = compute_result(Parts(), path, report=seen.append)
+    study = run_result(Parts(), path, report=seen.append)
     assert seen == [], "nothing is computed again"
     assert sorted(study.result("parts").children) == ["0", "1", "2"]
     assert not pieces_folder(path).exists()
@@ -255,7 +255,7 @@ def test_results_of_a_study_that_is_not_complete_are_refused(path):
     grown = Study(SmallTask(), (10, 100), (0.1, 1.0), (0, 3, 5))
     compute_study(grown, path, part=(1, 3))
     with pytest.raises(StoreError, match=r"is not complete: .*command again that computes"):
-        compute_result(Parts(), path)
+        run_result(Parts(), path)
 
 
 def test_a_result_cannot_take_the_place_of_a_variable(whole):
@@ -264,7 +264,7 @@ def test_a_result_cannot_take_the_place_of_a_variable(whole):
         name = "accuracy"
 
     with pytest.raises(PluginError, match="'accuracy' has the name of a variable of the study"):
-        compute_result(Accuracy(), whole)
+        run_result(Accuracy(), whole)
     assert StoredStudy(whole).dataset["accuracy"].notnull().all()
 
 
@@ -278,7 +278,7 @@ def test_what_is_no_labelled_data_is_refused(whole, given):
             return given
 
     with pytest.raises(PluginError, match=r"compute\(\) of the result 'other' gave a \w+; it must"):
-        compute_result(Other(), whole)
+        run_result(Other(), whole)
     assert StoredStudy(whole).results == []
 
 

@@ -10,8 +10,8 @@ from pathkernel_core.options import option
 from pathkernel_core.task import Task
 from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.identity import identity_of
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pathkernel_datasets.pieces import Piece, pieces_folder
 
 from pathkernel_core.statistics import SufficientStatistics
-from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.errors import StoreWarning, TaskError
-from pathkernel_datasets.pieces import Piece, pieces_folder
+from pathkernel_datasets.prepared import array_library
 from pathkernel_datasets.sums import sum_examples, sum_part
 
 PIECE = Piece(None, None, 0, None)

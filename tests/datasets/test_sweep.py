@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from pathkernel_datasets.pieces import PieceFiles
+from pathkernel_datasets.publishing import publish_groups
 
 import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
@@ -22,12 +24,10 @@ from pathkernel_core import atomic, continuation
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets import computing, publishing
 from pathkernel_datasets.errors import StoreError, StoreWarning
-from pathkernel_datasets.pieces import PieceFiles
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.quantities import STATUS_CODES
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.workers import workers
 
 
@@ -86,7 +86,7 @@ def complete(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(complete):
     """What it holds."""
-    return open_store(complete).load()
+    return open_study(complete).load()
 
 
 def recompute(seed, temperature, width, task=None):
@@ -186,7 +186,7 @@ def test_several_outputs(tmp_path):
     path = tmp_path / "three.zarr"
     task = Small(outputs=3)
     run(path, task, widths=(20,), temperatures=(0.5,))
-    dataset = open_store(path).load()
+    dataset = open_study(path).load()
     point = dataset.isel(seed=0, temperature=0, width=0)
     assert point.order_parameter.dims == ("path", "output", "path_dual", "output_dual")
     *_, solution = recompute(3, 0.5, 20, task)
@@ -202,13 +202,13 @@ class Interrupt(Exception):
 
 
 def test_an_opened_store_is_edited_in_memory_alone(complete):
-    dataset = open_store(complete)
+    dataset = open_study(complete)
     before = dataset.action.values.copy()
     dataset["action"][0] = np.nan
     assert np.isnan(dataset.action.values[0]).all()
     copied = dataset.copy(deep=True)
     assert np.isnan(copied.action.values[0]).all()
-    assert np.array_equal(open_store(complete).action.values, before)
+    assert np.array_equal(open_study(complete).action.values, before)
 
 
 @pytest.mark.parametrize(
@@ -241,13 +241,13 @@ def test_interrupted_run_resumes_to_the_same_store(tmp_path, whole, monkeypatch,
         with pytest.raises(Interrupt):
             run(path)
     assert not path.exists()
-    so_far = open_store(path)
+    so_far = open_study(path)
     done = int((so_far.status != 0).sum())
     assert done == {1: 0, 2: 0, 5: 4}[after]
     computed = so_far.status != 0
     xr.testing.assert_equal(so_far.action.where(computed), whole.action.where(computed))
     assert run(path) == 8 - done
-    xr.testing.assert_identical(open_store(path).load(), whole)
+    xr.testing.assert_identical(open_study(path).load(), whole)
     assert run(path) == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
 
@@ -256,7 +256,7 @@ def test_interrupted_run_resumes_to_the_same_store(tmp_path, whole, monkeypatch,
 def test_more_temperatures_leave_what_is_computed_as_it_is(tmp_path, whole, monkeypatch, jobs):
     path, names = tmp_path / "small.zarr", []
     assert run(path, temperatures=(0.1, 3.0)) == 8
-    before = open_store(path).load()
+    before = open_study(path).load()
     point_values = computing.point_values
 
     def counted(data, solution, analyses):
@@ -269,7 +269,7 @@ def test_more_temperatures_leave_what_is_computed_as_it_is(tmp_path, whole, monk
         settings = {"analyses": pathkernel_analyses(), "executor": executor}
         assert compute_study(study, path, **settings) == 4
     assert names == ([1.0] * 4 if jobs == 1 else [])
-    grown = open_store(path).load()
+    grown = open_study(path).load()
     xr.testing.assert_equal(grown.sel(temperature=[0.1, 3.0]), before)
     xr.testing.assert_allclose(grown.action.sel(temperature=1.0), whole.action.sel(temperature=1.0))
     assert (grown.status == 1).all()
@@ -282,9 +282,9 @@ def test_an_interrupted_run_is_extended_by_temperatures(tmp_path, monkeypatch):
         patch.setattr(publishing, "consolidate", lambda folder: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(path, temperatures=(0.1,))
-    so_far = open_store(path).load()
+    so_far = open_study(path).load()
     assert run(path, temperatures=(0.1, 1.0)) == 4
-    xr.testing.assert_equal(open_store(path).sel(temperature=[0.1]).load(), so_far)
+    xr.testing.assert_equal(open_study(path).sel(temperature=[0.1]).load(), so_far)
 
 
 def test_a_full_disk_while_publishing_loses_nothing(tmp_path, whole, monkeypatch):
@@ -298,7 +298,7 @@ def test_a_full_disk_while_publishing_loses_nothing(tmp_path, whole, monkeypatch
         with pytest.raises(OSError, match="No space"):
             run(path)
     assert not path.exists()
-    xr.testing.assert_identical(open_store(path).load(), whole)
+    xr.testing.assert_identical(open_study(path).load(), whole)
     assert run(path) == 0
     assert path.exists()
 
@@ -324,10 +324,10 @@ def test_a_publication_leaves_the_old_store_or_the_new_at_every_moment(
         with pytest.raises(Interrupt):
             compute_study(large, path, analyses=())
     assert xr.open_zarr(path).width.size == 1 + after
-    assert open_store(path).width.size == 2, "the pieces are there"
+    assert open_study(path).width.size == 2, "the pieces are there"
     assert compute_study(large, path, analyses=()) == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
-    assert open_store(path).status.values.tolist() == [[[1, 1]]]
+    assert open_study(path).status.values.tolist() == [[[1, 1]]]
 
 
 def test_where_two_folders_cannot_be_exchanged_the_old_one_is_put_back(tmp_path, monkeypatch):
@@ -349,10 +349,10 @@ def test_where_two_folders_cannot_be_exchanged_the_old_one_is_put_back(tmp_path,
         with pytest.raises(Interrupt):
             compute_study(large, path, analyses=())
     assert not path.exists()
-    assert open_store(path).width.size == 2, "the pieces are there"
+    assert open_study(path).width.size == 2, "the pieces are there"
     assert compute_study(large, path, analyses=()) == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
-    assert open_store(path).status.values.tolist() == [[[1, 1]]]
+    assert open_study(path).status.values.tolist() == [[[1, 1]]]
 
 
 def test_a_damaged_piece_is_computed_again(tmp_path, whole, monkeypatch):
@@ -368,7 +368,7 @@ def test_a_damaged_piece_is_computed_again(tmp_path, whole, monkeypatch):
     damaged.write_bytes(content)
     with pytest.warns(StoreWarning, match=r"the piece .*seed-3_N-5.npz is damaged"):
         assert run(path) == 2
-    xr.testing.assert_identical(open_store(path).load(), whole)
+    xr.testing.assert_identical(open_study(path).load(), whole)
 
 
 def test_a_store_larger_than_memory_is_published_in_regions(tmp_path, whole, monkeypatch):
@@ -376,7 +376,7 @@ def test_a_store_larger_than_memory_is_published_in_regions(tmp_path, whole, mon
         monkeypatch.setattr(publishing, "_LARGEST_BLOCK", largest)
         monkeypatch.setattr(publishing, "_LARGEST_CHUNK", 1000)
         run(tmp_path / f"{largest}.zarr")
-        xr.testing.assert_identical(open_store(tmp_path / f"{largest}.zarr").load(), whole)
+        xr.testing.assert_identical(open_study(tmp_path / f"{largest}.zarr").load(), whole)
 
 
 def grid_of(dataset):
@@ -423,7 +423,7 @@ def test_a_store_grows_in_temperatures_and_in_parts_of_both(tmp_path, whole):
     ):
         grown = compute_study(Study(Small(), (5,), (0.1,), (3,)), path, analyses=analyses)
     assert grown == 7
-    grown = open_store(path).load()
+    grown = open_study(path).load()
     assert grid_of(grown) == {"seed": [4, 3], "temperature": [1.0, 0.1], "width": [50.0, 5.0]}
     for name in ("seed", "temperature", "width"):
         grown = grown.sortby(name)
@@ -440,7 +440,7 @@ def test_two_runs_on_one_store_do_no_harm(tmp_path, whole):
             run(path)
 
     compute_study(Study(Small(), seeds=(3, 4)), path, analyses=pathkernel_analyses(), report=second)
-    xr.testing.assert_identical(open_store(path).load(), whole)
+    xr.testing.assert_identical(open_study(path).load(), whole)
     assert sorted(file.name for file in tmp_path.iterdir()) == [".small.zarr.lock", "small.zarr"]
 
 
@@ -455,7 +455,7 @@ def test_a_link_is_followed_also_one_that_leads_nowhere_yet(tmp_path, there):
     for widths in ((10,), (10, 20)):
         assert compute_study(Study(Small(), widths, (0.5,)), link, analyses=()) == 1
     assert link.is_symlink()
-    assert open_store(link).width.size == 2
+    assert open_study(link).width.size == 2
     names = [file.name for file in target.parent.iterdir()]
     assert sorted(names) == [".small.zarr.lock", "small.zarr"]
 
@@ -480,7 +480,7 @@ def test_failed_factorisation_is_recorded_and_the_rest_goes_on(tmp_path, monkeyp
     monkeypatch.setattr(continuation, "minimise_action", failing)
     path = tmp_path / "small.zarr"
     run(path)
-    dataset = open_store(path).load()
+    dataset = open_study(path).load()
     assert (dataset.status.sel(width=5) == STATUS_CODES["not_positive_definite"]).all()
     assert np.isnan(dataset.action.sel(width=5)).all()
     assert (dataset.status.sel(width=50) == STATUS_CODES["converged"]).all()
@@ -495,14 +495,14 @@ def test_unconverged_points_are_marked(tmp_path, monkeypatch):
     )
     path = tmp_path / "small.zarr"
     run(path)
-    assert (open_store(path).status == STATUS_CODES["max_evaluations"]).all()
+    assert (open_study(path).status == STATUS_CODES["max_evaluations"]).all()
 
 
 def test_a_store_of_something_else_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "small.zarr"
     zarr.open_group(path, mode="w", attributes={"mine": 1})
     files = sorted(path.rglob("*"))
-    for use in (run, open_store):
+    for use in (run, open_study):
         with pytest.raises(StoreError, match="no store of pathkernel"):
             use(path)
     assert files == sorted(path.rglob("*"))
@@ -510,7 +510,7 @@ def test_a_store_of_something_else_is_refused_and_left_alone(tmp_path):
 
 def test_no_store_says_how_to_make_one(tmp_path):
     with pytest.raises(StoreError, match="pathkernel run"):
-        open_store(tmp_path / "none.zarr")
+        open_study(tmp_path / "none.zarr")
 
 
 def test_missing_folder_is_named(tmp_path):
@@ -563,7 +563,7 @@ def test_other_array_libraries_fill_the_same_store(tmp_path, whole, backend):
     pytest.importorskip(backend)
     path = tmp_path / "small.zarr"
     run(path, backend=backend)
-    mine, theirs = open_store(path).load(), whole
+    mine, theirs = open_study(path).load(), whole
     for name in ("action", "order_parameter", "predictor_mean", "alignment", "head_score_gp"):
         np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
@@ -571,7 +571,7 @@ def test_other_array_libraries_fill_the_same_store(tmp_path, whole, backend):
 def test_float32_is_computed_and_recorded(tmp_path, whole):
     path = tmp_path / "small.zarr"
     run(path, dtype="float32")
-    mine, reference = open_store(path).load(), whole
+    mine, reference = open_study(path).load(), whole
     assert mine.attrs["dtype"] == "float32"
     assert (mine.status == STATUS_CODES["converged"]).all()
     np.testing.assert_allclose(mine.action, reference.action, rtol=1e-3)

@@ -10,6 +10,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import xarray as xr
+from pathkernel_datasets.pieces import PieceFiles
+from pathkernel_datasets.publishing import publish_groups
+from pathkernel_datasets.store import check, open_study
 
 import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
@@ -20,13 +23,10 @@ from pathkernel_datasets import computing
 from pathkernel_datasets.errors import StoreError, StoreWarning, TaskError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.pieces import PieceFiles
-from pathkernel_datasets.publishing import publish_groups
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.store import check, open_store
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.swept_option import by_value
 from pathkernel_datasets.temperature_choice import choose
 
@@ -92,7 +92,7 @@ def noisy(tmp_path_factory):
 def same_as_alone(part, task, path, analyses=()):
     """Check that a part of a store is the store that is computed alone, but for its study."""
     compute_study(Study(task, seeds=(3, 4)), path, analyses=analyses)
-    alone = open_store(path)
+    alone = open_study(path)
     for dataset in (part, alone):
         dataset.attrs.pop("study", None)
     xr.testing.assert_identical(part.load(), alone.load())
@@ -103,10 +103,10 @@ def test_a_value_is_as_if_computed_alone(noisy, tmp_path):
         assert dataset.accuracy.dims == ("noise", "seed", "temperature", "width", "test_set")
         assert dataset.noise.values.tolist() == list(NOISES)
         assert dataset.noise.long_name == "standard deviation of the noise"
-    part = by_value(open_store(noisy))[2.0]
+    part = by_value(open_study(noisy))[2.0]
     assert "deviation is 2.0" in part.notes
     same_as_alone(part, Signs(noise=2.0), tmp_path / "alone.zarr")
-    assert open_store(noisy).title.startswith(
+    assert open_study(noisy).title.startswith(
         "Attention-path theory of signs, noise 0.5, 2.0 and 0.1"
     )
 
@@ -117,14 +117,14 @@ def test_settings_of_the_study_are_axes(axis, projection, tmp_path):
     path = tmp_path / "axis.zarr"
     run(path, sweep={axis: (1.0,)})
     run(path, sweep={axis: (1.0, 0.3)})  # grows
-    dataset = open_store(path)
+    dataset = open_study(path)
     assert dataset[axis].values.tolist() == [1.0, 0.3]
     assert f"{axis.replace('_', ' ')} 1.0 and 0.3" in dataset.title
     compute_study(study(), tmp_path / "plain.zarr", analyses=())
     others = (projection,) * 2 if axis == "variance" else (1.0, 1.0)
     compute_study(study(variances=(projection, *others)), tmp_path / "other.zarr", analyses=())
     for value, alone in ((1.0, "plain.zarr"), (0.3, "other.zarr")):
-        part, expected = by_value(dataset)[value], open_store(tmp_path / alone)
+        part, expected = by_value(dataset)[value], open_study(tmp_path / alone)
         for name in ("order_parameter", "predictor_mean", "predictor_mean_gp", "action"):
             np.testing.assert_allclose(part[name], expected[name], rtol=1e-5, atol=1e-7)
     (_, single) = StoredStudy(path, Plugins(tasks={Signs.name: Signs})).singles
@@ -150,7 +150,7 @@ def test_fewer_examples_are_padded_and_taken_off_again(tmp_path):
     path = tmp_path / "several.zarr"
     analyses = pathkernel_analyses()
     run(path, analyses, sweep={"examples": (4, 8)})
-    dataset = open_store(path)
+    dataset = open_study(path)
     sizes = {"example": 6, "train_example": 8, "component": 8}
     assert {name: dataset.sizes[name] for name in sizes} == sizes
     assert dataset.test_label.sel(examples=4, seed=3).notnull().sum() == 2
@@ -199,8 +199,8 @@ def test_a_store_grows_in_values_and_seeds_at_once(noisy, tmp_path):
     assert run(path, sweep={"noise": (2.0, 0.5)}) == 6
     with pytest.warns(StoreWarning, match="more values of noise and seed than are asked for"):
         assert compute_study(Study(Signs(noise=0.1), seeds=(3,)), path) == 4  # as seeds do
-    grown = open_store(path).load().sel(noise=list(NOISES), seed=[3, 4])
-    for name, values in open_store(noisy).data_vars.items():
+    grown = open_study(path).load().sel(noise=list(NOISES), seed=[3, 4])
+    for name, values in open_study(noisy).data_vars.items():
         np.testing.assert_array_equal(grown[name], values, err_msg=name)
 
 
@@ -222,7 +222,7 @@ def test_an_interrupted_run_resumes_to_the_same_store(noisy, tmp_path, monkeypat
         patch.setattr(PieceFiles, "write", failing)
         with pytest.raises(Interrupt):
             run(path, sweep={"noise": NOISES})
-    done = int((open_store(path).status != 0).sum())
+    done = int((open_study(path).status != 0).sum())
     assert done == 4
     assert run(path, sweep={"noise": NOISES}) == 12 - done
     assert files(path) == files(noisy)
@@ -300,16 +300,16 @@ def test_other_options_and_results_of_one_value_do_not_mix(noisy, tmp_path):
 def test_words_to_choose_from_are_values_too(tmp_path):
     path = tmp_path / "signs.zarr"
     run(path, temperatures=(0.1,), sweep={"readout": ("mean", "last")})
-    dataset = open_store(path)
+    dataset = open_study(path)
     assert dataset.readout.values.tolist() == ["mean", "last"]
     assert [part.attrs["readout"] for part in by_value(dataset).values()] == ["mean", "last"]
     assert json.loads(dataset.attrs["of_each_value"])["last"]["sizes"] == {}
 
 
 def test_temperatures_are_chosen_for_each_value(noisy):
-    parts = by_value(open_store(noisy))
+    parts = by_value(open_study(noisy))
     for value, part in parts.items():
-        score = open_store(noisy).sel(noise=value).leave_one_out_squared_error.sum("seed")
+        score = open_study(noisy).sel(noise=value).leave_one_out_squared_error.sum("seed")
         expected = score.argmin("temperature").values
         np.testing.assert_array_equal(choose(part, "leave-one-out")["index"][:, 0], expected)
     assert gains(parts[2.0]).sizes["width"] == 1
@@ -318,7 +318,7 @@ def test_temperatures_are_chosen_for_each_value(noisy):
 @pytest.mark.parametrize("view", [Selection, gains])
 def test_views_of_one_value_refuse_several(noisy, view):
     with pytest.raises(StoreError, match=r"3 values of the option 'noise'.*by_value"):
-        view(open_store(noisy))
+        view(open_study(noisy))
 
 
 def test_every_value_is_a_study_of_its_own(noisy):

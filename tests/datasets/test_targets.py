@@ -13,11 +13,11 @@ from rich.console import Console
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets.errors import StoreError, open_study
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_datasets.temperature_choice import choose, default_choice
 from pathkernel_views.study_tables import gains_table, study_summary
 from pathkernel_views.study_views import study_charts
@@ -72,14 +72,14 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dataset(store):
-    return open_store(store).load()
+    return open_study(store).load()
 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory):
     path = tmp_path_factory.mktemp("targets") / "two.zarr"
     run_study(Study(Noisy(outputs=2), widths=(5,), temperatures=(0.1,), seeds=(1,)), path)
-    return open_store(path).load()
+    return open_study(path).load()
 
 
 def predicted(realisation, solution, examples, paths=slice(None)):
@@ -241,4 +241,4 @@ def test_the_kind_is_part_of_the_study(tmp_path):
     ]
     assert identities[1] == identities[0] | {"kind": "targets"}
     run_study(Study(Signs(centred=False), **grid), tmp_path / "signs.zarr")
-    assert "accuracy" in open_store(tmp_path / "signs.zarr")
+    assert "accuracy" in open_study(tmp_path / "signs.zarr")

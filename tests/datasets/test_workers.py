@@ -12,16 +12,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import zarr
+from pathkernel_datasets.pieces import pieces_of
 
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets import piece_jobs
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.pieces import pieces_of
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import compute_study, run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study, run_study
 from pathkernel_datasets.workers import cluster, processes
 
 
@@ -119,7 +119,7 @@ def test_a_worker_of_other_code_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "far.zarr"
     with Pickling(1) as executor, pytest.raises(StoreError, match=r"a worker \"another\"\); inst"):
         compute_study(study(), path, executor=executor)
-    assert (open_store(path).status.sel(seed=3) == 0).all()
+    assert (open_study(path).status.sel(seed=3) == 0).all()
 
 
 def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
@@ -177,7 +177,7 @@ def test_the_part_that_completes_a_study_publishes_it(near, tmp_path):
     for number in (2, 1):
         assert not path.exists()
         assert compute_study(study(), path, part=(number, 2)) == 4
-        assert int((open_store(path).status != 0).sum()) == (4 if number == 2 else 8)
+        assert int((open_study(path).status != 0).sum()) == (4 if number == 2 else 8)
     assert content(path) == content(near)
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("optax", reason="training needs the extra: pip install pathk
 
 from pathkernel_core import atomic
 from pathkernel_core.progress import silent
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.errors import StoreError
 from pathkernel_one_shot import training, training_run
 from pathkernel_one_shot.folder import locked_folder
 from pathkernel_one_shot.settings import Training

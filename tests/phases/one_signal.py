@@ -8,9 +8,9 @@ import numpy as np
 import pathkernel_core as pk
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.run_study import run_study
+from pathkernel_datasets.stored_study import StoredStudy, run_result
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 
 
 @dataclass(frozen=True)
@@ -56,4 +56,4 @@ def plugins():
 def computed(result, path):
     """Study with a result, and the number of steps that computed it."""
     steps = []
-    return compute_result(result, path, plugins=plugins(), report=steps.append), len(steps)
+    return run_result(result, path, plugins=plugins(), report=steps.append), len(steps)

@@ -20,11 +20,11 @@ from pathkernel_core import (
 )
 from pathkernel_core.hooks import load_plugins
 from pathkernel_datasets.draws import open_run
+from pathkernel_datasets.errors import StoreError, check_store, open_study
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import StoreError, check_store, open_store
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.run_study import run_study
+from pathkernel_datasets.stored_study import StoredStudy, run_result
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
@@ -54,7 +54,7 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corrected(study):
-    compute_result(NextOrder(widths=(20,)), study)
+    run_result(NextOrder(widths=(20,)), study)
     return open_correction(StoredStudy(study), POINT).load()
 
 
@@ -84,7 +84,7 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     assert float((corrected.accuracy + corrected.accuracy_correction).sel(test_set="test")) == right
     assert corrected["path"].values.tolist() == ["1-1", "1-2", "2-1", "2-2"]
     # the saddle is the study's own
-    saddle = open_store(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
+    saddle = open_study(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
     np.testing.assert_allclose(corrected["order_parameter"], saddle, rtol=1e-6, atol=1e-8)
 
 
@@ -93,8 +93,8 @@ def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path,
     run_study(Study(Noisy(), [50], [1.0], (1,)), path)
     plugins = load_plugins()
     plugins.tasks[Noisy.name] = Noisy
-    study = compute_result(NextOrder(widths=(50,), temperature=1.0), path, plugins=plugins)
-    point, dataset = Point(50, 1.0, 1), open_store(path)
+    study = run_result(NextOrder(widths=(50,), temperature=1.0), path, plugins=plugins)
+    point, dataset = Point(50, 1.0, 1), open_study(path)
     correction = open_correction(StoredStudy(path), point).load()
     theory = dataset.sel(width=50, temperature=1.0, seed=1).load()
     for name in ("predictor_mean", "predictor_variance", "r_squared", "mean_squared_error"):
@@ -120,21 +120,21 @@ def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path,
 
 
 def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkeypatch):
-    before = open_store(study).load()
+    before = open_study(study).load()
     identity = check_store(study)
     monkeypatch.setattr("pathkernel_sampling.correct.next_order", None)  # would fail if called
-    compute_result(NextOrder(widths=(20,)), study)
+    run_result(NextOrder(widths=(20,)), study)
     xr.testing.assert_identical(open_correction(StoredStudy(study), POINT), corrected)
     assert check_store(study) == identity
-    xr.testing.assert_identical(open_store(study).load(), before)
+    xr.testing.assert_identical(open_study(study).load(), before)
     assert open_correction(StoredStudy(study), Point(100, 0.01, 0)) is None
 
 
 def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
     with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
-        compute_result(NextOrder(widths=(3,)), study)
+        run_result(NextOrder(widths=(3,)), study)
     with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
-        compute_result(NextOrder(widths=(7,)), study)
+        run_result(NextOrder(widths=(7,)), study)
     assert open_correction(StoredStudy(study), Point(3, 0.01, 0)) is None
     visible = [file.name for file in study.parent.iterdir() if not file.name.endswith(".lock")]
     assert visible == [study.name]
@@ -161,13 +161,13 @@ def test_workers_give_the_same(study, corrected, tmp_path):
     path = tmp_path / "study.zarr"
     run_study(Study(TASK, WIDTHS), path)
     with Pickling(1) as executor:
-        compute_result(NextOrder(widths=(20,)), path, executor=executor)
+        run_result(NextOrder(widths=(20,)), path, executor=executor)
     xr.testing.assert_identical(open_correction(StoredStudy(path), POINT).load(), corrected)
 
 
 @pytest.mark.slow
 def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
-    compute_result(Samples(widths=(3, 20), draws=1500, chains=2, warm_up=200), study)
+    run_result(Samples(widths=(3, 20), draws=1500, chains=2, warm_up=200), study)
     stored = StoredStudy(study)
     groups = [f"samples/order-parameter/seed-0_T-0.01_N-{width}" for width in (3, 20)]
     frame = finite_width_frame([Run(stored, group) for group in groups])

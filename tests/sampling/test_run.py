@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
 
+from pathkernel_datasets.pieces import PieceFiles, pieces_folder
 from test_workers import Pickling
 
 from pathkernel.main import main
@@ -27,12 +28,11 @@ from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
 from pathkernel_datasets.draws import open_run, runs
 from pathkernel_datasets.errors import StoreError, StoreWarning
-from pathkernel_datasets.pieces import PieceFiles, pieces_folder
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
+from pathkernel_datasets.stored_study import StoredStudy, run_result
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
@@ -65,7 +65,7 @@ def study(original, tmp_path):
 def sampled(original, tmp_path_factory):
     """Store with an uninterrupted run of 120 draws."""
     path = shutil.copytree(original, tmp_path_factory.mktemp("sampled") / "study.zarr")
-    compute_result(Samples(draws=120, **POINT), path)
+    run_result(Samples(draws=120, **POINT), path)
     return path
 
 
@@ -98,7 +98,7 @@ def test_draws_are_those_of_the_posterior(study, reference):
     assert not np.array_equal(draws[0], draws[1]), "chains have keys of their own"
     assert reference["predictions/predictor_mean"].shape == (2, 12, 1, 20)
     # the expansion in 1/N knows nothing of the sampler
-    compute_result(NextOrder(widths=(10,)), study)
+    run_result(NextOrder(widths=(10,)), study)
     expansion = open_correction(StoredStudy(study), Point(10, 0.01, 0))
     exact = expansion["order_parameter"] + expansion["order_parameter_correction"]
     error = draws.std((0, 1)) / np.sqrt(100)
@@ -139,16 +139,16 @@ def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(
 ):
     key, used = Chains.key, []
     monkeypatch.setattr(Chains, "key", lambda *of: used.append(of[1:]) or key(*of))
-    compute_result(Samples(draws=15, **POINT), study)
+    run_result(Samples(draws=15, **POINT), study)
     assert open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"] == 20, (
         "rounded up to thin"
     )
-    compute_result(Samples(draws=70, jobs=2, **POINT), study)
+    run_result(Samples(draws=70, jobs=2, **POINT), study)
     seen = []
-    compute_result(Samples(draws=70, **POINT), study, report=seen.append)
+    run_result(Samples(draws=70, **POINT), study, report=seen.append)
     assert seen == [], "nothing was left to do"
     with Pickling(2) as executor:
-        compute_result(Samples(draws=120, **POINT), study, executor=executor)
+        run_result(Samples(draws=120, **POINT), study, executor=executor)
     assert_same(arrays(study), reference)
     assert sorted(used) == [(chain, step) for chain in (0, 1) for step in range(13)], "none twice"
 
@@ -156,7 +156,7 @@ def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(
 def test_workers_warm_up_as_threads_do(original, reference, tmp_path):
     study = shutil.copytree(original, tmp_path / "study.zarr")
     with Pickling(2) as executor:
-        compute_result(Samples(draws=10, **POINT), study, executor=executor)
+        run_result(Samples(draws=10, **POINT), study, executor=executor)
     found = arrays(study)["posterior/order_parameter"]
     np.testing.assert_array_equal(found, reference["posterior/order_parameter"][:, :10])
 
@@ -177,21 +177,21 @@ def test_killed_between_blocks_gives_the_same_draws(study, reference, monkeypatc
     monkeypatch.setattr("pathkernel_sampling.run._BLOCK_SECONDS", 0.0)  # many small blocks
     while left:
         with pytest.raises(Killed):
-            compute_result(Samples(draws=120, **POINT), study)
+            run_result(Samples(draws=120, **POINT), study)
         seen = (
             open_run(StoredStudy(study), runs(StoredStudy(study))[0])["posterior"]
             if runs(StoredStudy(study))
             else None
         )
         assert seen is None or not seen["order_parameter"].isnull().any()
-    compute_result(Samples(draws=120, **POINT), study)
+    run_result(Samples(draws=120, **POINT), study)
     assert_same(arrays(study), reference)
     assert not pieces_folder(study).exists()
     value, error = sampled_log_evidence(open_run(StoredStudy(study), GROUP))
-    leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
+    leading = float(open_study(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
     assert 0 < error < 1
     assert abs(value - leading) < 3, "the saddle is off by some nats"
-    compute_result(Samples(draws=130, **POINT), study)
+    run_result(Samples(draws=130, **POINT), study)
     again = sampled_log_evidence(open_run(StoredStudy(study), GROUP))
     assert again != (value, error)
     assert abs(again[0] - value) < 4 * error
@@ -201,16 +201,16 @@ def test_damaged_draws_are_drawn_again(sampled, reference, tmp_path):
     path = Path(shutil.copytree(sampled, tmp_path / "study.zarr"))
     (path / GROUP / "posterior/order_parameter/c/0/0/0/0").write_bytes(b"damage")
     with pytest.warns(StoreWarning, match="order_parameter.*computed again"):
-        compute_result(Samples(draws=120, **POINT), path)
+        run_result(Samples(draws=120, **POINT), path)
     assert_same(arrays(path), reference)
 
 
 def test_sigkill_loses_nothing_that_is_written(study, reference):
     code = (
         "import sys, pathkernel_sampling.run as run;"
-        "from pathkernel_datasets.stored_study import StoredStudy, compute_result;"
+        "from pathkernel_datasets.stored_study import StoredStudy, run_result;"
         "run._BLOCK_SECONDS = 0.0;"  # a block every few milliseconds
-        f"compute_result(run.Samples(draws=100_000, **{POINT}), sys.argv[1])"
+        f"run_result(run.Samples(draws=100_000, **{POINT}), sys.argv[1])"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", code, str(study)], env=environment)
@@ -232,7 +232,7 @@ def test_sigkill_loses_nothing_that_is_written(study, reference):
     assert killed["posterior/draw"].size >= seen
     assert not np.isnan(killed["posterior/order_parameter"]).any()
     count = max(120, killed["posterior/draw"].size + 20)
-    compute_result(Samples(draws=count, **POINT), study)
+    run_result(Samples(draws=count, **POINT), study)
     resumed = arrays(study)
     for name, values in killed.items():
         axis = slice(None, values.size if name.endswith("/draw") else None)
@@ -249,23 +249,23 @@ def test_a_run_killed_in_its_warm_up_leaves_nothing_and_starts_again(study, refe
 
     monkeypatch.setattr("pathkernel_sampling.chains.warm_up", fail)
     with pytest.raises(Killed):
-        compute_result(Samples(draws=120, **POINT), study)
+        run_result(Samples(draws=120, **POINT), study)
     assert runs(StoredStudy(study)) == []
     monkeypatch.undo()
-    compute_result(Samples(draws=120, **POINT), study)
+    run_result(Samples(draws=120, **POINT), study)
     assert_same(arrays(study), reference)
 
 
 def test_target_ess_stops_and_a_larger_one_goes_on(study):
     seen = []
-    compute_result(Samples(target_ess=60, **POINT), study, report=seen.append)
+    run_result(Samples(target_ess=60, **POINT), study, report=seen.append)
     first = open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"]
     assert seen[-1].doing.endswith("complete")
     assert seen[-1].numbers["min ESS"] >= 60
     assert first >= 100, "few draws cannot tell their effective sample size"
     assert seen[0].total is None, "nothing tells yet how many draws it takes"
     assert all(progress.total is None or progress.total < 10_000 for progress in seen)
-    compute_result(Samples(target_ess=1e9, draws=first + 30, **POINT), study)
+    run_result(Samples(target_ess=1e9, draws=first + 30, **POINT), study)
     assert open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"] == first + 30
 
 
@@ -286,19 +286,19 @@ def test_target_ess_stops_and_a_larger_one_goes_on(study):
 )
 def test_what_cannot_be_done_is_refused(sampled, reference, changes, message):
     with pytest.raises((StoreError, ValueError), match=message):
-        compute_result(Samples(**POINT | {"draws": 140} | changes), sampled)
+        run_result(Samples(**POINT | {"draws": 140} | changes), sampled)
     assert_same(arrays(sampled), reference)
 
 
 def test_unknown_sampler_gets_a_suggestion(study):
     with pytest.raises(UnknownNameError, match="Did you mean 'collapsed'"):
-        compute_result(Samples(sampler="colapsed", **POINT), study)
+        run_result(Samples(sampler="colapsed", **POINT), study)
 
 
 def test_a_study_of_other_data_is_refused(study, monkeypatch):
     monkeypatch.setattr(HiddenMarkov, "provenance", lambda self: {"file": "another"})
     with pytest.raises(StoreError, match="provenance"):
-        compute_result(Samples(**POINT), study)
+        run_result(Samples(**POINT), study)
 
 
 def test_the_command_prints_tables_and_says_where_everything_lies(
@@ -332,7 +332,7 @@ def test_the_command_prints_tables_and_says_where_everything_lies(
     first = entries["rows"][0]
     assert (first["sampler"], first["width"], first["entry"]) == ("order-parameter", 10, "1-1, 1-1")
     assert first["mean"] == pytest.approx(mean[0, 0], rel=1e-12)
-    theory = open_store(study)["accuracy"].sel(width=10, temperature=0.01, seed=0)
+    theory = open_study(study)["accuracy"].sel(width=10, temperature=0.01, seed=0)
     assert [row["accuracy_theory"] for row in scores["rows"]] == theory.values.tolist()
     assert any(line.startswith("Log evidence ln p(Y)") for line in kept["lines"])
 
@@ -402,7 +402,7 @@ def test_several_outputs_and_test_sets_of_unequal_length(
     path = tmp_path / "study.zarr"
     run_study(Study(task(), [4, 10], [0.1]), path)
     plugins = Plugins(tasks={"cycle": task}, samplers=load_plugins().samplers)
-    compute_result(
+    run_result(
         Samples(sampler=sampler, draws=40, **POINT | {"chains": chains}), path, plugins=plugins
     )
     (group,) = runs(StoredStudy(path))

@@ -18,10 +18,10 @@ from pathkernel_core.backend import to_host
 from pathkernel_datasets import sums
 from pathkernel_datasets.errors import StoreError, TaskError
 from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks import custom, custom_data
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import save_heads
@@ -105,7 +105,7 @@ def direct(arrays, layers):
 
 def check_study(task, path, direct):
     run_study(Study(task, widths=(10,), temperatures=(0.1,)), path)
-    study = open_store(path).isel(seed=0, temperature=0, width=0)
+    study = open_study(path).isel(seed=0, temperature=0, width=0)
     order_parameter, mean, accuracy = direct
     assert np.allclose(study.order_parameter, order_parameter, rtol=1e-6, atol=1e-8)
     assert np.allclose(study.predictor_mean.sel(test_set="test"), mean, atol=1e-7)
@@ -127,7 +127,7 @@ def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, di
     task = Custom(inputs=path, readout="mean", key_axis=key_axis, approximation="of an encoder")
     study = check_study(task, tmp_path / "study.zarr", direct)
     assert json_attribute(study.attrs, "notes")["approximation"] == "of an encoder"
-    sentences = list(study_summary(open_store(tmp_path / "study.zarr")))
+    sentences = list(study_summary(open_study(tmp_path / "study.zarr")))
     assert "Approximation: of an encoder" in sentences
     assert "Labels: classes 0 and 1 became −1 and +1" in sentences
 
@@ -169,7 +169,7 @@ def test_more_examples_than_are_held(tmp_path, data, layers, heads, many, name, 
     assert len(held.labels) == 10
     assert np.ptp(np.flatnonzero(np.isin(many["labels"], held.labels)) % 7) > 3  # of any period
     run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr", analyses=())
-    study = open_store(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
+    study = open_study(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
     assert study.attrs["training_examples"] == MANY
     xi, new = (
         pk.attentioned_inputs(many[key], layers, "mean") for key in ("inputs", "test_inputs")
@@ -328,7 +328,7 @@ def test_class_names_label_the_outputs(tmp_path, data, arrays, heads):
         arrays[name] = np.resize(["plum", "apple", "fig"], len(arrays[name]))
     task = Custom(inputs=data(arrays), heads=heads)
     run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr")
-    study = open_store(tmp_path / "study.zarr")
+    study = open_study(tmp_path / "study.zarr")
     assert study["output"].values.tolist() == ["apple", "fig", "plum"]
     wanted = study["test_label"].isel(seed=0, test_set=0).sel(output="plum")
     assert np.array_equal(wanted > 0, arrays["test_labels"] == "plum")
@@ -420,7 +420,7 @@ def test_attention_matrices_depart_from_the_theory(tmp_path, data, arrays, layer
         Study(Custom(inputs=path, approximation=given), widths=(10,), temperatures=(0.1,)),
         tmp_path / "study.zarr",
     )
-    notes = json_attribute(open_store(tmp_path / "study.zarr").attrs, "notes")
+    notes = json_attribute(open_study(tmp_path / "study.zarr").attrs, "notes")
     assert ("approximation" in notes) == bool(expected)
     assert expected in notes.get("approximation", "")
 
@@ -521,7 +521,7 @@ def test_classes_become_outputs(tmp_path, data, arrays, heads):
     task = Custom(inputs=data(arrays), heads=heads)
     assert task.realise(0).outputs == 3
     run_study(Study(task, widths=(30,), temperatures=(0.1,)), tmp_path / "study.zarr")
-    study = open_store(tmp_path / "study.zarr")
+    study = open_study(tmp_path / "study.zarr")
     assert study.sizes["output"] == 3
     assert int(study.status.item()) == 1
 

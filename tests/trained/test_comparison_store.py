@@ -15,6 +15,8 @@ import pytest
 import xarray as xr
 import zarr
 from computed import compare, opened
+from pathkernel_datasets.publishing import publish_groups
+from pathkernel_datasets.store import check_store, open_study
 from safetensors.numpy import load_file, save_file
 
 from pathkernel.main import main
@@ -23,11 +25,9 @@ from pathkernel_core.order_parameter import head_scores
 from pathkernel_core.task import Examples, Realisation
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import check_store, open_store
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.custom import Custom
@@ -128,7 +128,7 @@ def test_every_point_of_the_study_is_compared(study, folder):
     trained = empirical_order_parameter(read_checkpoint(folder / "network.safetensors").weights)
     np.testing.assert_array_equal(comparison["order_parameter_trained"], trained)
     assert comparison["order_parameter_trained"].dims == ("path", "path_dual")
-    theory = open_store(study)["order_parameter"]
+    theory = open_study(study)["order_parameter"]
     assert comparison["agreement"].dims == ("source", "seed", "temperature", "width", "statistic")
     for seed in GRID["seeds"]:
         for temperature in GRID["temperatures"]:
@@ -175,7 +175,7 @@ def test_points_that_are_not_computed_stay_open(study):
 def write_draws(study, sampler, count, value):
     """Draws whose mean is known, written as ``pathkernel sample`` does."""
     draws = value + np.linspace(-1, 1, 2 * count).reshape(2, count, 1, 1) * np.ones((9, 9))
-    paths = open_store(study)["path"].values
+    paths = open_study(study)["path"].values
     labels = {"path": paths, "path_dual": paths}
     matrices = xr.DataArray(draws, labels, ("chain", "draw", "path", "path_dual"))
     run = xr.DataTree.from_dict({"posterior": xr.Dataset({"order_parameter": matrices})})
@@ -339,7 +339,7 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
     assert out.splitlines()[-1] == f"Results: {study}, group comparison"
     assert not (folder / "study-figures").exists()
     comparison = opened(study, "comparison").sel(source="theory", seed=4)
-    error = open_store(study)["leave_one_out_squared_error"].sum("seed")
+    error = open_study(study)["leave_one_out_squared_error"].sum("seed")
     table, *_ = Comparison(seed=4).views(StoredStudy(study))
     assert [row[0] for row in table.rows] == comparison["meaning"].values.tolist()
     for column, width in enumerate((10, 100), start=1):
@@ -391,7 +391,7 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
 def test_charts_hold_the_strongest_paths(study, monkeypatch):
     monkeypatch.setattr("pathkernel_views.paths.strongest.__defaults__", (1, 2))
     comparison = compare(study)
-    dataset = open_store(study)
+    dataset = open_study(study)
     points = shown_points(dataset, (10,), 0.5, 4)
     views = list(comparison_views(dataset, comparison, *points))
     charts = {view.name: view for view in views if isinstance(view, Chart)}

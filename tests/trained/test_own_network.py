@@ -10,7 +10,7 @@ from pathkernel.main import main
 from pathkernel_core.heads import every_head
 from pathkernel_core.progress import silent
 from pathkernel_core.task import Examples
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_heads.orders import removed_heads
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint

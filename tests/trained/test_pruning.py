@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 import xarray as xr
 from computed import opened, prune
+from pathkernel_datasets.store import check_store, open_study
 from test_theory_scores import write_draws
 
 from pathkernel.main import main
 from pathkernel_core import Network, head_scores
 from pathkernel_core.heads import every_head, kept_heads
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import check_store, open_store
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_heads.heads import removal_order
 from pathkernel_heads.orders import removed_heads
 from pathkernel_heads.scores import kind_of
@@ -95,7 +95,7 @@ def test_orders_and_labels(study, result):
     assert result.sizes["episode"] == EPISODES
     for name in (*result.data_vars, *result.coords):
         assert result[name].attrs["long_name"], name
-    dataset = open_store(study)
+    dataset = open_study(study)
     for column, name in enumerate(name for name in names if name.startswith("theory")):
         width, temperature = (
             float(result[f"order_{coordinate}"].values[column])
@@ -119,7 +119,7 @@ def test_orders_and_labels(study, result):
 
 @needs_data
 def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypatch):
-    before, identity = open_store(study).load(), check_store(study)
+    before, identity = open_study(study).load(), check_store(study)
     stored = opened(study, "pruning")
     xr.testing.assert_identical(stored.load(), result)
     with warnings.catch_warnings():
@@ -133,7 +133,7 @@ def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypat
     xr.testing.assert_identical(repeated["measured"][:, -2], result["measured"][:, -2])
     xr.testing.assert_identical(opened(study, "pruning").load(), repeated)
     assert check_store(study) == identity
-    xr.testing.assert_identical(open_store(study).load(), before)
+    xr.testing.assert_identical(open_study(study).load(), before)
     visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
     assert visible == {"network.safetensors", study.name}
 
@@ -145,7 +145,7 @@ def test_draws_in_the_store_are_scored(study, tmp_path):
     shutil.copytree(study, store)
     shutil.copy(study.with_name("network.safetensors"), tmp_path)
     network, generator = Network(HEADS, 10), np.random.default_rng(0)
-    point = Point.find(open_store(study), 40, None, None)
+    point = Point.find(open_study(study), 40, None, None)
     factors = generator.normal(size=(4, 20, 6, 8))
     draws = factors @ factors.swapaxes(-1, -2)
     write_draws(store, "order-parameter", point, draws, network)

@@ -5,15 +5,15 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
+from pathkernel_datasets.publishing import publish_groups
 
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.draws import order_parameter_draws
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_trained.theory_scores import (
     sampled_scores,

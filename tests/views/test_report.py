@@ -24,10 +24,10 @@ from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored_study import compute_result
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_views.chart import Chart, NothingToPlot
 from pathkernel_views.study_views import study_charts
 from pathkernel_views.table import Table
@@ -98,13 +98,13 @@ def make(path, sweep=None):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     path = make(tmp_path_factory.mktemp("report") / "study.zarr")
-    compute_result(Strange(), path)
+    run_result(Strange(), path)
     return path
 
 
 @pytest.fixture(scope="module")
 def dataset(store):
-    return open_store(store)
+    return open_study(store)
 
 
 def run(monkeypatch, store, *options):

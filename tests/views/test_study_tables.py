@@ -12,11 +12,11 @@ from rich.console import Console
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.selection import Selection, number
-from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_views.study_tables import (
     choice_table,
     gains_table,
@@ -75,7 +75,7 @@ def make(path, stop=None, seeds=(0, 1, 2), **study):
     study = Study(Toy(), seeds=seeds, **study)
     with contextlib.suppress(Stop):
         run_study(study, path, analyses=pathkernel_analyses(), report=report)
-    return open_store(path)
+    return open_study(path)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_rows_hold_the_stores_numbers(plain, test_set):
 
 def test_without_sub_networks(tmp_path):
     run_study(Study(Toy(sub_networks=False)), tmp_path / "store.zarr")
-    assert [row.network for row in rows(open_store(tmp_path / "store.zarr"))][-1] == "GP limit"
+    assert [row.network for row in rows(open_study(tmp_path / "store.zarr"))][-1] == "GP limit"
 
 
 def test_temperature_with_the_largest_evidence_is_chosen_per_width(several):
