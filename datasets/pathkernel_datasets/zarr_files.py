@@ -33,6 +33,7 @@ CHECKSUM = "metadata_crc32"
 _INDEX = "consolidated_metadata"
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
 _LARGEST_CHUNK = 2**23  # bytes
+_READ_AT_ONCE = 2**26  # bytes
 
 
 @contextmanager
@@ -216,9 +217,13 @@ def _array_fault(path: Path) -> str:
             return ""
         if array.nchunks_initialized < array.nchunks:
             return "is damaged: chunks are missing"
-        # chunk by chunk along the first dimension: an array may be larger than the memory
-        for first in range(0, array.shape[0], array.chunks[0]) if array.ndim else (...,):
-            array[first if first is ... else slice(first, first + array.chunks[0])]
+        if not array.ndim:
+            array[...]
+            return ""
+        # some chunks along the first dimension at once: an array may be larger than the memory
+        rows = max(array.chunks[0], _READ_AT_ONCE * array.shape[0] // max(1, array.nbytes))
+        for first in range(0, array.shape[0], rows):
+            array[first : first + rows]
     except Exception as error:  # whatever a decoder raises
         if not is_damage(error):
             raise
