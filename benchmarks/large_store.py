@@ -19,13 +19,13 @@ from unittest import mock
 
 import numpy as np
 import xarray as xr
+from pathkernel_datasets.pieces import Piece
 
 from benchmarks.measuring import content, one_thread, timed
 from pathkernel_datasets import piece_jobs
-from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.reading import open_study
-from pathkernel_datasets.study import Study
 from pathkernel_datasets.run_study import compute_study
+from pathkernel_datasets.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 WIDTHS = tuple(range(10, 110, 10))

@@ -30,8 +30,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are 
 
 from benchmarks.choices import choice_rows
 from pathkernel_datasets.gains import gains
-from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.learning import stored_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path

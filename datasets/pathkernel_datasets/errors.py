@@ -13,10 +13,6 @@ class TaskError(PathkernelError, ValueError):
     """A task cannot draw its data and heads."""
 
 
-class TooLargeError(PathkernelError, ValueError):
-    """What is asked for does not fit into memory."""
-
-
 class NotInStoreError(StoreError, ValueError):
     """A store lacks the seed, temperature or width, or the choice, that is asked for."""
 

@@ -15,10 +15,10 @@ from pathkernel_core.backend import Array, to_host
 from pathkernel_core.costs import Sizes, minimisation_bytes
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import UnknownNameError, unknown_name
+from pathkernel_core.memory import check_memory
 from pathkernel_core.network import Network, Skips
 from pathkernel_core.task import Blocks, Examples, Realisation
 from pathkernel_datasets.errors import TaskError
-from pathkernel_datasets.memory import check_memory
 from pathkernel_datasets.study import Study, draw, draw_blocks
 
 EXTRAS = {"numpy": "", "jax": "jax", "torch": "torch", "cupy": "cupy-cuda12x"}

@@ -438,7 +438,8 @@ def _check_folder(path: Path) -> None:
     check_writable(path, STUDY, PIECES, SUMS)
     for name in (DESCRIPTION, STUDY):
         remove_leftovers(path / name)
-    if CHECKSUM not in metadata_of(path / STUDY).get("attributes", {CHECKSUM: None}):
+    metadata = metadata_of(path / STUDY) if (path / STUDY).exists() else {}
+    if CHECKSUM not in metadata.get("attributes", {CHECKSUM: None}):
         raise StoreError(
             f"{path / STUDY} was written by another program than pathkernel, perhaps in part or "
             "changed, and is left as it is; choose another folder"

@@ -128,7 +128,7 @@ def stored_description(path: Path) -> Description | None:
     """Description of the study in a folder, by its file or else by the published study."""
     if (description := described_study(path)) is not None:
         return description
-    attributes = attributes_of(path / STUDY)
+    attributes = attributes_of(path / STUDY) if (path / STUDY).exists() else {}
     if "study" not in attributes:
         return None
     _check_version(path, attributes["schema_version"])
@@ -189,9 +189,9 @@ class StudyFolder:
 
     @property
     def pieces(self) -> list[Piece]:
-        """All pieces: of every seed one for each width, after that of the data and the limits."""
+        """All pieces: of every seed one for each width, and one of the data and the limits."""
         # seeds before widths, so that pieces of the same data follow one another
-        keys = itertools.product(self.grid["seed"], (None, *self.grid["width"]))
+        keys = itertools.product(self.grid["seed"], (*self.grid["width"], None))
         return [Piece(*key) for key in keys]
 
     def file(self, piece: Piece) -> Path:

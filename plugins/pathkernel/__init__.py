@@ -26,7 +26,7 @@ _NAMES = {
         "minimisation_bytes",
         "minimisation_seconds",
     ),
-    "pathkernel_core.errors": ("MissingExtraError", "PathkernelError"),
+    "pathkernel_core.errors": ("MissingExtraError", "PathkernelError", "TooLargeError"),
     "pathkernel_core.hooks": (
         *("LoadedPlugin", "PluginError", "Plugins", "UnknownNameError"),
         *("hookimpl", "load_plugins"),
@@ -36,7 +36,7 @@ _NAMES = {
     "pathkernel_core.sampler": ("Model", "Sampler"),
     "pathkernel_core.testing": ("check_task",),
     "pathkernel_datasets.errors": (
-        *("NotInStoreError", "StoreError", "StoreWarning", "TaskError", "TooLargeError"),
+        *("NotInStoreError", "StoreError", "StoreWarning", "TaskError"),
     ),
     "pathkernel_datasets.gains": ("gains",),
     "pathkernel_datasets.labelling": ("storable",),

@@ -30,6 +30,7 @@ from pathkernel_core.costs import minimisation_bytes as minimisation_bytes
 from pathkernel_core.costs import minimisation_seconds as minimisation_seconds
 from pathkernel_core.errors import MissingExtraError as MissingExtraError
 from pathkernel_core.errors import PathkernelError as PathkernelError
+from pathkernel_core.errors import TooLargeError as TooLargeError
 from pathkernel_core.hooks import LoadedPlugin as LoadedPlugin
 from pathkernel_core.hooks import PluginError as PluginError
 from pathkernel_core.hooks import Plugins as Plugins
@@ -46,7 +47,6 @@ from pathkernel_datasets.errors import NotInStoreError as NotInStoreError
 from pathkernel_datasets.errors import StoreError as StoreError
 from pathkernel_datasets.errors import StoreWarning as StoreWarning
 from pathkernel_datasets.errors import TaskError as TaskError
-from pathkernel_datasets.errors import TooLargeError as TooLargeError
 from pathkernel_datasets.gains import gains as gains
 from pathkernel_datasets.labelling import storable as storable
 from pathkernel_datasets.reading import open_study as open_study
