@@ -12,7 +12,7 @@ from pathkernel_core.atomic import remove_leftovers
 from pathkernel_core.local_files import IRREGULAR, check_local, irregular_entries, is_damage
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.labelling import drawable
-from pathkernel_datasets.lock import lock_of, locked
+from pathkernel_datasets.lock import locked
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
@@ -82,8 +82,8 @@ def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
     path = Path(path)
     for entry in (path / DESCRIPTION, path / STUDY, path / PIECES):
         check_regular(entry)
-    if not (path / STUDY).exists() and lock_of(path).exists():  # perhaps it is replaced just now
-        with locked(path, wait=True):
+    if not (path / STUDY).exists() and any(path.glob(f".{STUDY}.*")):
+        with locked(path, wait=True):  # perhaps it is replaced just now
             remove_leftovers(path / STUDY)
     if (description := stored_description(path)) is None:
         raise StoreError(_fault(path))

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import os
+import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -26,7 +27,7 @@ from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.computing import Computation, Job, compute_by_workers, compute_here
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
-from pathkernel_datasets.lock import check_writable, lock_of, locked, unwritable
+from pathkernel_datasets.lock import check_writable, locked, unwritable
 from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.progress_bar import supervised
 from pathkernel_datasets.reading import check_regular, folder_of, open_study
@@ -38,7 +39,6 @@ from pathkernel_datasets.study_folder import (
     Description,
     StudyFolder,
     described_study,
-    remove_empty,
     stored_description,
 )
 from pathkernel_datasets.sums import SUMS
@@ -195,9 +195,8 @@ def _folder(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if is_new:
-            lock_of(path).unlink(missing_ok=True)
-            remove_empty(path)
+        if is_new and not (path / DESCRIPTION).exists():
+            shutil.rmtree(path)  # locks, and folders for values
         raise
 
 
@@ -427,12 +426,14 @@ def _check_folder(path: Path) -> None:
     StoreError
         If it holds something else, a pipe or a device, or cannot be written.
     """
-    entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-    own = [entry for entry in entries if entry.name in _OWN]
-    if entries and not own and not any(map(described_study, filter(Path.is_dir, entries))):
-        raise StoreError(
-            f"{path} is no folder of a study, but holds {entries[0].name!r}; choose another folder"
-        )
+    # a process that was killed before it described its study leaves folders with locks alone
+    own = [path / name for name in _OWN if os.path.lexists(path / name)]
+    if not own:
+        for file in path.rglob("*"):
+            if not file.is_dir() and file.name[0] != ".":
+                raise StoreError(
+                    f"{path} is no folder of a study, but holds {file}; choose another folder"
+                )
     for entry in own:
         check_regular(entry)
     check_writable(path, STUDY, PIECES, SUMS)
