@@ -25,10 +25,14 @@ from pathkernel_core.kernels import PathKernels
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.task import Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
-from pathkernel_datasets.evaluation import data_values, point_values, reference_values
 from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.prepared import PreparedData, prepare_data
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import (
+    data_values,
+    point_values,
+    reference_values,
+    status_name,
+)
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sums import sum_examples
 from pathkernel_datasets.template import blank, data_variables, fill
@@ -87,7 +91,7 @@ def compute_piece(
     # piece that gets more temperatures has it already
     alone: Mapping[str, Any] = {}
     if piece.width is None and computed is None:
-        alone = data_values(prepared.data, analyses) | {"data_done": 1}
+        alone = data_values(prepared.data, analyses)
     dataset = blank(piece, template)
     if computed is not None:
         fill(dataset, piece, computed)
@@ -118,8 +122,7 @@ def _limits(
     rows: dict[float, Mapping[str, Any]] = {}
     for temperature in missing:
         report(Progress(0, 0, f"{piece}, T = {temperature:g}"))
-        values = reference_values(prepared.data, prepared.problem, temperature, analyses)
-        rows[temperature] = values | {"reference_done": 1}
+        rows[temperature] = reference_values(prepared.data, prepared.problem, temperature, analyses)
     return rows
 
 
@@ -152,10 +155,9 @@ def _points(
 
         solution = minimise_from(prepared.problem, network, temperature, start, within)
         if temperature in missing:
-            code = "not_positive_definite" if solution is None else solution.status.name.lower()
-            values = point_values(prepared.data, solution, analyses)
-            rows[temperature] = values | {"status": STATUS_CODES[code]}
+            rows[temperature] = point_values(prepared.data, solution, analyses)
             evaluations = 0 if solution is None else solution.evaluations
-            _log.debug("%s: %s after %d evaluations", point.doing, code, evaluations)
+            ended = status_name(solution)
+            _log.debug("%s: %s after %d evaluations", point.doing, ended, evaluations)
         start = solution if solution is not None and solution.status.ok else None
     return rows

@@ -123,9 +123,15 @@ def head_coordinates(heads: Iterable[Head]) -> dict[str, xr.Variable]:
     }
 
 
+def stored_dims(dims: Iterable[str], outputs: int) -> tuple[str, ...]:
+    """Dimensions of a variable in a store: none of outputs for a network that has one."""
+    absent = () if outputs > 1 else ("output", "output_dual")
+    return tuple(dim for dim in dims if dim not in absent)
+
+
 def path_dims(outputs: int) -> tuple[str, ...]:
     """Dimensions of an order parameter: with several outputs each path is a block of them."""
-    return ("path", "output", "path_dual", "output_dual") if outputs > 1 else ("path", "path_dual")
+    return stored_dims(("path", "output", "path_dual", "output_dual"), outputs)
 
 
 def padded_rows(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -9,20 +9,9 @@ import xarray as xr
 
 from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
-from pathkernel_core.solution import Status
 from pathkernel_core.task import Realisation
 from pathkernel_datasets.labelling import coordinate, head_coordinates
 from pathkernel_datasets.study import POINT
-
-REFERENCE = ("seed", "temperature")
-
-STATUS_CODES = {
-    "not computed": 0,
-    Status.CONVERGED.name.lower(): 1,
-    Status.MAX_EVALUATIONS.name.lower(): 2,
-    Status.STALLED.name.lower(): 3,
-    "not_positive_definite": 4,
-}
 
 _COORDINATES = {
     "seed": "seed of the task's data and heads",

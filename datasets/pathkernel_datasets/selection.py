@@ -7,7 +7,7 @@ import xarray as xr
 
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.measures import choices_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.swept_option import check_single
 from pathkernel_datasets.temperature_choice import (
     NOT_COMPUTED,

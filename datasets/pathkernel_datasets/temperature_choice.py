@@ -13,7 +13,7 @@ import xarray as xr
 
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.measures import WORDS, choices_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.swept_option import check_single
 
 NOT_COMPUTED = STATUS_CODES["not computed"]

@@ -19,7 +19,6 @@ from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.task import Realisation
 from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
 from pathkernel_datasets.errors import StoreError, TaskError
-from pathkernel_datasets.evaluation import AnalysisError, variables
 from pathkernel_datasets.identity import identity_of, versions
 from pathkernel_datasets.labelling import (
     coordinate,
@@ -29,7 +28,8 @@ from pathkernel_datasets.labelling import (
 )
 from pathkernel_datasets.pieces import Piece
 from pathkernel_datasets.prepared import PreparedData, prepare_data
-from pathkernel_datasets.schema import KNOWN_DIMENSIONS, STATUS_CODES, coordinates
+from pathkernel_datasets.quantities import STATUS_CODES, AnalysisError, declared
+from pathkernel_datasets.schema import KNOWN_DIMENSIONS, coordinates
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.swept_option import (
     OF_EACH_VALUE,
@@ -43,11 +43,6 @@ SCHEMA_VERSION = 5
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
-_WHOLE_NUMBERS = {
-    "evaluations": "int32",
-    "minima": "int32",
-    **dict.fromkeys(("status", "reference_done", "data_done"), "int8"),
-}
 
 
 def study_template(
@@ -158,8 +153,8 @@ def _single(
                     f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
                     f"{unlabelled[0]!r}, for which its coordinates() gives no labels"
                 )
-    declared = list(variables(data, analyses))
-    names = Counter([*coords, *(variable.name for variable in declared)])
+    quantities = declared(data, analyses)
+    names = Counter([*coords, *(quantity.name for quantity in quantities)])
     if twice := sorted(name for name, count in names.items() if count > 1):
         raise StoreError(
             f"the study has two variables named {', '.join(twice)}; an analysis must give its own "
@@ -167,13 +162,8 @@ def _single(
         )
     sizes = {name: values.size for name, values in coords.items() if values.dims == (name,)}
     empty = {
-        variable.name: _empty(
-            variable.dims,
-            _WHOLE_NUMBERS.get(variable.name, "float64"),
-            variable_attributes(variable),
-            sizes,
-        )
-        for variable in declared
+        quantity.name: _empty(quantity.dims, quantity.dtype, variable_attributes(quantity), sizes)
+        for quantity in quantities
     }
     empty["status"].attrs |= {
         "flag_values": list(STATUS_CODES.values()),

@@ -10,9 +10,9 @@ from pathkernel_core.analysis import Variable
 from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
-from pathkernel_datasets.evaluation import VARIANCE, predicted_values
 from pathkernel_datasets.labelling import coordinates_along, labelled
 from pathkernel_datasets.point import Point
+from pathkernel_datasets.quantities import VARIANCE, predicted_values
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder

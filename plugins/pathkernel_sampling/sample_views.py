@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correction_views import ROWS, described, root_mean
 from pathkernel_sampling.diagnostics import sampled_log_evidence

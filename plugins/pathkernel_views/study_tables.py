@@ -12,7 +12,7 @@ import xarray as xr
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.selection import (
     CONVERGED,
     NOT_COMPUTED,

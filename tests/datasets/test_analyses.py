@@ -9,7 +9,7 @@ import pytest
 from test_sweep import Small
 
 from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_datasets.evaluation import AnalysisError
+from pathkernel_datasets.quantities import AnalysisError
 from pathkernel_datasets.store import StoreError, open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import run_study

@@ -17,7 +17,7 @@ from test_sweep import Small
 import pathkernel_core as pk
 from pathkernel_core import continuation
 from pathkernel_core.task import Examples
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.selection import Selection
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study

@@ -24,7 +24,7 @@ from pathkernel_datasets import computing, publishing
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.pieces import PieceFiles
 from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep import compute_study

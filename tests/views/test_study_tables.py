@@ -12,7 +12,7 @@ from rich.console import Console
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.selection import Selection, number
 from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
