@@ -9,8 +9,9 @@ import pytest
 from test_sweep import Small
 
 from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_datasets.errors import StoreError, open_study
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.quantities import AnalysisError
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
 
