@@ -78,8 +78,30 @@ class Computation:
             # a piece that gets more temperatures has what neither width nor temperature enters
             if piece.width is None and not stored:
                 alone = data_values(data.data, self.analyses)
+            for row in rows.values():
+                self._check_declared(piece, row)
             arrays = {**self._joined(stored, rows), **alone}
             write_arrays(self.folder.file(piece), arrays, self.folder.core)
+
+    def _check_declared(self, piece: Piece, values: Mapping[str, Any]) -> None:
+        """Check that a point has all variables of the study; one that failed has its status alone.
+
+        Raises
+        ------
+        TaskError
+            If the data of its seed are of other kinds than those of the first.
+        """
+        declared = {
+            str(name)
+            for name, variable in self.folder.template.data_vars.items()
+            if "temperature" in variable.dims
+            and ("width" in variable.dims) == (piece.width is not None)
+        }
+        if len(values) > 1 and (missing := sorted(declared - values.keys())):
+            raise TaskError(
+                f"seed {piece.seed} of the task {self.study.task.name!r} has no {missing[0]}, "
+                "unlike the first seed; give every seed the same kinds of examples"
+            )
 
     def _joined(self, stored: Values, rows: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
         """Stored values of a piece, with those at more temperatures behind them."""
