@@ -73,8 +73,9 @@ def order_parameter_draws(study: StoredStudy) -> dict[Point, xr.DataArray]:
         In order of seeds, temperatures and widths. Paths are labelled as the study's are.
     """
     draws_of_points: dict[Point, list[xr.DataArray]] = {}
-    samplers = [*_SAMPLERS, *(run.split("/")[1] for run in runs(study))]
-    for run in sorted(runs(study), key=lambda run: samplers.index(run.split("/")[1])):
+    names = runs(study)
+    samplers = [*_SAMPLERS, *(run.split("/")[1] for run in names)]
+    for run in sorted(names, key=lambda run: samplers.index(run.split("/")[1])):
         settings, draws = _draws(study, run)
         if draws is not None and draws.size:
             draws_of_points.setdefault(point_of(settings), []).append(draws)

@@ -36,7 +36,8 @@ def file_of(folder: Path, part: str) -> tuple[Path, str]:
 
 def parts_of(path: Path, group: str = "") -> Iterator[str]:
     """Parts in the Zarr of a result: the outermost groups that have variables or attributes."""
-    members = sorted(entry for entry in (path / group).glob("*") if entry.is_dir())
+    # hidden ones are being written, or were when a process was killed
+    members = sorted(entry for entry in (path / group).glob("[!.]*") if entry.is_dir())
     metadata = {entry: metadata_of(entry) for entry in members}
     has_variables = any(content.get("node_type") == "array" for content in metadata.values())
     if has_variables or (group and metadata_of(path / group).get("attributes")):
@@ -63,21 +64,22 @@ def write_part(folder: Path, part: str, data: xr.Dataset | xr.DataTree) -> None:
         write_groups(partial, "", data)
 
 
-def publish_parts(folder: Path, name: str) -> None:
-    """Publish the new parts of a result, with older ones that they do not replace.
+def publish_parts(folder: Path, name: str) -> list[str]:
+    """Publish the new parts of a result, with older ones that they do not replace; name the new.
 
     Those of which metadata are damaged are left out.
     """
     path, new = folder / f"{name}.zarr", folder / PIECES / f"{name}.zarr"
+    new_parts = list(parts_of(new))
     damaged = metadata_faults(path) if path.exists() else {}
-    if not new.exists() and not damaged:
-        return
+    if not new_parts and not damaged:
+        return []
     sources = {
         part: path / part
         for part in parts_of(path)
         if not any(is_inside(member, part) for member in damaged if member or not part)
     }
-    sources |= {part: new / part for part in parts_of(new)}
+    sources |= {part: new / part for part in new_parts}
     if (new / METADATA).exists():  # the result is a single part
         sources = {"": new}
     with replacing_zarr(path) as target:
@@ -86,5 +88,7 @@ def publish_parts(folder: Path, name: str) -> None:
             if "/" in part:
                 root.require_group(part.rpartition("/")[0])
             link_tree(source, target / part)
-    shutil.rmtree(new, ignore_errors=True)
+    for part in new_parts:  # no others, which another process may have written meanwhile
+        shutil.rmtree(new / part, ignore_errors=True)
     remove_empty(folder / PIECES)
+    return new_parts

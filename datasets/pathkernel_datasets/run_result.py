@@ -20,7 +20,7 @@ from pathkernel_core.result import Result
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.lock import check_writable, locked
 from pathkernel_datasets.progress_bar import supervised
-from pathkernel_datasets.result_files import damaged_parts, file_of, parts_of, publish_parts
+from pathkernel_datasets.result_files import damaged_parts, file_of, publish_parts
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study_folder import PIECES, STUDY, remove_empty
 from pathkernel_datasets.zarr_files import faults
@@ -130,10 +130,9 @@ def _damaged(path: Path) -> frozenset[str]:
 def _publish(study: StoredStudy, result: str) -> None:
     """Publish all computed parts of a result, and remove the blocks of draws that they hold."""
     pieces = study.path / PIECES
-    new = list(parts_of(pieces / f"{result}.zarr"))
     with locked(study.path, wait=True):
-        publish_parts(study.path, result)
-    for part in new:
+        new_parts = publish_parts(study.path, result)
+    for part in new_parts:
         shutil.rmtree(pieces / result / part, ignore_errors=True)
     remove_empty(pieces)
 

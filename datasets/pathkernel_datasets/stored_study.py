@@ -158,7 +158,7 @@ class StoredStudy:
     def results(self) -> list[str]:
         """Names of the results in the folder, or being computed."""
         names = {file.stem for file in self.path.glob("*.zarr") if file.name != STUDY}
-        names |= {entry.stem for entry in self.path.glob(f"{PIECES}/*") if entry.is_dir()}
+        names |= {entry.stem for entry in self.path.glob(f"{PIECES}/[!.]*") if entry.is_dir()}
         for single in self.singles:
             names.update(single.results if single is not self else ())
         return sorted(names)

@@ -17,13 +17,13 @@ from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.swept_option import swept_option
 
-GROUP = "learning-curves"
+NAME = "learning-curves"
 _MEASURED = "mean squared error on test examples"
 _AVERAGE = "mean squared error of the average case, from the spectrum of the kernel"
 
 
 def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-    """Compute the learning curves of every seed that the store lacks.
+    """Compute the learning curves of every seed that the study lacks.
 
     Raises
     ------
@@ -52,9 +52,9 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
 
 
 def _is_stored(study: StoredStudy, seed: int, grid: dict[str, np.ndarray]) -> bool:
-    if not study.holds(f"{GROUP}/seed-{seed}"):
+    if not study.holds(f"{NAME}/seed-{seed}"):
         return False
-    stored = study.result(f"{GROUP}/seed-{seed}").to_dataset()
+    stored = study.result(f"{NAME}/seed-{seed}").to_dataset()
     return all(np.array_equal(stored[name], values) for name, values in grid.items())
 
 
@@ -130,8 +130,8 @@ def _spectra(
 
 
 def stored_curves(study: StoredStudy) -> xr.Dataset:
-    """Learning curves that a store holds, dims (seed, examples, temperature, width)."""
-    nodes = study.result(GROUP).children.items()
+    """Learning curves of a study, dims (seed, examples, temperature, width)."""
+    nodes = study.result(NAME).children.items()
     seeds = {int(str(name).removeprefix("seed-")): node.to_dataset() for name, node in nodes}
     seeds = dict(sorted(seeds.items()))
     return xr.concat(seeds.values(), xr.Variable("seed", list(seeds)), combine_attrs="drop")

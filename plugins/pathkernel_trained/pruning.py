@@ -44,7 +44,7 @@ from pathkernel_trained.theory_scores import (
 )
 
 NAME = "pruning"
-"""Name of the result in a store."""
+"""Name of the result."""
 
 _PERMUTATIONS = 500  # of heads, for sampled Shapley values
 
@@ -52,13 +52,13 @@ _PERMUTATIONS = 500  # of heads, for sampled Shapley values
 def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Dataset:
     """Compare orders in which the heads of a study's trained network can be removed.
 
-    Path outputs on validation and test examples, and the theory's losses, are read from the store
+    Path outputs on validation and test examples, and the theory's losses, are read from the result
     if it has those of the same network and settings. docs/pruning.md lists the dataset.
 
     Raises
     ------
     StoreError
-        If the store is damaged, its heads are not those of a checkpoint, or it lacks the point; or
+        If the study is damaged, its heads are not those of a checkpoint, or it lacks the point; or
         the checkpoint is of another network, or no head of it can be removed.
     FileNotFoundError, ValueError
         If the checkpoint is missing or damaged, a number is out of range, or there is no order of
@@ -68,7 +68,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     if kind_of_labels(dataset) == "targets":
         raise StoreError(
             f"{study.path} is a study of real targets, and heads are removed by the accuracy that "
-            "is lost, which takes classes ±1; the theory's score of every head is in the store, as "
+            "is lost, which takes classes ±1; the theory's score of every head is in study.zarr, as "
             "head_score"
         )
     file, network = study_checkpoint(study, options.checkpoint)
@@ -93,7 +93,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     settings |= versions(("pathkernel",))
     stored = study.result(NAME).to_dataset() if study.holds(NAME) else xr.Dataset()
     # running the network over all test sets takes most of the time, and depends on few options:
-    # path outputs are kept in the store, and a second comparison begins with them
+    # path outputs are kept in the result, and a second comparison begins with them
     if stored.attrs.get("settings") == json.dumps(settings, sort_keys=True):
         outputs, tokens = _read_outputs(stored)
     else:
@@ -247,7 +247,7 @@ def _path_outputs(
 
 
 def _read_outputs(stored: xr.Dataset) -> tuple[dict[str, PathOutputs], int]:
-    """Path outputs that a comparison has stored, and the number of tokens."""
+    """Path outputs that an earlier comparison has stored, and the number of tokens."""
     outputs, heads = {}, tuple(stored.attrs["heads_per_layer"])
     stored = stored[["path_output", "episode_label"]].load()
     for name in stored["episode_set"].values:

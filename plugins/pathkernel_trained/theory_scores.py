@@ -1,4 +1,4 @@
-"""Head scores from a study's store, of the theory's order parameter and of sampled ones."""
+"""Head scores from a study, of the theory's order parameter and of sampled ones."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _computed(dataset: xr.Dataset, point: Point) -> xr.Dataset:
     study = dataset.sel(seed=point.seed, temperature=point.temperature, width=point.width)
     if int(study["status"]) == NOT_COMPUTED or study["order_parameter"].isnull().any():
         raise StoreError(
-            f"the store holds no order parameter at {point.description}; resume it with: "
+            f"the study has no order parameter at {point.description}; resume it with: "
             "pathkernel run, or choose --widths"
         )
     return study
