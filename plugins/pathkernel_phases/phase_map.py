@@ -277,7 +277,7 @@ def _evaluations(dataset: xr.Dataset) -> int:
 
 
 def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
-    """Maps of a study that are computed, by axis, dims (seed, …); seeds on other grids are left out."""
+    """Maps of a study by axis, dims (seed, …); seeds with maps on other grids are left out."""
     maps = {}
     for axis, tree in study.result(NAME).children.items():
         seeds = {

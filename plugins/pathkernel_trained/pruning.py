@@ -68,8 +68,8 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     if kind_of_labels(dataset) == "targets":
         raise StoreError(
             f"{study.path} is a study of real targets, and heads are removed by the accuracy that "
-            "is lost, which takes classes ±1; the theory's score of every head is in study.zarr, as "
-            "head_score"
+            "is lost, which takes classes ±1; the theory's score of every head is in study.zarr, "
+            "as head_score"
         )
     file, network = study_checkpoint(study, options.checkpoint)
     heads = network.shape.heads_per_layer

@@ -42,7 +42,7 @@ def study_checkpoint(
         kind = "random" if identity["options"].get("heads") == "random" else "made by its task"
         reason = f"the heads of {folder} are {kind}, so that no trained network belongs to them"
         if identity["task"] == "custom":
-            reason = f"the attention of {folder} was given as matrices, without the network's values"
+            reason = f"the attention of {folder} was given as matrices, without the values"
         raise StoreError(
             f"{reason}; the theory's score of every head is in study.zarr, as head_score. Compare "
             "and prune a study of a checkpoint: pathkernel run one-shot-images --heads "

@@ -316,7 +316,7 @@ def test_target_ess_stops_and_a_larger_one_goes_on(study):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"widths": (11,)}, "the store has no width 11; it has 10, 100"),
+        ({"widths": (11,)}, "has no width 11; it has 10, 100"),
         ({"temperature": 0.5}, "no temperature 0.5"),
         ({"seed": 4}, "no seed 4"),
         ({"chains": 0}, "chains must be at least 1"),

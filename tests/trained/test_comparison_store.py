@@ -15,8 +15,6 @@ import pytest
 import xarray as xr
 import zarr
 from computed import compare, opened
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import check_store, open_study
 from safetensors.numpy import load_file, save_file
 
 from pathkernel.main import main
@@ -25,6 +23,8 @@ from pathkernel_core.order_parameter import head_scores
 from pathkernel_core.task import Examples, Realisation
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.point import Point
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.result_files import publish_parts, write_part
 from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
@@ -46,6 +46,7 @@ from without_jax import without_jax
 
 SHAPE = NetworkShape(2, 3, 8, 4)
 NETWORK = Network((3, 3), 8)
+FILE = "comparison.zarr"
 GRID = {"widths": (100, 10), "temperatures": (0.1, 0.5), "seeds": (3, 4)}
 
 needs_data = pytest.mark.skipif(
@@ -97,7 +98,7 @@ def original(tmp_path_factory):
     before = Path.cwd()
     os.chdir(folder)
     try:
-        make_study(folder / "study.zarr", "network.safetensors")
+        make_study(folder / "study", "network.safetensors")
     finally:
         os.chdir(before)
     return folder.rename(folder.with_name("after"))
@@ -110,7 +111,7 @@ def folder(original, tmp_path):
 
 @pytest.fixture
 def study(folder):
-    return folder / "study.zarr"
+    return folder / "study"
 
 
 def invoke(capsys, *arguments):
@@ -145,16 +146,18 @@ def test_every_point_of_the_study_is_compared(study, folder):
     assert comparison["order_parameter_sampled"].isnull().all()
     assert comparison.attrs["trained_width"] == 8
     assert (comparison.attrs["relabellings"], comparison.attrs["relabellings_are"]) == (36, "all")
-    assert comparison.attrs["checkpoint_sha256"] == check_store(study)["provenance"]["heads"]
+    assert (
+        comparison.attrs["checkpoint_sha256"] == StoredStudy(study).identity["provenance"]["heads"]
+    )
 
 
 def test_it_opens_with_plain_xarray_and_explains_itself(study):
     compare(study)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        comparison = xr.open_zarr(study, group="comparison", chunks=None).load()
-        tree = xr.open_datatree(study, engine="zarr", chunks=None)
-    np.testing.assert_array_equal(tree["comparison"]["agreement"], comparison["agreement"])
+        comparison = xr.open_zarr(study / FILE, chunks=None).load()
+        tree = xr.open_datatree(study / FILE, engine="zarr", chunks=None)
+    np.testing.assert_array_equal(tree["agreement"], comparison["agreement"])
     for name, variable in comparison.variables.items():
         assert variable.attrs["long_name"], name
         if name in comparison.data_vars:
@@ -164,7 +167,7 @@ def test_it_opens_with_plain_xarray_and_explains_itself(study):
 
 
 def test_points_that_are_not_computed_stay_open(study):
-    zarr.open_group(study)["status"][1, 0, 1] = 0
+    zarr.open_group(study / "study.zarr")["status"][1, 0, 1] = 0
     comparison = compare(study)["agreement"].sel(source="theory")
     open_points = comparison.isnull().all("statistic").values
     expected = np.zeros((2, 2, 2), dtype=bool)
@@ -180,10 +183,11 @@ def write_draws(study, sampler, count, value):
     matrices = xr.DataArray(draws, labels, ("chain", "draw", "path", "path_dual"))
     run = xr.DataTree.from_dict({"posterior": xr.Dataset({"order_parameter": matrices})})
     run.attrs["settings"] = json.dumps({"seed": 4, "temperature": 0.5, "width": 10.0})
-    publish_groups(study, [(f"samples/{sampler}/{Point(10, 0.5, 4)}", run)])
+    write_part(study, f"samples/{sampler}/{Point(10, 0.5, 4)}", run)
+    publish_parts(study, "samples")
 
 
-def test_draws_in_the_store_are_compared_too(study, folder):
+def test_draws_of_the_study_are_compared_too(study, folder):
     compare(study)
     generator = np.random.default_rng(0)
     first, second = (np.cov(generator.standard_normal((9, 20))) for _ in range(2))
@@ -209,7 +213,7 @@ def test_comparing_again_replaces_what_is_there(study):
     after = compare(study).load()
     assert before["order_parameter_sampled"].count() == 0
     assert after["order_parameter_sampled"].count() == 81
-    xr.testing.assert_identical(xr.open_zarr(study, group="comparison", chunks=None).load(), after)
+    xr.testing.assert_equal(xr.open_zarr(study / FILE, chunks=None).load(), after)
 
 
 def test_a_comparison_of_a_study_that_has_grown_is_shown_as_it_is(study, folder):
@@ -227,7 +231,7 @@ def test_a_comparison_of_a_study_that_has_grown_is_shown_as_it_is(study, folder)
 # -- which checkpoint
 
 
-def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
+def test_the_checkpoint_is_found_from_the_working_directory_or_beside_the_study(
     folder, study, monkeypatch, tmp_path
 ):
     elsewhere = tmp_path / "elsewhere"
@@ -252,7 +256,7 @@ def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
 def test_a_study_of_a_bundled_network_finds_it(tmp_path, monkeypatch):
     name = "trained:2-4-512-128"
     grid = {key: values[:1] for key, values in GRID.items()}
-    study = make_study(tmp_path / "study.zarr", name, grid)
+    study = make_study(tmp_path / "study", name, grid)
     monkeypatch.chdir(tmp_path)
     for named in (None, name):
         file, network = study_checkpoint(StoredStudy(study), named)
@@ -277,7 +281,7 @@ def test_another_network_is_refused(study, folder):
     save_network(second, shape=NetworkShape(1, 9, 8, 4))
     with pytest.raises(StoreError, match=r"not the file of heads.*--out NEW"):
         compare(study, second)
-    assert not (study / "comparison").exists()
+    assert not (study / FILE).exists()
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
@@ -286,7 +290,7 @@ def test_a_file_of_heads_alone_is_refused(tmp_path, suffix):
     layers = read_heads(save_network(tmp_path / "network.safetensors"), 192).layers
     save_heads(heads, layers)
     grid = {name: values[:1] for name, values in GRID.items()}
-    study = make_study(tmp_path / "study.zarr", str(heads), grid)
+    study = make_study(tmp_path / "study", str(heads), grid)
     with pytest.raises(
         ValueError, match=r"queries and keys only.*as head_score.*pathkernel train one"
     ):
@@ -304,10 +308,10 @@ def test_a_file_without_readout_or_values_is_refused(study, tmp_path, folder, mi
 
 def test_studies_without_a_trained_network_are_refused(tmp_path):
     grid = {name: values[:1] for name, values in GRID.items()}
-    study = make_study(tmp_path / "random.zarr", "random", grid)
+    study = make_study(tmp_path / "random", "random", grid)
     with pytest.raises(StoreError, match=r"heads of .* are random.*run one-shot-images --heads"):
         compare(study)
-    markov = tmp_path / "markov.zarr"
+    markov = tmp_path / "markov"
     run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov)
     with pytest.raises(StoreError, match="are made by its task"):
         compare(markov, save_network(tmp_path / "network.safetensors"))
@@ -321,12 +325,12 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
         test_attention=[np.full((4, 1, 2, 2), 0.5)],
         folder=tmp_path,
     )
-    run_study(Study(task, (10,), (1.0,)), tmp_path / "custom.zarr")
-    message = "attention of .* was given as matrices.*in the store, as head_score.*custom --heads"
+    run_study(Study(task, (10,), (1.0,)), tmp_path / "custom")
+    message = "attention of .* was given as matrices.*in study.zarr, as head_score.*custom --heads"
     with pytest.raises(StoreError, match=message):
-        compare(tmp_path / "custom.zarr")
-    with pytest.raises(StoreError, match="there is no store"):
-        compare(tmp_path / "none.zarr")
+        compare(tmp_path / "custom")
+    with pytest.raises(StoreError, match="there is no study"):
+        compare(tmp_path / "none")
 
 
 # -- the command
@@ -336,8 +340,8 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
     monkeypatch.chdir(folder)
     status, out, err = invoke(capsys, "compare", study, "--no-figures", "--seed", 4)
     assert (status, err) == (0, "")
-    assert out.splitlines()[-1] == f"Results: {study}, group comparison"
-    assert not (folder / "study-figures").exists()
+    assert str(study) in out.splitlines()[-1]
+    assert not list(folder.rglob("*.png"))
     comparison = opened(study, "comparison").sel(source="theory", seed=4)
     error = open_study(study)["leave_one_out_squared_error"].sum("seed")
     table, *_ = Comparison(seed=4).views(StoredStudy(study))
@@ -417,12 +421,11 @@ def data(chart):
     return pd.read_csv(io.StringIO(chart.draw().data.values))
 
 
-def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
+def test_figures_need_computed_points(study, capsys):
     with zarr.config.set({"array.write_empty_chunks": True}):
-        zarr.open_group(study)["status"][...] = 0
+        zarr.open_group(study / "study.zarr")["status"][...] = 0
     status, out, err = invoke(capsys, "compare", study)
     assert status == 0
-    assert f"Figures: {study.parent / 'study-figures' / 'comparison'}" in out
     assert "order_parameters: skipped, the theory is not computed at these widths" in err
 
 
@@ -430,16 +433,16 @@ def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
     ("options", "message"),
     [
         (("--widths", "20"), "has no width 20; it has 100, 10"),
-        (("--temperature", "3"), "the store has no temperature 3; it has 0.1, 0.5"),
+        (("--temperature", "3"), "has no temperature 3; it has 0.1, 0.5"),
         (("--seed", "9"), "has no seed 9; it has 3, 4"),
         (("--checkpoint", "none.safetensors"), "there is no checkpoint 'none.safetensors'"),
     ],
 )
-def test_wrong_options_leave_the_store_alone(study, capsys, options, message):
+def test_wrong_options_leave_nothing(study, capsys, options, message):
     status, out, err = invoke(capsys, "compare", study, *options)
     assert (status, out) == (1, "")
     assert message in err
-    assert not (study / "comparison").exists()
+    assert not (study / FILE).exists()
 
 
 def test_comparing_needs_no_jax(study):

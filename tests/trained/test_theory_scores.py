@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
-from pathkernel_datasets.publishing import publish_groups
 
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.run_study import compute_study
+from pathkernel_datasets.result_files import publish_parts, write_part
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.testing import SmallTask
@@ -149,20 +149,20 @@ def posterior(draws, network=NETWORK):
     )
 
 
-def write_draws(store, sampler, location, draws, network=NETWORK):
-    """Draws in a store, as ``pathkernel sample`` lays them out."""
-    group = f"samples/{sampler}/{location}"
+def write_draws(folder, sampler, location, draws, network=NETWORK):
+    """Draws of a study, as ``pathkernel sample`` lays them out."""
     dataset = xr.Dataset({"order_parameter": posterior(draws, network)})
     run = xr.DataTree.from_dict({"posterior": dataset})
     point = {"seed": location.seed, "temperature": location.temperature, "width": location.width}
     run.attrs["settings"] = json.dumps(point)
-    publish_groups(store, [(group, run)])
+    write_part(folder, f"samples/{sampler}/{location}", run)
+    publish_parts(folder, "samples")
 
 
-def test_draws_of_a_store(tmp_path):
-    store = tmp_path / "study.zarr"
-    compute_study(Study(SmallTask(), (10,), (0.5,)), store, analyses=())
-    assert order_parameter_draws(StoredStudy(store)) == {}
+def test_draws_of_a_study(tmp_path):
+    folder = tmp_path / "study"
+    run_study(Study(SmallTask(), (10,), (0.5,)), folder, analyses=())
+    assert order_parameter_draws(StoredStudy(folder)) == {}
     generator = np.random.default_rng(0)
     first, second = Point(40, 0.5, 0), Point(10, 0.5, 0)
     draws = {}
@@ -175,8 +175,8 @@ def test_draws_of_a_store(tmp_path):
     ):
         factors = generator.normal(size=(2, count, 4, 6))
         draws[sampler, point] = factors @ factors.swapaxes(-1, -2)
-        write_draws(store, sampler, point, draws[sampler, point])
-    actual = order_parameter_draws(StoredStudy(store))
+        write_draws(folder, sampler, point, draws[sampler, point])
+    actual = order_parameter_draws(StoredStudy(folder))
     assert list(actual) == [second, first]
     np.testing.assert_array_equal(actual[first], draws["collapsed", first])
     np.testing.assert_array_equal(actual[second], draws["weights", second])
