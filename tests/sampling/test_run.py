@@ -269,9 +269,8 @@ def test_sigkill_loses_nothing_that_is_written(study, reference):
         while seen < 40 and time.monotonic() < end:
             assert process.poll() is None, "the run ended by itself"
             if RUN in runs(StoredStudy(study)):
-                seen = open_run(StoredStudy(study), RUN)["posterior"].sizes[
-                    "draw"
-                ]  # while it goes on
+                run = open_run(StoredStudy(study), RUN)  # while it goes on
+                seen = run["posterior"].sizes["draw"]
             time.sleep(0.1)
     finally:
         process.send_signal(signal.SIGKILL)

@@ -424,7 +424,7 @@ def data(chart):
 def test_figures_need_computed_points(study, capsys):
     with zarr.config.set({"array.write_empty_chunks": True}):
         zarr.open_group(study / "study.zarr")["status"][...] = 0
-    status, out, err = invoke(capsys, "compare", study)
+    status, _, err = invoke(capsys, "compare", study)
     assert status == 0
     assert "order_parameters: skipped, the theory is not computed at these widths" in err
 
