@@ -40,7 +40,7 @@ def test_the_average_case_is_near_the_measured_error(study):
 
 @pytest.mark.parametrize(
     ("tests", "skip", "mean"),  # no more examples than features, and more
-    [(8, None, 0.0), (50, None, 3.0), (50, 0.7, 0.0)],
+    [(8, None, 0.0), (50, 0.7, 3.0)],
 )
 def test_the_average_case_is_that_of_the_kernel_at_every_point(tmp_path, tests, skip, mean):
     grid = {"widths": (20,), "temperatures": (0.02, 0.3), "variances": (0.4, 2.0, 0.7)}

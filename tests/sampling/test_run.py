@@ -27,11 +27,12 @@ from test_workers import Pickling
 from pathkernel.main import main
 from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
-from pathkernel_datasets.draws import ORDER_PARAMETER, order_parameter_draws, runs
+from pathkernel_datasets.draws import ORDER_PARAMETER, SETTINGS, order_parameter_draws, runs
 from pathkernel_datasets.errors import StoreError, StoreWarning
 from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.result_files import publish_parts, write_part
 from pathkernel_datasets.run_result import run_result
 from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
@@ -40,6 +41,7 @@ from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
 from pathkernel_sampling.results import NextOrder, Samples
+from pathkernel_sampling.sample_layout import settings_of
 from pathkernel_sampling.sample_store import SampleRun, open_run
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.chart import Chart, save_charts
@@ -347,22 +349,22 @@ def test_a_study_of_other_data_is_refused(study, monkeypatch):
 def test_the_command_takes_several_widths_and_prints_what_is_stored(
     sampled, capsys, tmp_path, are_documented
 ):
-    assert "sample" in {result.command for result in load_plugins().results.values()}
-    study = shutil.copytree(sampled, tmp_path / "study")
+    study = Path(shutil.copytree(sampled, tmp_path / "study"))
+    run = open_run(StoredStudy(study), RUN)
+    run.attrs[SETTINGS] = json.dumps(settings_of(run) | {"width": 100.0}, sort_keys=True)
+    write_part(study, RUN.replace("N-10", "N-100"), run)
+    publish_parts(study, "samples")
     options = ("--widths", "10,100", "--chains", "2", "--warm-up", "30", "--draws", "120")
-    for again in (False, True):
-        with pytest.raises(SystemExit) as exit_:
-            main(["sample", str(study), *options, *(["--no-figures"] if again else [])])
-        out, err = capsys.readouterr()
-        assert exit_.value.code == 0, err
-        assert err == "", "stderr is no terminal: no progress belongs there"
-        assert ("Nothing was left to compute" in out) == again
-        for words in ("1-1, 1-1", "R-hat", "saddle", "GP"):
-            assert words in out
-        assert out.count("bridge sampling") == 2
-        for width in (10, 100):
-            group = GROUP.replace("N-10", f"N-{width}")
-            assert f"Draws: {study / FILE}, group {group}" in out
+    with pytest.raises(SystemExit) as exit_:
+        main(["sample", str(study), *options])
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 0, err
+    assert err == "", "stderr is no terminal: no progress belongs there"
+    for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Nothing was left to compute"):
+        assert words in out
+    assert out.count("bridge sampling") == 2
+    for width in (10, 100):
+        assert f"Draws: {study / FILE}, group {GROUP.replace('N-10', f'N-{width}')}\n" in out
     names = "accuracy", "order_parameters", "differences", "predictors", "finite_width"
     assert {file.stem for file in tmp_path.rglob("*.png")} == {*names}, "traces on request"
     with pytest.raises(SystemExit):
