@@ -26,7 +26,7 @@ _VARIABLES = (
     Variable(
         "order_parameter_sampled",
         (*POINT, *_MATRIX),
-        "order parameter U, posterior mean of the draws of the study",
+        "order parameter U, posterior mean of the draws in the store",
     ),
     Variable(
         "agreement", _GRID, "agreement of the order parameter with that of the trained network"
