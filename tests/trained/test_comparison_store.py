@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import shutil
 import warnings
 from dataclasses import dataclass, replace
@@ -114,6 +113,14 @@ def study(folder):
     return folder / "study"
 
 
+@pytest.fixture(scope="module")
+def compared(original, tmp_path_factory):
+    """A study with its comparison, which tests only read."""
+    folder = shutil.copytree(original, tmp_path_factory.mktemp("compared") / "copy")
+    compare(folder / "study")
+    return Path(folder) / "study"
+
+
 def invoke(capsys, *arguments):
     with pytest.raises(SystemExit) as exit_:
         main([str(argument) for argument in arguments])
@@ -124,12 +131,13 @@ def invoke(capsys, *arguments):
 # -- what is kept
 
 
-def test_every_point_of_the_study_is_compared(study, folder):
-    comparison = compare(study)
-    trained = empirical_order_parameter(read_checkpoint(folder / "network.safetensors").weights)
+def test_every_point_of_the_study_is_compared(compared):
+    comparison = opened(compared, "comparison")
+    network = compared.with_name("network.safetensors")
+    trained = empirical_order_parameter(read_checkpoint(network).weights)
     np.testing.assert_array_equal(comparison["order_parameter_trained"], trained)
     assert comparison["order_parameter_trained"].dims == ("path", "path_dual")
-    theory = open_study(study)["order_parameter"]
+    theory = open_study(compared)["order_parameter"]
     assert comparison["agreement"].dims == ("source", "seed", "temperature", "width", "statistic")
     for seed in GRID["seeds"]:
         for temperature in GRID["temperatures"]:
@@ -147,16 +155,16 @@ def test_every_point_of_the_study_is_compared(study, folder):
     assert comparison.attrs["trained_width"] == 8
     assert (comparison.attrs["relabellings"], comparison.attrs["relabellings_are"]) == (36, "all")
     assert (
-        comparison.attrs["checkpoint_sha256"] == StoredStudy(study).identity["provenance"]["heads"]
+        comparison.attrs["checkpoint_sha256"]
+        == StoredStudy(compared).identity["provenance"]["heads"]
     )
 
 
-def test_it_opens_with_plain_xarray_and_explains_itself(study):
-    compare(study)
+def test_it_opens_with_plain_xarray_and_explains_itself(compared):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        comparison = xr.open_zarr(study / FILE, chunks=None).load()
-        tree = xr.open_datatree(study / FILE, engine="zarr", chunks=None)
+        comparison = xr.open_zarr(compared / FILE, chunks=None).load()
+        tree = xr.open_datatree(compared / FILE, engine="zarr", chunks=None)
     np.testing.assert_array_equal(tree["agreement"], comparison["agreement"])
     for name, variable in comparison.variables.items():
         assert variable.attrs["long_name"], name
@@ -364,13 +372,9 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
         assert row["p_value"] == point["p_value"].item()
 
 
-def test_one_width_and_temperature(study, capsys):
-    arguments = ("compare", study, "--widths", "10", "--temperature", "0.1", "--no-figures")
-    status, out, err = invoke(capsys, *arguments)
-    assert (status, err) == (0, "")
-    assert "N = 10" in out
-    assert "T = 0.1" in out
-    assert not {"N = 100", "T = 0.5"} & {cell.strip() for cell in re.split(r"\s{2,}", out)}
+def test_one_width_and_temperature(compared):
+    table, *_ = Comparison(widths=(10,), temperature=0.1).views(StoredStudy(compared))
+    assert table.headings[1:] == ["N = 10\nT = 0.1"]
 
 
 def test_samples_have_a_table_and_panels(study, folder, capsys):
@@ -392,10 +396,9 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
     assert "sampled, N = 100" not in drawn, "no draws there"
 
 
-def test_charts_hold_the_strongest_paths(study, monkeypatch):
+def test_charts_hold_the_strongest_paths(compared, monkeypatch):
     monkeypatch.setattr("pathkernel_views.paths.strongest.__defaults__", (1, 2))
-    comparison = compare(study)
-    dataset = open_study(study)
+    comparison, dataset = opened(compared, "comparison"), open_study(compared)
     points = shown_points(dataset, (10,), 0.5, 4)
     views = list(comparison_views(dataset, comparison, *points))
     charts = {view.name: view for view in views if isinstance(view, Chart)}
