@@ -263,7 +263,7 @@ def test_many_seeds_share_chunks(tmp_path, monkeypatch):
 
 
 def test_a_study_grows_in_any_order_to_the_one_that_is_computed_at_once(tmp_path, monkeypatch):
-    """Nothing again, the same values; also where only a part of a step is computed before the next."""
+    """The same values, also where only a part of a step is computed before the next."""
     full = {"seed": (3, 0, 5), "temperature": (1.0, 0.1), "width": (30, 10)}
     at_once, steps = tmp_path / "at_once", random.Random(int(os.environ.get("GROWTH", "0")))
     run(at_once, SMALL_STUDY.on_grid(full))
