@@ -189,7 +189,7 @@ def test_the_values_of_another_study_are_not_taken(whole, path, tmp_path, monkey
     shutil.rmtree(path / "study.zarr")
     shutil.copytree(other / "study.zarr", path / "study.zarr")
     assert check(path).study == (f"{path / 'study.zarr'} holds another study than study.json",)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="its labels are lost; run the command again"):
         open_study(path)
     minimised = count_minimisations(monkeypatch)
     run(path)
