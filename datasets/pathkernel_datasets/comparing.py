@@ -69,6 +69,7 @@ def begin(
     if stored is not None:
         before = _on_grid_of(study, stored)
         _check_same(path, stored, identity_of(before, map(first_seeds, before.singles)))
+        analyses = _stored_analyses(path, stored.analyses, analyses)
         _warn_of_more(path, study, joined)
     paths = [path / folder_name(name, value) for value in values]
     with ExitStack() as locks:
