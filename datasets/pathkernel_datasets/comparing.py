@@ -25,7 +25,7 @@ from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, ident
 from pathkernel_datasets.lock import check_writable, locked
 from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.reading import check_regular
-from pathkernel_datasets.study import Study, described, draw
+from pathkernel_datasets.study import POINT, Study, described, draw
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
@@ -37,7 +37,7 @@ from pathkernel_datasets.study_folder import (
 )
 from pathkernel_datasets.sums import SUMS
 from pathkernel_datasets.sweep_folder import SweepFolder, folder_name, joined_template
-from pathkernel_datasets.template import study_template
+from pathkernel_datasets.template import on_grid, study_template
 from pathkernel_datasets.zarr_files import CHECKSUM, faults, link_tree, metadata_of
 
 _log = logging.getLogger("pathkernel.study")
@@ -86,8 +86,11 @@ def begin(
         names = compared[0].description.analyses
         description = Description(_text(identity), names, _meaning(joined, name))
         sweep = SweepFolder(path, description.identity, description.meaning)
+        grid = {dim: joined.along(dim) for dim in POINT}  # a value may have been extended by itself
         templates = {
-            value: one.computation.folder.template if one.template is None else one.template
+            value: on_grid(
+                one.computation.folder.template if one.template is None else one.template, grid
+            )
             for value, one in zip(values, compared)
         }
         joined_template(name, description.meaning, templates)  # an error is raised before the work
