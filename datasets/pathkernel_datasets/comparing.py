@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,9 +172,12 @@ def _compare(
             _warn_of_more(path, study, joined)
     text = _text(identity_of(joined, [first_seeds(joined)]))
     folder, template = StudyFolder(path, text), None
-    if folder.published_text == text and not damage:
+    label = joined.label(swept[:1] if swept else ())
+    # a study that was taken over may not name the value, if it is the default
+    is_labelled = swept is None or stored is None or label == _label(folder)
+    if folder.published_text == text and not damage and is_labelled:
         _log.info("%s is complete", path)
-    elif stored is not None and stored.identity == text and folder.has_template:
+    elif stored is not None and stored.identity == text and folder.has_template and is_labelled:
         template = folder.template
     else:
         _log.info("%s is %s", path, "begun" if stored is None else "extended or mended")
@@ -183,11 +186,17 @@ def _compare(
         library = array_library(joined.backend, joined.dtype)
         settings = (joined, joined.seeds[0], library, first_seeds(joined))
         data = prepare_data(*settings, training_only=True)
-        label = joined.label(swept[:1] if swept else ())
         template = study_template(joined, text, label, analyses, data, library)
     computation = Computation(folder, joined, analyses, described(*swept) if swept else "")
     description = Description(text, tuple(analysis.name for analysis in analyses))
     return _Compared(computation, description, template)
+
+
+def _label(folder: StudyFolder) -> str:
+    """Label of the study in a folder; empty if it is lost."""
+    with suppress(StoreError):
+        return str(folder.template.attrs["label"])
+    return ""
 
 
 def _text(identity: Mapping[str, Any]) -> str:
