@@ -281,7 +281,9 @@ def test_a_study_grows_in_any_order_to_the_one_that_is_computed_at_once(tmp_path
     run(path, SMALL_STUDY.on_grid(full))
     grown = open_study(path).load()
     assert len(minimised) >= 12
-    xr.testing.assert_equal(grown.sel(full), open_study(at_once).load())
+    xr.testing.assert_equal(
+        grown.sel({name: list(values) for name, values in full.items()}), open_study(at_once).load()
+    )
     assert run(path, SMALL_STUDY.on_grid(full)) == 0
 
 
@@ -320,7 +322,8 @@ def test_higher_temperatures_leave_what_is_computed_as_it_is(tmp_path, monkeypat
     assert (grown.reference_done == 1).all()
     alone = tmp_path / "alone"
     run(alone, larger)
-    xr.testing.assert_allclose(grown, open_study(alone).load(), rtol=1e-5, atol=1e-7)
+    for name in ("action", "order_parameter", "predictor_mean"):
+        xr.testing.assert_allclose(grown[name], open_study(alone)[name], rtol=1e-5, atol=1e-7)
 
 
 def test_two_runs_in_one_folder_do_no_harm(tmp_path, whole):
