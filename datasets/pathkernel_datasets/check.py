@@ -88,6 +88,9 @@ def _study_damage(path: Path) -> Iterator[str]:
     if isinstance(folder, SweepFolder):
         for single in folder.folders.values():
             yield from _study_damage(single.path)
+            own = described_study(single.path)
+            if own is not None and core_of(json.loads(own.identity)) != single.core:
+                yield f"{single.path} holds another study than {path / DESCRIPTION}"
     elif folder.in_progress and not folder.has_template:
         yield f"{path / PIECES} is damaged: its labels are unreadable"
     published = attributes_of(path / STUDY).get("study") if (path / STUDY).is_dir() else None

@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, ident
 from pathkernel_datasets.lock import check_writable, locked
 from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.reading import check_regular
-from pathkernel_datasets.study import Study, described, draw
+from pathkernel_datasets.study import POINT, Study, described, draw
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
@@ -37,7 +37,7 @@ from pathkernel_datasets.study_folder import (
 )
 from pathkernel_datasets.sums import SUMS
 from pathkernel_datasets.sweep_folder import SweepFolder, folder_name, joined_template
-from pathkernel_datasets.template import study_template
+from pathkernel_datasets.template import on_grid, study_template
 from pathkernel_datasets.zarr_files import CHECKSUM, faults, link_tree, metadata_of
 
 _log = logging.getLogger("pathkernel.study")
@@ -69,6 +69,7 @@ def begin(
     if stored is not None:
         before = _on_grid_of(study, stored)
         _check_same(path, stored, identity_of(before, map(first_seeds, before.singles)))
+        analyses = _stored_analyses(path, stored.analyses, analyses)
         _warn_of_more(path, study, joined)
     paths = [path / folder_name(name, value) for value in values]
     with ExitStack() as locks:
@@ -85,8 +86,11 @@ def begin(
         names = compared[0].description.analyses
         description = Description(_text(identity), names, _meaning(joined, name))
         sweep = SweepFolder(path, description.identity, description.meaning)
+        grid = {dim: joined.along(dim) for dim in POINT}  # a value may have been extended by itself
         templates = {
-            value: one.computation.folder.template if one.template is None else one.template
+            value: on_grid(
+                one.computation.folder.template if one.template is None else one.template, grid
+            )
             for value, one in zip(values, compared)
         }
         joined_template(name, description.meaning, templates)  # an error is raised before the work
@@ -168,9 +172,12 @@ def _compare(
             _warn_of_more(path, study, joined)
     text = _text(identity_of(joined, [first_seeds(joined)]))
     folder, template = StudyFolder(path, text), None
-    if folder.published_text == text and not damage:
+    label = joined.label(swept[:1] if swept else ())
+    # a study that was taken over may not name the value, if it is the default
+    is_labelled = swept is None or stored is None or label == _label(folder)
+    if folder.published_text == text and not damage and is_labelled:
         _log.info("%s is complete", path)
-    elif stored is not None and stored.identity == text and folder.has_template:
+    elif stored is not None and stored.identity == text and folder.has_template and is_labelled:
         template = folder.template
     else:
         _log.info("%s is %s", path, "begun" if stored is None else "extended or mended")
@@ -179,11 +186,17 @@ def _compare(
         library = array_library(joined.backend, joined.dtype)
         settings = (joined, joined.seeds[0], library, first_seeds(joined))
         data = prepare_data(*settings, training_only=True)
-        label = joined.label(swept[:1] if swept else ())
         template = study_template(joined, text, label, analyses, data, library)
     computation = Computation(folder, joined, analyses, described(*swept) if swept else "")
     description = Description(text, tuple(analysis.name for analysis in analyses))
     return _Compared(computation, description, template)
+
+
+def _label(folder: StudyFolder) -> str:
+    """Label of the study in a folder; empty if it is lost."""
+    with suppress(StoreError):
+        return str(folder.template.attrs["label"])
+    return ""
 
 
 def _text(identity: Mapping[str, Any]) -> str:

@@ -122,7 +122,9 @@ class Computation:
             like = np.asarray(next(row[name] for row in every if name in row), dtype)
             # a point that failed has its status alone
             blank = np.full_like(like, np.nan if dtype.kind == "f" else 0)
-            joined[name] = np.stack([row.get(name, blank) for row in every])
+            entries = [row.get(name, blank) for row in every]
+            # of sub-networks there may be none, and then the other axes have no certain length
+            joined[name] = np.stack(entries if like.size else [blank] * len(entries))
         return joined | {"temperature": np.array([*temperatures, *rows])}
 
     def _limits(

@@ -100,8 +100,7 @@ def folder_of(path: Path, description: Description) -> StudyFolder | SweepFolder
 def check_regular(path: Path) -> None:
     """Raise a StoreError if a path is a pipe, a device or a broken link, or holds one."""
     for entry in irregular_entries(path):
-        remedy = "choose another" if entry == path else "remove it"
-        raise StoreError(f"{entry} is {IRREGULAR}; {remedy}")
+        raise StoreError(f"{entry} is {IRREGULAR}; remove it")
 
 
 def _fault(path: Path) -> str:

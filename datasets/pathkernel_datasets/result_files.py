@@ -48,10 +48,12 @@ def parts_of(path: Path, group: str = "") -> Iterator[str]:
 
 
 def damaged_parts(path: Path) -> dict[str, str]:
-    """Parts of a result that cannot be read, with the fault of each."""
+    """Parts of a result that cannot be read, with the fault of each; other damage by its name."""
     parts, damaged = list(parts_of(path)), dict[str, str]()
     for name, fault in faults(path):
-        damaged |= {part: f"{path / name} {fault}" for part in parts if is_inside(name, part)}
+        # of a part whose metadata are lost, and of groups above parts, no part is listed
+        names = [part for part in parts if is_inside(name, part)] or [name or METADATA]
+        damaged |= dict.fromkeys(names, f"{path / name} {fault}")
     return damaged
 
 

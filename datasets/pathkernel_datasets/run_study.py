@@ -144,7 +144,10 @@ def compute_study(
         report(dataclasses.replace(progress, done=points, total=total))
 
     if executor is None:
-        compute_here(missing, drawn, tell)
+        # drawn already are the first data of all, which the first missing piece may not need
+        data = [(one, piece.seed) for one, piece in missing][:1]
+        is_drawn = data == [(computations[0], computations[0].study.seeds[0])]
+        compute_here(missing, drawn if is_drawn else None, tell)
     elif missing:
         compute_by_workers(missing, executor, threads, tell)
     if is_complete:

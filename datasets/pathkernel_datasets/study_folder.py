@@ -243,8 +243,9 @@ class StudyFolder:
         StoreError
             If it is lost, until the study is run again.
         """
-        template = self._stored_template
-        if template is None and self.published_text:
+        template, published = self._stored_template, self.published_text
+        # not that of another study, put in its place
+        if template is None and published and core_of(json.loads(published)) == self.core:
             template = open_dataset(self.path / STUDY)
         if template is None:
             raise StoreError(f"{self.path} is not complete, and its labels are lost; {REMEDY}")

@@ -158,11 +158,11 @@ def attributes_of(path: Path) -> dict[str, Any]:
 
 def _metadata_fault(content: Mapping[str, Any]) -> str:
     """Fault of the metadata of a root; empty if there is none."""
-    if not isinstance(content.get("attributes"), dict) or not content.get(_INDEX):
+    if not isinstance(content.get("attributes"), dict):
         return "is damaged: its metadata are unreadable"
     if CHECKSUM not in content["attributes"]:
         return "was written by another program than pathkernel, perhaps in part or changed"
-    if content["attributes"][CHECKSUM] != _checksum(content):
+    if not content.get(_INDEX) or content["attributes"][CHECKSUM] != _checksum(content):
         return "is damaged: its metadata are not as they were written"
     return ""
 

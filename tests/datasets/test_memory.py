@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from test_sweep import Small
+from small_task import Small
 
 from pathkernel_core import memory
 from pathkernel_core.memory import bytes_in_words, check_memory, memory_bound

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from test_sweep import Small
+from small_task import Small
 
 from pathkernel_core.options import option
 from pathkernel_core.task import Task
@@ -73,7 +73,7 @@ def test_what_is_no_task(task):
 
 def test_arguments_in_another_order(tmp_path):
     with pytest.raises(TypeError, match=r"study must be a Study, not '.*x\.zarr'; call"):
-        run_study(str(tmp_path / "x.zarr"), Study(Small()))
+        run_study(str(tmp_path / "x"), Study(Small()))
 
 
 def test_options_that_are_too_small():

@@ -65,7 +65,7 @@ class Noisy(Task):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    path = tmp_path_factory.mktemp("targets") / "noisy.zarr"
+    path = tmp_path_factory.mktemp("targets") / "noisy"
     run_study(Study(Noisy(), seeds=(1, 2)), path)
     return path
 
@@ -77,7 +77,7 @@ def dataset(store):
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory):
-    path = tmp_path_factory.mktemp("targets") / "two.zarr"
+    path = tmp_path_factory.mktemp("targets") / "two"
     run_study(Study(Noisy(outputs=2), widths=(5,), temperatures=(0.1,), seeds=(1,)), path)
     return open_study(path).load()
 
@@ -240,5 +240,5 @@ def test_the_kind_is_part_of_the_study(tmp_path):
         for kind in (None, "targets")
     ]
     assert identities[1] == identities[0] | {"kind": "targets"}
-    run_study(Study(Signs(centred=False), **grid), tmp_path / "signs.zarr")
-    assert "accuracy" in open_study(tmp_path / "signs.zarr")
+    run_study(Study(Signs(centred=False), **grid), tmp_path / "signs")
+    assert "accuracy" in open_study(tmp_path / "signs")
