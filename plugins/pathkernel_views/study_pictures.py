@@ -12,7 +12,8 @@ import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
 from pathkernel_datasets.selection import Selection, few, index_of, number
-from pathkernel_datasets.swept_option import by_value, described, swept_option
+from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import by_value, swept_option
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -73,7 +74,7 @@ class StudyPictures:
         return [option] if option else []
 
     def temperatures(self, single: xr.Dataset) -> dict[str, float | str | None]:
-        """Return the initial temperature, or choice, and all of the store, by their labels."""
+        """Return the initial temperature, or choice, and all others, by their labels."""
         first = Selection(single, self.temperature)
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
@@ -303,7 +304,7 @@ class StudyPictures:
 
 
 def _grid(single: xr.Dataset) -> dict[str, float | str | None]:
-    """Return all temperatures of a store, by their labels."""
+    """Return all temperatures of a study, by their labels."""
     return {f"T = {value:g}": float(value) for value in single["temperature"].values}
 
 

@@ -20,7 +20,8 @@ from pathkernel_datasets.selection import (
     count_test_examples,
     number,
 )
-from pathkernel_datasets.swept_option import by_value, described, swept_option
+from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import by_value, swept_option
 from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
@@ -64,7 +65,7 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     dataset : xarray.Dataset
         From :func:`pathkernel_datasets.reading.open_study`, complete or not.
     temperature : float or str, optional
-        Temperature of the store, or how it is chosen for each row, as for
+        Temperature of the study, or how it is chosen for each row, as for
         :class:`pathkernel_datasets.selection.Selection`.
 
     Returns
@@ -76,7 +77,7 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     Raises
     ------
     ValueError
-        If the store does not have that temperature, or the scores of the choice.
+        If the study does not have that temperature, or the scores of the choice.
     """
     return of_every_value(dataset, lambda single: _frame(single, Selection(single, temperature)))
 
@@ -122,7 +123,7 @@ def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
         plain = [array.drop_vars(["network", "temperature"], errors="ignore") for array in parts]
         return xr.concat(plain, "network")
 
-    # limits have no status in the store: one without scores could not be factorised
+    # limits have no status in the dataset: one without scores could not be factorised
     scores = {measure: of_networks(measure.name) for measure in measures_of(dataset)}
     failed = [*scores.values()][-1].isel(network=slice(len(widths), None)).isnull().all("test_set")
     of_limits = xr.where(failed, STATUS_CODES["not_positive_definite"], CONVERGED)
@@ -370,7 +371,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     Raises
     ------
     ValueError
-        If no seed is complete, or the store lacks the temperature or the scores of the choice.
+        If no seed is complete, or the study lacks the temperature or the scores of the choice.
     """
     frame = of_every_value(dataset, lambda single: frame_of(gains(single, temperature)))
     seeds = gains(next(iter(by_value(dataset).values())), temperature).attrs["seeds"]

@@ -11,7 +11,8 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import index_of
-from pathkernel_datasets.swept_option import by_value, described, swept_option
+from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import by_value, swept_option
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -32,7 +33,7 @@ def study_views(
         From :func:`pathkernel_datasets.reading.open_study`, complete or not; several values of an
         option become a switch of the charts.
     temperature : float or str, optional
-        Temperature of the store, or how it is chosen for each width and for the limits, as for
+        Temperature of the study, or how it is chosen for each width and for the limits, as for
         :class:`pathkernel_datasets.selection.Selection`.
     seed : int, optional
         Initial seed of charts of a single seed; by default the first computed one.
@@ -40,7 +41,7 @@ def study_views(
     Raises
     ------
     ValueError
-        If the store does not have that temperature or seed, or the scores of the choice.
+        If the study does not have that temperature or seed, or the scores of the choice.
     """
     if seed is not None:
         index_of(dataset, "seed", seed)
