@@ -181,6 +181,8 @@ def _run_study(study: Study, running: Running) -> None:
     from pathkernel_datasets.workers import workers
 
     out = running.out or Path(study.task.name)
+    if out.is_file():
+        raise click.UsageError(f"--out: {out} is a file; name a folder, which may be new")
     plugins = click.get_current_context().find_object(Plugins)
     try:
         with workers(*resources) as executor:  # which import while this process does
