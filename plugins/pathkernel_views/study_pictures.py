@@ -188,12 +188,14 @@ class StudyPictures:
             strengths = path_diagonal(matrices) / xr.DataArray(limit_diagonal(single), dims="path")
             return frame_of(strengths.rename("strength"))[["seed", "width", "path", "strength"]]
 
-        layers = range(1, len(self.dataset.attrs["heads_per_layer"]) + 1)
+        # not the attribute: NetCDF makes a number of a list of one
+        names = [str(name) for name in self.dataset.coords]
+        layers = sum(name.startswith("path_layer_") for name in names)
         return network(
             self.of_settings(10 * self.dataset.sizes["path"], build),
             "path",
             "strength",
-            [int(self.dataset[f"path_layer_{layer}"].max()) for layer in layers],
+            [int(self.dataset[f"path_layer_{n}"].max()) for n in range(1, layers + 1)],
             switches=[*self.option, "shown", "seed", "width"],
             titles=_TITLES | {"width": "N ="},
         )
@@ -257,7 +259,7 @@ class StudyPictures:
             frames = []
             for name, kernel in kernels.items():
                 # kernels of paths differ by orders of magnitude; their diagonals stand out of each
-                unit = float(kernel.quantile(0.99))
+                unit = float(kernel.load().quantile(0.99))
                 if not unit > 0:  # not computed yet
                     continue
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1

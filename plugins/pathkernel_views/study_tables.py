@@ -394,7 +394,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
         f"{', '.join(map(str, seeds))}. T: temperature of the width, and of the limit that it is "
         f"compared with{chosen}."
     )
-    title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
+    title = f"Gain over the Gaussian process limit: {dataset.attrs.get('label', 'a study')}"
     lines = swept_option(dataset) or ""
     return Table("gains", title, frame, cells, caption, across, lines, detail=True)
 
