@@ -65,7 +65,9 @@ def write_report(
     page.section("Provenance", [_provenance(dataset, command)])
     title = str(dataset.attrs.get("label", folder.resolve().name))
     with replacing(out) as partial:
-        partial.write_text(page.html(title, f"pathkernel study {folder.resolve().name}"), encoding="utf-8")
+        partial.write_text(
+            page.html(title, f"pathkernel study {folder.resolve().name}"), encoding="utf-8"
+        )
 
 
 class _Page:

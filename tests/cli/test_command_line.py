@@ -164,7 +164,7 @@ def test_prior_variances(invoke, tmp_path):
     assert open_study(tmp_path / "hidden-markov").attrs["variances"] == [1, 0.5, 0.5, 1]
     status, _, err = invoke(*SMALL, *given, "2")
     assert status == 1
-    assert "variances: the folder has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
+    assert "variances: the store has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
 
 
 def test_skip_connections(invoke, tmp_path):
