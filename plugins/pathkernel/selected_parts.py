@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.options import options_of, folder_argument
+from pathkernel.options import folder_argument, options_of
 from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.options import Options, declared_options, option

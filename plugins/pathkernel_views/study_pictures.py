@@ -111,7 +111,7 @@ class StudyPictures:
             return pd.concat(
                 build(single, Selection(single, temperature), seeds).assign(shown=label)
                 for label, temperature in temperatures
-            )
+            ).reset_index(drop=True)
 
         return of_every_value(self.dataset, frames)
 
@@ -268,7 +268,7 @@ class StudyPictures:
                 frames.append(frame.assign(panel=f"{name}: {unit:.3g}", seed=kernel["seed"].item()))
             if not frames:
                 raise NothingToPlot("no kernel is computed yet")
-            return pd.concat(frames)
+            return pd.concat(frames, ignore_index=True)
 
         edges: list[int] = []
         if not self.option:  # whose values may have classes of different sizes

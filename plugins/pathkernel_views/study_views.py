@@ -30,8 +30,9 @@ def study_views(
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.reading.open_study`, complete or not, or a copy or a part of one, such
-        as ``dataset.sel(width=[10])``; several values of an option become a switch of the charts.
+        From :func:`pathkernel_datasets.reading.open_study`, complete or not, or a copy or a part
+        of one, such as ``dataset.sel(width=[10])``; several values of an option become a switch of
+        the charts.
     temperature : float or str, optional
         Temperature of the study, or how it is chosen for each width and for the limits, as for
         :class:`pathkernel_datasets.selection.Selection`.
