@@ -168,7 +168,12 @@ class Computation:
                 rows[temperature] = point_values(data.data, solution, self._of_solution)
                 if solution is not None:
                     count = solution.evaluations
-                    _log.debug("%s: %s after %d evaluations", point.doing, solution.status, count)
+                    _log.debug(
+                        "%s: %s after %d evaluations",
+                        point.doing,
+                        solution.status.name.lower(),
+                        count,
+                    )
             start = solution if solution is not None and solution.status.ok else None
         return rows
 

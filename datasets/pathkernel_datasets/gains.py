@@ -7,6 +7,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import kind_of, measures_of
 from pathkernel_datasets.selection import index_of
+from pathkernel_datasets.swept_option import checked_dataset
 from pathkernel_datasets.temperature_choice import (
     check_choice,
     choose,
@@ -50,10 +51,11 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     --------
     >>> import pathkernel as pk
     >>> study = pk.Study(pk.HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
-    >>> gain = pk.gains(pk.run_study(study, "small.zarr"))
+    >>> gain = pk.gains(pk.run_study(study, "small"))
     >>> gain["gain"].dims
     ('width', 'test_set')
     """
+    dataset = checked_dataset(dataset)
     choice = default_choice(dataset) if temperature is None else temperature
     if isinstance(choice, str):
         check_choice(dataset, choice)

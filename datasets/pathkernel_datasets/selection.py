@@ -8,7 +8,7 @@ import xarray as xr
 from pathkernel_datasets.errors import NotInStoreError
 from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.quantities import STATUS_CODES
-from pathkernel_datasets.swept_option import check_single
+from pathkernel_datasets.swept_option import check_single, checked_dataset
 from pathkernel_datasets.temperature_choice import (
     NOT_COMPUTED,
     check_choice,
@@ -53,6 +53,7 @@ class Selection:
     """
 
     def __init__(self, dataset: xr.Dataset, temperature: float | str | None = None):
+        dataset = checked_dataset(dataset)
         check_single(dataset)
         self._dataset, candidates = dataset, dataset
         choice = default_choice(dataset) if temperature is None else temperature
@@ -85,7 +86,11 @@ class Selection:
     def sub_networks(self, name: str) -> xr.DataArray:
         """Variable of the sub-networks, dims (seed, sub_network, …), NaN where not computed."""
         temperatures = xr.DataArray(self.temperatures_sub_network, dims="sub_network")
-        chosen = self._dataset[[name, "reference_done"]].sel(temperature=temperatures)
+        chosen = self._dataset[[name, "reference_done"]]
+        if temperatures.size:
+            chosen = chosen.sel(temperature=temperatures)
+        else:  # Dask cannot take nothing
+            chosen = chosen.isel(temperature=0, drop=True)
         computed = chosen[name].where(chosen["reference_done"] != 0)
         return computed.transpose("seed", "sub_network", ...)
 

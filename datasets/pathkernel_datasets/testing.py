@@ -33,7 +33,7 @@ from pathkernel_datasets.run_result import run_result
 from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
 
-_OF_RESULTS = frozenset(("study", "figures", "help"))  # options that every result's command has
+_OF_RESULTS = frozenset(("folder", "figures", "help"))  # options that every result's command has
 
 
 @dataclass(frozen=True)

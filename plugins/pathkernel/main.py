@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -118,15 +119,18 @@ def _message(error: Exception) -> str:
         )
     if isinstance(error, MemoryError):
         return f"not enough memory ({error}); take fewer examples, heads or layers"
+    if isinstance(error, shutil.Error):  # of copying a folder: its argument lists all files
+        file, _, reason = error.args[0][0]
+        return f"{file} cannot be copied: {reason}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     if str(error).startswith("Stored and computed checksum do not match"):  # by Zarr
-        return "the store is damaged; `pathkernel check` names the damage, and the remedy"
+        return "a file of the study is damaged; `pathkernel check` names it, and the remedy"
     if isinstance(error, (PathkernelError, OSError, ValueError)):
         return str(error)
     if isinstance(error, KeyError) and "No variable named" in str(error):  # by xarray
         return (
-            f"the store lacks a variable, which another program may have dropped: {error.args[0]}"
+            f"the study lacks a variable, which another program may have dropped: {error.args[0]}"
         )
     if isinstance(error, ImportError):
         return f"a package cannot be imported ({error}); install pathkernel and its extras again"

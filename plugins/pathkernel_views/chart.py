@@ -101,7 +101,7 @@ _MARK = "pathkernel"  # in every file of a chart
 
 
 class NothingToPlot(PathkernelError, ValueError):
-    """The data of a chart are missing from the store, or not computed yet."""
+    """The data of a chart are missing from the study, or not computed yet."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def save_charts(
     Raises
     ------
     PathkernelError, OSError
-        If the store lacks data, or the folder cannot be written or is in use.
+        If the study lacks data, or the folder cannot be written or is in use.
     Exception
         That of the last chart, if all failed.
     """

@@ -5,7 +5,6 @@ import os
 import socket
 
 import pytest
-from pathkernel_datasets.store import check, open_study
 
 from pathkernel_core.errors import NotLocalError
 from pathkernel_core.local_files import (
@@ -15,6 +14,8 @@ from pathkernel_core.local_files import (
     open_regular,
     regular_files,
 )
+from pathkernel_datasets.check import check
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
@@ -64,7 +65,7 @@ URLS = (
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_url_is_no_store(tmp_path, monkeypatch, url):
+def test_a_url_is_no_folder(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
     reads = (open_study, check, StoredStudy, lambda path: regular_files(path, "data file"))
     for read in (*reads, lambda path: compute_study(Study(SmallTask(), (10,), (1.0,)), path)):
