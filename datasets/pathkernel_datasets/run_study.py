@@ -144,7 +144,9 @@ def compute_study(
         report(dataclasses.replace(progress, done=points, total=total))
 
     if executor is None:
-        compute_here(missing, drawn, tell)
+        first = computations[0], computations[0].study.seeds[0]
+        begins = next(((one, piece.seed) for one, piece in missing), None) == first
+        compute_here(missing, drawn if begins else None, tell)
     elif missing:
         compute_by_workers(missing, executor, threads, tell)
     if is_complete:
