@@ -1,4 +1,4 @@
-"""Base class of results: labelled data computed from a whole study, and their views."""
+"""Base class of results: labelled data computed from a whole study, stored with it, and views."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StoredStudy(Protocol):
         """The study itself, an ``xarray.Dataset`` that is read lazily."""
 
     def result(self, name: str) -> Any:
-        """Labelled data of a result, an ``xarray.DataTree``; raises if there is none."""
+        """Labelled data of a result, an ``xarray.DataTree``; raises if the folder has none."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Result(Options, abc.ABC):
 
     Subclasses set the class attributes, declare options with
     :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`views` if there
-    is something to show. Each becomes a command; ``show``, ``plot`` and ``report`` show those of a
-    study with default options, except for ``view_options`` that the user sets.
+    is something to show. Each becomes a command; ``show``, ``plot`` and ``report`` show those in a
+    folder with default options, except for ``view_options`` that the user sets.
     ``pathkernel_datasets.testing.check_result`` checks them.
 
     Attributes
     ----------
     name : str
-        Lower-case words joined by hyphens; the file in the study's folder is ``NAME.zarr``.
+        Lower-case words joined by hyphens: the stem of the file in the study's folder.
     command : str
         Name on the command line; by default the name.
     summary : str
@@ -64,7 +64,7 @@ class Result(Options, abc.ABC):
 
     @abc.abstractmethod
     def compute(self, study: StoredStudy, report: Report) -> Any:
-        """Compute the parts that the study lacks.
+        """Compute the parts that the folder lacks, while no other process writes into it.
 
         Parameters
         ----------
@@ -75,8 +75,8 @@ class Result(Options, abc.ABC):
         Returns
         -------
         xarray.Dataset, or iterable of (str, xarray.Dataset)
-            The complete result; or its parts, with the names of their groups in the file. Parts of
-            a generator are written one by one, so that an interruption loses only the last.
+            The complete result; or its parts with the paths of their groups in the file. Parts of a
+            generator are written one by one, so that an interruption loses only the last.
         """
 
     def views(self, study: StoredStudy) -> Iterable[Any]:
