@@ -69,10 +69,10 @@ def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
         assert "torch.Size([3, 4, 16])" in capsys.readouterr().out
     exec(study, namespace)
     exec(core + example.partition("as pk\n")[2], {"np": np})
-    exec(dataset.replace("hidden-markov.zarr", "small.zarr"), namespace)
+    exec(dataset.replace("hidden-markov/", "small/"), namespace)
     with xr.open_dataset("hidden-markov.nc") as kept:
         assert kept.equals(namespace["dataset"])
-    exec(drawing.replace("hidden-markov.zarr", "small.zarr"), namespace)
+    exec(drawing.replace('"hidden-markov"', '"small"'), namespace)
     assert (tmp_path / "order-parameters.pdf").stat().st_size > 10_000
     assert "GP limit" in set(namespace["views"]["study"].frame["network"])
 
@@ -422,7 +422,7 @@ def test_study_file_of_the_guide_runs(tmp_path, capsys, monkeypatch):
     small = file.replace("[20, 50]", "[4, 6]").replace('"0-4"', "[0]").replace("200", "10")
     assert len(small) < len(file)
     Path("small.toml").write_text(small)
-    for words in (["run", "small.toml", "--no-figures"], ["show", "small.zarr", "--toml"]):
+    for words in (["run", "small.toml", "--no-figures"], ["show", "small", "--toml"]):
         with pytest.raises(SystemExit) as exit_:
             main(words)
         assert exit_.value.code == 0
