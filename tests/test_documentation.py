@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import re
 import runpy
 import shlex
@@ -202,6 +203,24 @@ def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypat
     exec(block_of("docs/bring-your-own.md", "found.log_evidence"), namespace)
     temperature, covered = capsys.readouterr().out.split()[:2]
     assert (temperature, round(float(covered), 2)) == ("0.3", 0.88)
+
+
+def test_data_guide_lists_every_file_and_reads_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w./-]+)`.*?\|(?:.*\| `(.*)` \|)?", text, flags=re.MULTILINE)
+    readers = {name.strip("/"): reader for name, reader in reversed(rows)}
+    task = pathkernel.HiddenMarkov(examples=20, test_examples=20)
+    study = pathkernel.Study(task, widths=(10,), temperatures=(0.01, 0.1), seeds=(0, 1))
+    pathkernel.run_study(study, "hidden-markov", part=(1, 2))
+    pieces = {path.name for path in Path("hidden-markov", "pieces").iterdir()}
+    assert pieces == {"seed-0.npz", "seed-0_N-10.npz", "template.json"} <= readers.keys()
+    pathkernel.run_study(study, "hidden-markov")
+    pathkernel.run_result(pathkernel.Phases(), "hidden-markov")
+    files = {path.name for path in Path("hidden-markov").iterdir()}
+    assert files == {".lock", "study.json", "study.zarr", "phases.zarr"} <= readers.keys()
+    for file in files - {".lock"}:
+        assert len(eval(readers[file], {"xr": xr, "json": json, "Path": Path})) > 2, file
 
 
 def test_data_guide_sums_batches(tmp_path, monkeypatch):
