@@ -89,7 +89,7 @@ class Analysis(abc.ABC):
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
         """Labels of each of the analysis's own dimensions, the same for every seed.
 
-        The dataset labels common ones, such as ``path`` and ``head``. The situation has no
+        The store labels common ones, such as ``path`` and ``head``. The situation has no
         solution.
         """
 
