@@ -1,4 +1,4 @@
-"""Accuracy by every choice of the temperature and the best possible: ``choices FILE.zarr``.
+"""Accuracy by every choice of the temperature and the best possible: ``choices NAME``.
 
 Every choice is made over all seeds, for each width and for the Gaussian process limit; the best is
 the temperature with the largest mean accuracy on the test set itself. Means over the seeds.
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def choice_rows(dataset: xr.Dataset, test_set: str) -> list[list[str]]:
-    """Accuracy, or R², and temperature by every choice that a store allows, the heading first."""
+    """Accuracy, or R², and temperature by every choice that a dataset allows, the heading first."""
     measure = measures_of(dataset)[0]
     choices = [name for name in CHOSEN if choices_of(dataset)[name].score in dataset]
     chosen = {

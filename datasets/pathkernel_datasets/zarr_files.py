@@ -136,9 +136,11 @@ def _seal(folder: Path) -> None:
     (folder / METADATA).write_text(json.dumps(content, indent=2))
 
 
-def _checksum(content: Mapping[str, Any]) -> int:
+def _checksum(content: Mapping[str, Any]) -> str:
+    # as text, which netCDF holds too: its whole numbers may have 32 bits, one of them for the sign
     attributes = {key: v for key, v in content["attributes"].items() if key != CHECKSUM}
-    return zlib.crc32(json.dumps({**content, "attributes": attributes}, sort_keys=True).encode())
+    text = json.dumps({**content, "attributes": attributes}, sort_keys=True)
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
