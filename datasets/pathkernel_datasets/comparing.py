@@ -38,7 +38,7 @@ from pathkernel_datasets.study_folder import (
 from pathkernel_datasets.sums import SUMS
 from pathkernel_datasets.sweep_folder import SweepFolder, folder_name, joined_template
 from pathkernel_datasets.template import on_grid, study_template
-from pathkernel_datasets.zarr_files import CHECKSUM, faults, link_tree, metadata_of
+from pathkernel_datasets.zarr_files import faults, is_rewritten, link_tree
 
 _log = logging.getLogger("pathkernel.study")
 _OWN = (DESCRIPTION, STUDY, PIECES, SUMS)
@@ -273,8 +273,7 @@ def _check_folder(path: Path) -> None:
     check_writable(path, STUDY, PIECES, SUMS)
     for name in (DESCRIPTION, STUDY):
         remove_leftovers(path / name)
-    metadata = metadata_of(path / STUDY) if (path / STUDY).exists() else {}
-    if CHECKSUM not in metadata.get("attributes", {CHECKSUM: None}):
+    if is_rewritten(path / STUDY):
         raise StoreError(
             f"{path / STUDY} was written by another program than pathkernel, perhaps in part or "
             "changed, and is left as it is; choose another folder"

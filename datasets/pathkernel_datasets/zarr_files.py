@@ -136,6 +136,18 @@ def _seal(folder: Path) -> None:
     (folder / METADATA).write_text(json.dumps(content, indent=2))
 
 
+def is_rewritten(path: Path) -> bool:
+    """Whether another program has written a Zarr, perhaps with the checksum of the one it read."""
+    attributes = metadata_of(path).get("attributes", {CHECKSUM: None})
+    members = map(metadata_of, (file.parent for file in path.glob(f"*/{METADATA}")))
+    return CHECKSUM not in attributes or any(map(_has_fill_value, members))
+
+
+def _has_fill_value(content: Mapping[str, Any]) -> bool:
+    """Whether an array has what xarray writes unless it is told not to."""
+    return "_FillValue" in (content.get("attributes") or ())
+
+
 def _checksum(content: Mapping[str, Any]) -> str:
     # as text, which netCDF holds too: its whole numbers may have 32 bits, one of them for the sign
     attributes = {key: v for key, v in content["attributes"].items() if key != CHECKSUM}
@@ -162,7 +174,8 @@ def _metadata_fault(content: Mapping[str, Any]) -> str:
     """Fault of the metadata of a root; empty if there is none."""
     if not isinstance(content.get("attributes"), dict):
         return "is damaged: its metadata are unreadable"
-    if CHECKSUM not in content["attributes"]:
+    members = (content.get(_INDEX) or {}).get("metadata", {}).values()
+    if CHECKSUM not in content["attributes"] or any(map(_has_fill_value, members)):
         return "was written by another program than pathkernel, perhaps in part or changed"
     if not content.get(_INDEX) or content["attributes"][CHECKSUM] != _checksum(content):
         return "is damaged: its metadata are not as they were written"
