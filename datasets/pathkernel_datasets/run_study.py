@@ -20,12 +20,18 @@ from pathkernel_core.local_files import check_local
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.comparing import begin
 from pathkernel_datasets.computing import Job, compute_by_workers, compute_here
-from pathkernel_datasets.lock import locked, unwritable
+from pathkernel_datasets.lock import lock_of, locked, unwritable
 from pathkernel_datasets.prepared import array_library
 from pathkernel_datasets.progress_bar import supervised
 from pathkernel_datasets.reading import folder_of, open_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.study_folder import DESCRIPTION, StudyFolder, described_study
+from pathkernel_datasets.study_folder import (
+    DESCRIPTION,
+    PIECES,
+    STUDY,
+    StudyFolder,
+    described_study,
+)
 from pathkernel_datasets.sweep_folder import SweepFolder
 
 _log = logging.getLogger("pathkernel.study")
@@ -182,6 +188,8 @@ def _folder(path: Path) -> Iterator[None]:
     except BaseException:
         if is_new and not (path / DESCRIPTION).exists():
             shutil.rmtree(path)  # locks, and folders for values
+        elif not any((path / name).exists() for name in (DESCRIPTION, STUDY, PIECES)):
+            lock_of(path).unlink(missing_ok=True)  # in a folder of something else
         raise
 
 
