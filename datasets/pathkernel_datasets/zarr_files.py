@@ -33,6 +33,7 @@ CHECKSUM = "metadata_crc32"
 _INDEX = "consolidated_metadata"
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
 _LARGEST_CHUNK = 2**23  # bytes
+_BY_OTHERS = "was written by another program than pathkernel, perhaps in part or changed"
 _READ_AT_ONCE = 2**26  # bytes
 
 
@@ -176,7 +177,7 @@ def _metadata_fault(content: Mapping[str, Any]) -> str:
         return "is damaged: its metadata are unreadable"
     members = (content.get(_INDEX) or {}).get("metadata", {}).values()
     if CHECKSUM not in content["attributes"] or any(map(_has_fill_value, members)):
-        return "was written by another program than pathkernel, perhaps in part or changed"
+        return _BY_OTHERS
     if not content.get(_INDEX) or content["attributes"][CHECKSUM] != _checksum(content):
         return "is damaged: its metadata are not as they were written"
     return ""
@@ -202,6 +203,8 @@ def metadata_faults(path: Path) -> dict[str, str]:
     """Arrays and groups of a Zarr with damaged metadata, with the reasons; the root is empty."""
     content = metadata_of(path)
     fault = _metadata_fault(content)
+    if fault and is_rewritten(path):  # without consolidated metadata its arrays alone show it
+        fault = _BY_OTHERS
     # where the root is damaged, arrays are read by their own metadata
     index = {} if fault else content[_INDEX]["metadata"]
     damaged = {"": fault} if fault else {}
