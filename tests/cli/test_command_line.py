@@ -91,7 +91,7 @@ def test_what_is_logged_goes_to_stderr_while_a_command_runs(invoke):
     assert "pathkernel.study" not in out
     status, out, err = invoke("--log-level", "info", *short)
     assert "Nothing was left to compute: the study was complete." in out
-    assert err.endswith("hidden-markov is complete\n")
+    assert "hidden-markov is complete\n" in err
     assert invoke(*short)[2] == ""
     assert (logger.handlers, logger.level) == ([], logging.NOTSET)
 
@@ -203,8 +203,6 @@ def test_several_values_of_an_option(invoke):
         assert "examples 8" in shown
         path = Path("hidden-markov", "examples-4", "corrections.zarr")
         assert np.isfinite(xr.open_datatree(path)["seed-0_T-0.01_N-10"].log_evidence)
-        charts = Path("hidden-markov", "figures", "corrections")
-        assert {folder.name for folder in charts.iterdir()} == {"examples-4", "examples-8"}
     status, _, err = invoke(*small, "--examples", "4,x")
     assert status == 2
     assert "examples must be a whole number, but is 'x'" in err
