@@ -102,7 +102,10 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
         name: values.assign_attrs(long_name=long_name, units="1")
         for name, (values, long_name) in described.items()
     }
-    return xr.Dataset(variables, attrs={"seeds": seeds.tolist()}).transpose("width", "test_set")
+    gained = xr.Dataset(variables, attrs={"seeds": seeds.tolist()})
+    # in this order, whatever that of the dataset
+    ordered = gained.drop_vars(["width", "test_set"]).transpose("width", "test_set")
+    return ordered.assign_coords({name: gained[name] for name in ("width", "test_set")})
 
 
 def _mean(values: xr.DataArray) -> xr.DataArray:

@@ -86,11 +86,7 @@ class Selection:
     def sub_networks(self, name: str) -> xr.DataArray:
         """Variable of the sub-networks, dims (seed, sub_network, …), NaN where not computed."""
         temperatures = xr.DataArray(self.temperatures_sub_network, dims="sub_network")
-        chosen = self._dataset[[name, "reference_done"]]
-        if temperatures.size:
-            chosen = chosen.sel(temperature=temperatures)
-        else:  # Dask cannot take nothing
-            chosen = chosen.isel(temperature=0, drop=True)
+        chosen = self._dataset[[name, "reference_done"]].sel(temperature=temperatures)
         computed = chosen[name].where(chosen["reference_done"] != 0)
         return computed.transpose("seed", "sub_network", ...)
 

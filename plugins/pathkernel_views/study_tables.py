@@ -115,13 +115,17 @@ def curves_frame(
 def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
     """Return the rows of the widths, the limit and the limits of sub-networks."""
     widths, computed = dataset["width"].values, selection.references_done
+    has_parts = "sub_network" in dataset.coords
+    sub_networks = dataset["sub_network"].values.tolist() if has_parts else []
 
     def of_networks(name: str) -> xr.DataArray:
         parts = [
             selection.point(name).rename(width="row"),
             selection.reference(f"{name}_gp").expand_dims("row"),
-            selection.sub_networks(f"{name}_sub_network").rename(sub_network="row"),
         ]
+        if sub_networks:  # Dask cannot take none of them, and NetCDF-3 holds no empty dimension
+            values = selection.sub_networks(f"{name}_sub_network")
+            parts.append(values.rename(sub_network="row"))
         plain = [array.drop_vars(["row", "temperature"], errors="ignore") for array in parts]
         return xr.concat(plain, "row")
 
@@ -151,7 +155,7 @@ def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
     for measure, values in scores.items():
         statistics |= _over_seeds(measure.name, measure.long_name, measure.units, values)
     networks = [*(f"N = {number(width)}" for width in widths), "GP limit"]
-    networks += map(str, dataset["sub_network"].values)
+    networks += map(str, sub_networks)
     states = [_status(codes) for codes in status.T.tolist()]
     of_rows = {
         "network": (networks, "width, limit or sub-network", ""),

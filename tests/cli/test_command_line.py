@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -88,8 +89,9 @@ def test_what_is_logged_goes_to_stderr_while_a_command_runs(invoke):
     assert "hidden-markov is begun" in err
     assert "DEBUG pathkernel.study: seed 0, N = 10, T = 0.01: converged after " in err
     assert "pathkernel.study" not in out
-    status, _, err = invoke("--log-level", "info", *short)
-    assert err.endswith("hidden-markov is complete\n")
+    status, out, err = invoke("--log-level", "info", *short)
+    assert "Nothing was left to compute: the study was complete." in out
+    assert "hidden-markov is complete\n" in err
     assert invoke(*short)[2] == ""
     assert (logger.handlers, logger.level) == ([], logging.NOTSET)
 
@@ -138,13 +140,6 @@ def test_a_part_says_what_is_computed(invoke):
         assert f"such as 1/3 for the first of three, but is '{wrong}'" in err
 
 
-def test_running_again_computes_nothing(invoke):
-    assert invoke(*SMALL, "--no-figures")[0] == 0
-    status, out, _ = invoke(*SMALL, "--no-figures")
-    assert status == 0
-    assert "Nothing was left to compute" in out
-
-
 def test_python_makes_the_same_study(invoke, tmp_path):
     """With the analyses that are registered; either goes on with the other's folder."""
     assert invoke(*SMALL, "--no-figures", "--out", "a")[0] == 0
@@ -164,7 +159,9 @@ def test_prior_variances(invoke, tmp_path):
     assert open_study(tmp_path / "hidden-markov").attrs["variances"] == [1, 0.5, 0.5, 1]
     status, _, err = invoke(*SMALL, *given, "2")
     assert status == 1
-    assert "variances: the store has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
+    assert "holds another study and is left as it is (variances: " in err
+    assert "has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
+    assert not (tmp_path / "hidden-markov" / "figures").exists()
 
 
 def test_skip_connections(invoke, tmp_path):
@@ -186,7 +183,7 @@ def test_skip_connections(invoke, tmp_path):
 
 
 def test_several_values_of_an_option(invoke):
-    """Run, show and check them."""
+    """Run, show and check them, with a result."""
     small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")
     status, out, err = invoke(*small, "--examples", "4,8")
     assert status == 0, err
@@ -196,6 +193,16 @@ def test_several_values_of_an_option(invoke):
     assert out.count("Gain over") == 1
     assert "examples 4 and 8" in out
     assert invoke("check", "hidden-markov")[0] == 0
+    if importlib.util.find_spec("jax"):  # of the extra pathkernel[sampling]
+        status, out, err = invoke("correct", "hidden-markov", "--widths", "10")
+        assert (status, err) == (0, "")
+        values = [line.strip() for line in out.splitlines() if line.startswith("examples ")]
+        assert values == ["examples 4", "examples 8"]
+        assert out.endswith("hidden-markov, corrections.zarr in the folder of each value\n")
+        shown = invoke("show", "hidden-markov", "--only", "corrections")[1]
+        assert "examples 8" in shown
+        path = Path("hidden-markov", "examples-4", "corrections.zarr")
+        assert np.isfinite(xr.open_datatree(path)["seed-0_T-0.01_N-10"].log_evidence)
     status, _, err = invoke(*small, "--examples", "4,x")
     assert status == 2
     assert "examples must be a whole number, but is 'x'" in err
@@ -204,31 +211,6 @@ def test_several_values_of_an_option(invoke):
     assert "run each value of 'variant' into a folder of its own" in err
     _, out, _ = invoke("run", "hidden-markov", "--help")
     assert "--examples INTEGER,…" in out
-
-
-def test_results_of_several_values_of_an_option(invoke):
-    pytest.importorskip("jax", reason="correct needs the extra: pip install pathkernel[sampling]")
-    small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")
-    assert invoke(*small, "--examples", "4,8")[0] == 0
-    status, out, err = invoke("correct", "hidden-markov", "--widths", "10")
-    assert (status, err) == (0, "")
-    assert [line.strip() for line in out.splitlines() if line.startswith("examples ")] == [
-        *("examples 4", "examples 8")
-    ]
-    assert "examples 8" in invoke("show", "hidden-markov", "--only", "corrections")[1]
-    path = Path("hidden-markov", "examples-4", "corrections.zarr")
-    assert np.isfinite(xr.open_datatree(path)["seed-0_T-0.01_N-10"].log_evidence)
-
-
-def test_show_and_plot(invoke, tmp_path):
-    invoke(*SMALL, "--widths", "10,1000", "--no-figures", "--out", "a")
-    assert not (tmp_path / "a" / "figures").exists()
-    status, out, _ = invoke("show", "a")
-    assert status == 0
-    assert "1000" in out
-    status, out, _ = invoke("plot", "a", "--out", "here")
-    assert status == 0
-    assert (tmp_path / "here" / "order_parameters.svg").exists()
 
 
 def test_damage_is_named_and_mended(invoke, tmp_path):
@@ -316,14 +298,6 @@ def test_mistakes_get_one_clear_line(invoke, tmp_path, arguments, message):
     assert message in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_study_in_the_same_file_is_refused(invoke):
-    invoke(*SMALL, "--no-figures")
-    status, _, err = invoke(*SMALL, "--no-figures", "--variant", "strong-noise")
-    assert status == 1
-    assert "another study" in err
-    assert "options" in err
 
 
 @pytest.mark.version

@@ -59,7 +59,8 @@ def views_of(dataset, **settings):
     shown |= {chart.name: chart.draw() for chart in charts}
     for value, single in by_value(dataset).items():
         shown[f"gains {value}"] = frame_of(gains(single))
-        shown[f"U {value}"] = frame_of(Selection(single).point("order_parameter").rename("u"))
+        u = Selection(single).point("order_parameter").transpose(..., "path", "path_dual")
+        shown[f"U {value}"] = pd.DataFrame(u.values.reshape(-1, u.sizes["path_dual"]))
     return shown
 
 
@@ -92,7 +93,9 @@ def written_again(dataset, path, folder):
 def as_netcdf(engine):
     def write(dataset, path, folder):
         pytest.importorskip({"netcdf4": "netCDF4"}.get(engine, engine))
-        dataset.load().to_netcdf(folder / "study.nc", engine=engine)
+        empty = [dim for dim, size in dataset.sizes.items() if not size]
+        # NetCDF-3 holds no empty dimension
+        dataset.drop_dims(empty).load().to_netcdf(folder / "study.nc", engine=engine)
         return xr.open_dataset(folder / "study.nc", engine=engine)
 
     return write
@@ -173,7 +176,8 @@ def test_what_lacks_a_dimension_is_refused_with_a_remedy(folders):
 
 
 def test_charts_without_attributes_say_so_and_the_rest_is_shown(folders):
-    shown = {view.name: view for view in study_views(open_study(folders["single"]).drop_attrs())}
+    views = study_views(open_study(folders["single"]).drop_attrs())
+    shown = {view.name: view for view in views if not isinstance(view, str)}
     assert len(shown["study"].frame) > 0
     with pytest.raises(ValueError, match="lost its attributes; keep them"):
         shown["order_parameters"].draw()
