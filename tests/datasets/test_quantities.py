@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pathkernel_datasets.array_libraries import array_library
 from pathkernel_datasets.store import open_store
 from test_analyses import Trace, run
 from test_sweep import Small
@@ -13,7 +12,7 @@ from test_targets import Noisy
 import pathkernel_core as pk
 from pathkernel_core.analysis import Variable
 from pathkernel_core.errors import NotPositiveDefiniteError
-from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.quantities import (
     REFERENCE,
     STATUS_CODES,

@@ -13,9 +13,10 @@ from rich.console import Console
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.errors import StoreError, open_study
+from pathkernel_datasets.errors import StoreError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.temperature_choice import choose, default_choice
