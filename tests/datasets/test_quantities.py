@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
 from test_analyses import Trace, run
 from test_sweep import Small
 from test_targets import Noisy
@@ -161,7 +161,7 @@ def test_dimensions_of_outputs_are_those_of_the_network(tmp_path):
         data_values(several, [FlatLabel()])
     assert data_values(single, [FlatLabel()])["first_label"] == 1
     run(tmp_path / "a.zarr", FlatLabel())
-    assert open_store(tmp_path / "a.zarr")["first_label"].dims == ("seed",)
+    assert open_study(tmp_path / "a.zarr")["first_label"].dims == ("seed",)
 
 
 def test_an_analysis_that_fails_is_no_limit_that_fails():
