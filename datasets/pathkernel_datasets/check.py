@@ -50,7 +50,7 @@ def check(path: str | os.PathLike) -> Checked:
 
     Raises
     ------
-    StoreError
+    StudyError
         If the path is no folder of a study.
     """
     check_local(path)

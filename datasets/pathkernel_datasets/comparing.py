@@ -20,7 +20,7 @@ from pathkernel_core.atomic import remove_leftovers, replacing_folder
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.computing import Computation
-from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
 from pathkernel_datasets.lock import check_writable, locked
 from pathkernel_datasets.prepared import array_library, prepare_data
@@ -194,7 +194,7 @@ def _compare(
 
 def _label(folder: StudyFolder) -> str:
     """Label of the study in a folder; empty if it is lost."""
-    with suppress(StoreError):
+    with suppress(StudyError):
         return str(folder.template.attrs["label"])
     return ""
 
@@ -236,7 +236,7 @@ def _check_same(path: Path, stored: Description, identity: Mapping[str, Any]) ->
     """Check that the study of a folder is this one."""
     if different := differences(json.loads(stored.identity), identity, "this run"):
         other_data = different[-1].startswith(OTHER_DATA)
-        raise StoreError(
+        raise StudyError(
             f"{path} holds another study and is left as it is ({'; '.join(different)}). Choose "
             "another folder (--out on the command line)"
             + ("" if other_data else ", or run with the study's own settings to resume it")
@@ -246,7 +246,7 @@ def _check_same(path: Path, stored: Description, identity: Mapping[str, Any]) ->
 def _check_results(path: Path, name: str) -> None:
     """Check that results of a study of a single value do not get several."""
     if results := sorted(file.stem for file in path.glob("*.zarr") if file.name != STUDY):
-        raise StoreError(
+        raise StudyError(
             f"{path} holds results of a single value of {name} ({', '.join(results)}), which do "
             "not go with several; choose another folder"
         )
@@ -257,7 +257,7 @@ def _check_folder(path: Path) -> None:
 
     Raises
     ------
-    StoreError
+    StudyError
         If it holds something else, a pipe or a device, or cannot be written.
     """
     # a process that was killed before it described its study leaves folders with locks alone
@@ -265,7 +265,7 @@ def _check_folder(path: Path) -> None:
     if not own:
         for file in path.rglob("*"):
             if not file.is_dir() and file.name[0] != ".":
-                raise StoreError(
+                raise StudyError(
                     f"{path} is no folder of a study, but holds {file}; choose another folder"
                 )
     for entry in own:
@@ -274,7 +274,7 @@ def _check_folder(path: Path) -> None:
     for name in (DESCRIPTION, STUDY):
         remove_leftovers(path / name)
     if is_rewritten(path / STUDY):
-        raise StoreError(
+        raise StudyError(
             f"{path / STUDY} was written by another program than pathkernel, perhaps in part or "
             "changed, and is left as it is; choose another folder"
         )
@@ -286,7 +286,7 @@ def _stored_analyses(
     """Analyses that the study was begun with; plugins that came later do not touch it."""
     available = {analysis.name: analysis for analysis in analyses}
     if missing := [name for name in names if name not in available]:
-        raise StoreError(
+        raise StudyError(
             f"{path} was begun with the analysis {', '.join(missing)}, which is not available; "
             "install its plugin to resume it, or choose another folder"
         )
@@ -310,4 +310,4 @@ def _warn_of_damage(path: Path, damage: tuple[str, str]) -> None:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, StoreWarning, stacklevel=6)
+    warnings.warn(message, StudyWarning, stacklevel=6)

@@ -27,7 +27,7 @@ from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.task import Realisation
-from pathkernel_datasets.errors import StoreError, TaskError
+from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.identity import differences, identity_of
 from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.prepared import ArrayLibrary, PreparedData, array_library, prepare_data
@@ -302,7 +302,7 @@ def _worker_data(computation: Computation, seed: int) -> SeedData:
 
     Raises
     ------
-    StoreError
+    StudyError
         If the worker, which may run elsewhere, has other code or files than the study.
     """
     prepared, expected = computation.data(seed), computation.folder.identity
@@ -310,7 +310,7 @@ def _worker_data(computation: Computation, seed: int) -> SeedData:
     if seed != expected["seeds"][0]:  # the identity has the fingerprint of that seed alone
         actual["drawn"] = expected["drawn"]
     if different := differences(expected, actual, "a worker"):
-        raise StoreError(
+        raise StudyError(
             f"a worker would compute another study than {computation.folder.path} "
             f"({'; '.join(different)}); install the same versions everywhere, give absolute paths "
             "of files, and start workers in this folder"

@@ -29,7 +29,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
         From :func:`pathkernel_datasets.reading.open_study`. Seeds that are not complete are left
         out.
     temperature : float or str, optional
-        Temperature T of the store; or how it is chosen for each width and for the limit, as for
+        Temperature T of the study; or how it is chosen for each width and for the limit, as for
         :class:`pathkernel_datasets.selection.Selection`.
 
     Returns
@@ -45,7 +45,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     Raises
     ------
     ValueError
-        If no seed is complete, or the store lacks the temperature or the scores of the choice.
+        If no seed is complete, or the study lacks the temperature or the scores of the choice.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     seeds = complete_seeds(dataset)
     if not seeds.size:
         raise ValueError(
-            "no seed of the store is complete, so that there is no gain yet; resume its run first"
+            "no seed of the study is complete, so that there is no gain yet; resume its run first"
         )
     dataset = dataset.sel(seed=seeds)
     if isinstance(choice, str):

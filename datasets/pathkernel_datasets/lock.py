@@ -9,7 +9,7 @@ from pathlib import Path
 
 import filelock
 
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 
 
 def lock_of(folder: Path) -> Path:
@@ -31,7 +31,7 @@ def locked(
 
     Raises
     ------
-    StoreError
+    StudyError
         If another process has the lock and it is not to be waited for, or its file cannot be
         written.
     """
@@ -43,7 +43,7 @@ def locked(
         if not lock.exists():  # where no file can be made
             raise unwritable(lock, "no file can be made there") from None
         if not wait:
-            raise StoreError(
+            raise StudyError(
                 f"another process is writing into {folder}; wait until it ends, or work in a copy"
             ) from None
         waiting()
@@ -58,16 +58,16 @@ def locked(
         file_lock.release()
 
 
-def unwritable(file: Path, reason: str | None) -> StoreError:
+def unwritable(file: Path, reason: str | None) -> StudyError:
     """Error that a file of a folder cannot be written."""
-    return StoreError(
+    return StudyError(
         f"{file} cannot be written ({reason}), so that nothing is computed; choose another folder, "
         "or work in a copy"
     )
 
 
 def check_writable(folder: Path, *names: str) -> None:
-    """Raise a StoreError if a folder, or some of the folders inside of it, cannot be written."""
+    """Raise a StudyError if a folder, or some of the folders inside of it, cannot be written."""
     inside = [Path(path) for name in names for path, _, _ in os.walk(folder / name)]
     for path in (folder, *inside):
         if not os.access(path, os.W_OK | os.X_OK):

@@ -18,7 +18,7 @@ import numpy as np
 
 from pathkernel_core.atomic import replacing
 from pathkernel_core.local_files import is_damage, open_regular
-from pathkernel_datasets.errors import StoreWarning
+from pathkernel_datasets.errors import StudyWarning
 
 SUFFIX = ".npz"
 _NAME, _STUDY, _MEMBERS = "file_name", "study", "members"
@@ -48,7 +48,7 @@ def read_arrays(file: Path, study: str) -> dict[str, np.ndarray] | None:
         return None
     arrays = _arrays(file)
     if not arrays:
-        warnings.warn(f"{file} is damaged; a run computes it again", StoreWarning, stacklevel=3)
+        warnings.warn(f"{file} is damaged; a run computes it again", StudyWarning, stacklevel=3)
         return None
     return arrays if str(arrays.pop(_STUDY)) == study else None  # left by another of this name
 

@@ -35,7 +35,7 @@ class Point:
 
         Raises
         ------
-        NotInStoreError
+        NotInStudyError
             If the study lacks the point.
         """
         indices = {"width": index_of(dataset, "width", width)}

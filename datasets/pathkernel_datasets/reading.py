@@ -10,7 +10,7 @@ import xarray as xr
 
 from pathkernel_core.atomic import remove_leftovers
 from pathkernel_core.local_files import IRREGULAR, check_local, irregular_entries, is_damage
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.labelling import drawable
 from pathkernel_datasets.lock import locked
 from pathkernel_datasets.study_folder import (
@@ -34,7 +34,7 @@ def open_study(path: str | os.PathLike) -> xr.Dataset:
 
     Raises
     ------
-    StoreError
+    StudyError
         If the path is no folder of a study, or the study is damaged.
 
     Notes
@@ -57,17 +57,17 @@ def open_study(path: str | os.PathLike) -> xr.Dataset:
         dataset = folder.dataset()
         if not (folder := open_folder(path)).is_published:  # not published meanwhile
             return drawable(dataset)
-    store = folder.path / STUDY
+    file = folder.path / STUDY
     try:
-        if lost := lost_chunks(store):
-            raise StoreError(
-                f"{store} is damaged: chunks of {', '.join(lost)} are missing; {REMEDY}"
+        if lost := lost_chunks(file):
+            raise StudyError(
+                f"{file} is damaged: chunks of {', '.join(lost)} are missing; {REMEDY}"
             )
-        return drawable(open_dataset(store))
+        return drawable(open_dataset(file))
     except Exception as error:  # whatever the parser of a damaged file raises
-        if isinstance(error, StoreError) or not is_damage(error):
+        if isinstance(error, StudyError) or not is_damage(error):
             raise
-        raise StoreError(f"{store} is damaged ({error}); {REMEDY}") from None
+        raise StudyError(f"{file} is damaged ({error}); {REMEDY}") from None
 
 
 def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
@@ -75,7 +75,7 @@ def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
 
     Raises
     ------
-    StoreError
+    StudyError
         If there is none, or it is damaged.
     """
     check_local(path)
@@ -86,7 +86,7 @@ def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
         with locked(path, wait=True):  # perhaps it is replaced just now
             remove_leftovers(path / STUDY)
     if (description := stored_description(path)) is None:
-        raise StoreError(_fault(path))
+        raise StudyError(_fault(path))
     return folder_of(path, description)
 
 
@@ -98,9 +98,9 @@ def folder_of(path: Path, description: Description) -> StudyFolder | SweepFolder
 
 
 def check_regular(path: Path) -> None:
-    """Raise a StoreError if a path is a pipe, a device or a broken link, or holds one."""
+    """Raise a StudyError if a path is a pipe, a device or a broken link, or holds one."""
     for entry in irregular_entries(path):
-        raise StoreError(f"{entry} is {IRREGULAR}; remove it")
+        raise StudyError(f"{entry} is {IRREGULAR}; remove it")
 
 
 def _fault(path: Path) -> str:

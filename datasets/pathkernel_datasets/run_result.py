@@ -17,7 +17,7 @@ import xarray as xr
 from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
-from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.lock import check_writable, locked
 from pathkernel_datasets.progress_bar import supervised
 from pathkernel_datasets.result_files import damaged_parts, file_of, publish_parts
@@ -56,7 +56,7 @@ def run_result(
 
     Raises
     ------
-    StoreError
+    StudyError
         If the path is no folder of a study, or the study is damaged or incomplete, or the folder
         cannot be written.
     ValueError
@@ -106,12 +106,12 @@ def _check_study(study: StoredStudy) -> None:
     for one in dict.fromkeys((study, *study.singles)):
         path = one.path / STUDY
         for name, fault in faults(path) if path.exists() else ():
-            raise StoreError(
+            raise StudyError(
                 f"{path / name} {fault}; run the command again that computed the study, which "
                 "computes it again"
             )
     if not study.is_complete:
-        raise StoreError(
+        raise StudyError(
             f"{study.path} is not complete: its run is in progress, or was interrupted; run the "
             "command again that computes the study, and then this one"
         )
@@ -122,7 +122,7 @@ def _damaged(path: Path) -> frozenset[str]:
     damaged = damaged_parts(path) if path.exists() else {}
     for fault in itertools.islice(damaged.values(), 1):
         warnings.warn(
-            f"{fault}; what is damaged of the result is computed again", StoreWarning, stacklevel=4
+            f"{fault}; what is damaged of the result is computed again", StudyWarning, stacklevel=4
         )
     return frozenset(f"{path.stem}/{part}".rstrip("/") for part in damaged)
 

@@ -32,6 +32,7 @@ from pathkernel_datasets.study_folder import (
     StudyFolder,
     described_study,
 )
+from pathkernel_datasets.sums import SUMS
 from pathkernel_datasets.sweep_folder import SweepFolder
 
 _log = logging.getLogger("pathkernel.study")
@@ -86,7 +87,7 @@ def run_study(
 
     Raises
     ------
-    StoreError
+    StudyError
         If the folder holds another study or cannot be written; or if a worker ended early,
         or has other code or files.
     TaskError
@@ -206,4 +207,6 @@ def _publish(path: Path, folders: Iterable[Path]) -> None:
         sweep = folder_of(path, description)
         if isinstance(sweep, SweepFolder) and not sweep.in_progress:
             sweep.publish()
-            StudyFolder(path, "").remove_pieces()  # of a study of a single value before
+            # those of a study of a single value before
+            StudyFolder(path, "").remove_pieces()
+            shutil.rmtree(path / SUMS, ignore_errors=True)

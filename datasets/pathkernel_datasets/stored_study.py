@@ -16,7 +16,7 @@ import xarray as xr
 from pathkernel_core.hooks import Plugins, load_plugins
 from pathkernel_core.local_files import is_damage
 from pathkernel_core.task import Task
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import core_of, differences, file_options, identity_of
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import array_library, prepare_data
@@ -50,7 +50,7 @@ class StoredStudy:
 
     Raises
     ------
-    StoreError
+    StudyError
         If the path is no folder of a study, or the study is damaged.
     """
 
@@ -106,7 +106,7 @@ class StoredStudy:
 
         Raises
         ------
-        StoreError
+        StudyError
             If a worker ended early.
         """
         pool = workers(jobs, scheduler) if self._executor is None else nullcontext(self._executor)
@@ -127,13 +127,13 @@ class StoredStudy:
 
         Raises
         ------
-        StoreError
+        StudyError
             If the folder holds several values of an option.
         UnknownNameError
             If no plugin provides it.
         """
         for name in self.identity.get("sweep", ()):
-            raise StoreError(
+            raise StudyError(
                 f"{self.path} holds several values of the option {name!r}, and this needs a study "
                 "of one: take the folder of one of them, or one of StoredStudy(path).singles"
             )
@@ -178,24 +178,24 @@ class StoredStudy:
 
         Raises
         ------
-        StoreError
+        StudyError
             If the folder has none of that name, or it is damaged.
         """
         if not self.holds(part):
             listed = ", ".join(self.results) or "none"
-            raise StoreError(f"{self.path} has no {part}; its results are: {listed}")
+            raise StudyError(f"{self.path} has no {part}; its results are: {listed}")
         path, inside = file_of(self.path, part)
         try:
             if lost := lost_chunks(path, inside):
-                raise StoreError(
+                raise StudyError(
                     f"{path} is damaged: chunks of {', '.join(lost)} are missing; run the command "
                     "of the result again"
                 )
             return open_tree(path, inside)
         except Exception as error:  # whatever the parser of a damaged file raises
-            if isinstance(error, StoreError) or not is_damage(error):
+            if isinstance(error, StudyError) or not is_damage(error):
                 raise
-            raise StoreError(
+            raise StudyError(
                 f"{path} is damaged ({error}); run the command of the result again"
             ) from None
 
@@ -220,7 +220,7 @@ class StoredStudy:
 
         Raises
         ------
-        StoreError
+        StudyError
             If the installed code gives another study, or the training examples do not fit into
             memory.
         UnknownNameError
@@ -230,7 +230,7 @@ class StoredStudy:
         study = self._checked_study(**replaced) if replaced else self._study
         data = prepare_data(study, point.seed, array_library("numpy"))
         if data.blocks is not None:
-            raise StoreError(
+            raise StudyError(
                 f"this needs all training examples at once, but the {data.n_examples} of "
                 f"{self.path} are too many to hold; run a study of fewer"
             )
@@ -247,13 +247,13 @@ class StoredStudy:
         return self._checked_study()
 
     def _checked_study(self, **replaced: Any) -> Study:
-        """Build the study; raise a StoreError if the installed code gives another."""
+        """Build the study; raise a StudyError if the installed code gives another."""
         names = {field.name for field in dataclasses.fields(Study)} - {"task", "sweep"}
         entries = self.identity | self.identity["options"]
         settings = {name: entries[name] for name in names & entries.keys()}
         study = Study(self.task(**replaced), **settings)
         if lines := differences(self.identity, identity_of(study), "what is installed here gives"):
-            raise StoreError(
+            raise StudyError(
                 "the study was made from something else than what is installed here "
                 f"({'; '.join(lines)}); run it again into another folder"
             )
@@ -265,5 +265,5 @@ def _opened(path: str, text: str) -> StoredStudy:
     """Open a study in a worker, once for all its jobs."""
     study = StoredStudy(path)
     if study._folder.text != text:
-        raise StoreError(f"{path} holds another study by now; run the same again")
+        raise StudyError(f"{path} holds another study by now; run the same again")
     return study

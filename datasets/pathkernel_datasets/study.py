@@ -139,7 +139,7 @@ class Study(Options):
         if len(sweep) > 1:
             raise ValueError(
                 f"one option may have several values, not {' and '.join(sweep)}; run a study for "
-                "each value of the others, into a store of its own"
+                "each value of the others, into a folder of its own"
             )
         if self.variance is not None and self.variances is not None:
             raise ValueError("variance is that of all weights: give variance or variances")

@@ -27,7 +27,7 @@ import xarray as xr
 
 from pathkernel_core.atomic import replacing
 from pathkernel_core.local_files import open_regular
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.piece_files import SUFFIX, read_arrays
@@ -109,7 +109,7 @@ def described_study(path: Path) -> Description | None:
 
     Raises
     ------
-    StoreError
+    StudyError
         If another version of pathkernel wrote it.
     """
     if (stream := open_regular(path / DESCRIPTION)) is None:
@@ -140,7 +140,7 @@ def stored_description(path: Path) -> Description | None:
 
 def _check_version(path: Path, version: Any) -> None:
     if version != SCHEMA_VERSION:
-        raise StoreError(
+        raise StudyError(
             f"{path} has schema version {version}, this pathkernel reads version "
             f"{SCHEMA_VERSION}; install the version of pathkernel that wrote it"
         )
@@ -240,7 +240,7 @@ class StudyFolder:
 
         Raises
         ------
-        StoreError
+        StudyError
             If it is lost, until the study is run again.
         """
         template, published = self._stored_template, self.published_text
@@ -248,7 +248,8 @@ class StudyFolder:
         if template is None and published and core_of(json.loads(published)) == self.core:
             template = open_dataset(self.path / STUDY)
         if template is None:
-            raise StoreError(f"{self.path} is not complete, and its labels are lost; {REMEDY}")
+            lost = "is damaged" if (self.path / STUDY).exists() else "is not complete"
+            raise StudyError(f"{self.path} {lost}, and its labels are lost; {REMEDY}")
         return on_grid(template, self.grid).assign_attrs(study=self.text)
 
     @property

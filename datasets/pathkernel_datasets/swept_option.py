@@ -12,7 +12,7 @@ from typing import Any
 
 import xarray as xr
 
-from pathkernel_datasets.errors import NotInStoreError
+from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.labelling import drawable
 
 SWEPT_OPTION, OF_EACH_VALUE = "swept_option", "of_each_value"
@@ -38,7 +38,7 @@ def by_value(dataset: xr.Dataset) -> dict[Any, xr.Dataset]:
 
     Raises
     ------
-    NotInStoreError
+    NotInStudyError
         If the dataset was cut so that it is none of a study.
     """
     dataset = checked_dataset(dataset)
@@ -67,7 +67,7 @@ def checked_dataset(dataset: xr.Dataset) -> xr.Dataset:
 
     Raises
     ------
-    NotInStoreError
+    NotInStudyError
         If it lacks a dimension that every study has.
     """
     name = dataset.attrs.get(SWEPT_OPTION)
@@ -75,7 +75,7 @@ def checked_dataset(dataset: xr.Dataset) -> xr.Dataset:
         dataset = _of_value(dataset, name, dataset[name].item())
     for dim in ("seed", "temperature", "width", "test_set", "path"):
         if dim not in dataset.dims:
-            raise NotInStoreError(
+            raise NotInStudyError(
                 f"the dataset has no dimension {dim!r}, which every study has; select with a list, "
                 f"as in dataset.isel({dim}=[0])"
             )
@@ -90,10 +90,10 @@ def checked_dataset(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def check_single(dataset: xr.Dataset) -> None:
-    """Raise a NotInStoreError if an option has several values in a dataset."""
+    """Raise a NotInStudyError if an option has several values in a dataset."""
     if name := swept_option(dataset):
         values = dataset[name].values.tolist()
-        raise NotInStoreError(
+        raise NotInStudyError(
             f"the dataset holds {len(values)} values of the option {name!r} ({listed(values)}); "
             f"take one: pathkernel.by_value(dataset)[{values[0]!r}]"
         )

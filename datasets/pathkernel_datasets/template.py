@@ -18,7 +18,7 @@ from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.task import Realisation
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import versions
 from pathkernel_datasets.labelling import (
     coordinate,
@@ -48,7 +48,7 @@ _COORDINATES = {
 }
 
 KNOWN_DIMENSIONS = frozenset((*_COORDINATES, "head"))
-"""Dimensions that every store labels itself."""
+"""Dimensions that every study labels itself."""
 
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
@@ -69,7 +69,7 @@ def study_template(
 
     Raises
     ------
-    StoreError
+    StudyError
         If two variables have one name.
     AnalysisError
         If an analysis gives no labels for a dimension.
@@ -92,7 +92,7 @@ def study_template(
     quantities = declared(data, analyses)
     names = Counter([*coords, *(quantity.name for quantity in quantities)])
     if twice := sorted(name for name, count in names.items() if count > 1):
-        raise StoreError(
+        raise StudyError(
             f"the study has two variables named {', '.join(twice)}; an analysis must give its own "
             "another name"
         )
@@ -140,7 +140,7 @@ def study_template(
 def coordinates(
     network: Network, realisation: Realisation, grid: Mapping[str, Sequence[Any]]
 ) -> dict[str, xr.Variable]:
-    """Coordinates of a store, by name.
+    """Coordinates of a study, by name.
 
     The grid has the values of seed, temperature and width. The longest test set sets the length of
     ``example``. Outputs are numbered from 0 unless the task names them.

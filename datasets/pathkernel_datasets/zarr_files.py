@@ -69,7 +69,7 @@ def write_dataset(
 
     Text becomes text of any length, as Zarr has it.
     """
-    # no fill value: xarray writes one for floating-point numbers, by which a store that another
+    # no fill value: xarray writes one for floating-point numbers, by which a file that another
     # program has written from the dataset is told
     encoding = {
         name: {

@@ -36,7 +36,7 @@ _NAMES = {
     "pathkernel_core.sampler": ("Model", "Sampler"),
     "pathkernel_core.testing": ("check_task",),
     "pathkernel_datasets.errors": (
-        *("NotInStoreError", "StoreError", "StoreWarning", "TaskError"),
+        *("NotInStudyError", "StudyError", "StudyWarning", "TaskError"),
     ),
     "pathkernel_datasets.gains": ("gains",),
     "pathkernel_datasets.labelling": ("storable",),

@@ -43,9 +43,9 @@ from pathkernel_core.result import Result as Result
 from pathkernel_core.sampler import Model as Model
 from pathkernel_core.sampler import Sampler as Sampler
 from pathkernel_core.testing import check_task as check_task
-from pathkernel_datasets.errors import NotInStoreError as NotInStoreError
-from pathkernel_datasets.errors import StoreError as StoreError
-from pathkernel_datasets.errors import StoreWarning as StoreWarning
+from pathkernel_datasets.errors import NotInStudyError as NotInStudyError
+from pathkernel_datasets.errors import StudyError as StudyError
+from pathkernel_datasets.errors import StudyWarning as StudyWarning
 from pathkernel_datasets.errors import TaskError as TaskError
 from pathkernel_datasets.gains import gains as gains
 from pathkernel_datasets.labelling import storable as storable

@@ -23,7 +23,7 @@ from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.result import Result
 from pathkernel_core.text import shortened
-from pathkernel_datasets.errors import StoreWarning
+from pathkernel_datasets.errors import StudyWarning
 
 
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -66,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings():
-        warnings.simplefilter("always", StoreWarning)
+        warnings.simplefilter("always", StudyWarning)
         show = warnings.showwarning
         warnings.showwarning = lambda message, category, *where: (
             say(f"Warning: {message}", err=True)
-            if category is StoreWarning
+            if category is StudyWarning
             else show(message, category, *where)
         )
         status = _run(arguments)

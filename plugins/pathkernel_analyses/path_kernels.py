@@ -19,7 +19,7 @@ _KERNEL = ("train_example", "train_example_dual")
 class SamePathKernels(Analysis):
     """Kernel of each path with itself on training examples, sorted by label.
 
-    Of at most 50 examples, as in the paper, spread evenly over the training set, so that stores
+    Of at most 50 examples, as in the paper, spread evenly over the training set, so that files
     stay small.
     """
 

@@ -1,4 +1,4 @@
-"""Learning curves: plain arrays while training, then a labelled Zarr store."""
+"""Learning curves: plain arrays while training, then a labelled Zarr."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LearningCurves:
         self._values = {name: stored.get(_PREFIX + name, np.empty(0)).tolist() for name in names}
 
     def add(self, **values: float) -> None:
-        """Add a step's ``loss`` and ``seconds``, or a validation, by the names of the store."""
+        """Add a step's ``loss`` and ``seconds``, or a validation, by the names of the dataset."""
         for name, value in values.items():
             self._values[name].append(value)
 
@@ -88,7 +88,7 @@ class LearningCurves:
         test_accuracy: float | None = None,
         **attributes: Any,
     ) -> None:
-        """Write or replace a Zarr store with dimensions ``step`` and ``validation_step``.
+        """Write or replace a Zarr with dimensions ``step`` and ``validation_step``.
 
         ``metadata`` are those of a checkpoint, whose scalar settings become attributes.
         """

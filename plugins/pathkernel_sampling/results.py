@@ -67,7 +67,7 @@ class _AtPoints(Result):
         ------
         ValueError
             If there are no widths.
-        NotInStoreError
+        NotInStudyError
             If the study lacks one.
         """
         if not self.widths:

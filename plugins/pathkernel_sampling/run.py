@@ -41,7 +41,7 @@ def sample_point(
 
     Raises
     ------
-    StoreError
+    StudyError
         If the study has draws of other settings there, or was made from other data.
     """
     draws = settings.draws

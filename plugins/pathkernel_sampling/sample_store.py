@@ -32,7 +32,7 @@ from pathkernel_datasets.draws import (
     read_blocks,
     runs,
 )
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import versions
 from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.point import Point
@@ -50,12 +50,12 @@ def open_run(study: StoredStudy, run: str) -> xr.DataTree:
 
     Raises
     ------
-    StoreError
+    StudyError
         If the study has no such run.
     """
     names = runs(study)
     if run not in names:
-        raise StoreError(
+        raise StudyError(
             f"{study.path} has no draws in {run!r}; it has {', '.join(names) or 'none'}. "
             "Draw some with: pathkernel sample"
         )
@@ -79,7 +79,7 @@ class SampleRun:
 
     Raises
     ------
-    StoreError
+    StudyError
         If the study has draws of other settings there, naming the differences.
     """
 
@@ -105,7 +105,7 @@ class SampleRun:
             if stored.get(name) != self._settings.get(name)
         )
         if differences:
-            raise StoreError(
+            raise StudyError(
                 f"{self._study.path} holds other draws in {self._name}, which are left as they "
                 f"are ({differences}). Resume with their settings, or work in a copy of the folder"
             )

@@ -14,7 +14,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.task import Examples
 from pathkernel_datasets.draws import order_parameter_draws
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import versions
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.measures import kind_of as kind_of_labels
@@ -57,7 +57,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
 
     Raises
     ------
-    StoreError
+    StudyError
         If the study is damaged, its heads are not those of a checkpoint, or it lacks the point; or
         the checkpoint is of another network, or no head of it can be removed.
     FileNotFoundError, ValueError
@@ -66,7 +66,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     """
     dataset = study.dataset
     if kind_of_labels(dataset) == "targets":
-        raise StoreError(
+        raise StudyError(
             f"{study.path} is a study of real targets, and heads are removed by the accuracy that "
             "is lost, which takes classes ±1; the theory's score of every head is in study.zarr, "
             "as head_score"
@@ -74,7 +74,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     file, network = study_checkpoint(study, options.checkpoint)
     heads = network.shape.heads_per_layer
     if not are_removable(heads).any():
-        raise StoreError(
+        raise StudyError(
             f"every layer of {file} has one head only, so that none can be removed; train a "
             "network with more"
         )
@@ -231,7 +231,7 @@ def _path_outputs(
         nonlocal tokens, completed
         for batch in batches:
             if batch.labels.ndim != 1 or not np.isin(batch.labels, (-1.0, 1.0)).all():
-                raise StoreError(
+                raise StudyError(
                     "heads are removed by the accuracy that is lost, which takes labels ±1, but "
                     f"{name} of {study.dataset.attrs['task']} has others"
                 )

@@ -74,7 +74,7 @@ def test_a_study_is_run_written_back_and_gone_on_with(invoke, tmp_path):
     assert "Nothing was left to compute" in out
     status, _, err = invoke("run", again, "--no-figures", "--skips", "0.5")
     assert status == 1
-    assert re.search(r"\(skips: the store has .*0\.7.*, this run 0\.5\)", err)
+    assert re.search(r"\(skips: the folder has .*0\.7.*, this run 0\.5\)", err)
     assert not (again.parent / "again").exists()
 
 

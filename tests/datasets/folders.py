@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from pathkernel_core import atomic
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.reading import open_study
 
 
@@ -77,5 +77,5 @@ def computed_so_far(path):
     """The dataset of a folder that a process may have left in any state; None if there is none."""
     try:
         return open_study(path).load()
-    except StoreError:
+    except StudyError:
         return None

@@ -9,7 +9,7 @@ import pytest
 from small_task import Small
 
 from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.quantities import AnalysisError
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import run_study
@@ -83,7 +83,7 @@ def test_plugins_that_come_later_leave_a_store_alone(tmp_path):
 
 def test_store_needs_the_analyses_that_it_was_begun_with(tmp_path):
     run(tmp_path / "a", Trace())
-    with pytest.raises(StoreError, match="begun with the analysis trace, which is not available"):
+    with pytest.raises(StudyError, match="begun with the analysis trace, which is not available"):
         run(tmp_path / "a")
 
 
@@ -95,8 +95,8 @@ def test_empty_folder_can_become_a_store(tmp_path):
 def test_differences_between_studies_are_named_one_by_one(tmp_path):
     run(tmp_path / "a")
     other = Study(Small(examples=14), widths=(5, 50), temperatures=(1.0,))
-    message = r"\(options, examples: the store has 12, this run 14\)\. .* own settings to resume it"
-    with pytest.raises(StoreError, match=message):
+    message = r"\(options, examples: the folder has 12, this run 14\)\. .* own settings to resume it"
+    with pytest.raises(StudyError, match=message):
         run_study(other, tmp_path / "a")
 
 
@@ -114,7 +114,7 @@ def test_results_of_code_that_has_changed_are_refused(tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr(Small, "realise", changed)
-    with pytest.raises(StoreError, match=r"its code or a file has changed: training inputs\)") as e:
+    with pytest.raises(StudyError, match=r"its code or a file has changed: training inputs\)") as e:
         run(tmp_path / "a")
     assert "own settings" not in str(e.value)
     monkeypatch.setattr(Small, "realise", realise)
@@ -126,6 +126,6 @@ class Taken(Trace):
 
 
 def test_a_name_that_the_store_has_is_refused(tmp_path):
-    with pytest.raises(StoreError, match="two variables named accuracy"):
+    with pytest.raises(StudyError, match="two variables named accuracy"):
         run(tmp_path / "a", Taken())
     assert [file.name for file in tmp_path.iterdir()] == [".a.zarr.lock"]

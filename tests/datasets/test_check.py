@@ -14,7 +14,7 @@ from folders import content, flip
 from small_task import count_minimisations
 
 from pathkernel_datasets.check import check
-from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
@@ -55,22 +55,22 @@ def test_what_never_was_a_study(tmp_path, file):
     if file == "a folder with a file":
         (path / "notes").touch()
     for read in (open_study, check):
-        with pytest.raises(StoreError, match="is no folder of a study"):
+        with pytest.raises(StudyError, match="is no folder of a study"):
             read(path)
     if file != "an empty folder":
-        with pytest.raises(StoreError, match=r"study( is no folder|/?.* cannot be written)"):
+        with pytest.raises(StudyError, match=r"study( is no folder|/?.* cannot be written)"):
             run(path)
         assert content(tmp_path)
 
 
 def test_what_is_missing_or_inside_a_study_is_told(path, tmp_path):
     for read in (open_study, check):
-        with pytest.raises(StoreError, match=r"there is no study at .*pathkernel run"):
+        with pytest.raises(StudyError, match=r"there is no study at .*pathkernel run"):
             read(tmp_path / "none")
-        with pytest.raises(StoreError, match=rf"did you mean {path}\?"):
+        with pytest.raises(StudyError, match=rf"did you mean {path}\?"):
             read(path.with_suffix(".zarr"))
         for inside in ("study.zarr", "spectrum.zarr"):
-            with pytest.raises(StoreError, match=rf"give the folder: {path}$"):
+            with pytest.raises(StudyError, match=rf"give the folder: {path}$"):
                 read(path / inside)
     assert not (tmp_path / "none").exists()
 
@@ -116,7 +116,7 @@ def test_damage_is_named_and_mended_by_the_same_command(whole, path, monkeypatch
     assert line.startswith(f"{path / name} is damaged"), line
     _test_that_no_other_value_is_read(path, whole)
     minimised = count_minimisations(monkeypatch)
-    with pytest.warns(StoreWarning, match="is damaged.*computed again"):
+    with pytest.warns(StudyWarning, match="is damaged.*computed again"):
         run(path)
     assert len(minimised) == FILES[file], "only what is damaged is computed again"
     assert content(path) == content(whole)
@@ -127,7 +127,7 @@ def _test_that_no_other_value_is_read(path, whole):
     """Reading raises an error, or gives the values that were written."""
     try:
         dataset = open_study(path).load()
-    except (StoreError, ValueError):
+    except (StudyError, ValueError):
         return
     xr.testing.assert_identical(dataset, open_study(whole).load())
 
@@ -152,7 +152,7 @@ def test_a_description_and_metadata_that_are_both_lost(whole, path, monkeypatch)
     (path / "study.json").unlink()
     flip(path / "study.zarr" / "zarr.json", 4000)
     assert check(path).study
-    with pytest.raises(StoreError, match=r"study\.json is missing or unreadable; run the command"):
+    with pytest.raises(StudyError, match=r"study\.json is missing or unreadable; run the command"):
         open_study(path)
     minimised = count_minimisations(monkeypatch)
     run(path)
@@ -178,7 +178,7 @@ def test_files_that_are_swapped(whole, path, swapped, name):
         assert check(path).study == ()
         return
     assert check(path).study[0].startswith(f"{path / 'study.zarr' / name} is damaged")
-    with pytest.warns(StoreWarning, match="damaged"):
+    with pytest.warns(StudyWarning, match="damaged"):
         run(path)
     assert content(path) == content(whole)
 
@@ -189,7 +189,7 @@ def test_the_values_of_another_study_are_not_taken(whole, path, tmp_path, monkey
     shutil.rmtree(path / "study.zarr")
     shutil.copytree(other / "study.zarr", path / "study.zarr")
     assert check(path).study == (f"{path / 'study.zarr'} holds another study than study.json",)
-    with pytest.raises(StoreError, match="its labels are lost; run the command again"):
+    with pytest.raises(StudyError, match="its labels are lost; run the command again"):
         open_study(path)
     minimised = count_minimisations(monkeypatch)
     run(path)
@@ -216,7 +216,7 @@ def test_a_part_of_the_grid_in_the_place_of_the_whole(whole, path, tmp_path, mon
 def test_a_study_that_is_deleted_is_computed_again(whole, path):
     shutil.rmtree(path / "study.zarr")
     assert check(path).study == (f"{path / 'study.zarr'} is missing",)
-    with pytest.raises(StoreError, match="run the command again"):
+    with pytest.raises(StudyError, match="run the command again"):
         open_study(path)
     run(path)
     assert content(path) == content(whole)
@@ -229,7 +229,7 @@ def test_missing_chunks_are_not_shown_and_flipped_bits_not_read(path):
     with pytest.raises(ValueError, match="checksum"):
         open_study(path)["action"].load()
     (path / "study.zarr" / "action/c/1/0/0").unlink()
-    with pytest.raises(StoreError, match=r"damaged: chunks of action are missing; run the command"):
+    with pytest.raises(StudyError, match=r"damaged: chunks of action are missing; run the command"):
         open_study(path)
 
 
@@ -262,7 +262,7 @@ def test_another_version_of_the_files_is_refused(path):
         json.dumps(described | {"crc32": study_folder._checksum(described)})
     )
     for use in (open_study, check, run):
-        with pytest.raises(StoreError, match="schema version 5, this pathkernel reads version 6"):
+        with pytest.raises(StudyError, match="schema version 5, this pathkernel reads version 6"):
             use(path)
 
 
@@ -296,7 +296,7 @@ def test_what_xarray_rewrote_is_never_computed_into(path, change):
     np.testing.assert_array_equal(plain.action, changed.action)
     assert "written by another program than pathkernel" in " ".join(check(path).study)
     before = content(path)
-    with pytest.raises(StoreError, match=r"written by another program .* left as it is"):
+    with pytest.raises(StudyError, match=r"written by another program .* left as it is"):
         run(path, SMALL_STUDY.on_grid({"width": (10, 100, 30)}))
     assert content(path) == before
 
@@ -311,7 +311,7 @@ def test_pipes_are_named_and_never_read(path, file):
     os.mkfifo(path / file)
     assert f"{path / file} is no plain file but a pipe" in " ".join(check(path).study)
     for use in (open_study, run):
-        with pytest.raises(StoreError, match=f"{file} is no plain file but a pipe.*; remove it"):
+        with pytest.raises(StudyError, match=f"{file} is no plain file but a pipe.*; remove it"):
             use(path)
 
 
@@ -319,7 +319,7 @@ def test_pipes_are_named_and_never_read(path, file):
 def test_links_to_folders_are_refused(path):
     (path / "study.zarr" / "again").symlink_to("..")
     for use in (open_study, run):
-        with pytest.raises(StoreError, match=r"a link to a folder; remove it"):
+        with pytest.raises(StudyError, match=r"a link to a folder; remove it"):
             use(path)
     assert "again is no plain file" in " ".join(check(path).study)
 
@@ -333,7 +333,7 @@ def test_what_may_not_be_read_is_no_damage(whole, path, file):
     (path / file).chmod(0)
     try:
         for use in (check, run, lambda path: open_study(path).load()):
-            with pytest.raises((PermissionError, StoreError), match=r"[Pp]ermission denied"):
+            with pytest.raises((PermissionError, StudyError), match=r"[Pp]ermission denied"):
                 use(path)
     finally:
         (path / file).chmod(0o755)
@@ -347,7 +347,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(path, monkey
     (path / ".lock").unlink()
     (path / folder).chmod(0o555)
     try:
-        with pytest.raises(StoreError, match=r"cannot be written .*nothing is computed") as error:
+        with pytest.raises(StudyError, match=r"cannot be written .*nothing is computed") as error:
             run(path, SMALL_STUDY.on_grid({"width": (10, 100, 30)}))
     finally:
         (path / folder).chmod(0o755)

@@ -132,7 +132,7 @@ def test_seeds_that_are_not_complete_are_left_out(tmp_path, validated):
 
 
 def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
-    with pytest.raises(ValueError, match="no seed of the store is complete, so that"):
+    with pytest.raises(ValueError, match="no seed of the study is complete, so that"):
         gains(interrupted(tmp_path / "study", 1))
     with pytest.raises(ValueError, match=r"no temperature 0.2; it has 0.3, 0.02, 1"):
         gains(validated, 0.2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pathkernel_datasets.reading import open_study
 from test_analyses import Trace, run
 from test_sweep import Small
 from test_targets import Noisy
@@ -23,6 +22,7 @@ from pathkernel_datasets.quantities import (
     predicted_values,
     reference_values,
 )
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.study import POINT, Study
 
 NUMPY = array_library("numpy", "float64")

@@ -15,7 +15,7 @@ from pathkernel_core.result import Result
 from pathkernel_datasets import run_result as module
 from pathkernel_datasets.check import check
 from pathkernel_datasets.draws import block_file, read_blocks
-from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.run_result import run_result
 from pathkernel_datasets.run_study import compute_study
@@ -163,7 +163,7 @@ def test_a_damaged_part_is_computed_again(computed, tmp_path, file):
     change(path / "parts.zarr" / file)
     assert check(path).study == ()
     assert str(path / "parts.zarr") in check(path).results[0]
-    with pytest.warns(StoreWarning, match=r"parts\.zarr.* is damaged"):
+    with pytest.warns(StudyWarning, match=r"parts\.zarr.* is damaged"):
         assert counted(Parts(), path) == again
     assert content(path) == content(computed)
     assert check(path).results == ()
@@ -172,12 +172,12 @@ def test_a_damaged_part_is_computed_again(computed, tmp_path, file):
 def test_reading_damage_is_refused(computed, tmp_path):
     path = shutil.copytree(computed, tmp_path / "study")
     (path / "parts.zarr/of/1/number/c/0").unlink()
-    with pytest.raises(StoreError, match=r"chunks of of/1/number are missing.*result again"):
+    with pytest.raises(StudyError, match=r"chunks of of/1/number are missing.*result again"):
         StoredStudy(path).result("parts")
     assert float(StoredStudy(path).result("parts/of/2")["number"][0]) == 2
     shutil.rmtree(path / "parts.zarr")
     assert counted(Parts(), path) == [0, 1, 2]
-    with pytest.raises(StoreError, match="has no single; its results are: parts"):
+    with pytest.raises(StudyError, match="has no single; its results are: parts"):
         StoredStudy(path).result("single")
 
 
@@ -197,7 +197,7 @@ def test_results_of_single_values_and_of_all(tmp_path):
     assert check(path).results == ()
     flip(path / "variance-1.0" / "single.zarr" / "number" / "c" / "0", 80)
     assert "variance-1.0/single.zarr/number is damaged" in check(path).results[0]
-    with pytest.warns(StoreWarning, match=r"variance-1\.0/single\.zarr/number is damaged"):
+    with pytest.warns(StudyWarning, match=r"variance-1\.0/single\.zarr/number is damaged"):
         run_result(Single(), path)
     assert check(path).results == ()
     assert run_and_count(TWO, path) == 0, "results change no study"
@@ -209,12 +209,12 @@ def run_and_count(study, path):
 
 def test_results_of_a_study_that_is_not_complete_or_damaged_are_refused(path):
     flip(path / "study.zarr/action/c/0/0/0")
-    with pytest.raises(StoreError, match=r"study\.zarr/action is damaged .*run the command again"):
+    with pytest.raises(StudyError, match=r"study\.zarr/action is damaged .*run the command again"):
         run_result(Parts(), path)
-    with pytest.warns(StoreWarning, match="damaged"):
+    with pytest.warns(StudyWarning, match="damaged"):
         assert run_and_count(TINY, path) == 1
     compute_study(TINY.on_grid({"seed": (0, 3)}), path, analyses=(), part=(1, 2))
-    with pytest.raises(StoreError, match=r"is not complete: .*command again that computes"):
+    with pytest.raises(StudyError, match=r"is not complete: .*command again that computes"):
         run_result(Parts(), path)
     assert "parts.zarr" not in names(path)
 
@@ -262,5 +262,5 @@ def test_blocks_of_draws_outlast_all_but_the_publishing_of_their_part(path):
     file = block_file(study, "parts/of/9", 3)
     file.write_bytes(file.read_bytes()[:-1])
     assert check(path).results == (f"{file} is damaged",)
-    with pytest.warns(StoreWarning, match=r"3\.npz is damaged"):
+    with pytest.warns(StudyWarning, match=r"3\.npz is damaged"):
         assert len(read_blocks(study, "parts/of/9", 0)) == 1

@@ -15,7 +15,7 @@ import pathkernel_core as pk
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core import continuation
 from pathkernel_datasets import prepared
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import compute_study
@@ -153,7 +153,7 @@ def test_other_data_behind_the_same_options_is_another_study(complete):
         def provenance(self):
             return {"file": "other"}
 
-    with pytest.raises(StoreError, match="provenance"):
+    with pytest.raises(StudyError, match="provenance"):
         run(complete, Other())
 
 
@@ -191,7 +191,7 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
     zarr.open_group(path, mode="w", attributes={"mine": 1})
     files = sorted(path.rglob("*"))
     for use in (run, open_study):
-        with pytest.raises(StoreError, match="no folder of a study"):
+        with pytest.raises(StudyError, match="no folder of a study"):
             use(path)
     assert files == sorted(path.rglob("*"))
 

@@ -11,7 +11,7 @@ from pathkernel_analyses.alignment import KernelTaskAlignment
 from pathkernel_analyses.heads import HeadScores
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import option
-from pathkernel_datasets.errors import NotInStoreError, StoreError
+from pathkernel_datasets.errors import NotInStudyError, StudyError
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.run_study import compute_study, run_study
 from pathkernel_datasets.stored_study import StoredStudy
@@ -33,7 +33,7 @@ def test_a_study_without_results(whole):
     study = StoredStudy(whole, PLUGINS)
     assert study.results == []
     assert not study.holds("parts")
-    with pytest.raises(StoreError, match=r"has no parts; its results are: none"):
+    with pytest.raises(StudyError, match=r"has no parts; its results are: none"):
         study.result("parts")
 
 
@@ -41,7 +41,7 @@ def test_points_and_their_data(whole):
     study = StoredStudy(whole, PLUGINS)
     at = study.point(100, 1.0, 3)
     assert (at.width, at.temperature, at.seed) == (100, 1, 3)
-    with pytest.raises(NotInStoreError, match="the store has no seed 2; it has 0, 3"):
+    with pytest.raises(NotInStudyError, match="the study has no seed 2; it has 0, 3"):
         study.point(100, 1.0, 2)
     rebuilt = study.rebuild(at)
     assert rebuilt.network.widths == (100, 100, 100)
@@ -64,7 +64,7 @@ def test_prior_variances_of_a_study(tmp_path):
     np.testing.assert_allclose(dataset.order_parameter.squeeze(), solution.order_parameter, 1e-6)
     study = StoredStudy(path, PLUGINS)
     assert study.rebuild(study.point(10)).network.variances == variances
-    with pytest.raises(StoreError, match=r"variances: the store has \[1.5, 0.5, 0.8, 2.0\]"):
+    with pytest.raises(StudyError, match=r"variances: the folder has \[1.5, 0.5, 0.8, 2.0\]"):
         run_study(Study(SmallTask(), *grid), path, analyses=())
     assert Study(SmallTask(), variances=(2,)).variances == 2
     assert identity_of(Study(SmallTask())) == identity_of(Study(SmallTask(), variances=1.0))
@@ -103,7 +103,7 @@ def test_skip_connections_of_a_study(tmp_path):
 
     stored = StoredStudy(path, PLUGINS)
     assert stored.rebuild(stored.point(10)).network == network
-    with pytest.raises(StoreError, match=r"skips: the store has \[0.7, none\], this run none"):
+    with pytest.raises(StudyError, match=r"skips: the folder has \[0.7, none\], this run none"):
         run_study(Study(SmallTask(), *grid), path, analyses=())
     assert "skips" not in identity_of(Study(SmallTask()))
     assert Study(SmallTask(), skips=(None, None)) == Study(SmallTask())
@@ -149,5 +149,5 @@ def test_files_are_found_again_from_anywhere(tmp_path, monkeypatch):
     assert study.task().numbers == str(tmp_path / "there" / "numbers.txt")
     study.rebuild(study.point(10))
     Path("there/numbers.txt").write_text("three")
-    with pytest.raises(StoreError, match='provenance, numbers: the store has "one two"'):
+    with pytest.raises(StudyError, match='provenance, numbers: the folder has "one two"'):
         StoredStudy(moved, plugins).rebuild(study.point(10))

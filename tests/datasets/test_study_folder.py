@@ -16,7 +16,7 @@ from small_task import count_minimisations
 from pathkernel_core import atomic
 from pathkernel_datasets import computing, published, zarr_files
 from pathkernel_datasets.check import check
-from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
@@ -196,9 +196,9 @@ def test_a_damaged_piece_is_computed_again(tmp_path, whole, pieces, monkeypatch,
         assert str(path / "pieces") in check(path).study[0]
     minimised = count_minimisations(monkeypatch)
     if file.endswith(".npz"):
-        with pytest.warns(StoreWarning, match=rf"{file} is damaged; a run computes it again"):
+        with pytest.warns(StudyWarning, match=rf"{file} is damaged; a run computes it again"):
             open_study(path)
-        with pytest.warns(StoreWarning, match=rf"{file} is damaged"):
+        with pytest.warns(StudyWarning, match=rf"{file} is damaged"):
             run(path)
     else:
         run(path)
@@ -210,7 +210,7 @@ def test_a_renamed_piece_is_not_taken_for_another(tmp_path, whole, pieces):
     path = shutil.copytree(pieces, tmp_path / "study")
     shutil.copy(path / "pieces" / "seed-0_N-10.npz", path / "pieces" / "seed-1_N-10.npz")
     assert check(path).study == (f"{path / 'pieces' / 'seed-1_N-10.npz'} is damaged",)
-    with pytest.warns(StoreWarning, match=r"seed-1_N-10\.npz is damaged"):
+    with pytest.warns(StudyWarning, match=r"seed-1_N-10\.npz is damaged"):
         assert run(path) == 2
     assert content(path) == content(whole)
 
@@ -257,7 +257,7 @@ def test_many_seeds_share_chunks(tmp_path, monkeypatch):
     before = content(path)
     chunk = path / "study.zarr" / "action" / "c" / "0" / "0" / "0"
     chunk.write_bytes(b"damage")
-    with pytest.warns(StoreWarning, match="action is damaged"):
+    with pytest.warns(StudyWarning, match="action is damaged"):
         assert run(path, grid) == 3
     assert content(path) == before
 
@@ -293,7 +293,7 @@ def test_order_follows_the_grid_that_contains_the_other(tmp_path):
     assert run(tmp_path / "grown", larger) == 5
     assert run(tmp_path / "at_once", larger) == 6
     assert content(tmp_path / "grown") == content(tmp_path / "at_once")
-    with pytest.warns(StoreWarning, match="holds more values of seed and width than are asked for"):
+    with pytest.warns(StudyWarning, match="holds more values of seed and width than are asked for"):
         assert run(tmp_path / "grown", TINY.on_grid({"temperature": (1.0, 0.5)})) == 6
     grown = open_study(tmp_path / "grown")
     assert grown.seed.values.tolist() == [3, 0, 5]
@@ -368,7 +368,7 @@ def test_a_folder_that_is_moved_is_the_same(tmp_path, tiny, wider):
 )
 def test_two_studies_do_not_mix(whole, study, message):
     before = {file: file.stat().st_mtime_ns for file in whole.rglob("*")}
-    with pytest.raises(StoreError, match=f"another study.*{message}.*own settings to resume it"):
+    with pytest.raises(StudyError, match=f"another study.*{message}.*own settings to resume it"):
         run(whole, study)
     assert before == {file: file.stat().st_mtime_ns for file in whole.rglob("*")}
 
@@ -390,5 +390,5 @@ def test_an_error_leaves_no_new_folder(tmp_path, monkeypatch):
 
 def test_a_folder_without_permission_for_new_files(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=r"file/study cannot be written \(Not a directory\)"):
+    with pytest.raises(StudyError, match=r"file/study cannot be written \(Not a directory\)"):
         run(tmp_path / "file" / "study")

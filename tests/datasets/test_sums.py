@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pathkernel_core.statistics import SufficientStatistics
-from pathkernel_datasets.errors import StoreWarning, TaskError
+from pathkernel_datasets.errors import StudyWarning, TaskError
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.prepared import array_library
 from pathkernel_datasets.study_folder import StudyFolder
@@ -75,9 +75,9 @@ def test_a_damaged_sum_is_summed_again(tmp_path):
     file = tmp_path / "sums" / "seed-0.npz"
     file.write_bytes(file.read_bytes()[:-1])
     shutil.rmtree(tmp_path / "pieces")  # as when the study is published
-    with pytest.warns(StoreWarning, match=r"seed-0\.npz is damaged; a run computes it again"):
+    with pytest.warns(StudyWarning, match=r"seed-0\.npz is damaged; a run computes it again"):
         assert not is_summed(StudyFolder(tmp_path, IDENTITY), 0)
-    with pytest.warns(StoreWarning, match=r"seed-0\.npz is damaged"):
+    with pytest.warns(StudyWarning, match=r"seed-0\.npz is damaged"):
         again = total(tmp_path, data(20))
     np.testing.assert_array_equal(again.gram, sums.gram)
 

@@ -20,7 +20,7 @@ from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets import computing
 from pathkernel_datasets.check import check
-from pathkernel_datasets.errors import StoreError, StoreWarning, TaskError
+from pathkernel_datasets.errors import StudyError, StudyWarning, TaskError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.reading import open_study
@@ -146,7 +146,7 @@ def test_a_study_grows_by_values_to_the_one_computed_at_once(tmp_path, monkeypat
     assert len(minimised) == 2 + several
     run_tiny(tmp_path / "at_once", sweep=values)
     assert content(tmp_path / "grown") == content(tmp_path / "at_once")
-    with pytest.warns(StoreWarning, match="more values of examples than are asked for"):
+    with pytest.warns(StudyWarning, match="more values of examples than are asked for"):
         assert run_tiny(tmp_path / "grown", sweep=first) == 0
     assert names(tmp_path / "grown") == names(tmp_path / "at_once")
 
@@ -155,7 +155,7 @@ def test_a_study_grows_in_values_and_seeds_at_once(noisy, tmp_path):
     path = tmp_path / "signs"
     compute_study(Study(Signs(noise=2.0), seeds=(4,)), path, analyses=())
     assert run(path, sweep={"noise": (2.0, 0.5)}) == 6
-    with pytest.warns(StoreWarning, match="more values of noise and seed than are asked for"):
+    with pytest.warns(StudyWarning, match="more values of noise and seed than are asked for"):
         assert compute_study(Study(Signs(noise=0.1), seeds=(3,)), path) == 4  # as seeds do
     grown = open_study(path).load().sel(noise=list(NOISES), seed=[3, 4])
     for name, values in open_study(noisy).data_vars.items():
@@ -220,7 +220,7 @@ def test_damage_of_one_value_is_mended(two, tmp_path):
     path = shutil.copytree(two, tmp_path / "signs")
     flip(path / "noise-2.0" / "study.zarr" / "action" / "c" / "0" / "0" / "0")
     assert check(path).study[0].startswith(f"{path}/noise-2.0/study.zarr/action is damaged")
-    with pytest.warns(StoreWarning, match=r"noise-2\.0/study\.zarr/action is damaged"):
+    with pytest.warns(StudyWarning, match=r"noise-2\.0/study\.zarr/action is damaged"):
         assert run_tiny(path, sweep=TWO) == 1
     assert content(path) == content(two)
 
@@ -258,7 +258,7 @@ def test_damage_is_named_and_mended(two, tmp_path, damage):
     assert check(path).study
     try:
         so_far = open_study(path).load()
-    except (StoreError, ValueError):
+    except (StudyError, ValueError):
         pass
     else:
         computed = so_far.status != 0
@@ -274,20 +274,20 @@ def test_folders_of_values_that_are_swapped(two, tmp_path):
     for old, new in (("0.5", "x"), ("2.0", "0.5"), ("x", "2.0")):
         (path / f"noise-{old}").rename(path / f"noise-{new}")
     assert check(path).study
-    with pytest.raises(StoreError, match=r"noise-0\.5 holds another study.*2\.0"):
+    with pytest.raises(StudyError, match=r"noise-0\.5 holds another study.*2\.0"):
         run_tiny(path, sweep=TWO)
 
 
 def test_other_options_and_results_of_one_value_do_not_mix(noisy, tmp_path):
     with pytest.raises(ValueError, match=r"one option may have several values, not .*noise"):
         run(noisy, sweep={"examples": (6, 8)})
-    with pytest.raises(StoreError, match=r"another study.*examples.*has 6, this run 8"):
+    with pytest.raises(StudyError, match=r"another study.*examples.*has 6, this run 8"):
         run(noisy, sweep={"noise": NOISES, "examples": [8]})
     path = tmp_path / "signs"
     run_tiny(path)
     write_tree(path / "samples.zarr", xr.Dataset({"number": ("place", np.ones(3))}))
     before = content(path)
-    with pytest.raises(StoreError, match=r"results of a single value of noise \(samples\)"):
+    with pytest.raises(StudyError, match=r"results of a single value of noise \(samples\)"):
         run_tiny(path, sweep=TWO)
     assert content(path) == before
 
@@ -352,7 +352,7 @@ def test_the_identity_holds_what_every_value_draws(noisy):
         def provenance(self):
             return {"noise from": f"dice {self.noise}" if self.noise < 2 else "coins"}
 
-    with pytest.raises(StoreError, match=r"another study.*sweep, noise, 2\.0, provenance.*coins"):
+    with pytest.raises(StudyError, match=r"another study.*sweep, noise, 2\.0, provenance.*coins"):
         compute_study(Study(Changed(), seeds=(3, 4), sweep={"noise": NOISES}), noisy)
 
 
@@ -402,13 +402,13 @@ def test_temperatures_are_chosen_for_each_value(noisy):
 
 @pytest.mark.parametrize("view", [Selection, gains])
 def test_views_of_one_value_refuse_several(noisy, view):
-    with pytest.raises(StoreError, match=r"3 values of the option 'noise'.*by_value"):
+    with pytest.raises(StudyError, match=r"3 values of the option 'noise'.*by_value"):
         view(open_study(noisy))
 
 
 def test_every_value_is_a_study_of_its_own(noisy):
     study = StoredStudy(noisy, Plugins(tasks={Signs.name: Signs}))
-    with pytest.raises(StoreError, match=r"several values of the option 'noise'.*\.singles"):
+    with pytest.raises(StudyError, match=r"several values of the option 'noise'.*\.singles"):
         study.task()
     assert [single.task().noise for single in study.singles] == list(NOISES)
     point = study.singles[1].point(5, 0.1, 4)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.reading import open_study
@@ -220,7 +220,7 @@ def test_charts_show_every_measure(dataset):
 
 
 def test_centring_is_undone_and_part_of_the_study(store):
-    with pytest.raises(StoreError, match="centred: the store has true, this run false"):
+    with pytest.raises(StudyError, match="centred: the folder has true, this run false"):
         run_study(Study(Noisy(centred=False), seeds=(1, 2)), store)
 
 

@@ -19,7 +19,7 @@ from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
 from pathkernel_datasets import computing
 from pathkernel_datasets import run_study as run_study_module
-from pathkernel_datasets.errors import StoreError, TaskError
+from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.identity import identity_of
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import compute_study, run_study
@@ -121,7 +121,7 @@ def test_a_worker_of_other_code_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(computing, "identity_of", other)
     path = tmp_path / "far"
-    with Pickling(1) as executor, pytest.raises(StoreError, match=r"a worker \"another\"\); inst"):
+    with Pickling(1) as executor, pytest.raises(StudyError, match=r"a worker \"another\"\); inst"):
         compute_study(study(), path, executor=executor)
     assert (open_study(path).status.sel(seed=3) == 0).all()
 
@@ -130,7 +130,7 @@ def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
     path = tmp_path / "far"
     with (
         processes(2) as executor,
-        pytest.raises(StoreError, match=r"a worker ended.*fewer workers"),
+        pytest.raises(StudyError, match=r"a worker ended.*fewer workers"),
     ):
         compute_study(study(elsewhere="killed"), path, executor=executor)
     compute_study(study(elsewhere="killed"), path)
@@ -222,7 +222,7 @@ def test_a_lost_scheduler_is_told_in_one_line(caplog):
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         distributed.LocalCluster(**here) as lost,
-        pytest.raises(StoreError, match=r"Dask scheduler at tcp://.* is lost .*to resume"),
+        pytest.raises(StudyError, match=r"Dask scheduler at tcp://.* is lost .*to resume"),
     ):
         lose_scheduler()
     assert not [record for record in caplog.records if record.exc_info]

@@ -21,7 +21,7 @@ from pathkernel_core import (
     minimise_action,
 )
 from pathkernel_core.hooks import load_plugins
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_result import run_result
@@ -143,7 +143,7 @@ def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkey
 def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
     with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
         run_result(NextOrder(widths=(3,)), study)
-    with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
+    with pytest.raises(StudyError, match="no width 7; it has 3, 20, 100"):
         run_result(NextOrder(widths=(7,)), study)
     assert open_correction(StoredStudy(study), Point(3, 0.01, 0)) is None
     names = {file.name for file in study.iterdir() if not file.name.startswith(".")}

@@ -28,7 +28,7 @@ from pathkernel.main import main
 from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
 from pathkernel_datasets.draws import ORDER_PARAMETER, SETTINGS, order_parameter_draws, runs
-from pathkernel_datasets.errors import StoreError, StoreWarning
+from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.reading import open_study
@@ -224,12 +224,12 @@ def test_an_extension_that_is_killed_goes_on_from_its_blocks(sampled, tmp_path, 
     np.testing.assert_array_equal(draws, run["posterior"]["order_parameter"])
     blocks = study / "pieces" / RUN
     assert sorted(file.name for file in blocks.iterdir()) == ["120.npz", "130.npz", "140.npz"]
-    with pytest.raises(StoreError, match="thin: the study has 10, this run 5"):
+    with pytest.raises(StudyError, match="thin: the study has 10, this run 5"):
         run_result(Samples(draws=150, **POINT | {"thin": 5}), study)
     (blocks / "140.npz").write_bytes(b"damage")
     used = []
     monkeypatch.setattr(Chains, "rounds", recorded(Chains.rounds, used))
-    with pytest.warns(StoreWarning, match=r"140\.npz is damaged; a run computes it again"):
+    with pytest.warns(StudyWarning, match=r"140\.npz is damaged; a run computes it again"):
         run_result(Samples(draws=150, **POINT), study)
     assert {first for _, _, _, first, _ in used} == {14}, "one block is drawn again"
     assert_same(arrays(study), {name: run[name].values for name in arrays(study)})
@@ -250,7 +250,7 @@ def test_blocks_that_a_killed_process_left_are_removed(sampled, reference, tmp_p
 def test_damaged_draws_are_drawn_again(sampled, reference, tmp_path):
     path = Path(shutil.copytree(sampled, tmp_path / "study"))
     (path / FILE / GROUP / "posterior/order_parameter/c/0/0/0/0").write_bytes(b"damage")
-    with pytest.warns(StoreWarning, match="order_parameter.*computed again"):
+    with pytest.warns(StudyWarning, match="order_parameter.*computed again"):
         run_result(Samples(draws=120, **POINT), path)
     assert_same(arrays(path), reference)
 
@@ -330,7 +330,7 @@ def test_target_ess_stops_and_a_larger_one_goes_on(study):
     ],
 )
 def test_what_cannot_be_done_is_refused(sampled, reference, changes, message):
-    with pytest.raises((StoreError, ValueError), match=message):
+    with pytest.raises((StudyError, ValueError), match=message):
         run_result(Samples(**POINT | {"draws": 140} | changes), sampled)
     assert_same(arrays(sampled), reference)
 
@@ -342,7 +342,7 @@ def test_unknown_sampler_gets_a_suggestion(study):
 
 def test_a_study_of_other_data_is_refused(study, monkeypatch):
     monkeypatch.setattr(HiddenMarkov, "provenance", lambda self: {"file": "another"})
-    with pytest.raises(StoreError, match="provenance"):
+    with pytest.raises(StudyError, match="provenance"):
         run_result(Samples(**POINT), study)
 
 

@@ -16,7 +16,7 @@ import pathkernel_core as pk
 from pathkernel_core import testing
 from pathkernel_core.backend import to_host
 from pathkernel_datasets import sums
-from pathkernel_datasets.errors import StoreError, TaskError
+from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import run_study
@@ -210,7 +210,7 @@ def test_workers_sum_the_same_once(tmp_path, data, heads, many, monkeypatch):
         wider = study.on_grid({"width": (10, 30)})
         assert run_study(wider, tmp_path / "alone.zarr").action.notnull().all()
     held = StoredStudy(tmp_path / "alone.zarr")
-    with pytest.raises(StoreError, match=r"needs all training examples at once, but the 70 of"):
+    with pytest.raises(StudyError, match=r"needs all training examples at once, but the 70 of"):
         held.rebuild(held.point(10))
 
 

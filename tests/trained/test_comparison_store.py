@@ -20,7 +20,7 @@ from pathkernel.main import main
 from pathkernel_core import Network, QueryKey
 from pathkernel_core.order_parameter import head_scores
 from pathkernel_core.task import Examples, Realisation
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.result_files import publish_parts, write_part
@@ -278,16 +278,16 @@ def test_a_study_of_a_bundled_network_finds_it(tmp_path, monkeypatch):
 
 def test_another_network_is_refused(study, folder):
     second = save_network(folder / "other.safetensors", seed=1)
-    with pytest.raises(StoreError, match=r"not the file of heads.*--checkpoint, or run a study"):
+    with pytest.raises(StudyError, match=r"not the file of heads.*--checkpoint, or run a study"):
         compare(study, second)
     # the same queries and keys, other values: another moment of the training
     checkpoint = read_checkpoint(folder / "network.safetensors")
     weights = checkpoint.weights | {"values": 2 * checkpoint.weights["values"]}
     save_checkpoint(second, replace(checkpoint, weights=weights))
-    with pytest.raises(StoreError, match="not the file of heads"):
+    with pytest.raises(StudyError, match="not the file of heads"):
         compare(study, second)
     save_network(second, shape=NetworkShape(1, 9, 8, 4))
-    with pytest.raises(StoreError, match=r"not the file of heads.*--out NEW"):
+    with pytest.raises(StudyError, match=r"not the file of heads.*--out NEW"):
         compare(study, second)
     assert not (study / FILE).exists()
 
@@ -317,11 +317,11 @@ def test_a_file_without_readout_or_values_is_refused(study, tmp_path, folder, mi
 def test_studies_without_a_trained_network_are_refused(tmp_path):
     grid = {name: values[:1] for name, values in GRID.items()}
     study = make_study(tmp_path / "random", "random", grid)
-    with pytest.raises(StoreError, match=r"heads of .* are random.*run one-shot-images --heads"):
+    with pytest.raises(StudyError, match=r"heads of .* are random.*run one-shot-images --heads"):
         compare(study)
     markov = tmp_path / "markov"
     run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov)
-    with pytest.raises(StoreError, match="are made by its task"):
+    with pytest.raises(StudyError, match="are made by its task"):
         compare(markov, save_network(tmp_path / "network.safetensors"))
     inputs, labels = np.ones((4, 2, 3)), [0, 1, 0, 1]
     task = Custom.from_arrays(
@@ -335,9 +335,9 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
     )
     run_study(Study(task, (10,), (1.0,)), tmp_path / "custom")
     message = "attention of .* was given as matrices.*in study.zarr, as head_score.*custom --heads"
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(StudyError, match=message):
         compare(tmp_path / "custom")
-    with pytest.raises(StoreError, match="there is no study"):
+    with pytest.raises(StudyError, match="there is no study"):
         compare(tmp_path / "none")
 
 

@@ -10,7 +10,7 @@ from pathkernel.main import main
 from pathkernel_core.heads import every_head
 from pathkernel_core.progress import silent
 from pathkernel_core.task import Examples
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_heads.orders import removed_heads
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
@@ -140,5 +140,5 @@ def test_targets_are_refused(study, tmp_path, smallest):
     files = ("--inputs", tmp_path / "data.npz", "--heads", network, "--readout", "mean")
     out = tmp_path / "targets"
     assert invoke("run", "custom", *files, "--widths", "10", "--no-figures", "--out", out) == 0
-    with pytest.raises(StoreError, match=r"real targets, .* takes classes ±1; .* head_score"):
+    with pytest.raises(StudyError, match=r"real targets, .* takes classes ±1; .* head_score"):
         prune(out)

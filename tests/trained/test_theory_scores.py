@@ -8,7 +8,7 @@ import xarray as xr
 
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.draws import order_parameter_draws
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.result_files import publish_parts, write_part
 from pathkernel_datasets.run_study import run_study
@@ -110,17 +110,17 @@ def test_points_with_draws_are_taken_too(study):
 
 
 def test_points_that_are_missing(study):
-    with pytest.raises(StoreError, match="no width 20; it has 10, 40, 100"):
+    with pytest.raises(StudyError, match="no width 20; it has 10, 40, 100"):
         theory_points(study, widths=(20,))
-    with pytest.raises(StoreError, match="no temperature 3"):
+    with pytest.raises(StudyError, match="no temperature 3"):
         theory_points(study, temperature=3)
-    with pytest.raises(StoreError, match="no seed 3; it has 0, 7"):
+    with pytest.raises(StudyError, match="no seed 3; it has 0, 7"):
         theory_points(study, seed=3)
     study["status"].loc[{"width": 40}] = 0
-    with pytest.raises(StoreError, match=r"no order parameter at N = 40, T = 0\.5, seed 0; resume"):
+    with pytest.raises(StudyError, match=r"no order parameter at N = 40, T = 0\.5, seed 0; resume"):
         theory_scores(study, *theory_points(study, (40,), 0.5))
     study["status"][:] = 0
-    with pytest.raises(StoreError, match="no point of the study is computed yet"):
+    with pytest.raises(StudyError, match="no point of the study is computed yet"):
         theory_points(study)
 
 

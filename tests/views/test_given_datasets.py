@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from pathkernel_analyses.plugin import pathkernel_analyses
-from pathkernel_datasets.errors import NotInStoreError
+from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import run_study
@@ -171,7 +171,7 @@ def test_what_lacks_a_dimension_is_refused_with_a_remedy(folders):
     dataset = open_study(folders["single"])
     message = r"no dimension 'width', .* select with a list, as in dataset\.isel\(width=\[0\]\)"
     for function in (lambda given: list(study_views(given)), gains, Selection, study_frame):
-        with pytest.raises(NotInStoreError, match=message):
+        with pytest.raises(NotInStudyError, match=message):
             function(dataset.sel(width=10))
 
 

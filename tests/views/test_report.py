@@ -281,7 +281,7 @@ def test_in_a_folder_that_is_the_working_directory(folder, tmp_path, monkeypatch
     assert run(monkeypatch, ".", "--out", str(tmp_path)) == 2
     assert "is a directory" in capsys.readouterr().err
     assert run(monkeypatch, ".", "--seed", "9") == 1
-    assert "the store has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
+    assert "the study has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
         " ".join(capsys.readouterr().err.split())
     )
 
