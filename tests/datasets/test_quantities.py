@@ -151,7 +151,7 @@ class Misplaced(Trace):
 )
 def test_mistakes_of_analyses_name_the_variable(tmp_path, analysis, message):
     with pytest.raises(AnalysisError, match=f"analysis {message}"):
-        run(tmp_path / "a.zarr", analysis())
+        run(tmp_path / "a", analysis())
 
 
 def test_dimensions_of_outputs_are_those_of_the_network(tmp_path):
@@ -160,8 +160,8 @@ def test_dimensions_of_outputs_are_those_of_the_network(tmp_path):
     with pytest.raises(AnalysisError, match=r"'labels' returned 'first_label' of shape \(\)"):
         data_values(several, [FlatLabel()])
     assert data_values(single, [FlatLabel()])["first_label"] == 1
-    run(tmp_path / "a.zarr", FlatLabel())
-    assert open_study(tmp_path / "a.zarr")["first_label"].dims == ("seed",)
+    run(tmp_path / "a", FlatLabel())
+    assert open_study(tmp_path / "a")["first_label"].dims == ("seed",)
 
 
 def test_an_analysis_that_fails_is_no_limit_that_fails():

@@ -72,7 +72,7 @@ def test_what_is_no_task(task):
 
 
 def test_arguments_in_another_order(tmp_path):
-    with pytest.raises(TypeError, match=r"study must be a Study, not '.*x\.zarr'; call"):
+    with pytest.raises(TypeError, match=r"study must be a Study, not '.*x'; call"):
         run_study(str(tmp_path / "x"), Study(Small()))
 
 
