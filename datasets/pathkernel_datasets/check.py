@@ -16,10 +16,10 @@ from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
     STUDY,
+    SUMS,
     described_study,
     stored_description,
 )
-from pathkernel_datasets.sums import SUMS
 from pathkernel_datasets.sweep_folder import SweepFolder
 from pathkernel_datasets.zarr_files import METADATA, attributes_of, faults, metadata_of
 
@@ -105,7 +105,7 @@ def _study_damage(path: Path) -> Iterator[str]:
 def _result_damage(path: Path) -> Iterator[str]:
     """Lines about damage to results, and to draws that are not published yet."""
     for file in sorted(path.rglob("*.zarr")):
-        if file.name != STUDY and PIECES not in file.parts and file.is_dir():
+        if file.name != STUDY and PIECES not in file.relative_to(path).parts and file.is_dir():
             for name, fault in faults(file):
                 yield f"{file / name} {fault}"
     for file in sorted(path.glob(f"**/{PIECES}/*/**/*{SUFFIX}")):

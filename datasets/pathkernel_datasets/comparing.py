@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -30,12 +31,12 @@ from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
     STUDY,
+    SUMS,
     Description,
     StudyFolder,
     described_study,
     stored_description,
 )
-from pathkernel_datasets.sums import SUMS
 from pathkernel_datasets.sweep_folder import SweepFolder, folder_name, joined_template
 from pathkernel_datasets.template import on_grid, study_template
 from pathkernel_datasets.zarr_files import faults, is_rewritten, link_tree
@@ -72,12 +73,12 @@ def begin(
         analyses = _stored_analyses(path, stored.analyses, analyses)
         _warn_of_more(path, study, joined)
     paths = [path / folder_name(name, value) for value in values]
-    with ExitStack() as locks:
+    with ExitStack() as locks, ExitStack() as undo:
         for folder in paths:
             folder.mkdir(exist_ok=True)
             locks.enter_context(locked(folder, wait=True))
         if stored is not None and "sweep" not in json.loads(stored.identity):
-            _take_over(path, stored, name)
+            _take_over(path, stored, name, undo)
         compared = [
             _compare(single, folder, analyses, first_seeds, report, (name, value))
             for single, folder, value in zip(joined.singles, paths, values)
@@ -97,6 +98,7 @@ def begin(
         # first the folder's own description: folders of values alone are no study
         if described_study(path) != description:
             description.write(path)
+        undo.pop_all()
         for one in compared:
             one.describe()
     is_complete = all(one.template is None for one in compared) and sweep.is_published
@@ -141,12 +143,12 @@ class _Compared:
     def describe(self) -> None:
         """Describe the study in its folder, for workers and for those who read meanwhile."""
         folder = self.computation.folder
+        if self.template is not None:
+            folder.write_template(self.template)  # first: a description alone has no labels
         if described_study(folder.path) != self.description:
             self.description.write(folder.path)
         if self.template is None:  # a process that was killed when it had published left pieces
             folder.remove_pieces()
-        else:
-            folder.write_template(self.template)
 
 
 def _compare(
@@ -161,6 +163,11 @@ def _compare(
     stored, joined, damage = stored_description(path), study, None
     if swept is not None:
         _check_folder(path)
+    if stored is None and os.path.lexists(path / STUDY):
+        raise StudyError(
+            f"{path} is damaged: neither {DESCRIPTION} nor {STUDY} says which study it holds; "
+            f"choose another folder, or move {STUDY} away"
+        )
     if stored is not None:
         before = _on_grid_of(study, stored)
         _check_same(path, stored, identity_of(before, [first_seeds(before)]))
@@ -210,12 +217,19 @@ def _meaning(study: Study, name: str) -> str:
     return declared.metadata.get("help") or described(name)
 
 
-def _take_over(path: Path, stored: Description, name: str) -> None:
+def _take_over(path: Path, stored: Description, name: str, undo: ExitStack) -> None:
     """Copy the study of a single value to the folder of that value, beside which others come."""
     _check_results(path, name)
-    target = path / folder_name(name, json.loads(stored.identity)["options"].get(name))
-    if not target.exists() or described_study(target) is not None:
+    identity = json.loads(stored.identity)
+    target = path / folder_name(name, identity["options"].get(name))
+    if not target.exists():
         return
+    # a run that was killed before the folder had its new description may have copied it already
+    if (copied := described_study(target)) is not None:
+        grid = grid_of(json.loads(copied.identity))
+        if all({*values} <= {*grid[dim]} for dim, values in grid_of(identity).items()):
+            return
+    undo.callback(shutil.rmtree, target, ignore_errors=True)
     for part in (STUDY, PIECES, SUMS):
         if (path / part).exists():
             with replacing_folder(target / part) as folder:
@@ -245,7 +259,8 @@ def _check_same(path: Path, stored: Description, identity: Mapping[str, Any]) ->
 
 def _check_results(path: Path, name: str) -> None:
     """Check that results of a study of a single value do not get several."""
-    if results := sorted(file.stem for file in path.glob("*.zarr") if file.name != STUDY):
+    files = (*path.glob("*.zarr"), *filter(Path.is_dir, path.glob(f"{PIECES}/[!.]*")))
+    if results := sorted({file.stem for file in files} - {Path(STUDY).stem}):
         raise StudyError(
             f"{path} holds results of a single value of {name} ({', '.join(results)}), which do "
             "not go with several; choose another folder"

@@ -71,7 +71,7 @@ class Computation:
         """Compute a piece at the temperatures that it lacks, and write its file."""
         # read again: another process may have computed it since the pieces were listed
         stored = self.folder.read(piece)
-        if missing := self.folder.lacking(piece):
+        if missing := self.folder.lacking(stored):
             values = self._limits if piece.width is None else self._points
             rows = values(piece, data, missing, report)
             alone: Mapping[str, Any] = {}
@@ -91,12 +91,8 @@ class Computation:
         TaskError
             If the data of its seed are of other kinds than those of the first.
         """
-        declared = {
-            str(name)
-            for name, variable in self.folder.template.data_vars.items()
-            if "temperature" in variable.dims
-            and ("width" in variable.dims) == (piece.width is not None)
-        }
+        variables = self.folder.template.variables
+        declared = {n for n in self.folder.declared(piece) if "temperature" in variables[n].dims}
         if len(values) > 1 and (missing := sorted(declared - values.keys())):
             raise TaskError(
                 f"seed {piece.seed} of the task {self.study.task.name!r} has no {missing[0]}, "

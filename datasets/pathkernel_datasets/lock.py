@@ -38,7 +38,7 @@ def locked(
     lock = lock_of(folder)
     file_lock = filelock.FileLock(lock, timeout=0)
     try:
-        file_lock.acquire()
+        _acquire(file_lock, 0)
     except filelock.Timeout:
         if not lock.exists():  # where no file can be made
             raise unwritable(lock, "no file can be made there") from None
@@ -47,7 +47,7 @@ def locked(
                 f"another process is writing into {folder}; wait until it ends, or work in a copy"
             ) from None
         waiting()
-        file_lock.acquire(timeout=-1)
+        _acquire(file_lock, -1)
     except OSError as error:  # no permission, or a read-only file system
         raise unwritable(lock, error.strerror) from error
     try:
@@ -56,6 +56,14 @@ def locked(
         if temporary:
             lock.unlink(missing_ok=True)
         file_lock.release()
+
+
+def _acquire(lock: filelock.BaseFileLock, timeout: float) -> None:
+    try:
+        lock.acquire(timeout=timeout)
+    except FileNotFoundError:  # the folder went again with a study that could not begin
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=timeout)
 
 
 def unwritable(file: Path, reason: str | None) -> StudyError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pathkernel_datasets.template import on_grid
 from pathkernel_datasets.zarr_files import (
     append_dataset,
     attributes_of,
+    exchanged_chunks,
     replacing_zarr,
     write_dataset,
 )
@@ -95,6 +96,10 @@ class PublishedStudy:
         return values
 
     @cached_property
+    def _exchanged(self) -> set[str]:
+        return exchanged_chunks(self.path)
+
+    @cached_property
     def _core(self) -> str:
         """All that determines the pieces; empty if it is lost."""
         return core_of(json.loads(self.identity)) if self.identity else ""
@@ -119,9 +124,19 @@ class PublishedStudy:
     @cached_property
     def _grid(self) -> dict[str, list[Any]]:
         """Values along the grid; none if they are lost."""
-        grid = {name: self._read(name, self._arrays.get(name), 0) for name in POINT}
-        lost = any(values is None for values in grid.values())
-        return {name: [] if lost else values.tolist() for name, values in grid.items()}  # type: ignore[union-attr]
+        grid: dict[str, list[Any]] = {name: [] for name in POINT}
+        for name, values in grid.items():
+            array = self._arrays.get(name)
+            chunks = (
+                [None]
+                if array is None
+                else map(partial(self._read, name, array), range(array.nchunks))
+            )
+            for chunk in chunks:
+                if chunk is None:
+                    return {name: [] for name in POINT}
+                values += chunk.tolist()
+        return grid
 
     def _block(self, index: int) -> dict[str, tuple[tuple[str, ...], np.ndarray | None, int]]:
         """Variables of some seeds: dimensions, values (None if damaged), and index of the seed."""
@@ -136,9 +151,9 @@ class PublishedStudy:
                 block[name] = dims, self._blocks[name][1], inside
         return block
 
-    def _read(self, name: str, array: zarr.Array | None, number: int) -> np.ndarray | None:
+    def _read(self, name: str, array: zarr.Array, number: int) -> np.ndarray | None:
         """Chunks of an array with a number along its first dimension; None if any is damaged."""
-        if array is None:
+        if name in self._exchanged:
             return None
         chunks = itertools.product([number], *map(range, array.cdata_shape[1:]))
         keys = map(array.metadata.encode_chunk_key, chunks)

@@ -82,7 +82,7 @@ def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
     path = Path(path)
     for entry in (path / DESCRIPTION, path / STUDY, path / PIECES):
         check_regular(entry)
-    if not (path / STUDY).exists() and any(path.glob(f".{STUDY}.*")):
+    if not (path / STUDY).exists() and any(path.glob(f".{STUDY}.*.old")):
         with locked(path, wait=True):  # perhaps it is replaced just now
             remove_leftovers(path / STUDY)
     if (description := stored_description(path)) is None:

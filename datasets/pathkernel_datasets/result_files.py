@@ -8,21 +8,24 @@ among the pieces of the study; then they and the older ones become one Zarr, whi
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import warnings
 from pathlib import Path
 
 import xarray as xr
 import zarr
 
-from pathkernel_core.atomic import replacing_folder
+from pathkernel_core.atomic import PARTIAL, remove_folder, replacing_folder
+from pathkernel_datasets.errors import StudyWarning
+from pathkernel_datasets.lock import locked
 from pathkernel_datasets.study_folder import PIECES, remove_empty
 from pathkernel_datasets.zarr_files import (
     METADATA,
+    exchanged_chunks,
     faults,
+    index_of,
     is_inside,
     link_tree,
     metadata_faults,
-    metadata_of,
     replacing_zarr,
     write_groups,
 )
@@ -34,17 +37,16 @@ def file_of(folder: Path, part: str) -> tuple[Path, str]:
     return folder / f"{name}.zarr", inside
 
 
-def parts_of(path: Path, group: str = "") -> Iterator[str]:
+def parts_of(path: Path) -> list[str]:
     """Parts in the Zarr of a result: the outermost groups that have variables or attributes."""
-    # hidden ones are being written, or were when a process was killed
-    members = sorted(entry for entry in (path / group).glob("[!.]*") if entry.is_dir())
-    metadata = {entry: metadata_of(entry) for entry in members}
-    has_variables = any(content.get("node_type") == "array" for content in metadata.values())
-    if has_variables or (group and metadata_of(path / group).get("attributes")):
-        yield group
-        return
-    for entry in members:
-        yield from parts_of(path, entry.relative_to(path).as_posix())
+    index, parts = index_of(path), list[str]()
+    arrays = [name for name, entry in index.items() if entry.get("node_type") == "array"]
+    groups = {name.rpartition("/")[0] for name in arrays}
+    groups |= {name for name, entry in index.items() if entry.get("attributes")}
+    for group in sorted(groups):  # outer ones first
+        if not any(is_inside(group, part) for part in parts):
+            parts.append(group)
+    return parts
 
 
 def damaged_parts(path: Path) -> dict[str, str]:
@@ -62,35 +64,43 @@ def write_part(folder: Path, part: str, data: xr.Dataset | xr.DataTree) -> None:
     path, inside = file_of(folder / PIECES, part)
     target = path / inside
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_folder(target) as partial:
+    # under the lock, or another process could take a part that is being written for a leftover
+    with locked(folder, wait=True), replacing_folder(target) as partial:
         write_groups(partial, "", data)
 
 
 def publish_parts(folder: Path, name: str) -> list[str]:
     """Publish the new parts of a result, with older ones that they do not replace; name the new.
 
-    Those of which metadata are damaged are left out.
+    Older ones that cannot be kept as they are, since their metadata are damaged or their chunks
+    exchanged, are left out, which a warning tells. The folder must be locked.
     """
     path, new = folder / f"{name}.zarr", folder / PIECES / f"{name}.zarr"
-    new_parts = list(parts_of(new))
-    damaged = metadata_faults(path) if path.exists() else {}
-    if not new_parts and not damaged:
+    for leftover in new.rglob(f".*{PARTIAL}"):  # of a killed process: others wait for the lock
+        shutil.rmtree(leftover, ignore_errors=True)
+    new_parts = parts_of(new)
+    if not new_parts:
         return []
-    sources = {
-        part: path / part
-        for part in parts_of(path)
-        if not any(is_inside(member, part) for member in damaged if member or not part)
-    }
+    old_parts = [] if "" in new_parts or not path.exists() else parts_of(path)
+    damaged = {*metadata_faults(path), *exchanged_chunks(path)} if old_parts else set()
+    sources = {}
+    for part in old_parts:
+        if part and not any(is_inside(member, part) for member in damaged):
+            sources[part] = path / part
+        elif part not in new_parts:
+            warnings.warn(
+                f"{path / part} was damaged, and is removed; run its command again",
+                StudyWarning,
+                stacklevel=4,
+            )
     sources |= {part: new / part for part in new_parts}
-    if (new / METADATA).exists():  # the result is a single part
-        sources = {"": new}
     with replacing_zarr(path) as target:
         root = zarr.open_group(target, mode="a", zarr_format=3)
         for part, source in sources.items():
             if "/" in part:
                 root.require_group(part.rpartition("/")[0])
             link_tree(source, target / part)
-    for part in new_parts:  # no others, which another process may have written meanwhile
-        shutil.rmtree(new / part, ignore_errors=True)
+    for part in new_parts:
+        remove_folder(new / part)
     remove_empty(folder / PIECES)
     return new_parts

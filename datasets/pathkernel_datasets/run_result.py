@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import shutil
@@ -120,10 +119,10 @@ def _check_study(study: StoredStudy) -> None:
 def _damaged(path: Path) -> frozenset[str]:
     """Parts of a result that cannot be read, of which a warning tells."""
     damaged = damaged_parts(path) if path.exists() else {}
-    for fault in itertools.islice(damaged.values(), 1):
-        warnings.warn(
-            f"{fault}; what is damaged of the result is computed again", StudyWarning, stacklevel=4
-        )
+    if damaged:
+        fault = next(iter(damaged.values()))
+        remedy = "what is damaged is computed again where it is asked for"
+        warnings.warn(f"{fault}; {remedy}", StudyWarning, stacklevel=4)
     return frozenset(f"{path.stem}/{part}".rstrip("/") for part in damaged)
 
 

@@ -29,10 +29,11 @@ from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
     STUDY,
+    SUMS,
     StudyFolder,
     described_study,
+    remove_empty,
 )
-from pathkernel_datasets.sums import SUMS
 from pathkernel_datasets.sweep_folder import SweepFolder
 
 _log = logging.getLogger("pathkernel.study")
@@ -141,7 +142,10 @@ def compute_study(
     with _folder(path), lock(path):
         computations, drawn, is_complete = begin(study, path, analyses, report)
     jobs = _part([(one, piece) for one in computations for piece in one.folder.pieces], part)
-    missing = {job: lacking for job in jobs if (lacking := job[0].folder.lacking(job[1]))}
+    missing = {}
+    for one, piece in jobs:
+        if lacking := one.folder.lacking(one.folder.read(piece)):
+            missing[one, piece] = lacking
     total = sum(len(one.study.temperatures) for one, piece in jobs if piece.width is not None)
     computed = sum(len(missing[job]) for job in missing if job[1].width is not None)
     _log.info("%s: %d of %d grid points are computed already", path, total - computed, total)
@@ -187,10 +191,11 @@ def _folder(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if is_new and not (path / DESCRIPTION).exists():
-            shutil.rmtree(path)  # locks, and folders for values
-        elif not any((path / name).exists() for name in (DESCRIPTION, STUDY, PIECES)):
-            lock_of(path).unlink(missing_ok=True)  # in a folder of something else
+        if not any((path / name).exists() for name in (DESCRIPTION, STUDY, PIECES)):
+            for lock in (*path.glob("*/.lock"), lock_of(path)):
+                lock.unlink(missing_ok=True)
+            if is_new:
+                remove_empty(path)
         raise
 
 
@@ -203,6 +208,8 @@ def _publish(path: Path, folders: Iterable[Path]) -> None:
                 folder = StudyFolder(inside, description.identity)
                 if folder.in_progress:
                     folder.publish()
+                else:
+                    folder.remove_pieces()  # computed at the same time by another process
     if (description := described_study(path)) is not None:
         sweep = folder_of(path, description)
         if isinstance(sweep, SweepFolder) and not sweep.in_progress:

@@ -3,6 +3,7 @@
     NAME/study.json     all that determines the study, and its grid
     NAME/pieces/        while something is computed: a file for every seed, and seed and width
     NAME/study.zarr     the published study, once all pieces are there; then the pieces go
+    NAME/sums/          sums over training examples that do not fit into memory
     NAME/OPTION-VALUE/  a folder of the same kind for each of several values of an option
 
 Nothing else is state: a piece is there and whole, or it is not there.
@@ -35,7 +36,7 @@ from pathkernel_datasets.published import PublishedStudy, Values, publish
 from pathkernel_datasets.template import SCHEMA_VERSION, from_json, on_grid, to_json
 from pathkernel_datasets.zarr_files import attributes_of, open_dataset
 
-DESCRIPTION, STUDY, PIECES = "study.json", "study.zarr", "pieces"
+DESCRIPTION, STUDY, PIECES, SUMS = "study.json", "study.zarr", "pieces", "sums"
 REMEDY = "run the command again that computed it, which computes what is damaged again"
 
 
@@ -204,17 +205,26 @@ class StudyFolder:
         values = read_arrays(file, self.core) if os.path.lexists(file) else None
         if values is None and (self.path / STUDY).exists():
             values = self._published.read(piece.seed, piece.width, self.core)
+            # where the metadata of the root are damaged, arrays may be lost without a trace
+            is_identified = not values or self._published.identity
+            if not is_identified and not self.declared(piece) <= values.keys():
+                values = {}
         return values or {}
+
+    def declared(self, piece: Piece) -> set[str]:
+        """Names of all variables that a piece has."""
+        return {
+            str(name)
+            for name, variable in self.template.data_vars.items()
+            if "seed" in variable.dims and ("width" in variable.dims) == (piece.width is not None)
+        }
 
     @cached_property
     def _published(self) -> PublishedStudy:
         return PublishedStudy(self.path / STUDY)
 
-    def lacking(self, piece: Piece) -> list[float]:
-        """Temperatures of the study at which a piece is not computed."""
-        return self._lacking(self.read(piece))
-
-    def _lacking(self, values: Values) -> list[float]:
+    def lacking(self, values: Values) -> list[float]:
+        """Temperatures of the study that values of a piece lack."""
         computed = values.get("temperature", np.zeros(0)).tolist()
         return [value for value in self.grid["temperature"] if value not in computed]
 
@@ -283,32 +293,35 @@ class StudyFolder:
     def _fill(self, dataset: xr.Dataset, complete: bool = False) -> None:
         """Put all values that are computed into a dataset on some of the seeds.
 
-        Raises _MissingPieceError if they are to be ``complete`` and one is missing.
+        Raises MissingPieceError if they are to be ``complete`` and one is missing.
         """
         seeds = dataset["seed"].values.tolist()
         for piece in self.pieces:
             if piece.seed in seeds:
                 values = self.read(piece)
-                if complete and self._lacking(values):
-                    raise _MissingPieceError
+                if complete and self.lacking(values):
+                    raise MissingPieceError
                 _put(dataset, piece, seeds.index(piece.seed), values)
 
     def publish(self) -> None:
         """Make the pieces one Zarr and remove them, if all are computed."""
-        with suppress(_MissingPieceError):  # raised within the writing, which it undoes
+        with suppress(MissingPieceError):  # raised within the writing, which it undoes
             publish(self.path / STUDY, self.template, partial(self._fill, complete=True))
             self.remove_pieces()
 
     def remove_pieces(self) -> None:
         """Remove the pieces of the study; those of its results stay."""
         pieces = self.path / PIECES
-        for file in (*pieces.glob(f"seed-*{SUFFIX}"), *pieces.glob(".*")):
+        partial_files = (*pieces.glob(".seed-*"), *pieces.glob(f".{self._template_file.name}.*"))
+        for file in (*pieces.glob(f"seed-*{SUFFIX}"), *partial_files):
             file.unlink(missing_ok=True)
         self._template_file.unlink(missing_ok=True)  # last: without it the study is not in progress
+        for file in (self.path / SUMS).glob(".*"):
+            file.unlink(missing_ok=True)
         remove_empty(pieces)
 
 
-class _MissingPieceError(Exception):
+class MissingPieceError(Exception):
     """A piece is missing that another process is to compute."""
 
 

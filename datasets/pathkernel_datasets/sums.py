@@ -19,10 +19,7 @@ from pathkernel_core.statistics import SufficientStatistics
 from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.piece_files import SUFFIX, read_arrays, write_arrays
 from pathkernel_datasets.prepared import ArrayLibrary, PreparedData
-from pathkernel_datasets.study_folder import PIECES, StudyFolder
-
-SUMS = "sums"
-"""Folder of the totals, inside that of a study."""
+from pathkernel_datasets.study_folder import PIECES, SUMS, StudyFolder
 
 _BLOCKS_OF_PART = 16
 _ARRAYS = ("gram", "projections", "label_square", "n_examples")

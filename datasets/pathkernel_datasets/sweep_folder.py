@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,7 @@ from pathkernel_datasets.published import publish
 from pathkernel_datasets.study import POINT, described
 from pathkernel_datasets.study_folder import (
     STUDY,
+    MissingPieceError,
     StudyFolder,
 )
 from pathkernel_datasets.swept_option import OF_EACH_VALUE, SWEPT_OPTION, listed
@@ -75,8 +77,8 @@ class SweepFolder:
 
     @property
     def is_published(self) -> bool:
-        """Whether the joined dataset is on the whole grid, and nothing is computed any more."""
-        return not self.in_progress and attributes_of(self.path / STUDY).get("study") == self.text
+        """Whether the joined dataset is on the whole grid."""
+        return attributes_of(self.path / STUDY).get("study") == self.text
 
     @property
     def in_progress(self) -> bool:
@@ -98,7 +100,7 @@ class SweepFolder:
         return dataset
 
     def publish(self) -> None:
-        """Join the published studies of all values."""
+        """Join the studies of all values, if all of them are published on the whole grid."""
         studies = [open_dataset(folder.path / STUDY) for folder in self.folders.values()]
 
         def fill(dataset: xr.Dataset) -> None:
@@ -106,9 +108,12 @@ class SweepFolder:
             for number, study in enumerate(studies):
                 # a study of one value may have been extended by itself
                 indices = {name: study.get_index(name).get_indexer(grid[name]) for name in POINT}
+                if any((index < 0).any() for index in indices.values()):  # not yet described there
+                    raise MissingPieceError
                 _put(dataset, number, study.isel(indices).load())
 
-        publish(self.path / STUDY, self.template, fill, {self.option: 1})
+        with suppress(MissingPieceError):  # raised within the writing, which it undoes
+            publish(self.path / STUDY, self.template, fill, {self.option: 1})
 
 
 def _put(dataset: xr.Dataset, number: int, study: xr.Dataset) -> None:

@@ -1,7 +1,7 @@
 """Plain Zarr: labelled data written whole, and told from what is damaged.
 
-Values have the checksums of Zarr's codecs. Metadata have one of their own, an attribute of the root
-over its consolidated metadata, which repeat those of every array and group inside.
+Chunks have the checksums of Zarr's codecs. Two more are attributes of the root: one of which chunks
+there are, and one of its consolidated metadata, which repeat those of all groups inside.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from pathkernel_core.local_files import is_damage, open_regular
 from pathkernel_datasets.labelling import storable
 
 METADATA = "zarr.json"
-CHECKSUM = "metadata_crc32"
-"""Attribute of a root: CRC-32 of all its metadata but this attribute."""
+CHECKSUM, CHUNKS = "metadata_crc32", "chunks_crc32"
+"""Attributes of a root: CRC-32 of all its metadata but the first, and of the chunks of arrays."""
 
 _INDEX = "consolidated_metadata"
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
 _LARGEST_CHUNK = 2**23  # bytes
-_BY_OTHERS = "was written by another program than pathkernel, perhaps in part or changed"
 _READ_AT_ONCE = 2**26  # bytes
 
 
@@ -125,7 +124,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _seal(folder: Path) -> None:
-    """Consolidate the metadata of a Zarr, and add their checksum.
+    """Consolidate the metadata of a Zarr, and add checksums of its chunks and of the metadata.
 
     Without consolidated metadata plain ``xr.open_zarr`` warns.
     """
@@ -133,20 +132,19 @@ def _seal(folder: Path) -> None:
         warnings.simplefilter("ignore", zarr.errors.ZarrUserWarning)
         zarr.consolidate_metadata(folder)
     content = json.loads((folder / METADATA).read_text())
+    chunks = {name: _checksum_of_chunks(folder / name) for name in members(folder)}
+    content["attributes"][CHUNKS] = json.dumps(chunks)
     content["attributes"][CHECKSUM] = _checksum(content)
     (folder / METADATA).write_text(json.dumps(content, indent=2))
 
 
 def is_rewritten(path: Path) -> bool:
-    """Whether another program has written a Zarr, perhaps with the checksum of the one it read."""
-    attributes = metadata_of(path).get("attributes", {CHECKSUM: None})
-    members = map(metadata_of, (file.parent for file in path.glob(f"*/{METADATA}")))
-    return CHECKSUM not in attributes or any(map(_has_fill_value, members))
+    """Whether another program has written a Zarr, by what xarray writes unless it is told not to.
 
-
-def _has_fill_value(content: Mapping[str, Any]) -> bool:
-    """Whether an array has what xarray writes unless it is told not to."""
-    return "_FillValue" in (content.get("attributes") or ())
+    It may have the checksums of the one that was read.
+    """
+    arrays = map(metadata_of, (file.parent for file in path.glob(f"*/{METADATA}")))
+    return any("_FillValue" in (content.get("attributes") or ()) for content in arrays)
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
@@ -154,6 +152,19 @@ def _checksum(content: Mapping[str, Any]) -> str:
     attributes = {key: v for key, v in content["attributes"].items() if key != CHECKSUM}
     text = json.dumps({**content, "attributes": attributes}, sort_keys=True)
     return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _checksum_of_chunks(array: Path) -> str:
+    """CRC-32 of the names of an array's chunks, and of their checksums, with which they end.
+
+    By the checksums alone, chunks that have been exchanged would be whole.
+    """
+    crc = 0
+    for file in sorted(file for file in (array / "c", *array.glob("c/**/*")) if file.is_file()):
+        with open(file, "rb") as stream:
+            stream.seek(-min(4, file.stat().st_size), os.SEEK_END)
+            crc = zlib.crc32(file.relative_to(array).as_posix().encode() + stream.read(), crc)
+    return f"{crc:08x}"
 
 
 def metadata_of(folder: Path) -> dict[str, Any]:
@@ -173,18 +184,15 @@ def attributes_of(path: Path) -> dict[str, Any]:
 
 def _metadata_fault(content: Mapping[str, Any]) -> str:
     """Fault of the metadata of a root; empty if there is none."""
-    if not isinstance(content.get("attributes"), dict):
+    if not isinstance(content.get("attributes"), dict) or not content.get(_INDEX):
         return "is damaged: its metadata are unreadable"
-    members = (content.get(_INDEX) or {}).get("metadata", {}).values()
-    if CHECKSUM not in content["attributes"] or any(map(_has_fill_value, members)):
-        return _BY_OTHERS
-    if not content.get(_INDEX) or content["attributes"][CHECKSUM] != _checksum(content):
+    if content["attributes"].get(CHECKSUM) != _checksum(content):
         return "is damaged: its metadata are not as they were written"
     return ""
 
 
-def faults(path: Path, group: str = "") -> Iterator[tuple[str, str]]:
-    """Read all of a Zarr, or of a group in it, and yield what cannot be read, with the reason.
+def faults(path: Path) -> Iterator[tuple[str, str]]:
+    """Read all of a Zarr, and yield what cannot be read, with the reason.
 
     Yields
     ------
@@ -193,33 +201,64 @@ def faults(path: Path, group: str = "") -> Iterator[tuple[str, str]]:
     fault : str
     """
     damaged = metadata_faults(path)
-    yield from ((name, fault) for name, fault in damaged.items() if is_inside(name, group))
-    for name in _members(path):
-        if name not in damaged and is_inside(name, group) and (fault := _array_fault(path / name)):
+    yield from damaged.items()
+    exchanged = exchanged_chunks(path)
+    for name in members(path):
+        if name in exchanged:
+            yield name, "is damaged: its chunks are others than were written"
+        elif name not in damaged and (fault := _array_fault(path / name)):
             yield name, fault
 
 
 def metadata_faults(path: Path) -> dict[str, str]:
     """Arrays and groups of a Zarr with damaged metadata, with the reasons; the root is empty."""
-    content = metadata_of(path)
-    fault = _metadata_fault(content)
-    if fault and is_rewritten(path):  # without consolidated metadata its arrays alone show it
-        fault = _BY_OTHERS
-    # where the root is damaged, arrays are read by their own metadata
-    index = {} if fault else content[_INDEX]["metadata"]
+    fault = _metadata_fault(metadata_of(path))
+    if fault and is_rewritten(path):
+        fault = "was written by another program than pathkernel, perhaps in part or changed"
     damaged = {"": fault} if fault else {}
-    for name in sorted({*index, *_members(path)}):
+    index = index_of(path)
+    for name in sorted({*index, *members(path)}):
         own = metadata_of(path / name)
-        entry = {key: v for key, v in index.get(name, own).items() if key != _INDEX}
-        if not own or {key: v for key, v in own.items() if key != _INDEX} != entry:
+        own.pop(_INDEX, None)
+        if not own or own != index.get(name, own):
             damaged[name] = "is damaged: its metadata are not as they were written"
     return damaged
 
 
-def _members(path: Path) -> list[str]:
-    """Names of all arrays and groups in a Zarr that have metadata of their own."""
-    folders = (file.parent for file in path.rglob(METADATA))
-    return sorted(folder.relative_to(path).as_posix() for folder in folders if folder != path)
+def exchanged_chunks(path: Path) -> set[str]:
+    """Arrays of a Zarr of which all chunks can be read, but which are not those that were written.
+
+    Where the metadata of the root are damaged that cannot be told.
+    """
+    written = json.loads(attributes_of(path).get(CHUNKS, "{}"))
+    return {
+        name
+        for name, checksum in written.items()
+        if checksum != _checksum_of_chunks(path / name) and not _array_fault(path / name)
+    }
+
+
+def index_of(path: Path) -> dict[str, dict[str, Any]]:
+    """Metadata of all arrays and groups in a Zarr by its root, or by their own if it is damaged."""
+    content = metadata_of(path)
+    if _metadata_fault(content):
+        index = {name: metadata_of(path / name) for name in members(path)}
+    else:
+        index = content[_INDEX]["metadata"]
+    return {name: {k: v for k, v in e.items() if k != _INDEX} for name, e in index.items()}
+
+
+def members(path: Path) -> list[str]:
+    """Names of all arrays and groups in a Zarr that have metadata of their own, outer ones first.
+
+    Hidden ones are being written, or were when a process was killed.
+    """
+    folders = (file.parent.relative_to(path) for file in path.rglob(METADATA))
+    return sorted(
+        folder.as_posix()
+        for folder in folders
+        if folder.parts and not any(part.startswith(".") for part in folder.parts)
+    )
 
 
 def is_inside(name: str, group: str) -> bool:
@@ -233,6 +272,7 @@ def _array_fault(path: Path) -> str:
         array = zarr.open(path, mode="r")
         if not isinstance(array, zarr.Array):
             return ""
+        _check_readable(path)
         if array.nchunks_initialized < array.nchunks:
             return "is damaged: chunks are missing"
         if not array.ndim:
@@ -249,27 +289,41 @@ def _array_fault(path: Path) -> str:
     return ""
 
 
+def _check_readable(path: Path) -> None:
+    """Raise an OSError if a folder of chunks may not be read: Zarr would take it for empty."""
+    for _ in os.walk(path / "c", onerror=_raise):
+        pass
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 def lost_chunks(path: Path, group: str = "") -> list[str]:
     """Arrays of a Zarr, or of a group in it, of which chunks are missing; Zarr would read zeros."""
-    members = zarr.open_group(path, mode="r").members(max_depth=None)
-    return [
-        name
-        for name, array in members
-        if is_inside(name, group)
-        and isinstance(array, zarr.Array)
-        and array.nchunks_initialized < array.nchunks
-    ]
+    lost = []
+    for name, array in zarr.open_group(path, mode="r").members(max_depth=None):
+        if is_inside(name, group) and isinstance(array, zarr.Array):
+            _check_readable(path / name)
+            if array.nchunks_initialized < array.nchunks:
+                lost.append(name)
+    return lost
 
 
 def open_dataset(path: Path) -> xr.Dataset:
     """Open the dataset at the root of a Zarr lazily; raises what Zarr does if it is damaged."""
     dataset = xr.open_zarr(path, chunks=None, zarr_format=3, consolidated=True)
-    dataset.attrs.pop(CHECKSUM, None)
+    dataset.attrs = _without_checksums(dataset.attrs)
     return dataset
 
 
 def open_tree(path: Path, group: str = "") -> xr.DataTree:
     """Open a Zarr, or a group in it, lazily; raises what Zarr does if it is damaged."""
     tree = xr.open_datatree(path, group=group or None, engine="zarr", chunks=None)
-    tree.attrs.pop(CHECKSUM, None)
+    tree.attrs = _without_checksums(tree.attrs)
     return tree
+
+
+def _without_checksums(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: v for key, v in attributes.items() if key not in (CHECKSUM, CHUNKS)}

@@ -47,7 +47,8 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
         for number, (examples, single) in enumerate(singles.items()):
             progress = done + number / len(singles)
             report(Progress(int(progress), len(missing), f"seed {seed}, {examples} examples"))
-            errors.append(_errors(single, seed, examples))
+            points = {dim: grid[dim] for dim in ("temperature", "width")}
+            errors.append(_errors(single, seed, examples, points))
         yield f"seed-{seed}", xr.concat(errors, xr.Variable("examples", grid["examples"]))
 
 
@@ -58,9 +59,14 @@ def _is_stored(study: StoredStudy, seed: int, grid: dict[str, np.ndarray]) -> bo
     return all(np.array_equal(stored[name], values) for name, values in grid.items())
 
 
-def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
-    """Errors of a study of one number of examples, dims (temperature, width) and in the limit."""
-    dataset = study.dataset.sel(seed=seed).isel(test_set=0).load()
+def _errors(
+    study: StoredStudy, seed: int, examples: int, grid: dict[str, np.ndarray]
+) -> xr.Dataset:
+    """Errors of a study of one number of examples, dims (temperature, width) and in the limit.
+
+    The study may have been extended by itself: only the points of a ``grid`` are taken.
+    """
+    dataset = study.dataset.sel(grid | {"seed": seed}).isel(test_set=0).load()
     temperatures, widths = dataset["temperature"].values, dataset["width"].values
     rebuilt = study.rebuild(Point(float(widths[0]), float(temperatures[0]), seed))
     network = rebuilt.network

@@ -95,7 +95,9 @@ def test_an_empty_folder_can_become_that_of_a_study(tmp_path):
 def test_differences_between_studies_are_named_one_by_one(tmp_path):
     run(tmp_path / "a")
     other = Study(Small(examples=14), widths=(5, 50), temperatures=(1.0,))
-    message = r"\(options, examples: the folder has 12, this run 14\)\. .* own settings to resume it"
+    message = (
+        r"\(options, examples: the folder has 12, this run 14\)\. .* own settings to resume it"
+    )
     with pytest.raises(StudyError, match=message):
         run_study(other, tmp_path / "a")
 
