@@ -166,7 +166,7 @@ def _compare(
     if stored is None and os.path.lexists(path / STUDY):
         raise StudyError(
             f"{path} is damaged: neither {DESCRIPTION} nor {STUDY} says which study it holds; "
-            f"choose another folder, or move {STUDY} away"
+            "choose another folder"
         )
     if stored is not None:
         before = _on_grid_of(study, stored)

@@ -78,16 +78,16 @@ def publish_parts(folder: Path, name: str) -> list[str]:
     path, new = folder / f"{name}.zarr", folder / PIECES / f"{name}.zarr"
     for leftover in new.rglob(f".*{PARTIAL}"):  # of a killed process: others wait for the lock
         shutil.rmtree(leftover, ignore_errors=True)
-    new_parts = parts_of(new)
-    if not new_parts:
+    new_parts, old_parts = parts_of(new), parts_of(path) if path.exists() else []
+    faulty = {*metadata_faults(path), *exchanged_chunks(path)} if old_parts else set()
+    damaged = [part for part in old_parts if any(is_inside(name, part) for name in faulty)]
+    if not new_parts and (damaged or not faulty):
         return []
-    old_parts = [] if "" in new_parts or not path.exists() else parts_of(path)
-    damaged = {*metadata_faults(path), *exchanged_chunks(path)} if old_parts else set()
-    sources = {}
-    for part in old_parts:
-        if part and not any(is_inside(member, part) for member in damaged):
-            sources[part] = path / part
-        elif part not in new_parts:
+    # where no part is damaged, but the groups above them are, these are written again
+    sources = {} if "" in new_parts else {part: path / part for part in old_parts}
+    for part in damaged:
+        sources.pop(part, None)
+        if part not in new_parts:
             warnings.warn(
                 f"{path / part} was damaged, and is removed; run its command again",
                 StudyWarning,

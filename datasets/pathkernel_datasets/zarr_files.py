@@ -296,7 +296,7 @@ def _check_readable(path: Path) -> None:
 
 
 def _raise(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+    if isinstance(error, PermissionError):
         raise error
 
 

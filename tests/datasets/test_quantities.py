@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from small_task import Small
 from test_analyses import Trace, run
-from test_sweep import Small
 from test_targets import Noisy
 
 import pathkernel_core as pk

@@ -138,7 +138,7 @@ def test_a_run_that_is_killed_before_any_step_is_resumed(tmp_path, tiny, steps):
 
 
 @pytest.mark.parametrize("steps", [range(40), *all_steps(25, (14,))])
-@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("exchange", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_extension_that_is_killed_before_any_step_loses_nothing(
     tmp_path, tiny, wider, monkeypatch, steps, exchange
 ):
@@ -300,7 +300,7 @@ def test_order_follows_the_grid_that_contains_the_other(tmp_path):
     assert grown.temperature.values.tolist() == [1.0, 0.5]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_higher_temperatures_leave_what_is_computed_as_it_is(tmp_path, monkeypatch, jobs):
     path, calls = tmp_path / "study", []
     assert run(path, TINY.on_grid({"temperature": (0.1, 0.5)})) == 2

@@ -136,7 +136,7 @@ def test_a_single_value_has_no_dimension(tmp_path):
     assert content(tmp_path / "listed") == content(tmp_path / "plain")
 
 
-@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("several", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_study_grows_by_values_to_the_one_computed_at_once(tmp_path, monkeypatch, several):
     """Also one of a single value, whose study is taken over into the folder of that value."""
     minimised, first = count_minimisations(monkeypatch), {"examples": (8, 4)[: 1 + several]}
@@ -151,6 +151,7 @@ def test_a_study_grows_by_values_to_the_one_computed_at_once(tmp_path, monkeypat
     assert names(tmp_path / "grown") == names(tmp_path / "at_once")
 
 
+@pytest.mark.slow
 def test_a_study_grows_in_values_and_seeds_at_once(noisy, tmp_path):
     path = tmp_path / "signs"
     compute_study(Study(Signs(noise=2.0), seeds=(4,)), path, analyses=())
