@@ -158,6 +158,14 @@ def test_a_description_and_metadata_that_are_both_lost(whole, path):
         run(path)
 
 
+def test_a_variable_that_is_lost_with_the_metadata_of_the_root(whole, path):
+    shutil.rmtree(path / "study.zarr" / "accuracy")
+    flip(path / "study.zarr" / "zarr.json", 4000)
+    with pytest.warns(StudyWarning, match="is damaged"):
+        run(path)
+    assert content(path) == content(whole)
+
+
 @pytest.mark.parametrize(
     ("swapped", "name"),
     [

@@ -17,6 +17,7 @@ from pathkernel_datasets.check import check
 from pathkernel_datasets.draws import block_file, read_blocks
 from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.piece_files import write_arrays
+from pathkernel_datasets.result_files import publish_parts, write_part
 from pathkernel_datasets.run_result import run_result
 from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.stored_study import StoredStudy
@@ -265,3 +266,46 @@ def test_blocks_of_draws_outlast_all_but_the_publishing_of_their_part(path):
     assert check(path).results == (f"{file} is damaged",)
     with pytest.warns(StudyWarning, match=r"3\.npz is damaged"):
         assert len(read_blocks(study, "parts/of/9", 0)) == 1
+
+
+def test_a_part_that_is_half_removed_is_not_taken_for_a_newer_one(path, computed, monkeypatch):
+    """A process is killed while it removes a part that it has published."""
+
+    def killed(part):
+        part.rename(part.with_name(f".{part.name}.0123abcd.partial"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathkernel_datasets.result_files.remove_folder", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_result(Parts(), path)
+    assert list(path.rglob(".*.partial")), "it is removed aside"
+    run_result(Parts(), path)
+    run_result(Parts(), path)
+    assert {name for name in content(path) if "parts.zarr" in name} == {
+        name for name in content(computed) if "parts.zarr" in name
+    }
+    assert check(path).results == ()
+
+
+def test_damaged_parts_that_are_not_asked_for_are_named_when_they_go(computed, tmp_path):
+    path = shutil.copytree(computed, tmp_path / "study")
+    flip(path / "parts.zarr" / "of" / "1" / "zarr.json")
+    write_part(path, "parts/of/3", xr.Dataset({"number": ("n", [3.0], {"long_name": "n"})}))
+    with pytest.warns(StudyWarning, match=r"of/1 was damaged, and is removed"):
+        publish_parts(path, "parts")
+    assert StoredStudy(path).parts("parts") == ["parts/of/0", "parts/of/2", "parts/of/3"]
+
+
+def test_runs_leave_results_alone_that_are_being_written(path):
+    partial = path / "pieces" / ".single.zarr.0123abcd.partial"
+    partial.mkdir(parents=True)
+    (partial / "zarr.json").touch()
+    compute_study(TINY.on_grid({"width": (10, 20)}), path, analyses=())
+    assert names(path / "pieces") == [".single.zarr.0123abcd.partial"]
+
+
+def test_results_are_read_below_a_folder_named_pieces(computed, tmp_path):
+    path = shutil.copytree(computed, tmp_path / "pieces" / "study")
+    flip(path / "parts.zarr" / "of" / "1" / "zarr.json")
+    assert check(path).results

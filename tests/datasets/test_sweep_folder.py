@@ -18,7 +18,7 @@ from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets import computing
+from pathkernel_datasets import computing, run_study
 from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StudyError, StudyWarning, TaskError
 from pathkernel_datasets.gains import gains
@@ -31,6 +31,7 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.sweep_folder import SweepFolder
 from pathkernel_datasets.swept_option import by_value
 from pathkernel_datasets.temperature_choice import choose
+from pathkernel_datasets.testing import SmallTask
 from pathkernel_datasets.zarr_files import write_tree
 
 
@@ -415,3 +416,26 @@ def test_every_value_is_a_study_of_its_own(noisy):
     point = study.singles[1].point(5, 0.1, 4)
     labels = Signs(noise=NOISES[1]).realise(4).train.labels
     np.testing.assert_array_equal(study.singles[1].rebuild(point).data.labels, labels)
+
+
+def test_points_that_no_value_has_are_not_published(tmp_path, monkeypatch):
+    """A process is killed between the new grid of all values and those of the single ones."""
+    grid = {"widths": (10,), "temperatures": (1.0,)}
+    sweep = Study(SmallTask(), **grid, seeds=(0,), sweep={"variance": (0.5, 1.0)})
+    path = tmp_path / "study"
+    compute_study(sweep, path, analyses=())
+    published = content(path)["study.zarr/zarr.json"]
+    larger = sweep.on_grid({"seed": (0, 7)})
+
+    def killed(one):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathkernel_datasets.comparing._Compared.describe", killed)
+        with pytest.raises(Killed):
+            compute_study(larger, path, analyses=())
+    run_study._publish(path, [])
+    assert content(path)["study.zarr/zarr.json"] == published
+    compute_study(larger, path, analyses=())
+    assert open_study(path)["seed"].values.tolist() == [0, 7]
+    assert (open_study(path)["status"] != 0).all()
