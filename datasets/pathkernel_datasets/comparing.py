@@ -288,7 +288,7 @@ def _check_folder(path: Path) -> None:
     check_writable(path, STUDY, PIECES, SUMS)
     for name in (DESCRIPTION, STUDY):
         remove_leftovers(path / name)
-    if is_rewritten(path / STUDY):
+    if (path / STUDY).exists() and is_rewritten(path / STUDY):
         raise StudyError(
             f"{path / STUDY} was written by another program than pathkernel, perhaps in part or "
             "changed, and is left as it is; choose another folder"

@@ -34,11 +34,6 @@ def identity_of(study: Study, drawn: Iterable[Realisation] | None = None) -> dic
     if drawn is None:
         drawn = (draw(single.task, study.seeds[0]) for single in study.singles)
     singles = [_single(single, data) for single, data in zip(study.singles, drawn)]
-    return identity_of_values(study, singles)
-
-
-def identity_of_values(study: Study, singles: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Identity of a study by those of the single values of the option that is swept, if any is."""
     identity = dict(singles[0])
     for name, values in study.sweep.items():
         identity["options"] = identity["options"] | {name: list(values)}

@@ -69,8 +69,8 @@ def _acquire(lock: filelock.BaseFileLock, timeout: float) -> None:
 def unwritable(file: Path, reason: str | None) -> StudyError:
     """Error that a file of a folder cannot be written."""
     return StudyError(
-        f"{file} cannot be written ({reason}), so that nothing is computed; choose another folder, "
-        "or work in a copy"
+        f"{file} cannot be written ({reason}), and nothing is changed; choose another folder, or "
+        "work in a copy"
     )
 
 
