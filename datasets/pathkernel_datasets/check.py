@@ -36,6 +36,8 @@ class Checked:
         Points of the grid, and those of them that are computed; 0 if the study is damaged.
     arrays : int
         Arrays that were read.
+    is_published : bool
+        Whether ``study.zarr`` holds all of the study.
     """
 
     study: tuple[str, ...]
@@ -43,6 +45,7 @@ class Checked:
     points: int = 0
     computed: int = 0
     arrays: int = 0
+    is_published: bool = True
 
 
 def check(path: str | os.PathLike) -> Checked:
@@ -64,7 +67,10 @@ def check(path: str | os.PathLike) -> Checked:
     if study:
         return Checked(tuple(study), tuple(results), arrays=arrays)
     status = open_study(path)["status"].values
-    return Checked((), tuple(results), status.size, int((status != 0).sum()), arrays)
+    computed = int((status != 0).sum())
+    return Checked(
+        (), tuple(results), status.size, computed, arrays, open_folder(path).is_published
+    )
 
 
 def _study_damage(path: Path) -> Iterator[str]:

@@ -315,7 +315,8 @@ def _warn_of_more(path: Path, study: Study, joined: Study) -> None:
     if excess := [name for name in joined.grid if {*joined.along(name)} - {*study.along(name)}]:
         _warn(
             f"{path} holds more values of {' and '.join(map(described, excess))} than are asked "
-            "for; all of its grid is computed. For a smaller study choose another folder (--out)"
+            "for: they stay, and what is missing of the whole grid is computed. For a smaller "
+            "study choose another folder (--out)"
         )
 
 

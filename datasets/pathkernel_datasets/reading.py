@@ -23,7 +23,7 @@ from pathkernel_datasets.study_folder import (
     stored_description,
 )
 from pathkernel_datasets.sweep_folder import SweepFolder
-from pathkernel_datasets.zarr_files import METADATA, lost_chunks, open_dataset
+from pathkernel_datasets.zarr_files import lost_chunks, open_dataset
 
 
 def open_study(path: str | os.PathLike) -> xr.Dataset:
@@ -110,8 +110,8 @@ def _fault(path: Path) -> str:
         is_similar = similar != path and (similar / DESCRIPTION).exists()
         hint = f"did you mean {similar}?" if is_similar else "make one: pathkernel run TASK"
         return f"there is no study at {path}; {hint}"
-    if (path / METADATA).exists() and (path.parent / DESCRIPTION).exists():
-        return f"{path} is a file in the folder of a study; give the folder: {path.parent}"
+    if (path.parent / DESCRIPTION).exists():
+        return f"{path} is inside the folder of a study; give the folder: {path.parent}"
     if any(os.path.lexists(path / name) for name in (DESCRIPTION, STUDY, PIECES)):
         return f"{path} is damaged: {DESCRIPTION} is missing or unreadable; {REMEDY}"
     return f"{path} is no folder of a study; make one: pathkernel run TASK"

@@ -183,7 +183,10 @@ class StoredStudy:
         """
         if not self.holds(part):
             listed = ", ".join(self.results) or "none"
-            raise StudyError(f"{self.path} has no {part}; its results are: {listed}")
+            several = (
+                "" if self.singles[0] is self else ", some of them of single values: see singles"
+            )
+            raise StudyError(f"{self.path} has no {part}; its results are: {listed}{several}")
         path, inside = file_of(self.path, part)
         try:
             if lost := lost_chunks(path, inside):

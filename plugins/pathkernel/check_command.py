@@ -46,3 +46,5 @@ def check(folder: Path) -> None:
         f"Nothing is damaged: {checked.computed} of {checked.points} points are computed, "
         f"{checked.arrays} arrays were read."
     )
+    if not checked.is_published:
+        say("The study is not published yet: run the command again that computes it.")

@@ -121,7 +121,9 @@ def study_toml(study: StoredStudy) -> str:
     """
     identity = study.identity
     settings = {
-        name: _without_point(identity[name]) for name in declared_options(Study) if name in identity
+        name: _without_point(identity[name])
+        for name in declared_options(Study)
+        if identity.get(name) is not None
     }
     settings = {"task": identity["task"], **settings, "out": str(study.path.resolve())}
     options = {name: value for name, value in study.options.items() if value is not None}

@@ -218,7 +218,7 @@ def test_the_folder_is_asked_for_where_a_file_in_it_is_given(show, folder, file)
     for command in ("show", "plot", "report", "check"):
         status, out, err = show(command, at=folder / file)
         assert (status, out) == (1, "")
-        wanted = f"{folder / file} is a file in the folder of a study; give the folder: {folder}"
+        wanted = f"{folder / file} is inside the folder of a study; give the folder: {folder}"
         assert err == f"Error: {wanted}\n"
 
 

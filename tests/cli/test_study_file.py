@@ -1,5 +1,6 @@
 """A study in a TOML file: run, refused, and written back from a folder."""
 
+import dataclasses
 import math
 import re
 import tomllib
@@ -13,6 +14,9 @@ from pathkernel.main import main
 from pathkernel.study_file import StudyFileError, _toml, read_study, study_toml
 from pathkernel_core import QueryKey
 from pathkernel_datasets.reading import open_folder
+from pathkernel_datasets.run_study import compute_study
+from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.testing import SMALL_STUDY
 from pathkernel_tasks.heads_file import save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
@@ -180,3 +184,11 @@ def test_a_device_without_end_is_no_study(tmp_path):
     (tmp_path / "study.toml").symlink_to("/dev/zero")
     with pytest.raises(StudyFileError, match="is larger than 1 MiB, unlike any study file"):
         read_study(tmp_path / "study.toml")
+
+
+def test_one_variance_for_all_weights_is_written_alone(tmp_path):
+    study = dataclasses.replace(SMALL_STUDY, variance=2.0, variances=None)
+    compute_study(study, tmp_path / "s", analyses=())
+    written = tomllib.loads(study_toml(StoredStudy(tmp_path / "s")))
+    assert "variances" not in written
+    assert written["options"]["variance"] == 2
