@@ -128,7 +128,7 @@ def tests_lowest(session):
 
 @nox.session(python=PYTHONS[0], venv_backend="uv", default=False)
 def tests_newest(session):
-    """Run what reads stores, samples and draws with pre-releases of the packages that do it."""
+    """Run what reads studies, samples and draws with pre-releases of the packages that do it."""
     session.install(".[sampling,training]", *_group("test"))
     newest = ("zarr", "blackjax", "altair", "vl-convert-python")
     session.install("--upgrade", "--prerelease", "allow", *newest)
@@ -257,11 +257,11 @@ def wheel(session):
     session.run("python", "-W", "error", "-c", f"import pathkernel as pk; {names}")
     session.run("pathkernel", "--help")
     session.run("pathkernel", "plugins")
-    store = folder / "study.zarr"
-    shutil.rmtree(store, ignore_errors=True)
+    study = folder / "study"
+    shutil.rmtree(study, ignore_errors=True)
     sizes = ("--examples", "20", "--test-examples", "20", "--widths", "10,100")
-    session.run("pathkernel", "run", "hidden-markov", *sizes, "--out", str(store), env=ENVIRONMENT)
-    session.run("pathkernel", "show", str(store))
+    session.run("pathkernel", "run", "hidden-markov", *sizes, "--out", str(study), env=ENVIRONMENT)
+    session.run("pathkernel", "show", str(study))
 
 
 @nox.session(python=PYTHON, default=False)

@@ -15,8 +15,7 @@ import numpy as np
 
 import pathkernel_core as pk
 from benchmarks.chains import sample
-from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.study import Study
 from pathkernel_sampling.evidence import log_evidence
 from pathkernel_sampling.models import build_model, position_at

@@ -1,4 +1,4 @@
-"""Accuracy by every choice of the temperature and the best possible: ``choices FILE.zarr``.
+"""Accuracy by every choice of the temperature and the best possible: ``choices NAME``.
 
 Every choice is made over all seeds, for each width and for the Gaussian process limit; the best is
 the temperature with the largest mean accuracy on the test set itself. Means over the seeds.
@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.temperature_choice import choose
 
 CHOSEN = ("test", "validation", "leave-one-out", "evidence")
@@ -20,7 +20,7 @@ CHOSEN = ("test", "validation", "leave-one-out", "evidence")
 
 def main() -> None:
     """Print one table per test set in Markdown, with what every choice loses on the mean."""
-    dataset = open_store(sys.argv[1]).load()
+    dataset = open_study(sys.argv[1]).load()
     for test_set in map(str, dataset["test_set"].values):
         where = f"{dataset.attrs['label']}, {test_set}, {dataset.sizes['seed']} seeds"
         print(f"{where}: {measures_of(dataset)[0].heading} (T)")
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def choice_rows(dataset: xr.Dataset, test_set: str) -> list[list[str]]:
-    """Accuracy, or R², and temperature by every choice that a store allows, the heading first."""
+    """Accuracy, or R², and temperature by every choice that a dataset allows, the heading first."""
     measure = measures_of(dataset)[0]
     choices = [name for name in CHOSEN if choices_of(dataset)[name].score in dataset]
     chosen = {

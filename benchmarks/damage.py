@@ -1,10 +1,10 @@
-"""Damage a finished store in one place at a time: which command notices, and what ``run`` mends.
+"""Damage a finished study in one place at a time: which command notices, and what ``run`` mends.
 
     python -m benchmarks.damage [--chunks 250] [--flips 1500] [--seed 0]
 
 A chunk is deleted, emptied, cut or has one bit flipped; then single bits are flipped, file after
 file. After each, ``check``, ``show`` and ``run`` are run as the command line does, and the files
-are compared with those of the undamaged store, byte for byte.
+are compared with those of the undamaged folder, byte for byte.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def cli(*arguments: str) -> tuple[int, str]:
     raise AssertionError("main() exits")
 
 
-def command(name: str, store: Path) -> tuple[int, str]:
-    """Run a command on the study's store."""
+def command(name: str, study: Path) -> tuple[int, str]:
+    """Run a command on the folder of the study."""
     if name == "run":
-        return cli("run", "hidden-markov", *_STUDY.split(), "--out", str(store))
-    return cli(name, str(store))
+        return cli("run", "hidden-markov", *_STUDY.split(), "--out", str(study))
+    return cli(name, str(study))
 
 
 def damages(
@@ -51,7 +51,7 @@ def damages(
 ) -> Iterator[tuple[str, Path, bytes | None]]:
     """Kind of damage, file, and the damaged bytes; None if the file is deleted."""
     kinds = ("deleted", "emptied", "truncated", "flipped")
-    files = [file for file in intact if file.name != "zarr.json"]
+    files = [file for file in intact if file.suffix != ".json"]
     for number in range(chunks):
         kind, file = kinds[number % len(kinds)], files[draw.integers(len(files))]
         data = intact[file]
@@ -66,7 +66,7 @@ def damages(
     for _ in range(flips):
         order = order or [list(intact)[i] for i in draw.permutation(len(intact))]
         file = order.pop()
-        kind = "bit of metadata" if file.name == "zarr.json" else "bit of a chunk"
+        kind = "bit of metadata" if file.suffix == ".json" else "bit of a chunk"
         yield kind, file, flipped(intact[file], draw)
 
 
@@ -78,22 +78,27 @@ def flipped(data: bytes, draw: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
+def _files(study: Path) -> dict[Path, bytes]:
+    """Files of the study by their paths; the lock is empty."""
+    return {file: data for file, data in content(study).items() if file.name != ".lock"}
+
+
 def measure(folder: Path, chunks: int, flips: int, seed: int) -> None:
     """Print a line for each kind of damage, and every damage that nothing noticed or mended."""
-    store = folder / "study.zarr"
-    assert command("run", store)[0] == 0
-    intact = content(store)
-    normal = {name: command(name, store) for name in COMMANDS}
-    assert content(store) == intact
+    study = folder / "damaged"
+    assert command("run", study)[0] == 0
+    intact = _files(study)
+    normal = {name: command(name, study) for name in COMMANDS}
+    assert _files(study) == intact
     counts: dict[str, Counter] = {}
     for kind, file, data in damages(intact, chunks, flips, np.random.default_rng(seed)):
-        path = store / file
+        path = study / file
         path.unlink() if data is None else path.write_bytes(data)
-        results = {name: command(name, store) for name in COMMANDS}
+        results = {name: command(name, study) for name in COMMANDS}
         noticed = [name for name in COMMANDS if results[name] != normal[name]]
         if results["show"][0] == 0:  # a table of wrong values is no warning
             noticed = [name for name in noticed if name != "show"]
-        mended = content(store) == intact
+        mended = _files(study) == intact
         counts.setdefault(kind, Counter()).update(
             ["all", *noticed, *(["noticed"] if noticed else []), *(["mended"] if mended else [])]
         )
@@ -101,10 +106,10 @@ def measure(folder: Path, chunks: int, flips: int, seed: int) -> None:
             print(
                 f"{'un' * (not noticed)}noticed, {'' if mended else 'not '}mended: {kind}, {file}"
             )
-            shutil.rmtree(store)
+            shutil.rmtree(study)
             for file, data in intact.items():
-                (store / file).parent.mkdir(parents=True, exist_ok=True)
-                (store / file).write_bytes(data)
+                (study / file).parent.mkdir(parents=True, exist_ok=True)
+                (study / file).write_bytes(data)
     columns = ("all", "noticed", *COMMANDS, "mended")
     print(f"{len(intact)} files, {sum(map(len, intact.values()))} bytes")
     print(f"{'':18}" + "".join(f"{column:>9}" for column in columns))

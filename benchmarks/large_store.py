@@ -1,9 +1,9 @@
-"""A store of 10,000 points: its files, and CPU seconds to write, open, read and extend it.
+"""A study of 10,000 points: its files, and CPU seconds to write, open, read and extend it.
 
     python -m benchmarks.large_store [--seeds 50]
 
 50 seeds at 20 temperatures and 10 widths of hidden Markov chains. One piece of each kind is
-computed, and its values are written everywhere, through the same calls as a run's.
+computed, and its values are written everywhere, by the same functions as a run's.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
 import xarray as xr
 
 from benchmarks.measuring import content, one_thread, timed
-from pathkernel_datasets import piece_jobs
-from pathkernel_datasets.pieces import Piece
-from pathkernel_datasets.store import open_store
+from pathkernel_core.progress import Report
+from pathkernel_datasets.computing import Computation, SeedData
+from pathkernel_datasets.piece_files import write_arrays
+from pathkernel_datasets.published import Values
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
+from pathkernel_datasets.study_folder import STUDY, Piece
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 WIDTHS = tuple(range(10, 110, 10))
@@ -38,16 +40,18 @@ def study(seeds: int) -> Study:
     return Study(task, WIDTHS, TEMPERATURES, range(seeds))
 
 
-def repeating() -> Callable[..., xr.Dataset]:
-    """Stand-in for `compute_piece` that computes only the first piece of each kind."""
-    computed: dict[bool, xr.Dataset] = {}
-    compute = piece_jobs.compute_piece
+def repeating() -> Callable[..., None]:
+    """Stand-in for `Computation.compute` that computes only the first piece of each kind."""
+    computed: dict[bool, Values] = {}
+    compute = Computation.compute
 
-    def repeat(piece: Piece, *arguments: Any) -> xr.Dataset:
-        kind = piece.width is None
+    def repeat(study: Computation, piece: Piece, data: SeedData, report: Report) -> None:
+        folder, kind = study.folder, piece.width is None
         if kind not in computed:
-            computed[kind] = compute(piece, *arguments)
-        return computed[kind]
+            compute(study, piece, data, report)
+            computed[kind] = folder.read(piece)
+        elif folder.lacking(piece):
+            write_arrays(folder.file(piece), computed[kind], folder.core)
 
     return repeat
 
@@ -56,13 +60,13 @@ cpu_timed = functools.partial(timed, clock=time.process_time)
 
 
 def measure(seeds: int, folder: Path) -> None:
-    """Print files and times of a store."""
-    path = folder / "study.zarr"
-    with mock.patch.object(piece_jobs, "compute_piece", repeating()):
+    """Print files and times of a study."""
+    path = folder / "large"
+    with mock.patch.object(Computation, "compute", repeating()):
         wrote, points = cpu_timed(lambda: compute_study(study(seeds), path))
         files = content(path)
-        opened, dataset = cpu_timed(lambda: open_store(path))
-        plain, _ = cpu_timed(lambda: xr.open_zarr(path, chunks=None))
+        opened, dataset = cpu_timed(lambda: open_study(path))
+        plain, _ = cpu_timed(lambda: xr.open_zarr(path / STUDY, chunks=None))
         accuracy, _ = cpu_timed(lambda: dataset["accuracy"].load())
         every, _ = cpu_timed(dataset.load)
         compared, _ = cpu_timed(lambda: compute_study(study(seeds), path))

@@ -19,8 +19,7 @@ import numpy as np
 
 import pathkernel_core as pk
 from pathkernel_core.coordinates import ChainCoordinates
-from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 

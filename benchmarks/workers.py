@@ -1,4 +1,4 @@
-"""One process against two: seconds of ``pathkernel run``, in turn, and whether stores agree.
+"""One process against two: seconds of ``pathkernel run``, in turn, and whether the files agree.
 
     python -m benchmarks.workers [--studies markov images] [--rounds 3] [--jobs 2]
 
@@ -25,25 +25,25 @@ STUDIES = {
 }
 
 
-def run(arguments: str, store: Path, jobs: int) -> float:
-    """Wall seconds of a command that computes a store."""
-    shutil.rmtree(store, ignore_errors=True)
+def run(arguments: str, study: Path, jobs: int) -> float:
+    """Wall seconds of a command that computes a study into a folder."""
+    shutil.rmtree(study, ignore_errors=True)
     line = (sys.executable, "-m", "pathkernel", *arguments.split(), "--no-figures")
-    line += ("--out", str(store), "--jobs", str(jobs))
+    line += ("--out", str(study), "--jobs", str(jobs))
     return timed(lambda: subprocess.run(line, check=True, stdout=subprocess.DEVNULL))[0]
 
 
 def measure(name: str, jobs: int, rounds: int, folder: Path) -> bool:
-    """Print the times of a study, and return whether the stores agree."""
+    """Print the times of a study, and return whether the files agree."""
     seconds: dict[int, list[float]] = {1: [], jobs: []}
     for number in range(rounds):
         for count in list(seconds) if number % 2 == 0 else reversed(seconds):
-            seconds[count].append(run(STUDIES[name], folder / f"{name}-{count}.zarr", count))
+            seconds[count].append(run(STUDIES[name], folder / f"{name}-{count}", count))
     single, pool = (statistics.median(values) for values in seconds.values())
-    equal = content(folder / f"{name}-1.zarr") == content(folder / f"{name}-{jobs}.zarr")
+    equal = content(folder / f"{name}-1") == content(folder / f"{name}-{jobs}")
     print(
         f"{name}: {single:.1f} s in one process, {pool:.1f} s in {jobs}, ratio {single / pool:.2f};"
-        f" the stores are {'the same' if equal else 'different'}",
+        f" the files are {'the same' if equal else 'different'}",
         flush=True,
     )
     return equal

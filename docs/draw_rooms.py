@@ -47,7 +47,7 @@ PLACES = {
     "pathkernel_analyses": (3.3, 4.3, "quantities computed\nat every grid point"),
     "pathkernel_datasets": (
         *(0, 3.3),
-        "labelled studies: a task on a grid,\nits store, and the results stored with it",
+        "labelled studies: a task on a grid,\nits folder, and the results in it",
     ),
     "pathkernel_core": (
         *(0, 4.3),

@@ -30,8 +30,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # the benchmarks are 
 
 from benchmarks.choices import choice_rows
 from pathkernel_datasets.gains import gains
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.selection import Selection, number
-from pathkernel_datasets.store import open_store
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases.learning import stored_curves
 from pathkernel_trained.bundled import bundled_digests, heads_path
@@ -42,12 +42,12 @@ IMAGES = ROOT / "docs" / "images"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MADE = re.compile(r"(<!-- made: ([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
-MARKOV = "hidden-markov.zarr"
-VARIANTS = {  # store: options
+MARKOV = "hidden-markov"
+VARIANTS = {  # folder of a study: options
     MARKOV: (),
-    "first-token.zarr": ("--readout", "first"),
-    "strong-noise.zarr": ("--variant", "strong-noise"),
-    "strong-noise-uniform.zarr": ("--variant", "strong-noise-uniform"),
+    "first-token": ("--readout", "first"),
+    "strong-noise": ("--variant", "strong-noise"),
+    "strong-noise-uniform": ("--variant", "strong-noise-uniform"),
 }
 PUBLISHED = {  # by the published code on its own draw of the data, at the widths and in the limit
     "accuracy": (".964", ".961", ".945", ".911", ".855", ".840", ".834", ".826"),
@@ -80,23 +80,22 @@ def pathkernel(*arguments: str) -> str:
     return run(sys.executable, "-m", "pathkernel", *arguments)
 
 
-def markov_store(store: str = MARKOV) -> str:
-    """Store of five draws of hidden Markov chains."""
-    pathkernel("run", "hidden-markov", "--seed", "0-4", *VARIANTS[store], "--out", store)
-    return store
+def markov_folder(folder: str = MARKOV) -> str:
+    """Folder of a study of five draws of hidden Markov chains."""
+    pathkernel("run", "hidden-markov", "--seed", "0-4", *VARIANTS[folder], "--out", folder)
+    return folder
 
 
-def markov(store: str = MARKOV) -> xr.Dataset:
+def markov(folder: str = MARKOV) -> xr.Dataset:
     """Dataset of five draws of hidden Markov chains."""
-    return open_store(markov_store(store)).load()
+    return open_study(markov_folder(folder)).load()
 
 
 def images(network: str) -> str:
-    """Store of one-shot images with the heads of a bundled network."""
-    store = f"{network}.zarr"
-    options = ("--heads", f"trained:{network}", *NETWORKS[network], "--out", store)
+    """Folder of a study of one-shot images with the heads of a bundled network."""
+    options = ("--heads", f"trained:{network}", *NETWORKS[network], "--out", network)
     pathkernel("run", "one-shot-images", *options)
-    return store
+    return network
 
 
 def fraction(value: float, digits: int = 3) -> str:
@@ -131,13 +130,13 @@ def _spread_rows(name: str, spreads: Sequence[tuple[float, float, float]]) -> li
 
 def markov_accuracies() -> str:
     """Accuracy of every variant at each width, next to the published code's."""
-    datasets = {store: markov(store) for store in VARIANTS}
+    datasets = {folder: markov(folder) for folder in VARIANTS}
     dataset = datasets[MARKOV]
     median = Selection(dataset).point("action").median("seed").values
     ours = "ours, median of 5 draws"
     first = "first token, ours, median of 5 draws"
     published = [[f"{name}, published code", *values] for name, values in PUBLISHED.items()]
-    spreads = [_accuracies(datasets[store]) for store in VARIANTS]
+    spreads = [_accuracies(datasets[folder]) for folder in VARIANTS]
     return table(
         [
             ["N", *map(number, dataset["width"].values), "GP"],
@@ -156,7 +155,7 @@ def markov_accuracies() -> str:
 
 def first_table() -> str:
     """Table that the first command of a newcomer prints, without its caption."""
-    printed = pathkernel("run", "hidden-markov", "--out", "first.zarr")
+    printed = pathkernel("run", "hidden-markov", "--out", "first")
     rows = [line.strip() for line in printed.splitlines()]
     first = next(number for number, row in enumerate(rows) if row.startswith("network "))
     last = next(number for number, row in enumerate(rows) if row.startswith("Accuracy "))
@@ -183,7 +182,7 @@ def bundled() -> str:
 
 def image_gains(network: str) -> str:
     """Accuracy and gain of every width on every test set, with both errors."""
-    dataset = gains(open_store(images(network)).load())
+    dataset = gains(open_study(images(network)).load())
     sets = [str(name) for name in dataset["test_set"].values]
     rows = [["N", "T", *(heading for name in sets for heading in (name, "gain"))]]
     for width in dataset["width"].values:
@@ -207,7 +206,7 @@ def _gain(point: xr.Dataset) -> list[str]:
 
 def aligned(network: str, variable: str) -> str:
     """Per cent of the labels in the ten largest principal components, range over the seeds."""
-    dataset = open_store(images(network)).load()
+    dataset = open_study(images(network)).load()
     overlap = dataset[variable].sel(temperature=0.5)
     if "width" in overlap.dims:
         overlap = overlap.sel(width=10)
@@ -218,9 +217,9 @@ def aligned(network: str, variable: str) -> str:
 
 def comparison(network: str) -> xr.Dataset:
     """Agreement of the theory's U with that of the trained network."""
-    store = images(network)
-    pathkernel("compare", store, "--temperature", "0.5")
-    return xr.open_zarr(store, group="comparison", chunks=None, consolidated=False).load()
+    folder = images(network)
+    pathkernel("compare", folder, "--temperature", "0.5")
+    return xr.open_zarr(f"{folder}/comparison.zarr", chunks=None).load()
 
 
 COMPARED = {  # heading: statistic
@@ -264,7 +263,7 @@ def traces(network: str, trained: bool) -> str:
         matrix, digits = comparison(network)["order_parameter_trained"], 2
     else:
         point = {"seed": 0, "temperature": 0.5, "width": 10}
-        matrix, digits = open_store(images(network)).load()["order_parameter"].sel(point), 1
+        matrix, digits = open_study(images(network)).load()["order_parameter"].sel(point), 1
     diagonal = np.diag(matrix.values)
     layers = [
         [diagonal[matrix[f"path_layer_{layer}"].values == head].sum() for head in range(1, 5)]
@@ -276,11 +275,11 @@ def traces(network: str, trained: bool) -> str:
 
 def pruning(network: str) -> xr.Dataset:
     """Heads of a bundled network removed in every order."""
-    store = images(network)
+    folder = images(network)
     if network == MAIN:
-        _draw(store)
-    pathkernel("prune", store, "--temperature", "0.5", "--widths", "10,100")
-    dataset = xr.open_zarr(store, group="pruning", chunks=None, consolidated=False).load()
+        _draw(folder)
+    pathkernel("prune", folder, "--temperature", "0.5", "--widths", "10,100")
+    dataset = xr.open_zarr(f"{folder}/pruning.zarr", chunks=None).load()
     return dataset.squeeze(("quantity", "draw"))
 
 
@@ -349,9 +348,9 @@ def _spread(values: Sequence[float], digits: int, sign: str = "-") -> str:
     return f"{mean} ({', '.join(ascending)})"
 
 
-def choices(store: str) -> str:
+def choices(folder: str) -> str:
     """Accuracy by every choice of the temperature, and its loss on the other test sets."""
-    dataset = StoredStudy(store).dataset.load()
+    dataset = open_study(folder).load()
     first, *further = map(str, dataset["test_set"].values)
     rows = choice_rows(dataset, first)
     for name in further:
@@ -362,10 +361,10 @@ def choices(store: str) -> str:
 
 def markov_choices() -> str:
     """Choices for the hidden Markov task."""
-    store = "markov-choices.zarr"
+    folder = "markov-choices"
     temperatures = ("--temperature", "0.001,0.0025,0.005,0.01,0.025,0.05,0.1,0.25,0.5,1")
-    pathkernel("run", "hidden-markov", "--seed", "0-9", *temperatures, "--out", store)
-    return choices(store)
+    pathkernel("run", "hidden-markov", "--seed", "0-9", *temperatures, "--out", folder)
+    return choices(folder)
 
 
 def single_heads(network: str) -> str:
@@ -464,7 +463,7 @@ def _figures(network: str) -> dict[str, float]:
 @functools.cache
 def _of_network(name: str) -> tuple[xr.Dataset, xr.Dataset, xr.Dataset]:
     """Gains, agreement of U with the trained one, and heads removed on unseen characters."""
-    gain = gains(open_store(images(name)).load()).sel(width=10)
+    gain = gains(open_study(images(name)).load()).sel(width=10)
     agreement = comparison(name).sel(source="theory", temperature=0.5, width=10).isel(seed=0)
     return gain, agreement, pruning(name).isel(test_set=0)
 
@@ -474,20 +473,20 @@ def _rank_correlation(removed: xr.Dataset) -> float:
     return float(removed["rank_correlation"].isel(order=0))
 
 
-def drawn(store: str, figure: str, *options: str) -> Path:
+def drawn(folder: str, figure: str, *options: str) -> Path:
     """A figure of a study, drawn by the command ``plot``."""
-    folder = Path("-".join(["drawn", Path(store).stem, *options]).replace(",", "-"))
-    pathkernel("plot", store, "--only", "study", "--out", str(folder), *options)
-    return folder / f"{figure}.png"
+    drawings = Path("-".join(["drawn", folder, *options]).replace(",", "-"))
+    pathkernel("plot", folder, "--only", "study", "--out", str(drawings), *options)
+    return drawings / f"{figure}.png"
 
 
 def phases() -> Path:
     """Map of hidden Markov chains over prior variance and temperature."""
     grid = ("--variance", ".02,.03,.05,.07,.1,.15,.2,.3,.5,1", "--temperature")
     grid += (".001,.003,.01,.03,.1", "--width", "10")
-    pathkernel("run", "hidden-markov", *grid, "--out", "phases.zarr")
-    pathkernel("phases", "phases.zarr")
-    return result_figure("phases.zarr", "phases/phases_variance_temperature_width_10")
+    pathkernel("run", "hidden-markov", *grid, "--out", "phases")
+    pathkernel("phases", "phases")
+    return result_figure("phases", "phases/phases_variance_temperature_width_10")
 
 
 @functools.cache
@@ -495,9 +494,9 @@ def learning_curves() -> StoredStudy:
     """Study of hidden Markov chains over numbers of examples, with its learning curves."""
     grid = ("--examples", "26,50,100,200,400,800,1600", "--width", "10,25,50,100,200,400,800")
     grid += ("--seed", "0-4", "--test-examples", "4000")
-    pathkernel("run", "hidden-markov", *grid, "--out", "learning.zarr")
-    pathkernel("learning-curves", "learning.zarr")
-    return StoredStudy("learning.zarr")
+    pathkernel("run", "hidden-markov", *grid, "--out", "learning")
+    pathkernel("learning-curves", "learning")
+    return StoredStudy("learning")
 
 
 def learning_table() -> str:
@@ -520,26 +519,26 @@ def _error_pair(errors: xr.Dataset, suffix: str) -> str:
     return " / ".join(fraction(float(errors[name])) for name in names)
 
 
-def result_figure(store: str, figure: str) -> Path:
-    """A figure that the command of a result wrote next to the store."""
-    return Path(f"{Path(store).stem}-figures", f"{figure}.png")
+def result_figure(folder: str, figure: str) -> Path:
+    """A figure that the command of a result wrote into the folder of the study."""
+    return Path(folder, "figures", f"{figure}.png")
 
 
 def sampled(figure: str) -> Path:
     """A figure of the exact posterior of the hidden Markov task, at all of the paper's widths."""
-    store, widths = "sampled.zarr", "10,30,50,100,300,500,1000"
-    pathkernel("run", "hidden-markov", "--out", store)
-    pathkernel("correct", store, "--widths", widths)
-    pathkernel("sample", store, "--widths", widths, "--draws", "4000")
-    return result_figure(store, f"samples/{figure}")
+    folder, widths = "sampled", "10,30,50,100,300,500,1000"
+    pathkernel("run", "hidden-markov", "--out", folder)
+    pathkernel("correct", folder, "--widths", widths)
+    pathkernel("sample", folder, "--widths", widths, "--draws", "4000")
+    return result_figure(folder, f"samples/{figure}")
 
 
 def of_weights(figure: str) -> Path:
     """A figure of U by theory at two widths, of the trained network, and sampled at N = 10."""
-    store = images(MAIN)
-    _draw(store)
-    pathkernel("compare", store, "--temperature", "0.5", "--widths", "10,100")
-    return result_figure(store, f"comparison/{figure}")
+    folder = images(MAIN)
+    _draw(folder)
+    pathkernel("compare", folder, "--temperature", "0.5", "--widths", "10,100")
+    return result_figure(folder, f"comparison/{figure}")
 
 
 def of_deeper(figure: str) -> Path:
@@ -548,10 +547,10 @@ def of_deeper(figure: str) -> Path:
     return result_figure(images(DEEPER), f"comparison/{figure}")
 
 
-def _draw(store: str) -> None:
+def _draw(folder: str) -> None:
     """Draw U from the exact posterior at N = 10."""
     options = ("--chains", "2", "--warm-up", "300", "--draws", "200")
-    pathkernel("sample", store, "--widths", "10", "--temperature", "0.5", *options)
+    pathkernel("sample", folder, "--widths", "10", "--temperature", "0.5", *options)
 
 
 def of_pruning(network: str, figure: str) -> Path:
@@ -567,13 +566,13 @@ _OF_PREDICTOR = ("N", "mean, leading", "mean, next", "variance, leading", "varia
 _OF_MARKOV = ("N", "saddle", "next order", "exact", "closed", "two-loop term, nats")
 _OF_SKIPS = ("s", "N", "saddle", "next order", "Monte-Carlo error")
 PICTURES: dict[str, Callable[[], Path]] = {
-    "hidden-markov-accuracy": lambda: drawn(markov_store(), "accuracy"),
-    "hidden-markov-kernels": lambda: drawn(markov_store(), "kernels"),
+    "hidden-markov-accuracy": lambda: drawn(markov_folder(), "accuracy"),
+    "hidden-markov-kernels": lambda: drawn(markov_folder(), "kernels"),
     "hidden-markov-sampled-accuracy": lambda: sampled("accuracy"),
     "hidden-markov-finite-width": lambda: sampled("finite_width"),
     "phases": phases,
     "learning-curves": lambda: (
-        learning_curves() and result_figure("learning.zarr", "learning-curves/learning_error")
+        learning_curves() and result_figure("learning", "learning-curves/learning_error")
     ),
     "one-shot-temperature-choice": lambda: drawn(images(MAIN), "temperature_choice"),
     "one-shot-alignment": lambda: drawn(images(MAIN), "alignment", "--temperature", "0.5"),

@@ -89,10 +89,14 @@ class Analysis(abc.ABC):
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
         """Labels of each of the analysis's own dimensions, the same for every seed.
 
-        The store labels common ones, such as ``path``, ``layer`` and ``head``. The situation has no
+        Datasets label common ones, such as ``path`` and ``head``. The situation has no
         solution.
         """
 
     @abc.abstractmethod
     def compute(self, situation: Situation) -> Mapping[str, Any]:
-        """Values by variable name, as NumPy arrays whose shapes follow the dimensions."""
+        """Values of all variables, by name: NumPy arrays whose shapes follow the dimensions.
+
+        NaN where a variable is not defined. A variable without value, a value that is not declared
+        and another number of dimensions are errors.
+        """

@@ -10,7 +10,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pathkernel_core.local_files import check_local
@@ -85,6 +85,14 @@ def replacing_folder(path: str | os.PathLike) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder in one step for all who look for it, whatever becomes of its content."""
+    aside = _partial(path)
+    with suppress(FileNotFoundError):
+        os.rename(path, aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _partial(path: Path) -> Path:

@@ -31,6 +31,10 @@ class MinimisationError(PathkernelError, RuntimeError):
         self.solution = solution
 
 
+class TooLargeError(PathkernelError, ValueError):
+    """What is asked for does not fit into memory."""
+
+
 class NotLocalError(PathkernelError, ValueError):
     """A path is a URL."""
 

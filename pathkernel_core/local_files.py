@@ -51,8 +51,14 @@ def _raise(error: OSError) -> None:
 
 
 def is_regular(path: str | os.PathLike) -> bool:
-    """Whether a path is a plain file, a link to one, or a folder."""
-    return os.path.isfile(path) or (os.path.isdir(path) and not os.path.islink(path))
+    """Whether a path is a plain file, a link to one, or a folder; raises if it may not be read."""
+    try:
+        mode = os.stat(path).st_mode
+    except PermissionError:
+        raise
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and not os.path.islink(path))
 
 
 def regular_files(path: str | os.PathLike, kind: str) -> list[Path]:

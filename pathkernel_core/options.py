@@ -274,6 +274,8 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
     if kind is float:
         return real_number(name, value)
     if kind in (str, Path) and isinstance(value, str | os.PathLike):
+        if kind is Path and not os.fspath(value):  # Python takes it for the working directory
+            raise ValueError(f"{name} must be a path, but is empty")
         return kind(os.fspath(value))
     is_truth = isinstance(value, bool)
     if kind is int and isinstance(value, numbers.Integral) and not is_truth:

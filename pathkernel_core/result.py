@@ -13,7 +13,7 @@ from pathkernel_core.progress import Report
 
 
 class StoredStudy(Protocol):
-    """A study in its store, as :class:`pathkernel_datasets.stored_study.StoredStudy`."""
+    """A study in its folder, as :class:`pathkernel_datasets.stored_study.StoredStudy`."""
 
     path: Path
 
@@ -22,7 +22,7 @@ class StoredStudy(Protocol):
         """The study itself, an ``xarray.Dataset`` that is read lazily."""
 
     def result(self, name: str) -> Any:
-        """Labelled data of a result, an ``xarray.DataTree``; raises if the store has none."""
+        """Labelled data of a result, an ``xarray.DataTree``; raises if the folder has none."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Result(Options, abc.ABC):
     Subclasses set the class attributes, declare options with
     :func:`pathkernel_core.options.option` and implement :meth:`compute`, and :meth:`views` if there
     is something to show. Each becomes a command; ``show``, ``plot`` and ``report`` show those in a
-    store with default options, except for ``view_options`` that the user sets.
+    folder with default options, except for ``view_options`` that the user sets.
     ``pathkernel_datasets.testing.check_result`` checks them.
 
     Attributes
     ----------
     name : str
-        Lower-case words joined by hyphens: the group in the store.
+        Lower-case words joined by hyphens: the stem of the file in the study's folder.
     command : str
         Name on the command line; by default the name.
     summary : str
@@ -64,7 +64,7 @@ class Result(Options, abc.ABC):
 
     @abc.abstractmethod
     def compute(self, study: StoredStudy, report: Report) -> Any:
-        """Compute the parts that the store lacks, while no other process writes into it.
+        """Compute the parts that the folder lacks, while no other process writes into it.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class Result(Options, abc.ABC):
         Returns
         -------
         xarray.Dataset, or iterable of (str, xarray.Dataset)
-            The complete result; or its parts with their paths below the result's group. Parts of a
+            The complete result; or its parts with the paths of their groups in the file. Parts of a
             generator are written one by one, so that an interruption loses only the last.
         """
 

@@ -23,8 +23,14 @@ import hypothesis
 import numpy as np
 import pytest
 import threadpoolctl
+import zarr
 
 collect_ignore = ["third_party"]  # a distribution of its own, see test_third_party_plugin.py
+
+# Arrays of tests are small: one after another they take less time than by threads
+zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
+# no test cuts the power, and disks may take seconds
+os.sync = lambda: None
 
 gc.set_threshold(200_000, 20, 50)  # what JAX traces is many small objects, seldom garbage
 

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-STUDIES = ("sweep", "store", "gains", "stored_study")
+STUDIES = ("run_study", "reading", "gains", "run_result")
 MODELS = ("capture", "removal", "comparison")
 MODULES = [f"pathkernel_datasets.{name}" for name in STUDIES]
 MODULES += [f"pathkernel_capture.{name}" for name in MODELS]

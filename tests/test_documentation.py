@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import re
 import runpy
 import shlex
@@ -69,10 +70,10 @@ def test_examples_in_python_run(capsys, tmp_path, monkeypatch):
         assert "torch.Size([3, 4, 16])" in capsys.readouterr().out
     exec(study, namespace)
     exec(core + example.partition("as pk\n")[2], {"np": np})
-    exec(dataset.replace("hidden-markov.zarr", "small.zarr"), namespace)
+    exec(dataset.replace("hidden-markov/", "small/"), namespace)
     with xr.open_dataset("hidden-markov.nc") as kept:
         assert kept.equals(namespace["dataset"])
-    exec(drawing.replace("hidden-markov.zarr", "small.zarr"), namespace)
+    exec(drawing.replace('"hidden-markov"', '"small"'), namespace)
     assert (tmp_path / "order-parameters.pdf").stat().st_size > 10_000
     assert "GP limit" in set(namespace["views"]["study"].frame["network"])
 
@@ -202,6 +203,24 @@ def test_guide_predicts_targets_from_arrays_with_their_noise(tmp_path, monkeypat
     exec(block_of("docs/bring-your-own.md", "found.log_evidence"), namespace)
     temperature, covered = capsys.readouterr().out.split()[:2]
     assert (temperature, round(float(covered), 2)) == ("0.3", 0.88)
+
+
+def test_data_guide_lists_every_file_and_reads_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w./-]+)`.*?\|(?:.*\| `(.*)` \|)?", text, flags=re.MULTILINE)
+    readers = {name.strip("/"): reader for name, reader in reversed(rows)}
+    task = pathkernel.HiddenMarkov(examples=20, test_examples=20)
+    study = pathkernel.Study(task, widths=(10,), temperatures=(0.01, 0.1), seeds=(0, 1))
+    pathkernel.run_study(study, "hidden-markov", part=(1, 2))
+    pieces = {path.name for path in Path("hidden-markov", "pieces").iterdir()}
+    assert pieces == {"seed-0.npz", "seed-0_N-10.npz", "template.json"} <= readers.keys()
+    pathkernel.run_study(study, "hidden-markov")
+    pathkernel.run_result(pathkernel.Phases(), "hidden-markov")
+    files = {path.name for path in Path("hidden-markov").iterdir()}
+    assert files == {".lock", "study.json", "study.zarr", "phases.zarr"} <= readers.keys()
+    for file in files - {".lock"}:
+        assert len(eval(readers[file], {"xr": xr, "json": json, "Path": Path})) > 2, file
 
 
 def test_data_guide_sums_batches(tmp_path, monkeypatch):
@@ -422,7 +441,7 @@ def test_study_file_of_the_guide_runs(tmp_path, capsys, monkeypatch):
     small = file.replace("[20, 50]", "[4, 6]").replace('"0-4"', "[0]").replace("200", "10")
     assert len(small) < len(file)
     Path("small.toml").write_text(small)
-    for words in (["run", "small.toml", "--no-figures"], ["show", "small.zarr", "--toml"]):
+    for words in (["run", "small.toml", "--no-figures"], ["show", "small", "--toml"]):
         with pytest.raises(SystemExit) as exit_:
             main(words)
         assert exit_.value.code == 0
@@ -437,7 +456,7 @@ def _page(name):
 def test_data_guide_names_every_variable():
     from pathkernel_analyses.plugin import pathkernel_analyses
     from pathkernel_core.task import KINDS
-    from pathkernel_datasets.evaluation import variables
+    from pathkernel_datasets.quantities import declared
 
     text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     network = SimpleNamespace(outputs=1, has_skips=True)
@@ -446,7 +465,7 @@ def test_data_guide_names_every_variable():
         for kind in KINDS
     ]
     own = [variable for analysis in pathkernel_analyses() for variable in analysis.variables]
-    for variable in (*(each for one in data for each in variables(one, ())), *own):
+    for variable in (*(each for one in data for each in declared(one, ())), *own):
         assert f"`{variable.name}`" in text, variable.name
 
 

@@ -103,44 +103,44 @@ def test_its_own_tests_pass(python):
 
 
 @pytest.fixture(scope="module")
-def store(python, tmp_path_factory):
+def study(python, tmp_path_factory):
     """A study of its task, made by the command line."""
-    out = tmp_path_factory.mktemp("study") / "parity.zarr"
+    out = tmp_path_factory.mktemp("study") / "parity"
     options = ("--widths", "10,100", "--examples", "12", "--out", out, "--no-figures")
     python("-m", "pathkernel", "run", "third-party-parity", *options)
     return out
 
 
-def test_the_command_line_runs_it(python, store):
+def test_the_command_line_runs_it(python, study):
     assert "third-party-parity" in python("-m", "pathkernel", "plugins")
     xarray = pytest.importorskip("xarray")
-    study = xarray.open_zarr(store, consolidated=False)
-    assert study.sizes["path"] == 4
-    assert study.sizes["width"] == 2
-    assert bool(study["action"].notnull().all())
-    assert (study["participation"] >= 1).all()
+    dataset = xarray.open_zarr(study / "study.zarr")
+    assert dataset.sizes["path"] == 4
+    assert dataset.sizes["width"] == 2
+    assert bool(dataset["action"].notnull().all())
+    assert (dataset["participation"] >= 1).all()
 
 
-def test_its_result_is_a_command_and_is_shown_with_the_study(python, store):
-    report = python("-m", "pathkernel", "third-party-spectrum", store, "--count", "2")
+def test_its_result_is_a_command_and_is_shown_with_the_study(python, study):
+    report = python("-m", "pathkernel", "third-party-spectrum", study, "--count", "2")
     assert "Largest eigenvalue of U at N = 100: " in report
-    figure = store.parent / "parity-figures" / "third-party-spectrum" / "spectrum.png"
+    figure = study / "figures" / "third-party-spectrum" / "spectrum.png"
     assert figure.is_file()
-    shown = python("-m", "pathkernel", "show", store)
+    shown = python("-m", "pathkernel", "show", study)
     assert "GP limit" in shown
     assert "Largest eigenvalue of U at N = 10: " in shown
     figure.unlink()
-    python("-m", "pathkernel", "plot", store, "--only", "third-party-spectrum")
+    python("-m", "pathkernel", "plot", study, "--only", "third-party-spectrum")
     assert figure.is_file()
 
 
 @pytest.mark.slow  # its own tests, above, draw with it, too
 @pytest.mark.skipif(not SAMPLING, reason="needs the extra: pip install pathkernel[sampling]")
-def test_its_sampler_draws(python, store):
+def test_its_sampler_draws(python, study):
     few = ("--draws", "20", "--thin", "10", "--chains", "2", "--warm-up", "20")
     name = ("--width", "10", "--sampler", "third-party-rescaled", "--no-figures")
-    report = python("-m", "pathkernel", "sample", store, *name, *few)
+    report = python("-m", "pathkernel", "sample", study, *name, *few)
     assert "samples/third-party-rescaled/seed-0_T-0.1_N-10" in report
-    only = python("-m", "pathkernel", "show", store, "--only", "samples")
+    only = python("-m", "pathkernel", "show", study, "--only", "samples")
     assert "third-party-rescaled" in only
     assert "GP limit" not in only

@@ -1,1 +1,1 @@
-"""Labelled studies: what a study is, its store, and how it is computed into it."""
+"""Labelled studies: what a study is, its folder, and how it is computed into it."""

@@ -1,49 +1,190 @@
-"""Computing a piece of a study: a seed at one width, or what no width enters.
+"""Computing pieces of studies: one of them, and a map over many, in this process or by workers.
 
-At each width the temperatures go from the highest, where the minimum is nearest to the Gaussian
-process limit, to the lowest; a minimisation begins at its neighbour's minimum with the curvature
-that was seen on the way there. That takes fewer evaluations than upwards, or from width to width.
+A piece is a seed at one width, or what no width enters. At each width the temperatures go from the
+highest, where the minimum is nearest to the Gaussian process limit, to the lowest; a minimisation
+begins at its neighbour's minimum with the curvature that was seen on the way there. That takes
+fewer evaluations than upwards, or from width to width.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import logging
-import math
+import pickle
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import xarray as xr
 
 from pathkernel_core.analysis import Analysis
 from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_core.task import Realisation
-from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
-from pathkernel_datasets.evaluation import data_values, point_values, reference_values
-from pathkernel_datasets.pieces import Piece
-from pathkernel_datasets.prepared import PreparedData, prepare_data
-from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.study import Study
-from pathkernel_datasets.sums import sum_examples
-from pathkernel_datasets.template import blank, data_variables, fill
+from pathkernel_datasets.errors import StudyError, TaskError
+from pathkernel_datasets.identity import differences, identity_of
+from pathkernel_datasets.piece_files import write_arrays
+from pathkernel_datasets.prepared import ArrayLibrary, PreparedData, array_library, prepare_data
+from pathkernel_datasets.published import Values
+from pathkernel_datasets.quantities import data_values, point_values, reference_values
+from pathkernel_datasets.study import Study, draw_blocks
+from pathkernel_datasets.study_folder import Piece, StudyFolder
+from pathkernel_datasets.sums import is_summed, number_of_parts, sum_examples, sum_part
+from pathkernel_datasets.workers import mapped, naming_lost_workers
 
 _log = logging.getLogger("pathkernel.study")
+_ONE_AT_A_TIME = threading.Lock()  # Dask workers have several threads
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A study of one value of every option, as it is sent to workers.
+
+    Attributes
+    ----------
+    folder : StudyFolder
+        Where pieces are computed into; it determines the study.
+    study : Study
+    analyses : tuple of Analysis
+    label : str
+        Value of the option that has several, in words; empty if none has.
+    """
+
+    folder: StudyFolder
+    study: Study = field(compare=False)
+    analyses: tuple[Analysis, ...] = field(compare=False)
+    label: str = ""
+
+    def data(
+        self, seed: int, report: Report = silent, realisation: Realisation | None = None
+    ) -> SeedData:
+        """Data of a seed, drawn unless the realisation is."""
+        return SeedData(self.folder, self.study, seed, report, realisation)
+
+    def compute(self, piece: Piece, data: SeedData, report: Report) -> None:
+        """Compute a piece at the temperatures that it lacks, and write its file."""
+        # read again: another process may have computed it since the pieces were listed
+        stored = self.folder.read(piece)
+        if missing := self.folder.lacking(stored):
+            values = self._limits if piece.width is None else self._points
+            rows = values(piece, data, missing, report)
+            alone: Mapping[str, Any] = {}
+            # a piece that gets more temperatures has what neither width nor temperature enters
+            if piece.width is None and not stored:
+                alone = data_values(data.data, self.analyses)
+            for row in rows.values():
+                self._check_declared(piece, row)
+            arrays = {**self._joined(stored, rows), **alone}
+            write_arrays(self.folder.file(piece), arrays, self.folder.core)
+
+    def _check_declared(self, piece: Piece, values: Mapping[str, Any]) -> None:
+        """Check that a point has all variables of the study; one that failed has its status alone.
+
+        Raises
+        ------
+        TaskError
+            If the data of its seed are of other kinds than those of the first.
+        """
+        variables = self.folder.template.variables
+        declared = {n for n in self.folder.declared(piece) if "temperature" in variables[n].dims}
+        if len(values) > 1 and (missing := sorted(declared - values.keys())):
+            raise TaskError(
+                f"seed {piece.seed} of the task {self.study.task.name!r} has no {missing[0]}, "
+                "unlike the first seed; give every seed the same kinds of examples"
+            )
+
+    def _joined(self, stored: Values, rows: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
+        """Stored values of a piece, with those at more temperatures behind them."""
+        variables = self.folder.template.variables
+        temperatures = stored.get("temperature", np.zeros(0)).tolist()
+        joined = {
+            name: array
+            for name, array in stored.items()
+            if "temperature" not in variables[name].dims
+        }
+        along = {name: array for name, array in stored.items() if name not in joined}
+        every: list[Mapping[str, Any]] = [
+            {name: array[row] for name, array in along.items()} for row in range(len(temperatures))
+        ]
+        every += rows.values()
+        for name in dict.fromkeys(name for row in every for name in row if name != "temperature"):
+            dtype = variables[name].dtype
+            like = np.asarray(next(row[name] for row in every if name in row), dtype)
+            # a point that failed has its status alone
+            blank = np.full_like(like, np.nan if dtype.kind == "f" else 0)
+            entries = [row.get(name, blank) for row in every]
+            # of sub-networks there may be none, and then the other axes have no certain length
+            joined[name] = np.stack(entries if like.size else [blank] * len(entries))
+        return joined | {"temperature": np.array([*temperatures, *rows])}
+
+    def _limits(
+        self, piece: Piece, data: SeedData, missing: Sequence[float], report: Report
+    ) -> dict[float, Mapping[str, Any]]:
+        """Values of the Gaussian process limits at some temperatures."""
+        rows: dict[float, Mapping[str, Any]] = {}
+        for temperature in missing:
+            report(Progress(0, 0, f"{piece}, T = {temperature:g}"))
+            rows[temperature] = reference_values(
+                data.data, data.problem, temperature, self._of_solution
+            )
+        return rows
+
+    def _points(
+        self, piece: Piece, data: SeedData, missing: Sequence[float], report: Report
+    ) -> dict[float, Mapping[str, Any]]:
+        """Values of the grid points at one width and some temperatures.
+
+        Minima at other temperatures above them are computed again, as starts only. Progress counts
+        grid points, of which the Gaussian process limits are none.
+        """
+        network = dataclasses.replace(
+            data.data.network, widths=(cast(float, piece.width),) * len(data.data.network.widths)
+        )
+        # from the highest temperature of the study, also if only the lowest is missing: a minimum
+        # that depended on what was computed before would differ between interrupted and other runs
+        temperatures = [value for value in self.study.temperatures if value >= min(missing)]
+        rows: dict[float, Mapping[str, Any]] = {}
+        start = None
+        for temperature in sorted(temperatures, reverse=True):
+            point = Progress(len(rows), len(missing), f"{piece}, T = {temperature:g}")
+            report(point)
+
+            def within(step: Progress, point: Progress = point) -> None:
+                numbers = {"evaluations": step.done, **step.numbers}
+                report(dataclasses.replace(point, numbers=numbers))
+
+            solution = minimise_from(data.problem, network, temperature, start, within)
+            if temperature in missing:
+                rows[temperature] = point_values(data.data, solution, self._of_solution)
+                if solution is not None:
+                    count = solution.evaluations
+                    _log.debug(
+                        "%s: %s after %d evaluations",
+                        point.doing,
+                        solution.status.name.lower(),
+                        count,
+                    )
+            start = solution if solution is not None and solution.status.ok else None
+        return rows
+
+    @property
+    def _of_solution(self) -> list[Analysis]:
+        return [analysis for analysis in self.analyses if analysis.scope == "solution"]
 
 
 @dataclass(frozen=True, eq=False)
-class PieceData:
-    """Data of a seed, and the problem that they pose."""
+class SeedData:
+    """Data of a seed of a study, and the problem that they pose."""
 
-    study: Study  # with one value of every option
-    piece: Piece  # that no width enters
-    store: Path  # beside which sums are stored, if training examples are too many to hold
-    core: str
+    folder: StudyFolder  # where sums are stored, if training examples are too many to hold
+    study: Study
+    seed: int
     report: Report = silent
     realisation: Realisation | None = None  # where it is drawn already
 
@@ -55,107 +196,130 @@ class PieceData:
     @cached_property
     def data(self) -> PreparedData:
         """Data along the paths."""
-        return prepare_data(self.study, self.piece.seed, self.library, self.realisation)
+        return prepare_data(self.study, self.seed, self.library, self.realisation)
 
     @cached_property
     def problem(self) -> PathKernels:
         """Training examples; a sum over many takes long."""
         if self.data.blocks is None:
             return PathKernels(self.data.xi, self.data.labels)
-        sums = sum_examples(self.piece, self.store, self.core, self.data, self.library, self.report)
+        sums = sum_examples(self.folder, self.seed, self.data, self.library, self.report)
         return PathKernels.from_statistics(sums)
 
 
-def compute_piece(
-    piece: Piece,
-    prepared: PieceData,
-    template: xr.Dataset,
-    analyses: Sequence[Analysis],
-    missing: Sequence[float],
-    computed: xr.Dataset | None = None,
-    report: Report = silent,
-) -> xr.Dataset:
-    """Values of a piece, with all dimensions of its variables but for those of its key.
+Job = tuple[Computation, Piece]
+"""A piece of one of the studies that are computed together."""
 
-    Those at the ``missing`` temperatures are computed, the others are the ``computed`` ones.
-    Progress counts grid points, of which the Gaussian process limits are none.
+
+def compute_here(
+    missing: Mapping[Job, Sequence[float]], drawn: Realisation | None, report: Report
+) -> None:
+    """Compute pieces in this process, one after another, at the temperatures that they lack.
+
+    ``drawn`` is the realisation of the first, unless it is to be drawn. Progress counts grid
+    points.
     """
-    of_solution = [analysis for analysis in analyses if analysis.scope == "solution"]
-    of_temperatures = _limits if piece.width is None else _points
-    rows = of_temperatures(piece, prepared, missing, of_solution, report)
-    # what neither width nor temperature enters belongs to the first computation of the limits: a
-    # piece that gets more temperatures has it already
-    alone: Mapping[str, Any] = {}
-    if piece.width is None and computed is None:
-        alone = data_values(prepared.data, analyses) | {"data_done": 1}
-    dataset = blank(piece, template)
-    if computed is not None:
-        fill(dataset, piece, computed)
-    for name, variable in data_variables(dataset).items():
-        if "temperature" in variable.dims:
-            for t, temperature in enumerate(dataset["temperature"].values.tolist()):
-                _assign(variable.values[t, ...], rows.get(temperature, {}).get(name))
-        else:
-            _assign(variable.values, alone.get(name))
-    return dataset
+    points, label = 0, ""
+
+    def tell(progress: Progress) -> None:
+        doing = f"{label}, {progress.doing}" if label else progress.doing
+        report(dataclasses.replace(progress, done=points + progress.done, doing=doing))
+
+    # seed by seed, so that one set of data and one problem are in memory
+    for (computation, seed), jobs in itertools.groupby(missing, key=_data_of):
+        label = computation.label
+        tell(Progress(0, None, f"seed {seed}: data and attention"))
+        data, drawn = computation.data(seed, tell, drawn), None
+        for job in jobs:
+            computation.compute(job[1], data, tell)
+            points += 0 if job[1].width is None else len(missing[job])
 
 
-def _assign(target: np.ndarray, value: Any) -> None:
-    """Assign a value to the first entries of an array, which may be larger for other test sets."""
-    if value is not None:
-        value = np.asarray(value)
-        target[tuple(map(slice, value.shape))] = value
+def _data_of(job: Job) -> tuple[Computation, int]:
+    """Data that a piece is computed from."""
+    computation, piece = job
+    return computation, piece.seed
 
 
-def _limits(
-    piece: Piece,
-    prepared: PieceData,
-    missing: Sequence[float],
-    analyses: Sequence[Analysis],
+def compute_by_workers(
+    missing: Mapping[Job, Sequence[float]],
+    executor: Executor,
+    threads: int | None,
     report: Report,
-) -> dict[float, Mapping[str, Any]]:
-    """Values of the Gaussian process limits at some temperatures."""
-    rows: dict[float, Mapping[str, Any]] = {}
-    for temperature in missing:
-        report(Progress(0, 0, f"{piece}, T = {temperature:g}"))
-        values = reference_values(prepared.data, prepared.problem, temperature, analyses)
-        rows[temperature] = values | {"reference_done": 1}
-    return rows
+) -> None:
+    """Compute pieces by workers, after the sums over blocks of examples."""
+    computation, _ = next(iter(missing))
+    try:  # an executor would fail later, in a thread, and name neither the task nor the remedy
+        pickle.dumps(computation)
+    except Exception as error:  # whatever the objects inside raise
+        raise TaskError(
+            f"the task {computation.study.task.name!r} or an analysis cannot be sent to workers "
+            f"({error}); define its class in a module that workers can import; its options hold "
+            "plain data"
+        ) from None
+    report(Progress(0, None, "waiting for workers"))
+    # sums first: with several workers at one seed, each would otherwise sum all of its examples
+    sums = [
+        (computation, seed, number)
+        for computation, seed in dict.fromkeys(map(_data_of, missing))
+        if not is_summed(computation.folder, seed)
+        and (blocks := draw_blocks(computation.study.task, seed)) is not None
+        for number in range(number_of_parts(len(blocks)))
+    ]
+    with naming_lost_workers(computation.folder.path):
+        summed = mapped(executor, threads, _sum_part, sums)
+        for count, _ in enumerate(summed, start=1):
+            report(Progress(0, None, f"{count / len(sums):.0%} of the examples summed"))
+        # of Dask's executor, whose workers come and go, the number is not known
+        batches, points = _batches(list(missing), getattr(executor, "_max_workers", 0)), 0
+        for batch, _ in zip(batches, mapped(executor, threads, _compute_batch, batches)):
+            points += sum(len(missing[job]) for job in batch if job[1].width is not None)
+            report(Progress(points, None, "workers compute"))
 
 
-def _points(
-    piece: Piece,
-    prepared: PieceData,
-    missing: Sequence[float],
-    analyses: Sequence[Analysis],
-    report: Report,
-) -> dict[float, Mapping[str, Any]]:
-    """Values of the grid points at one width and some temperatures.
+def _compute_batch(jobs: Sequence[Job]) -> None:
+    """Compute pieces in a worker."""
+    with _ONE_AT_A_TIME:
+        for computation, piece in jobs:
+            computation.compute(piece, _worker_data(computation, piece.seed), silent)
 
-    Minima at other temperatures above them are computed again, as starts only.
+
+def _sum_part(part: tuple[Computation, int, int]) -> None:
+    """Sum over some blocks of training examples, in a worker."""
+    computation, seed, number = part
+    with _ONE_AT_A_TIME:
+        prepared = _worker_data(computation, seed)
+        sum_part(computation.folder, seed, prepared.data, prepared.library, number)
+
+
+@functools.lru_cache(maxsize=1)
+def _worker_data(computation: Computation, seed: int) -> SeedData:
+    """Data of a seed, of which a worker has several pieces one after another.
+
+    Raises
+    ------
+    StudyError
+        If the worker, which may run elsewhere, has other code or files than the study.
     """
-    widths = (cast(float, piece.width),) * len(prepared.data.network.widths)
-    network = dataclasses.replace(prepared.data.network, widths=widths)
-    # from the highest temperature of the study, also if only the lowest is missing: a minimum that
-    # depended on what was computed before would differ between interrupted and other runs
-    rows: dict[float, Mapping[str, Any]] = {}
-    start = None
-    lowest = min(missing, default=math.inf)
-    temperatures = [value for value in prepared.study.temperatures if value >= lowest]
-    for temperature in sorted(temperatures, reverse=True):
-        point = Progress(len(rows), len(missing), f"{piece}, T = {temperature:g}")
-        report(point)
+    prepared, expected = computation.data(seed), computation.folder.identity
+    actual = identity_of(computation.study, [prepared.data.realisation])
+    if seed != expected["seeds"][0]:  # the identity has the fingerprint of that seed alone
+        actual["drawn"] = expected["drawn"]
+    if different := differences(expected, actual, "a worker"):
+        raise StudyError(
+            f"a worker would compute another study than {computation.folder.path} "
+            f"({'; '.join(different)}); install the same versions everywhere, give absolute paths "
+            "of files, and start workers in this folder"
+        )
+    return prepared
 
-        def within(step: Progress, point: Progress = point) -> None:
-            numbers = {"evaluations": step.done, **step.numbers}
-            report(dataclasses.replace(point, numbers=numbers))
 
-        solution = minimise_from(prepared.problem, network, temperature, start, within)
-        if temperature in missing:
-            code = "not_positive_definite" if solution is None else solution.status.name.lower()
-            values = point_values(prepared.data, solution, analyses)
-            rows[temperature] = values | {"status": STATUS_CODES[code]}
-            evaluations = 0 if solution is None else solution.evaluations
-            _log.debug("%s: %s after %d evaluations", point.doing, code, evaluations)
-        start = solution if solution is not None and solution.status.ok else None
-    return rows
+def _batches(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Batches of pieces for workers, which prepare the data of every seed that they see.
+
+    Every worker computes the same number of complete seeds, so that no data are prepared twice; the
+    remaining pieces are batches of their own, so that no worker waits for another.
+    """
+    seeds = [list(group) for _, group in itertools.groupby(jobs, key=_data_of)]
+    complete = seeds[: len(seeds) // workers * workers] if workers else []
+    return complete + [[job] for seed in seeds[len(complete) :] for job in seed]

@@ -1,97 +1,68 @@
-"""Draws of the order parameter that a study's store holds.
+"""Draws of the order parameter at points of a study.
 
-The group ``samples/<sampler>/<point>`` holds a run of draws; its attribute ``settings`` names them.
-While a run is in progress its last draws are pieces beside the store, in blocks one after another.
+The part ``samples/<sampler>/<point>`` of the results holds a run of draws; its attribute
+``settings`` names them. While a run is in progress its last draws are files among the pieces of the
+study, in blocks one after another: arrays such as ``posterior/order_parameter``, by the names of a
+published run's group and variable.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
-import zarr
 
-from pathkernel_datasets.errors import StoreError
-from pathkernel_datasets.pieces import PieceFiles
+from pathkernel_datasets.labelling import coordinates_along, path_dims
+from pathkernel_datasets.piece_files import SUFFIX, read_arrays
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.study_folder import PIECES
 
 SAMPLES = "samples"
-"""Group of a store that holds all draws."""
+"""Result that holds all draws."""
+
+SETTINGS, ORDER_PARAMETER = "settings", "posterior/order_parameter"
+"""Arrays of a block: the settings of its run as JSON, and U of shape (chain, draw, …)."""
 
 _SAMPLERS = ("order-parameter", "collapsed", "weights")  # by how well they mix
 
 
 def runs(study: StoredStudy) -> list[str]:
-    """Groups of all runs of draws, in alphabetic order; also of those in progress."""
-    if not study.path.exists():  # nothing is published yet
-        return []
-    groups = set(study.unpublished_groups())
-    if (study.folder / SAMPLES).exists():
-        for sampler, group in zarr.open_group(study.folder / SAMPLES, mode="r").groups():
-            groups |= {f"{SAMPLES}/{sampler}/{name}" for name in group.group_keys()}
-    return sorted(groups)
+    """Names of all runs of draws, in alphabetic order; also of those in progress."""
+    folder = study.path / PIECES
+    files = folder.glob(f"{SAMPLES}/*/*/*{SUFFIX}")
+    in_progress = {file.parent.relative_to(folder).as_posix() for file in files}
+    return sorted({*study.parts(SAMPLES), *in_progress})
 
 
-def open_run(study: StoredStudy, group: str) -> xr.DataTree:
-    """Open one run as ArviZ takes it: lazily, or in memory if it is in progress.
-
-    Raises
-    ------
-    StoreError
-        If the store holds no such run.
-    """
-    groups = runs(study)
-    if group not in groups:
-        raise StoreError(
-            f"{study.path} holds no draws in {group!r}; it has {', '.join(groups) or 'none'}. "
-            "Draw some with: pathkernel sample"
-        )
-    published = study.result(group) if study.holds(group) else None
-    blocks = [] if published is None else [published]
-    blocks += unpublished_blocks(study, group, published)
-    return joined(blocks) if blocks else study.result(group)  # published just now
+def block_file(study: StoredStudy, run: str, first: int) -> Path:
+    """File of the block of a run that begins with a draw."""
+    # readers look for the block that follows their last draw, and never take one that is published
+    return study.path / PIECES / run / f"{first}{SUFFIX}"
 
 
-def unpublished_blocks(
-    study: StoredStudy, group: str, published: xr.DataTree | None
-) -> list[xr.DataTree]:
-    """Blocks of a run that follow one another after its published draws."""
-    files, blocks = PieceFiles(study.path, "draws"), []
-    count = 0 if published is None else published["posterior"].sizes["draw"]
-    while (block := files.read(f"{study.prefix}{group}/{count}", study.core)) is not None:
+def read_blocks(study: StoredStudy, run: str, first: int) -> list[dict[str, np.ndarray]]:
+    """Blocks of a run that follow one another, from a draw on, and have the same settings."""
+    blocks: list[dict[str, np.ndarray]] = []
+    while (block := read_arrays(block_file(study, run, first), study.core)) is not None:
+        if blocks and str(block[SETTINGS]) != str(blocks[0][SETTINGS]):  # renamed
+            break
         blocks.append(block)
-        count += block["posterior"].sizes["draw"]
+        first += block[ORDER_PARAMETER].shape[1]
     return blocks
 
 
-def joined(blocks: list[xr.DataTree]) -> xr.DataTree:
-    """Run of several blocks, one after another; what does not grow is that of the last."""
-    if len(blocks) == 1:
-        return blocks[0]
-    tree = blocks[-1].copy()
-    tree.attrs = dict(blocks[0].attrs)
-    options = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
-    for name in [name for name, last in blocks[-1].children.items() if "draw" in last.dims]:
-        datasets = [block[name].to_dataset() for block in blocks]
-        tree[name] = xr.DataTree(xr.concat(datasets, "draw", join="override", **options))
-    return tree
-
-
-def settings_of(run: Any) -> dict[str, Any]:
-    """Settings of a run: sampler, seed, temperature, width, chains, …."""
-    return json.loads(run.attrs["settings"])
-
-
-def point_of(run: Any) -> Point:
-    """Point of the study that a run samples."""
-    settings = settings_of(run)
+def point_of(settings: Mapping[str, Any]) -> Point:
+    """Point of the study that a run with some settings samples."""
     return Point(*(settings[name] for name in ("width", "temperature", "seed")))
 
 
 def order_parameter_draws(study: StoredStudy) -> dict[Point, xr.DataArray]:
-    """Draws of U at every point that has any, opened lazily; also while a run is in progress.
+    """Draws of U at every point that has any, also while a run is in progress.
 
     Of several samplers at a point, the one with most draws is taken; of those with equally many,
     the one that mixes best.
@@ -102,11 +73,31 @@ def order_parameter_draws(study: StoredStudy) -> dict[Point, xr.DataArray]:
         In order of seeds, temperatures and widths. Paths are labelled as the study's are.
     """
     draws_of_points: dict[Point, list[xr.DataArray]] = {}
-    samplers = [*_SAMPLERS, *(group.split("/")[1] for group in runs(study))]
-    for group in sorted(runs(study), key=lambda group: samplers.index(group.split("/")[1])):
-        run = open_run(study, group)
-        draws = run["posterior"]["order_parameter"]
-        if draws.size:
-            draws_of_points.setdefault(point_of(run), []).append(draws)
+    names = runs(study)
+    samplers = [*_SAMPLERS, *(run.split("/")[1] for run in names)]
+    for run in sorted(names, key=lambda run: samplers.index(run.split("/")[1])):
+        settings, draws = _draws(study, run)
+        if draws is not None and draws.size:
+            draws_of_points.setdefault(point_of(settings), []).append(draws)
     order = sorted(draws_of_points, key=lambda point: (point.seed, point.temperature, point.width))
     return {point: max(draws_of_points[point], key=lambda draws: draws.size) for point in order}
+
+
+def _draws(study: StoredStudy, run: str) -> tuple[dict[str, Any], xr.DataArray | None]:
+    """Settings of a run and its draws of U, lazily unless some are not published yet."""
+    published, settings, count = None, "{}", 0
+    if study.holds(run):
+        tree = study.result(run)
+        published, settings = tree["posterior"]["order_parameter"], tree.attrs[SETTINGS]
+        count = published.sizes["draw"]
+    blocks = read_blocks(study, run, count)
+    if not blocks:
+        return json.loads(settings), published
+    outputs = study.dataset.sizes.get("output", 1)
+    dims = ("chain", "draw", *path_dims(outputs))
+    arrays = [block[ORDER_PARAMETER] for block in blocks]
+    if published is not None:
+        arrays.insert(0, published.transpose(*dims).values)
+    draws = np.concatenate(arrays, axis=1)
+    coordinates = coordinates_along(study.dataset, dims)
+    return json.loads(str(blocks[0][SETTINGS])), xr.DataArray(draws, coordinates, dims)

@@ -1,25 +1,21 @@
-"""Errors of stores."""
+"""Errors of studies and of their folders."""
 
 from __future__ import annotations
 
 from pathkernel_core.errors import PathkernelError
 
 
-class StoreError(PathkernelError, RuntimeError):
-    """A store cannot be used: it is damaged, no store at all, or holds another study."""
+class StudyError(PathkernelError, RuntimeError):
+    """A folder cannot be used: it is damaged, no folder of a study, or holds another one."""
 
 
 class TaskError(PathkernelError, ValueError):
     """A task cannot draw its data and heads."""
 
 
-class TooLargeError(PathkernelError, ValueError):
-    """What is asked for does not fit into memory."""
+class NotInStudyError(StudyError, ValueError):
+    """A study lacks the seed, temperature or width, or the choice, that is asked for."""
 
 
-class NotInStoreError(StoreError, ValueError):
-    """A store lacks the seed, temperature or width, or the choice, that is asked for."""
-
-
-class StoreWarning(UserWarning):
-    """A store was damaged, and is mended or computed again."""
+class StudyWarning(UserWarning):
+    """A file was damaged, and is computed again; or a folder holds more than is asked for."""

@@ -7,6 +7,7 @@ import xarray as xr
 
 from pathkernel_datasets.measures import kind_of, measures_of
 from pathkernel_datasets.selection import index_of
+from pathkernel_datasets.swept_option import checked_dataset
 from pathkernel_datasets.temperature_choice import (
     check_choice,
     choose,
@@ -25,10 +26,10 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`. Seeds that are not complete are left
+        From :func:`pathkernel_datasets.reading.open_study`. Seeds that are not complete are left
         out.
     temperature : float or str, optional
-        Temperature T of the store; or how it is chosen for each width and for the limit, as for
+        Temperature T of the study; or how it is chosen for each width and for the limit, as for
         :class:`pathkernel_datasets.selection.Selection`.
 
     Returns
@@ -44,16 +45,17 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     Raises
     ------
     ValueError
-        If no seed is complete, or the store lacks the temperature or the scores of the choice.
+        If no seed is complete, or the study lacks the temperature or the scores of the choice.
 
     Examples
     --------
     >>> import pathkernel as pk
     >>> study = pk.Study(pk.HiddenMarkov(examples=20, test_examples=20), widths=(10, 100))
-    >>> gain = pk.gains(pk.run_study(study, "small.zarr"))
+    >>> gain = pk.gains(pk.run_study(study, "small"))
     >>> gain["gain"].dims
     ('width', 'test_set')
     """
+    dataset = checked_dataset(dataset)
     choice = default_choice(dataset) if temperature is None else temperature
     if isinstance(choice, str):
         check_choice(dataset, choice)
@@ -62,7 +64,7 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
     seeds = complete_seeds(dataset)
     if not seeds.size:
         raise ValueError(
-            "no seed of the store is complete, so that there is no gain yet; resume its run first"
+            "no seed of the study is complete, so that there is no gain yet; resume its run first"
         )
     dataset = dataset.sel(seed=seeds)
     if isinstance(choice, str):
@@ -100,7 +102,10 @@ def gains(dataset: xr.Dataset, temperature: float | str | None = None) -> xr.Dat
         name: values.assign_attrs(long_name=long_name, units="1")
         for name, (values, long_name) in described.items()
     }
-    return xr.Dataset(variables, attrs={"seeds": seeds.tolist()}).transpose("width", "test_set")
+    gained = xr.Dataset(variables, attrs={"seeds": seeds.tolist()})
+    # in this order, whatever that of the dataset
+    ordered = gained.drop_vars(["width", "test_set"]).transpose("width", "test_set")
+    return ordered.assign_coords({name: gained[name] for name in ("width", "test_set")})
 
 
 def _mean(values: xr.DataArray) -> xr.DataArray:

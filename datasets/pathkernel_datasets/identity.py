@@ -21,7 +21,7 @@ import numpy as np
 from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.study import POINT, SETTINGS, Study, draw
 
-OTHER_DATA = "the task draws other data than when the store was begun"
+OTHER_DATA = "the task draws other data than when the study was begun"
 _EXPLAINING = {"task", "options", "provenance", "seeds", "versions"}  # other data
 _OF_THE_GRID = ("seeds", "temperatures", "widths", "drawn", "sweep")  # drawn with the first seed
 
@@ -104,7 +104,7 @@ def differences(stored: Mapping[str, Any], current: Mapping[str, Any], source: s
     keys = sorted(entries | current_entries, key=lambda key: (key[0] != "options", key))
     different = [key for key in keys if entries.get(key) != current_entries.get(key)]
     lines = [
-        f"{', '.join(key)}: the store has {_json(entries.get(key))}, {source} "
+        f"{', '.join(key)}: the folder has {_json(entries.get(key))}, {source} "
         f"{_json(current_entries.get(key))}"
         for key in different
         if "drawn" not in key

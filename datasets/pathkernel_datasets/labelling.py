@@ -55,7 +55,7 @@ def coordinate_values(values: Iterable[Any]) -> np.ndarray:
 
 
 def storable(dataset: xr.Dataset) -> xr.Dataset:
-    """Dataset as stores hold it: within the Zarr specification, and within NetCDF.
+    """Dataset as files hold it: within the Zarr specification, and within NetCDF.
 
     Text is of any length, an attribute a text, a number or a list of numbers; others become JSON.
     """
@@ -65,7 +65,7 @@ def storable(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def drawable(dataset: xr.Dataset) -> xr.Dataset:
-    """Dataset of a store with text of fixed length, which xarray's figures take."""
+    """Dataset of a file with text of fixed length, which xarray's figures take."""
     return _with_text(dataset, np.dtype("U"))
 
 
@@ -87,7 +87,7 @@ def _plain(value: Any) -> Any:
 
 
 def json_attribute(attributes: Mapping[str, Any], name: str) -> Any:
-    """Attribute that is a mapping or a list, which stores hold as JSON unless it is of numbers."""
+    """Attribute that is a mapping or a list, which files hold as JSON unless it is of numbers."""
     value = attributes.get(name, "{}")
     return json.loads(value) if isinstance(value, str) else value
 
@@ -123,9 +123,15 @@ def head_coordinates(heads: Iterable[Head]) -> dict[str, xr.Variable]:
     }
 
 
+def stored_dims(dims: Iterable[str], outputs: int) -> tuple[str, ...]:
+    """Dimensions of a variable in a study: none of outputs for a network that has one."""
+    absent = () if outputs > 1 else ("output", "output_dual")
+    return tuple(dim for dim in dims if dim not in absent)
+
+
 def path_dims(outputs: int) -> tuple[str, ...]:
     """Dimensions of an order parameter: with several outputs each path is a block of them."""
-    return ("path", "output", "path_dual", "output_dual") if outputs > 1 else ("path", "path_dual")
+    return stored_dims(("path", "output", "path_dual", "output_dual"), outputs)
 
 
 def padded_rows(rows: Sequence[np.ndarray]) -> np.ndarray:

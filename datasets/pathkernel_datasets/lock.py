@@ -1,4 +1,4 @@
-"""File locks, which end with the process that has them."""
+"""Locks of folders, which end with the process that has them."""
 
 from __future__ import annotations
 
@@ -9,54 +9,47 @@ from pathlib import Path
 
 import filelock
 
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 
 
-def lock_of(store: Path) -> Path:
-    """File of a store's lock, hidden beside it."""
-    store = Path(os.path.realpath(store))
-    return store.with_name(f".{store.name}.lock")
+def lock_of(folder: Path) -> Path:
+    """File of a folder's lock, hidden inside it."""
+    return Path(os.path.realpath(folder)) / ".lock"
 
 
 @contextmanager
 def locked(
-    path: Path,
+    folder: Path,
     *,
-    lock: Path | None = None,
     wait: bool = False,
     waiting: Callable[[], None] = lambda: None,
     temporary: bool = False,
 ) -> Iterator[None]:
-    """Lock a store or folder by a file, by default the store's.
+    """Lock a folder by a file in it, which is removed at the end if it is ``temporary``.
 
-    The file is removed at the end if it is ``temporary``. ``waiting`` is called before a wait for
-    another process that has the lock.
+    ``waiting`` is called before a wait for another process that has the lock.
 
     Raises
     ------
-    StoreError
+    StudyError
         If another process has the lock and it is not to be waited for, or its file cannot be
         written.
     """
-    lock = lock_of(path) if lock is None else lock
-    if not lock.parent.is_dir():
-        raise StoreError(
-            f"the folder {lock.parent} does not exist; make it, or choose another file"
-        )
+    lock = lock_of(folder)
     file_lock = filelock.FileLock(lock, timeout=0)
     try:
-        file_lock.acquire()
+        _acquire(file_lock, 0)
     except filelock.Timeout:
         if not lock.exists():  # where no file can be made
-            raise _unwritable(path, "no file can be made there") from None
+            raise unwritable(lock, "no file can be made there") from None
         if not wait:
-            raise StoreError(
-                f"another process is writing into {path}; wait until it ends, or work in a copy"
+            raise StudyError(
+                f"another process is writing into {folder}; wait until it ends, or work in a copy"
             ) from None
         waiting()
-        file_lock.acquire(timeout=-1)
+        _acquire(file_lock, -1)
     except OSError as error:  # no permission, or a read-only file system
-        raise _unwritable(path, error.strerror) from error
+        raise unwritable(lock, error.strerror) from error
     try:
         yield
     finally:
@@ -65,8 +58,25 @@ def locked(
         file_lock.release()
 
 
-def _unwritable(path: Path, reason: str | None) -> StoreError:
-    return StoreError(
-        f"the folder {path.parent} cannot be written ({reason}), so that {path} stays as it is; "
-        "choose another folder, or work in a copy"
+def _acquire(lock: filelock.BaseFileLock, timeout: float) -> None:
+    try:
+        lock.acquire(timeout=timeout)
+    except FileNotFoundError:  # the folder went again with a study that could not begin
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=timeout)
+
+
+def unwritable(file: Path, reason: str | None) -> StudyError:
+    """Error that a file of a folder cannot be written."""
+    return StudyError(
+        f"{file} cannot be written ({reason}), and nothing is changed; choose another folder, or "
+        "work in a copy"
     )
+
+
+def check_writable(folder: Path, *names: str) -> None:
+    """Raise a StudyError if a folder, or some of the folders inside of it, cannot be written."""
+    inside = [Path(path) for name in names for path, _, _ in os.walk(folder / name)]
+    for path in (folder, *inside):
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise unwritable(path, "permission denied, or a read-only file system")

@@ -1,6 +1,6 @@
 """Measures of predictions, of classes and of real targets, and choices of a temperature by them.
 
-A measure is declared and computed here, of the theory's predictions and of draws. A store has the
+A measure is declared and computed here, of the theory's predictions and of draws. A study has the
 measures of its examples' kind: a variable of each name, and with ``_gp`` and ``_sub_network`` those
 of the limits.
 """
@@ -55,7 +55,7 @@ class Measure:
     Attributes
     ----------
     name, long_name : str
-        Name and description of its variable in stores.
+        Name and description of its variable in datasets.
     heading, axis : str
         Text above a column; and at an axis, with the unit.
     function : callable
@@ -134,14 +134,14 @@ MEASURES = {
 """Measures of every kind of examples, the first of which stands for them where one is shown."""
 
 
-def kind_of(store: Container[str]) -> str:
-    """Kind of the examples of a store, by the names of its variables."""
-    return "classes" if "accuracy" in store else "targets"
+def kind_of(dataset: Container[str]) -> str:
+    """Kind of the examples of a study, by the names of its variables."""
+    return "classes" if "accuracy" in dataset else "targets"
 
 
-def measures_of(store: Container[str]) -> tuple[Measure, ...]:
-    """Measures that a store has, by the names of its variables."""
-    return MEASURES[kind_of(store)]
+def measures_of(dataset: Container[str]) -> tuple[Measure, ...]:
+    """Measures that a study has, by the names of its variables."""
+    return MEASURES[kind_of(dataset)]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ CHOICES = {
         "largest accuracy on each test set itself, which is optimistically biased", "accuracy"
     ),
 }
-"""Ways to choose a temperature; the first that a store has is the default (docs/temperature.md)."""
+"""Ways to choose a temperature; the first that a study has is the default (docs/temperature.md)."""
 
 _OF_TARGETS = CHOICES | {
     "validation": Choice("smallest validation error", "mean_squared_error_validation", -1),
@@ -180,6 +180,6 @@ WORDS = tuple(name for name in CHOICES if name != "test")
 """Names of the choices that give one temperature for all test sets."""
 
 
-def choices_of(store: Container[str]) -> dict[str, Choice]:
-    """Ways to choose a temperature of a store, by the names of its variables."""
-    return CHOICES if kind_of(store) == "classes" else _OF_TARGETS
+def choices_of(dataset: Container[str]) -> dict[str, Choice]:
+    """Ways to choose a temperature of a study, by the names of its variables."""
+    return CHOICES if kind_of(dataset) == "classes" else _OF_TARGETS

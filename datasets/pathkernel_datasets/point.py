@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import xarray as xr
 
 from pathkernel_core.network import Network
 from pathkernel_datasets.prepared import PreparedData
 from pathkernel_datasets.selection import Selection, index_of, number
+from pathkernel_datasets.study_folder import decimal
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Point:
 
         Raises
         ------
-        NotInStoreError
+        NotInStudyError
             If the study lacks the point.
         """
         indices = {"width": index_of(dataset, "width", width)}
@@ -46,18 +46,13 @@ class Point:
         return cls(**{name: dataset[name].values[index].item() for name, index in indices.items()})
 
     def __str__(self) -> str:
-        """Name of the point as a group of a store."""
+        """Name of the point in results."""
         return f"seed-{self.seed}_T-{decimal(self.temperature)}_N-{decimal(self.width)}"
 
     @property
     def description(self) -> str:
         """The point as a reader would write it, such as ``N = 10, T = 0.1, seed 0``."""
         return f"N = {number(self.width)}, T = {self.temperature:g}, seed {self.seed}"
-
-
-def decimal(value: float) -> str:
-    """A number in decimals, as names of groups have it: 1000 and 0.0001."""
-    return np.format_float_positional(value, trim="-")
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,76 @@
-"""The data of a study at one seed, seen along the attention paths of its network."""
+"""The data of a study at one seed along its network's attention paths, in its array library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from pathkernel_core.attention import attentioned_inputs
 from pathkernel_core.backend import Array, to_host
 from pathkernel_core.costs import Sizes, minimisation_bytes
+from pathkernel_core.errors import PathkernelError
+from pathkernel_core.hooks import UnknownNameError, unknown_name
+from pathkernel_core.memory import check_memory
 from pathkernel_core.network import Network, Skips
 from pathkernel_core.task import Blocks, Examples, Realisation
-from pathkernel_datasets.array_libraries import ArrayLibrary
 from pathkernel_datasets.errors import TaskError
-from pathkernel_datasets.memory import check_memory
 from pathkernel_datasets.study import Study, draw, draw_blocks
+
+EXTRAS = {"numpy": "", "jax": "jax", "torch": "torch", "cupy": "cupy-cuda12x"}
+"""Name of each library and the extra of pathkernel that installs it."""
+
+DTYPES = ("float64", "float32")
+
+
+class MissingLibraryError(PathkernelError, ImportError):
+    """An array library is not installed."""
+
+
+@dataclass(frozen=True)
+class ArrayLibrary:
+    """A device, in the words of an array library, and a function that puts NumPy arrays on it."""
+
+    device: str
+    asarray: Callable[[np.ndarray], Any]
+
+
+def array_library(name: str, dtype: str = "float64") -> ArrayLibrary:
+    """Load an array library; PyTorch, JAX and CuPy use a GPU where they find one.
+
+    Raises
+    ------
+    UnknownNameError
+        If the name or dtype is unknown, with the nearest known one.
+    MissingLibraryError
+        If the library is not installed, with the command that installs it.
+    """
+    for option, value, names in (("backend", name, EXTRAS), ("dtype", dtype, DTYPES)):
+        if value not in names:
+            raise UnknownNameError(unknown_name(option, value, names))
+    try:
+        module = importlib.import_module({"jax": "jax.numpy"}.get(name, name))
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"the backend {name!r} needs a library that is not installed ({error}); install it "
+            f'with: pip install "pathkernel[{EXTRAS[name]}]"'
+            + (" (or cupy-cuda13x, for CUDA 13)" if name == "cupy" else "")
+        ) from None
+    asarray = partial(module.asarray, dtype=getattr(module, dtype))
+    device = "cpu"
+    if name == "torch":
+        device = "cuda" if module.cuda.is_available() else "cpu"
+        asarray = partial(asarray, device=device)
+    elif name == "jax":
+        device = str(importlib.import_module("jax").devices()[0])
+    elif name == "cupy":
+        properties = module.cuda.runtime.getDeviceProperties(module.cuda.Device().id)
+        device = properties["name"].decode()
+    return ArrayLibrary(device, asarray)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
-"""The part of a store that tables and figures show: one temperature at every width."""
+"""The part of a study that tables and figures show: one temperature at every width."""
 
 from __future__ import annotations
 
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.errors import NotInStoreError
+from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.measures import choices_of
-from pathkernel_datasets.schema import STATUS_CODES
-from pathkernel_datasets.swept_option import check_single
+from pathkernel_datasets.quantities import STATUS_CODES
+from pathkernel_datasets.swept_option import check_single, checked_dataset
 from pathkernel_datasets.temperature_choice import (
     NOT_COMPUTED,
     check_choice,
@@ -25,9 +25,9 @@ class Selection:
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`.
+        From :func:`pathkernel_datasets.reading.open_study`.
     temperature : float or str, optional
-        Temperature of the store; or, for each width and for the limits, the one of a choice, pooled
+        Temperature of the study; or, for each width and for the limits, the one of a choice, pooled
         over the seeds: see :data:`pathkernel_datasets.measures.CHOICES`. By default that of
         :func:`pathkernel_datasets.temperature_choice.default_choice`.
 
@@ -47,12 +47,13 @@ class Selection:
     Raises
     ------
     ValueError
-        If the store lacks the temperature, or the scores of the choice: those of validation
+        If the study lacks the temperature, or the scores of the choice: those of validation
         examples, or a log evidence at all of its widths; or if the dataset holds several values of
         an option of its task.
     """
 
     def __init__(self, dataset: xr.Dataset, temperature: float | str | None = None):
+        dataset = checked_dataset(dataset)
         check_single(dataset)
         self._dataset, candidates = dataset, dataset
         choice = default_choice(dataset) if temperature is None else temperature
@@ -117,20 +118,20 @@ class Selection:
 
 
 def index_of(dataset: xr.Dataset, name: str, value: float) -> int:
-    """Index of a seed, temperature or width of a store.
+    """Index of a seed, temperature or width of a study.
 
     Raises
     ------
-    NotInStoreError
-        If the store does not have it.
+    NotInStudyError
+        If the study does not have it.
     """
     matches = np.isclose(dataset[name].values, value, rtol=1e-9, atol=0)
     if not matches.any():
         option = "--seed" if name == "seed" else f"--{name}s"
         listed = ", ".join(map(number, dataset[name].values))
-        raise NotInStoreError(
-            f"the store has no {name} {number(value)}; it has {listed}. Run the "
-            f"study with it in {option}, which extends the store"
+        raise NotInStudyError(
+            f"the study has no {name} {number(value)}; it has {listed}. Run the "
+            f"study with it in {option}, which extends it"
         )
     return int(matches.argmax())
 
@@ -141,7 +142,7 @@ def _check_evidence(dataset: xr.Dataset, index: xr.DataArray) -> None:
     undefined = (index < 0) & (dataset["status"] != NOT_COMPUTED).any(grid)
     if undefined.any():
         widths = ", ".join(number(width) for width in dataset["width"].values[undefined.values])
-        raise NotInStoreError(
+        raise NotInStudyError(
             f"the log evidence is not defined at N = {widths}, below the sizes of the order "
             f'parameters; choose the temperature by "{default_choice(dataset)}"'
         )

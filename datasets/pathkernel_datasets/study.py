@@ -139,7 +139,7 @@ class Study(Options):
         if len(sweep) > 1:
             raise ValueError(
                 f"one option may have several values, not {' and '.join(sweep)}; run a study for "
-                "each value of the others, into a store of its own"
+                "each value of the others, into a folder of its own"
             )
         if self.variance is not None and self.variances is not None:
             raise ValueError("variance is that of all weights: give variance or variances")
@@ -184,6 +184,15 @@ class Study(Options):
         """Values along a dimension of a grid, or the only one of an option."""
         return tuple(self.grid[name]) if name in self.grid else (self.value(name),)
 
+    def label(self, naming: Iterable[str] = ()) -> str:
+        """The study in words, which name some options even where they have their default."""
+        parts = self.task.label.split(", ")
+        settings = [name for name in SETTINGS if self.value(name) is not None]
+        options = [
+            described(name, self.value(name)) for name in dict.fromkeys((*naming, *settings))
+        ]
+        return ", ".join([*parts, *(option for option in options if option not in parts)])
+
     def value(self, name: str) -> Any:
         """Value of an option of the study or of its task."""
         return getattr(self if name in SETTINGS else self.task, name)
@@ -195,6 +204,11 @@ class Study(Options):
         return self.task.options() | {
             name: value for name, value in settings.items() if value is not None
         }
+
+
+def described(name: str, value: Any = "") -> str:
+    """An option and its value as a reader would write them."""
+    return f"{name.replace('_', ' ')} {value}".rstrip()
 
 
 def _union(values: tuple, stored: tuple) -> tuple:

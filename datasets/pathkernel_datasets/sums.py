@@ -1,7 +1,8 @@
 """Sums over training examples that do not fit into memory: a map over blocks, and a sum of sums.
 
-The sums of some blocks are a piece, and so is the total. Parts are added in order, so that the
-total does not depend, to the last bit, on workers or interruptions.
+The sums of some blocks are a file, and so is the total, which stays: a study that grows needs it.
+Parts are added in order, so that the total does not depend, to the last bit, on workers or
+interruptions.
 """
 
 from __future__ import annotations
@@ -10,31 +11,24 @@ import functools
 import operator
 from collections.abc import Callable
 from pathlib import Path
-
-import xarray as xr
+from typing import Any
 
 from pathkernel_core.backend import to_host
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.statistics import SufficientStatistics
-from pathkernel_datasets.array_libraries import ArrayLibrary
 from pathkernel_datasets.errors import TaskError
-from pathkernel_datasets.pieces import Piece, PieceFiles
-from pathkernel_datasets.prepared import PreparedData
+from pathkernel_datasets.piece_files import SUFFIX, read_arrays, write_arrays
+from pathkernel_datasets.prepared import ArrayLibrary, PreparedData
+from pathkernel_datasets.study_folder import PIECES, SUMS, StudyFolder
 
 _BLOCKS_OF_PART = 16
-
-_DIMS = {
-    "gram": ("path", "input", "path_dual", "input_dual"),
-    "projections": ("path", "input", "output"),
-    "label_square": (),
-    "n_examples": (),
-}
+_ARRAYS = ("gram", "projections", "label_square", "n_examples")
 
 
 def sum_examples(
-    piece: Piece, store: Path, core: str, data: PreparedData, library: ArrayLibrary, report: Report
+    folder: StudyFolder, seed: int, data: PreparedData, library: ArrayLibrary, report: Report
 ) -> SufficientStatistics:
-    """Sum over all training examples of a seed, and store the sums as a piece.
+    """Sum over all training examples of a seed, and store the sums.
 
     Raises
     ------
@@ -47,8 +41,8 @@ def sum_examples(
         count, sums = number_of_parts(data.n_blocks), []
         for number in range(count):
             share = f"{number / count:.0%} of {data.n_examples} examples summed"
-            report(Progress(0, None, f"{piece.name.replace('_', ', ')}: {share}"))
-            sums.append(sum_part(piece, store, core, data, library, number))
+            report(Progress(0, None, f"seed {seed}: {share}"))
+            sums.append(sum_part(folder, seed, data, library, number))
         total = functools.reduce(operator.add, sums)
         if total.n_examples != data.n_examples:
             raise TaskError(
@@ -56,7 +50,16 @@ def sum_examples(
             )
         return total
 
-    return _computed_once(store, piece.name, core, total).convert(library.asarray)
+    return _computed_once(_total(folder, seed), folder, total).convert(library.asarray)
+
+
+def is_summed(folder: StudyFolder, seed: int) -> bool:
+    """Whether the sums over all training examples of a seed are stored."""
+    return read_arrays(_total(folder, seed), folder.core) is not None
+
+
+def _total(folder: StudyFolder, seed: int) -> Path:
+    return folder.path / SUMS / f"seed-{seed}{SUFFIX}"
 
 
 def number_of_parts(blocks: int) -> int:
@@ -65,26 +68,26 @@ def number_of_parts(blocks: int) -> int:
 
 
 def sum_part(
-    piece: Piece, store: Path, core: str, data: PreparedData, library: ArrayLibrary, number: int
+    folder: StudyFolder, seed: int, data: PreparedData, library: ArrayLibrary, number: int
 ) -> SufficientStatistics:
-    """Sum over one part of the training examples, and store the sums as a piece."""
+    """Sum over one part of the training examples, and store the sums."""
 
     def part() -> SufficientStatistics:
         first = number * _BLOCKS_OF_PART
         blocks = range(first, min(first + _BLOCKS_OF_PART, data.n_blocks))
         return SufficientStatistics.of_batches(data.block(block, library) for block in blocks)
 
-    return _computed_once(store, f"{piece.name}/{number}", core, part)
+    file = folder.path / PIECES / f"seed-{seed}_sums-{number}{SUFFIX}"
+    return _computed_once(file, folder, part)
 
 
 def _computed_once(
-    store: Path, name: str, core: str, compute: Callable[[], SufficientStatistics]
+    file: Path, folder: StudyFolder, compute: Callable[[], SufficientStatistics]
 ) -> SufficientStatistics:
     """Sums from their file, or computed and written into it."""
-    files = PieceFiles(store, "sums")
-    if (stored := files.read(name, core)) is not None:
-        return SufficientStatistics(**{key: stored[key].values[()] for key in _DIMS})
+    if (stored := read_arrays(file, folder.core)) is not None:
+        values: dict[str, Any] = {name: array[()] for name, array in stored.items()}
+        return SufficientStatistics(**values)
     sums = compute().convert(to_host)
-    values = {key: (dims, getattr(sums, key)) for key, dims in _DIMS.items()}
-    files.write(name, xr.Dataset(values), core)
+    write_arrays(file, {name: getattr(sums, name) for name in _ARRAYS}, folder.core)
     return sums

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from pathkernel_datasets.errors import NotInStoreError
+from pathkernel_datasets.errors import NotInStudyError
 from pathkernel_datasets.measures import WORDS, choices_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.swept_option import check_single
 
 NOT_COMPUTED = STATUS_CODES["not computed"]
@@ -28,30 +28,30 @@ def complete_seeds(dataset: xr.Dataset) -> np.ndarray:
 
 
 def default_choice(dataset: xr.Dataset) -> str:
-    """The choice that comes nearest to the best on the test sets: the first that the store has."""
+    """The choice that comes nearest to the best on the test sets: the first that the study has."""
     return next(name for name, choice in choices_of(dataset).items() if choice.score in dataset)
 
 
 def check_choice(dataset: xr.Dataset, choice: str) -> None:
-    """Check that one temperature for all test sets of a store can be chosen in this way.
+    """Check that one temperature for all test sets of a study can be chosen in this way.
 
     Raises
     ------
     ValueError
-        If there is no such choice, or the store lacks its score.
+        If there is no such choice, or the study lacks its score.
     """
     if choice not in WORDS:
         raise ValueError(f"temperature must be a number or one of {', '.join(WORDS)}, not {choice}")
     if choices_of(dataset)[choice].score not in dataset:
         listed = ", ".join(f"{value:g}" for value in dataset["temperature"].values)
-        raise NotInStoreError(
-            "the store has no validation scores, because its task gives no validation examples; "
+        raise NotInStudyError(
+            "the study has no validation scores, because its task gives no validation examples; "
             f'choose the temperature by "{default_choice(dataset)}", or name one of {listed}'
         )
 
 
 def choose(dataset: xr.Dataset, choice: str) -> xr.Dataset:
-    """Temperatures that a choice takes, pooled over the seeds of a store.
+    """Temperatures that a choice takes, pooled over the seeds of a study.
 
     Returns
     -------

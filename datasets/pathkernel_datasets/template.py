@@ -1,12 +1,11 @@
 """The dataset of a study before anything is computed: every variable, with its labels.
 
 A template is a dataset whose variables have the shape of the whole grid and take no memory: NaN, or
-0 for whole numbers, everywhere. Pieces of a study fill it.
+0 for whole numbers, everywhere. Pieces of a study fill a copy of it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,133 +15,65 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.analysis import Analysis, Situation
+from pathkernel_core.heads import every_head
+from pathkernel_core.network import Network
 from pathkernel_core.task import Realisation
-from pathkernel_datasets.array_libraries import ArrayLibrary, array_library
-from pathkernel_datasets.errors import StoreError, TaskError
-from pathkernel_datasets.evaluation import AnalysisError, variables
-from pathkernel_datasets.identity import identity_of, versions
+from pathkernel_datasets.errors import StudyError
+from pathkernel_datasets.identity import versions
 from pathkernel_datasets.labelling import (
     coordinate,
     coordinate_values,
+    head_coordinates,
     storable,
     variable_attributes,
 )
-from pathkernel_datasets.pieces import Piece
-from pathkernel_datasets.prepared import PreparedData, prepare_data
-from pathkernel_datasets.schema import KNOWN_DIMENSIONS, STATUS_CODES, coordinates
-from pathkernel_datasets.study import Study
-from pathkernel_datasets.swept_option import (
-    OF_EACH_VALUE,
-    SWEPT_OPTION,
-    described,
-    label_of,
-    listed,
-)
+from pathkernel_datasets.prepared import ArrayLibrary, PreparedData
+from pathkernel_datasets.quantities import STATUS_CODES, AnalysisError, declared
+from pathkernel_datasets.study import POINT, Study
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
+
+_COORDINATES = {
+    "seed": "seed of the task's data and heads",
+    "temperature": "Gibbs temperature T, the variance of the observation noise",
+    "width": "network width N",
+    "path": "attention path, one head per layer",
+    "path_dual": "attention path of the order parameter's second index",
+    "output": "network output",
+    "output_dual": "network output of the order parameter's second index",
+    "test_set": "name of the set of test examples",
+    "example": "index of the test example within its test set",
+    "sub_network": "part of the network that is kept",
+    "skip": "layer whose heads the skip connection bypasses",
+}
+
+KNOWN_DIMENSIONS = frozenset((*_COORDINATES, "head"))
+"""Dimensions that every study labels itself."""
+
 
 _REFERENCE = "Tiberi, Mignacco, Irie, Sompolinsky, NeurIPS 2024, arXiv:2405.15926"
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "scipy", "array-api-compat", "jax", "torch", "cupy")
-_WHOLE_NUMBERS = {
-    "evaluations": "int32",
-    "minima": "int32",
-    **dict.fromkeys(("status", "reference_done", "data_done"), "int8"),
-}
 
 
 def study_template(
-    study: Study, analyses: Sequence[Analysis], realisations: Sequence[Realisation]
+    study: Study,
+    identity: str,
+    label: str,
+    analyses: Sequence[Analysis],
+    data: PreparedData,
+    library: ArrayLibrary,
 ) -> xr.Dataset:
-    """Template of a study, from a realisation of every single study, of its first seed.
+    """Template of a study of one value of every option, from the data of its first seed.
+
+    ``identity`` is that of the study, as JSON; ``label`` names it to readers.
 
     Raises
     ------
-    TaskError
-        If the values of an option that has several do not fit into one dataset.
-    StoreError
+    StudyError
         If two variables have one name.
     AnalysisError
         If an analysis gives no labels for a dimension.
     """
-    library = array_library(study.backend, study.dtype)
-    templates = []
-    for single, realisation in zip(study.singles, realisations):
-        data = prepare_data(single, single.seeds[0], library, realisation, training_only=True)
-        templates.append(_single(single, study.sweep, data, analyses, library))
-    template = _joined(study, templates) if study.sweep else templates[0]
-    return template.assign_attrs(
-        schema_version=SCHEMA_VERSION,
-        references=_REFERENCE,
-        study=json.dumps(identity_of(study, realisations), sort_keys=True),
-    )
-
-
-def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Dataset:
-    """A template on another grid, some dimensions of which may be left out."""
-    labels = {
-        dim: xr.Variable(dim, coordinate_values(values), template[dim].attrs)
-        for dim, values in grid.items()
-    }
-    coords = {str(name): coord.variable for name, coord in template.coords.items()} | labels
-    sizes = {**template.sizes, **{dim: len(values) for dim, values in grid.items()}}
-    variables = {
-        name: _empty(variable.dims, variable.dtype, variable.attrs, sizes)
-        for name, variable in data_variables(template).items()
-    }
-    return xr.Dataset(variables, coords, template.attrs)
-
-
-def data_variables(dataset: xr.Dataset) -> dict[str, xr.Variable]:
-    """Variables of a dataset without their coordinates, which take time to put together."""
-    return {str(name): dataset.variables[name] for name in dataset.data_vars}
-
-
-def blank(piece: Piece, template: xr.Dataset) -> xr.Dataset:
-    """A piece without values."""
-    variables = {}
-    for name, variable in data_variables(template).items():
-        if piece.includes(variable.dims):
-            dims = [dim for dim in variable.dims if dim not in piece.labels]
-            empty = _empty(dims, variable.dtype, variable.attrs, template.sizes)
-            variables[name] = empty.copy()
-    return xr.Dataset(variables, {"temperature": template["temperature"].variable})
-
-
-def fill(dataset: xr.Dataset, piece: Piece, values: xr.Dataset) -> None:
-    """Put the values of a piece into a dataset, at the temperatures that both have."""
-    # by NumPy's indices, not by xarray's labels: this runs for each of thousands of pieces
-    values = values.isel(temperature=values["temperature"].isin(dataset["temperature"]).values)
-    labels = {dim: label for dim, label in piece.labels.items() if dim in dataset.dims}
-    position: dict[Any, Any] = {
-        dim: dataset.get_index(dim).get_loc(label) for dim, label in labels.items()
-    }
-    position["temperature"] = dataset.get_index("temperature").get_indexer(values["temperature"])
-    targets = data_variables(dataset)
-    for name, variable in data_variables(values).items():
-        if name in targets:
-            # at other values of the swept option, dimensions such as examples may be shorter
-            inside = {dim: slice(size) for dim, size in variable.sizes.items()} | position
-            index = tuple(inside[dim] for dim in targets[name].dims)
-            targets[name].values[index] = variable.values
-
-
-def _empty(
-    dims: Sequence[Any], dtype: Any, attributes: Mapping[str, Any], sizes: Mapping[Any, int]
-) -> xr.Variable:
-    """Variable without values, which takes no memory."""
-    # one number, broadcast: a template of a large grid is made, compared and sent all the time
-    value = np.array(np.nan if np.dtype(dtype).kind == "f" else 0, dtype=dtype)
-    return xr.Variable(dims, np.broadcast_to(value, [sizes[dim] for dim in dims]), attributes)
-
-
-def _single(
-    study: Study,
-    swept: Iterable[str],
-    data: PreparedData,
-    analyses: Sequence[Analysis],
-    library: ArrayLibrary,
-) -> xr.Dataset:
-    """Template of a study of one value of every option."""
     realisation, network = data.realisation, data.network
     coords = coordinates(network, realisation, study.grid)
     situation = Situation(realisation, data.xi, data.labels, network)
@@ -158,29 +89,26 @@ def _single(
                     f"analysis {analysis.name!r} declares {variable.name!r} with the dimension "
                     f"{unlabelled[0]!r}, for which its coordinates() gives no labels"
                 )
-    declared = list(variables(data, analyses))
-    names = Counter([*coords, *(variable.name for variable in declared)])
+    quantities = declared(data, analyses)
+    names = Counter([*coords, *(quantity.name for quantity in quantities)])
     if twice := sorted(name for name, count in names.items() if count > 1):
-        raise StoreError(
+        raise StudyError(
             f"the study has two variables named {', '.join(twice)}; an analysis must give its own "
             "another name"
         )
     sizes = {name: values.size for name, values in coords.items() if values.dims == (name,)}
     empty = {
-        variable.name: _empty(
-            variable.dims,
-            _WHOLE_NUMBERS.get(variable.name, "float64"),
-            variable_attributes(variable),
-            sizes,
-        )
-        for variable in declared
+        quantity.name: _empty(quantity.dims, quantity.dtype, variable_attributes(quantity), sizes)
+        for quantity in quantities
     }
     empty["status"].attrs |= {
         "flag_values": list(STATUS_CODES.values()),
         "flag_meanings": " ".join(name.replace(" ", "_") for name in STATUS_CODES),
     }
-    label = label_of(study, swept)
     attributes = {
+        "schema_version": SCHEMA_VERSION,
+        "references": _REFERENCE,
+        "study": identity,
         "title": f"Attention-path theory of {label}: {study.task.summary}",
         "task": study.task.name,
         "label": label,
@@ -209,62 +137,89 @@ def _single(
     return storable(xr.Dataset(empty, coords, attributes))
 
 
-def _joined(study: Study, templates: Sequence[xr.Dataset]) -> xr.Dataset:
-    """Template of a study that sweeps an option, from those of its single values."""
-    ((name, values),) = study.sweep.items()
-    first = templates[0]
-    if name in {*KNOWN_DIMENSIONS, *first.variables}:
-        raise TaskError(
-            f"the option {name!r} cannot have several values: the store calls something else so; "
-            "rename the option, or run each value into a store of its own"
-        )
-    # xr.concat would fill what one value lacks with NaN, which would then look like a failure
-    for value, template in zip(values, templates):
-        differing = {*template.data_vars, *template.dims} ^ {*first.data_vars, *first.dims}
-        differing |= {
-            dim for dim in {*first.dims} - differing if not _agree(template[dim], first[dim])
-        }
-        if differing:
-            raise TaskError(
-                f"{described(name, value)} and {described(name, values[0])} do not fit into one "
-                f"store, since they differ in {', '.join(sorted(map(str, differing)))}; run each "
-                f"value of {name!r} into a store of its own"
-            )
-    longest = {
-        dim: max((template[dim].values for template in templates), key=len) for dim in first.dims
+def coordinates(
+    network: Network, realisation: Realisation, grid: Mapping[str, Sequence[Any]]
+) -> dict[str, xr.Variable]:
+    """Coordinates of a study, by name.
+
+    The grid has the values of seed, temperature and width. The longest test set sets the length of
+    ``example``. Outputs are numbered from 0 unless the task names them.
+    """
+    labels: dict[str, Iterable[Any]] = {
+        **{name: grid[name] for name in POINT},
+        "path": network.path_labels,
+        "path_dual": network.path_labels,
+        "test_set": realisation.test_sets,
+        "example": range(max(len(test.labels) for test in realisation.test_sets.values())),
+        "sub_network": realisation.sub_networks,
     }
-    varying = [dim for dim in longest if len({template.sizes[dim] for template in templates}) > 1]
-    common = {
-        key: entry
-        for key, entry in first.attrs.items()
-        if all(template.attrs.get(key) == entry for template in templates)
+    if network.has_skips:
+        labels["skip"] = range(1, network.n_layers + 1)
+    if network.outputs > 1:
+        names = realisation.output_names
+        outputs = range(network.outputs) if names is None else names
+        labels |= {"output": outputs, "output_dual": outputs}
+    units = {"temperature": "1", "width": "1"}
+    variables = {
+        name: coordinate(name, values, _COORDINATES[name], units.get(name, ""))
+        for name, values in labels.items()
     }
-    of_each_value = {
-        str(value): {
-            "attributes": {key: e for key, e in template.attrs.items() if key not in common},
-            "sizes": {dim: template.sizes[dim] for dim in varying},
-        }
-        for value, template in zip(values, templates)
-    }
-    label, single = first.attrs["label"], described(name, values[0])
-    labels_of_others = [part for part in label.split(", ") if part != single]
-    joined_label = ", ".join([*labels_of_others, described(name, listed(values))])
-    options = (*dataclasses.fields(study), *dataclasses.fields(study.task))
-    (declared,) = (entry for entry in options if entry.name == name)
-    labels = coordinate(name, values, declared.metadata.get("help") or described(name))
-    joined = on_grid(first, longest).expand_dims({name: len(values)}).assign_coords({name: labels})
-    joined.attrs = common | {
-        "label": joined_label,
-        "title": first.attrs["title"].replace(label, joined_label, 1),
-        SWEPT_OPTION: name,
-        OF_EACH_VALUE: json.dumps(of_each_value),
-    }
-    return joined
+    variables |= head_coordinates(every_head(network.heads))
+    for layer, heads in enumerate(zip(*network.paths), start=1):
+        meaning = f"head of layer {layer} on the path"
+        meaning += ", 0 for its skip connection" if 0 in heads else ""
+        for dim in ("path", "path_dual"):
+            variables[f"{dim}_layer_{layer}"] = coordinate(dim, heads, meaning)
+    return variables
 
 
-def _agree(labels: xr.DataArray, reference: xr.DataArray) -> bool:
-    """Whether labels agree; of numbered examples the shorter are the beginning of the longer."""
-    may_be_shorter = labels.name == "example" or labels.name not in KNOWN_DIMENSIONS
-    size = min(labels.size, reference.size)
-    same_size = labels.size == reference.size or may_be_shorter
-    return same_size and np.array_equal(labels.values[:size], reference.values[:size])
+def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Dataset:
+    """A template on another grid, some dimensions of which may be left out."""
+    labels = {
+        dim: xr.Variable(dim, coordinate_values(values), template[dim].attrs)
+        for dim, values in grid.items()
+    }
+    coords = {str(name): coord.variable for name, coord in template.coords.items()} | labels
+    sizes = {**template.sizes, **{dim: len(values) for dim, values in grid.items()}}
+    variables = {
+        name: _empty(variable.dims, variable.dtype, variable.attrs, sizes)
+        for name, variable in template.data_vars.items()
+    }
+    return xr.Dataset(variables, coords, template.attrs)
+
+
+def to_json(template: xr.Dataset) -> str:
+    """A template as text: dimensions and attributes of all variables, and values of coordinates."""
+    content = template.to_dict(data=False)
+    for name, entry in content["coords"].items():
+        entry["data"] = template[name].values.tolist()
+    return json.dumps(content)
+
+
+def from_json(text: str) -> xr.Dataset:
+    """Template of a text from :func:`to_json`.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If the text is none.
+    """
+    content = json.loads(text)
+    coords = {
+        name: xr.Variable(entry["dims"], coordinate_values(entry["data"]), entry["attrs"])
+        for name, entry in content["coords"].items()
+    }
+    variables = {
+        name: _empty(entry["dims"], entry["dtype"], entry["attrs"], content["dims"])
+        for name, entry in content["data_vars"].items()
+    }
+    return xr.Dataset(variables, coords, content["attrs"])
+
+
+def _empty(
+    dims: Sequence[Any], dtype: Any, attributes: Mapping[str, Any], sizes: Mapping[Any, int]
+) -> xr.Variable:
+    """Variable without values, which takes no memory."""
+    # one number, broadcast: a template of a large grid is made, compared and sent all the time
+    value = np.array(np.nan if np.dtype(dtype).kind == "f" else 0, dtype=dtype)
+    return xr.Variable(dims, np.broadcast_to(value, [sizes[dim] for dim in dims]), attributes)

@@ -28,12 +28,12 @@ from pathkernel_core.options import NAME_PATTERN, option
 from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
 from pathkernel_core.task import Examples, Realisation, Task
-from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored_study import compute_result
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 
-_OF_RESULTS = frozenset(("store", "figures", "help"))  # options that every result's command has
+_OF_RESULTS = frozenset(("folder", "figures", "help"))  # options that every result's command has
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ def check_analysis(analysis: Analysis, study: Study = SMALL_STUDY) -> None:
             f"variable {variable.name} names a dimension twice: {variable.dims}"
         )
     with tempfile.TemporaryDirectory() as folder:
-        stores = (Path(folder) / "first.zarr", Path(folder) / "second.zarr")
-        first, second = (run_study(study, store, analyses=[analysis]).load() for store in stores)
+        paths = (Path(folder) / "first", Path(folder) / "second")
+        first, second = (run_study(study, path, analyses=[analysis]).load() for path in paths)
     names = [variable.name for variable in analysis.variables]
     if analysis.scope == "solution":
         names += [f"{name}_gp" for name in names]
     for name in names:
-        assert name in first, f"the store lacks {name}"
+        assert name in first, f"the dataset lacks {name}"
         assert first[name].notnull().any(), f"{name} is NaN everywhere"
         for dim in first[name].dims:
             assert dim in first.coords, f"dimension {dim} of {name} has no labels"
@@ -125,15 +125,15 @@ def check_result(
     plugins.tasks.setdefault(study.task.name, type(study.task))
     reported: list[Progress] = []
     with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "study.zarr"
-        before = run_study(study, store, analyses=()).load()
-        stored = compute_result(result, store, plugins=plugins, report=reported.append)
+        path = Path(folder) / "study"
+        before = run_study(study, path, analyses=()).load()
+        stored = run_result(result, path, plugins=plugins, report=reported.append)
         assert reported, "compute() must report its progress, or it seems to have done nothing"
-        assert result.name in stored.results, f"the store has no group {result.name}"
+        assert result.name in stored.results, f"the folder has no {result.name}.zarr"
         tree = stored.result(result.name).load()
-        repeated = compute_result(result, store, plugins=plugins).result(result.name)
+        repeated = run_result(result, path, plugins=plugins).result(result.name)
         assert tree.identical(repeated.load()), "computed again, it is another"
-        assert before.identical(open_store(store).load()), "it changed the study"
+        assert before.identical(open_study(path).load()), "it changed the study"
         _check_data(tree)
         _check_views(result.views(stored), result.name)
 

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.extras import import_extra
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 
 _LOGGERS = ("distributed.client", "distributed.core", "distributed.comm", "tornado.application")
 
@@ -51,7 +51,7 @@ def processes(count: int) -> Iterator[Executor]:
     if context.get_start_method() == "forkserver":
         from multiprocessing import forkserver, resource_tracker  # which not every system has
 
-        context.set_forkserver_preload(["pathkernel_datasets.sweep"])
+        context.set_forkserver_preload(["pathkernel_datasets.run_study"])
         resource_tracker.ensure_running()
         # the server must ignore Ctrl-C, which a terminal sends to all processes
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -98,7 +98,7 @@ def cluster(address: str) -> Iterator[Executor]:
     ------
     MissingExtraError
         If the extra ``distributed`` is not installed.
-    StoreError
+    StudyError
         If there is no scheduler at the address, or it is lost.
     """
     dask = import_extra("distributed", "A Dask scheduler", "distributed", ("distributed",))
@@ -106,7 +106,7 @@ def cluster(address: str) -> Iterator[Executor]:
         try:
             client = dask.Client(address)
         except (OSError, TimeoutError, ValueError) as error:
-            raise StoreError(
+            raise StudyError(
                 f"no Dask scheduler answers at {address} ({error}); start one with: dask scheduler"
             ) from None
         with client, client.get_executor() as executor:
@@ -115,7 +115,7 @@ def cluster(address: str) -> Iterator[Executor]:
             except Exception as error:  # of many types, some of the library's own
                 if client.status == "running" or isinstance(error, PathkernelError):
                     raise
-                raise StoreError(
+                raise StudyError(
                     f"the Dask scheduler at {address} is lost ({type(error).__name__}); what is "
                     "computed is stored: start another, and run the same command again to resume"
                 ) from None
@@ -138,15 +138,15 @@ def _silent(*loggers: str) -> Iterator[None]:
 
 
 @contextmanager
-def naming_lost_workers(store: Path) -> Iterator[None]:
-    """Raise a StoreError with the likely causes if a worker has ended."""
+def naming_lost_workers(folder: Path) -> Iterator[None]:
+    """Raise a StudyError with the likely causes if a worker has ended."""
     try:
         yield
     except BrokenExecutor:
-        raise StoreError(
+        raise StudyError(
             "a worker ended before its work was done: for lack of memory, because the task is not "
             "in a module that it can import, or because a script begins its workers outside of "
-            f'`if __name__ == "__main__":`. What is computed is in {store}: run the same again '
+            f'`if __name__ == "__main__":`. What is computed is in {folder}: run the same again '
             "to resume, with fewer workers"
         ) from None
 

@@ -1,4 +1,4 @@
-"""``pathkernel check``: read all of a store and name the damage."""
+"""``pathkernel check``: read all of a study's folder and name the damage."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import click
 
-from pathkernel.options import store_argument
+from pathkernel.options import folder_argument
 from pathkernel.output import current_record, say
 from pathkernel.tables_command import TablesCommand
 
 
-@click.command(cls=TablesCommand, params=[store_argument])
-def check(store: Path) -> None:
-    """Read all of a result store and name the damage.
+@click.command(cls=TablesCommand, params=[folder_argument])
+def check(folder: Path) -> None:
+    """Read the folder of a study, with its results, and name all damage.
 
     Exit status 1 if there is any. The command that computed the study, or the result, mends it when
     it is run again.
     """
-    from pathkernel_datasets.store import check as read_all
+    from pathkernel_datasets.check import check as read_all
 
-    checked = read_all(store)
+    checked = read_all(folder)
     damage = [("study", fault) for fault in checked.study]
     damage += [("results", fault) for fault in checked.results]
     if (record := current_record()) is not None:
@@ -46,3 +46,5 @@ def check(store: Path) -> None:
         f"Nothing is damaged: {checked.computed} of {checked.points} points are computed, "
         f"{checked.arrays} arrays were read."
     )
+    if not checked.is_published:
+        say("The study is not published yet: run the command again that computes it.")

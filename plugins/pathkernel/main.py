@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -22,7 +23,7 @@ from pathkernel_core.errors import PathkernelError
 from pathkernel_core.hooks import PluginError, Plugins, load_plugins
 from pathkernel_core.result import Result
 from pathkernel_core.text import shortened
-from pathkernel_datasets.errors import StoreWarning
+from pathkernel_datasets.errors import StudyWarning
 
 
 @click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings():
-        warnings.simplefilter("always", StoreWarning)
+        warnings.simplefilter("always", StudyWarning)
         show = warnings.showwarning
         warnings.showwarning = lambda message, category, *where: (
             say(f"Warning: {message}", err=True)
-            if category is StoreWarning
+            if category is StudyWarning
             else show(message, category, *where)
         )
         status = _run(arguments)
@@ -118,15 +119,18 @@ def _message(error: Exception) -> str:
         )
     if isinstance(error, MemoryError):
         return f"not enough memory ({error}); take fewer examples, heads or layers"
+    if isinstance(error, shutil.Error):  # of copying a folder: its argument lists all files
+        file, _, reason = error.args[0][0]
+        return f"{file} cannot be copied: {reason}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     if str(error).startswith("Stored and computed checksum do not match"):  # by Zarr
-        return "the store is damaged; `pathkernel check` names the damage, and the remedy"
+        return "a file of the study is damaged; `pathkernel check` names it, and the remedy"
     if isinstance(error, (PathkernelError, OSError, ValueError)):
         return str(error)
     if isinstance(error, KeyError) and "No variable named" in str(error):  # by xarray
         return (
-            f"the store lacks a variable, which another program may have dropped: {error.args[0]}"
+            f"the study lacks a variable, which another program may have dropped: {error.args[0]}"
         )
     if isinstance(error, ImportError):
         return f"a package cannot be imported ({error}); install pathkernel and its extras again"

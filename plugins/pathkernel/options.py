@@ -34,7 +34,7 @@ _OF_ALL = ("help", "--help", "-h", "json", "--json", "csv", "--csv")
 class Figures(Options):
     """Option of commands that compute a study or a result."""
 
-    figures: bool = option(True, "Write figures into a folder next to the store.")
+    figures: bool = option(True, "Write figures into the folder of the study.")
 
 
 class Declared(click.ParamType):
@@ -105,31 +105,33 @@ def _number(text: str) -> int | float | str:
     return text
 
 
-class StorePath(click.Path):
-    """Path of a store, always with a name."""
+class FolderPath(click.Path):
+    """Path of a folder, which a shell completes."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        """Text → path with a name."""
-        return with_name(Path(super().convert(value, param, ctx)))
+        """Text → path; an empty text would be the working directory."""
+        if value == "":
+            return self.fail("the name of a folder is empty", param, ctx)
+        return Path(super().convert(value, param, ctx))
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Folders alone; what is no folder of a study is told so when it is opened."""
+        return [CompletionItem(incomplete, type="dir")]
 
 
-def with_name(path: Path) -> Path:
-    """Path of a store that has a name: from inside the store, ``.`` is resolved."""
-    return path if path.name.strip(".") else path.resolve()
-
-
-store_argument = click.Argument(["store"], metavar="FILE.zarr", type=StorePath())
-"""Argument of commands on a store."""
+folder_argument = click.Argument(["folder"], metavar="NAME", type=FolderPath())
+"""Argument of commands on the folder of a study."""
 
 out_option = click.Option(
     ["--out"],
-    type=click.Path(path_type=Path),
-    help="Folder for the figures.  [default: next to the store]",
+    type=FolderPath(),
+    metavar="DIR",
+    help="Folder for the figures.  [default: NAME/figures]",
 )
-"""Option of commands that draw figures of a store."""
+"""Option of commands that draw figures of a study."""
 
 
 def options_of(

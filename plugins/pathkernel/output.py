@@ -33,7 +33,7 @@ class Record:
     silent : bool
         Whether they are only recorded, and not printed as well.
     tables : list of (str, Table)
-        Each with its part of the store, or the command.
+        Each with its part of the study, or the command.
     lines : list of str
     """
 
@@ -55,7 +55,7 @@ def current_record() -> Record | None:
 
 
 def print_views(views: Iterable[Any], part: str = "", *, details: bool = True) -> None:
-    """Print or record tables and sentences about a part of a store.
+    """Print or record tables and sentences about a part of a study.
 
     Without ``details``, detail tables are only recorded, and a line names them.
     """
@@ -107,9 +107,9 @@ def make_folder(option: str, folder: Path) -> Path:
     return folder
 
 
-def figure_folder(store: Path) -> Path:
-    """Folder of a store's figures, next to it."""
-    return store.with_name(f"{store.stem}-figures")
+def figure_folder(folder: Path) -> Path:
+    """Folder of the figures in the folder of a study."""
+    return folder / "figures"
 
 
 def write_charts(
@@ -125,7 +125,7 @@ def write_charts(
     try:
         files = save_charts(charts, folder, lambda line: say(line, err=True), **settings)
         if required and not files:
-            raise NothingToPlot("nothing is drawn: there is no chart of these parts of the store")
+            raise NothingToPlot("nothing is drawn: there is no chart of these parts of the study")
     except Exception as error:
         if required:
             raise

@@ -11,10 +11,10 @@ from pathkernel.jax_settings import prepare_jax
 from pathkernel.options import (
     Figures,
     check_names,
+    folder_argument,
     help_of,
     options_of,
     out_option,
-    store_argument,
 )
 from pathkernel.output import (
     figure_folder,
@@ -24,7 +24,7 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.store_views import views_of_values
+from pathkernel.selected_parts import views_of_values
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import declared_options
@@ -37,20 +37,20 @@ def result_command(result: type[Result]) -> click.Command:
     if not (has_out := _has_out(result)):
         options.append(out_option)
 
-    def callback(store: Path, figures: bool, **values: Any) -> None:
-        folder = None if has_out else values.pop("out")
+    def callback(folder: Path, figures: bool, **values: Any) -> None:
+        out = None if has_out else values.pop("out")
         try:
             configured = result(**values)
         except (TypeError, ValueError) as error:
             raise click.UsageError(str(error)) from None
-        if folder is not None:
-            make_folder("--out", folder)
-        _run(configured, store, figures, folder)
+        if out is not None:
+            make_folder("--out", out)
+        _run(configured, folder, figures, out)
 
     return TablesCommand(
         result.command,
         callback=callback,
-        params=[store_argument, *options],
+        params=[folder_argument, *options],
         help=help_of(result),
         short_help=result.summary + ".",
     )
@@ -58,7 +58,7 @@ def result_command(result: type[Result]) -> click.Command:
 
 def check_result_names(result: type[Result]) -> None:
     """Raise PluginError if an option of a result has the name of one of every result's command."""
-    further = ["store"] if _has_out(result) else ["store", *out_option.opts]
+    further = ["folder"] if _has_out(result) else ["folder", *out_option.opts]
     check_names(result.command, result, Figures, further=further)
 
 
@@ -67,18 +67,18 @@ def _has_out(result: type[Result]) -> bool:
     return "out" in declared_options(result)
 
 
-def _run(result: Result, store: Path, figures: bool, folder: Path | None) -> None:
+def _run(result: Result, folder: Path, figures: bool, out: Path | None) -> None:
     prepare_jax()
     from pathkernel_datasets.progress_bar import showing_progress
-    from pathkernel_datasets.stored_study import compute_result
+    from pathkernel_datasets.run_result import run_result
 
     plugins = click.get_current_context().find_object(Plugins)
     try:
         with showing_progress() as report:
-            study = compute_result(result, store, plugins=plugins, report=report)
+            study = run_result(result, folder, plugins=plugins, report=report)
     except KeyboardInterrupt:
         leave_interrupted(
-            f"All that is computed for {store} is saved; run the same command again to resume."
+            f"All that is computed for {folder} is saved; run the same command again to resume."
         )
     from pathkernel_views.chart import Chart
 
@@ -88,5 +88,7 @@ def _run(result: Result, store: Path, figures: bool, folder: Path | None) -> Non
         say("Nothing was left to compute: the result was complete.")
     charts = [view for view in views if isinstance(view, Chart) and not view.detail]
     if figures and charts:
-        write_charts(charts, figure_folder(store) / result.name if folder is None else folder)
-    say(f"Results: {store.resolve()}, group {result.name}")
+        write_charts(charts, figure_folder(folder) / result.name if out is None else out)
+    file, path = f"{result.name}.zarr", folder.resolve()
+    is_single = result.of_all_values or "sweep" not in study.identity
+    say(f"Results: {path / file if is_single else f'{path}, {file} in the folder of each value'}")

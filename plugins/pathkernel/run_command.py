@@ -1,4 +1,4 @@
-"""``pathkernel run TASK``: compute a study into a store, with a table and figures."""
+"""``pathkernel run TASK``: compute a study into a folder, with a table and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from pathkernel.options import (
     help_of,
     offered_options,
     options_of,
-    with_name,
 )
 from pathkernel.output import (
     figure_folder,
@@ -67,8 +66,8 @@ def run() -> None:
     FILE.toml holds a task and its options (docs/scripts.md); options on the command line override
     them.
 
-    Runs the theory over a grid of widths, temperatures and seeds, prints a table and writes a Zarr
-    store and figures. The same command, run again, resumes an interrupted run.
+    Runs the theory over a grid of widths, temperatures and seeds, prints a table and writes a
+    folder with the dataset and figures. The same command, run again, resumes an interrupted run.
     """
 
 
@@ -94,7 +93,10 @@ class Running(Figures):
     """Options of a run that change no result."""
 
     out: Path | None = option(
-        None, "Zarr store to make or to resume.  [default: TASK.zarr]", type=Path
+        None,
+        "Folder of the study, to make or to resume.  [default: TASK]",
+        type=Path,
+        metavar="NAME",
     )
     threads: int = option(
         1,
@@ -176,15 +178,16 @@ def _run_study(study: Study, running: Running) -> None:
     if study.backend == "jax":
         prepare_jax(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # or OpenMP takes all cores
-    from pathkernel_datasets.pieces import pieces_folder
     from pathkernel_datasets.workers import workers
 
-    out = with_name(running.out or Path(f"{study.task.name}.zarr"))
+    out = running.out or Path(study.task.name)
+    if out.is_file():
+        raise click.UsageError(f"--out: {out} is a file; name a folder, which may be new")
     plugins = click.get_current_context().find_object(Plugins)
     try:
         with workers(*resources) as executor:  # which import while this process does
             from pathkernel_datasets.progress_bar import showing_progress
-            from pathkernel_datasets.sweep import run_study
+            from pathkernel_datasets.run_study import run_study
 
             with showing_progress() as report:
                 dataset = run_study(
@@ -197,7 +200,7 @@ def _run_study(study: Study, running: Running) -> None:
                     report=report,
                 )
     except KeyboardInterrupt:
-        is_begun = out.exists() or pieces_folder(out).exists()
+        is_begun = out.exists()  # the folder of a study goes again if nothing is in it
         saved = (
             f"All that is computed for {out} is saved" if is_begun else "Nothing is computed yet"
         )
@@ -214,7 +217,7 @@ def _run_study(study: Study, running: Running) -> None:
 
     print_views(study_summary(dataset), "study")
     if not report.called:
-        say("Nothing was left to compute: the store was complete.")
+        say("Nothing was left to compute: the study was complete.")
     if failed := int((dataset["status"] > 1).sum()):
         say(
             f"Warning: {failed} grid points are not minimised to the tolerance; see the variables "

@@ -1,4 +1,4 @@
-"""``show``, ``plot``, ``report`` and ``plugins``: look at stores and at the installed plugins."""
+"""``show``, ``plot``, ``report`` and ``plugins``: look at studies and at the installed plugins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pathkernel.output import (
     say,
     write_charts,
 )
-from pathkernel.store_views import SELECTION, STUDY, SelectedParts
+from pathkernel.selected_parts import SELECTION, STUDY, SelectedParts
 from pathkernel.study_file import study_toml
 from pathkernel.tables_command import TablesCommand
 from pathkernel_core.hooks import Plugins
@@ -36,7 +36,7 @@ from pathkernel_core.hooks import Plugins
     "--toml", is_flag=True, help="Print the study as a TOML file for pathkernel run FILE.toml."
 )
 def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
-    """Print the tables of a result store."""
+    """Print the tables of a study and its results."""
     selected = SelectedParts(**selection)
     if toml:
         say(study_toml(selected.study))
@@ -92,7 +92,7 @@ def plot(
     title: bool,
     **selection: Any,
 ) -> None:
-    """Draw the figures of a result store."""
+    """Draw the figures of a study and its results."""
     from pathkernel_views.chart import FORMATS, Chart
     from pathkernel_views.study_views import still_charts
 
@@ -101,7 +101,7 @@ def plot(
         raise click.UsageError(f"--format takes {', '.join(FORMATS)}, not {', '.join(unknown)}")
     selected, charts = SelectedParts(**selection), []
     parts = selected.parts
-    folder = make_folder("--out", figure_folder(selected.store) if out is None else out)
+    folder = make_folder("--out", figure_folder(selected.folder) if out is None else out)
     if STUDY in parts:
         charts = still_charts(selected.study.dataset, selected.temperature, selected.seed)
     for part in parts:
@@ -118,10 +118,11 @@ def plot(
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="HTML file to write.  [default: next to the store]",
+    metavar="FILE.html",
+    help="HTML file to write.  [default: NAME/report.html]",
 )
 def report(out: Path | None, **selection: Any) -> None:
-    """Write a result store as one HTML page.
+    """Write a study and its results as one HTML page.
 
     Charts show their values under the pointer and have switches for width, temperature and seed;
     tables can be saved as CSV. The page needs no network and no other file.
@@ -129,12 +130,12 @@ def report(out: Path | None, **selection: Any) -> None:
     from pathkernel_views.report import write_report
 
     selected = SelectedParts(**selection)
-    store, study, parts = selected.store, selected.study, selected.parts
-    out = store.with_name(f"{store.stem}.html") if out is None else out
+    folder, study, parts = selected.folder, selected.study, selected.parts
+    out = folder / "report.html" if out is None else out
     make_folder("--out", out.parent)
     sections = {part: selected.views(part) for part in parts}
     command = shlex.join(["pathkernel", *sys.argv[1:]])
-    write_report(study.dataset, store, sections, out, command=command)
+    write_report(study.dataset, folder, sections, out, command=command)
     say(f"Report: {out.resolve()}")
 
 

@@ -1,4 +1,4 @@
-"""A study in a TOML file: read for ``pathkernel run FILE.toml``, and written from a store."""
+"""A study in a TOML file: read for ``pathkernel run FILE.toml``, and written from a folder."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def values_of(
         raise StudyFileError(f"{path}: options must be a table, [options], not {options!r}")
     for key in top.keys() & task_options.keys():
         raise StudyFileError(f"{path}: {key} is an option of the task; write it under [options]")
-    checked_values: dict[str, Any] = {"out": path.with_suffix(".zarr")}
+    checked_values: dict[str, Any] = {"out": path.with_suffix("")}
     for values, declared, kind in ((top, settings, "setting"), (options, task_options, "option")):
         for key, value in values.items():
             if key not in declared:
                 raise StudyFileError(f"{path}: {unknown_name(kind, key, declared)}")
             if isinstance(value, str) and (
-                key == "out" or (kind == "option" and _is_path(path.parent, value))
+                (key == "out" and value) or (kind == "option" and _is_path(path.parent, value))
             ):
                 value = str(path.parent / value)
             try:
@@ -112,7 +112,7 @@ def _is_path(folder: Path, text: str) -> bool:
 
 
 def study_toml(study: StoredStudy) -> str:
-    """The study of a store as a TOML file that resumes the store; paths are absolute.
+    """The study of a folder as a TOML file that resumes it; paths are absolute.
 
     Raises
     ------
@@ -121,7 +121,9 @@ def study_toml(study: StoredStudy) -> str:
     """
     identity = study.identity
     settings = {
-        name: _without_point(identity[name]) for name in declared_options(Study) if name in identity
+        name: _without_point(identity[name])
+        for name in declared_options(Study)
+        if identity.get(name) is not None
     }
     settings = {"task": identity["task"], **settings, "out": str(study.path.resolve())}
     options = {name: value for name, value in study.options.items() if value is not None}

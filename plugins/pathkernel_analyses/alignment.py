@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from pathkernel_core.analysis import Analysis, Situation, Variable
 from pathkernel_core.predictor import kernel_task_alignment
 
@@ -14,7 +16,7 @@ COMPONENTS = 50
 class KernelTaskAlignment(Analysis):
     """Overlap of the total kernel's leading principal components with the labels.
 
-    For networks with one output; with several nothing is stored.
+    For networks with one output; NaN for those with several.
     """
 
     name: ClassVar[str] = "kernel-task-alignment"
@@ -41,7 +43,8 @@ class KernelTaskAlignment(Analysis):
     def compute(self, situation: Situation) -> Mapping[str, Any]:
         """Overlaps and eigenvalues, (component,)."""
         if situation.network.outputs > 1:
-            return {}
+            undefined = np.full(min(COMPONENTS, situation.xi.shape[0]), np.nan)
+            return {"alignment": undefined, "kernel_eigenvalue": undefined}
         kernel = situation.solution.training_kernel(situation.xi)
         labels = situation.labels if situation.labels.ndim == 1 else situation.labels[:, 0]
         alignment = kernel_task_alignment(kernel, labels, COMPONENTS)

@@ -23,7 +23,7 @@ class HeadScores(Analysis):
     )
 
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
-        """Heads are labelled by the store itself."""
+        """Heads are labelled by the study itself."""
         return {}
 
     def compute(self, situation: Situation) -> Mapping[str, Any]:

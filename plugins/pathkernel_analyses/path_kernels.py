@@ -19,7 +19,7 @@ _KERNEL = ("train_example", "train_example_dual")
 class SamePathKernels(Analysis):
     """Kernel of each path with itself on training examples, sorted by label.
 
-    Of at most 50 examples, as in the paper, spread evenly over the training set, so that stores
+    Of at most 50 examples, as in the paper, spread evenly over the training set, so that files
     stay small.
     """
 
@@ -54,7 +54,7 @@ class SamePathKernels(Analysis):
 class TotalKernels(SamePathKernels):
     """Kernel of the network on the same examples: all pairs of paths, weighted by U.
 
-    For networks with one output; with several nothing is stored.
+    For networks with one output; NaN for those with several.
     """
 
     name: ClassVar[str] = "total-kernels"
@@ -72,7 +72,8 @@ class TotalKernels(SamePathKernels):
     def compute(self, situation: Situation) -> Mapping[str, Any]:
         """Kernel (train_example, train_example_dual)."""
         if situation.network.outputs > 1:
-            return {}
+            count = min(EXAMPLES, situation.xi.shape[0])
+            return {"total_kernel": np.full((count, count), np.nan)}
         weights = scaled_order_parameter(situation.network, situation.solution.order_parameter)
         variance = situation.network.variances[0]
         return {

@@ -188,7 +188,7 @@ class Captured:
         Parameters
         ----------
         scores : array, shape (ΣH_ℓ,)
-            In the order of the theory's heads; or ``head_score`` of a store at one point, in any
+            In the order of the theory's heads; or ``head_score`` of a study at one point, in any
             order, as its labels are those of the theory's heads.
 
         Returns

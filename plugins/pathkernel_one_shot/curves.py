@@ -1,17 +1,17 @@
-"""Learning curves: plain arrays while training, then a labelled Zarr store."""
+"""Learning curves: plain arrays while training, then a labelled Zarr."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pathkernel_core.analysis import Variable
-from pathkernel_core.atomic import replacing_folder
 from pathkernel_datasets.labelling import coordinate, labelled
-from pathkernel_datasets.publishing import consolidate, write_dataset
+from pathkernel_datasets.zarr_files import write_tree
 
 _PREFIX = "curve."  # of the arrays in a training's file
 _STEP, _VALIDATION = ("step",), ("validation_step",)
@@ -57,7 +57,7 @@ class LearningCurves:
         self._values = {name: stored.get(_PREFIX + name, np.empty(0)).tolist() for name in names}
 
     def add(self, **values: float) -> None:
-        """Add a step's ``loss`` and ``seconds``, or a validation, by the names of the store."""
+        """Add a step's ``loss`` and ``seconds``, or a validation, by the names of the dataset."""
         for name, value in values.items():
             self._values[name].append(value)
 
@@ -88,7 +88,7 @@ class LearningCurves:
         test_accuracy: float | None = None,
         **attributes: Any,
     ) -> None:
-        """Write or replace a Zarr store with dimensions ``step`` and ``validation_step``.
+        """Write or replace a Zarr with dimensions ``step`` and ``validation_step``.
 
         ``metadata`` are those of a checkpoint, whose scalar settings become attributes.
         """
@@ -108,6 +108,4 @@ class LearningCurves:
             "package_versions": dict(metadata["package_versions"]),
             **attributes,
         }
-        with replacing_folder(path) as partial:
-            write_dataset(labelled(values, (*_CURVES, *_SCALARS), steps, attributes), partial)
-            consolidate(partial)
+        write_tree(Path(path), labelled(values, (*_CURVES, *_SCALARS), steps, attributes))

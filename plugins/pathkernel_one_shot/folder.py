@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pathkernel_core.atomic import remove_leftovers
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.lock import locked
 from pathkernel_trained.checkpoint import Checkpoint, read_checkpoint
 
 BEST, LATEST, CURVES = "network.safetensors", "latest.safetensors", "curves.zarr"
-_LOCK = ".lock"
 
 
 @contextmanager
@@ -22,24 +21,24 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
     Raises
     ------
-    StoreError
+    StudyError
         If the folder holds something else or cannot be written, or another process trains there.
     """
     folder = folder.resolve()  # a link may lead to a folder that does not exist yet
     if folder.exists() and not folder.is_dir():
-        raise StoreError(f"{folder} is no folder; choose another one for the training")
+        raise StudyError(f"{folder} is no folder; choose another one for the training")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"the folder {folder} cannot be made: {error}") from error
+        raise StudyError(f"the folder {folder} cannot be made: {error}") from error
     # another's folder must not get files that a later training would overwrite
     if not (folder / LATEST).exists():
         for path in folder.iterdir():
             if not path.name.startswith(".") and path.name != BEST:
-                raise StoreError(
+                raise StudyError(
                     f"{folder} holds {path.name!r} but no training to resume; choose a new folder"
                 )
-    with locked(folder, lock=folder / _LOCK):
+    with locked(folder):
         for name in (BEST, LATEST, CURVES):
             remove_leftovers(folder / name)
         yield
@@ -52,7 +51,7 @@ def latest_checkpoint(folder: Path, identity: Mapping[str, Any], total: int) -> 
 
     Raises
     ------
-    StoreError
+    StudyError
         If the folder holds another training, or one of more steps.
     ValueError
         If the checkpoint is damaged.
@@ -62,13 +61,13 @@ def latest_checkpoint(folder: Path, identity: Mapping[str, Any], total: int) -> 
         return None
     checkpoint = read_checkpoint(file, needs_checksum=True)
     if differences := _differences(checkpoint.about.get("settings", {}), identity):
-        raise StoreError(
+        raise StudyError(
             f"{folder} holds another training and is left as it is ({'; '.join(differences)}). "
             "Choose another folder, or resume with its own settings"
         )
     step = checkpoint.about["step"]
     if step > total:
-        raise StoreError(
+        raise StudyError(
             f"{folder} holds a training of {step} steps, more than {total}. Choose another folder, "
             "or at least as many epochs"
         )

@@ -49,7 +49,7 @@ _SPLIT_FILES = {
     )
 }
 
-# of the drawings' names, sizes and CRC-32 checksums: they identify the data in stores
+# of the drawings' names, sizes and CRC-32 checksums: they identify the data of studies
 ARCHIVE_DIGESTS = {
     "images_background": "61bc74225a5115c1deb188b06ca40d3233fd5097d1430897d6b11d304e140c65",
     "images_evaluation": "c1c898dcbcef1056acc0868bca916a1c716c7b151963dc8cd7fc70bcb69535fc",

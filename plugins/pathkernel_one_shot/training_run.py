@@ -17,7 +17,7 @@ import numpy as np
 
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import versions
 from pathkernel_one_shot.curves import LearningCurves
 from pathkernel_one_shot.data import TrainingData
@@ -111,7 +111,7 @@ def train(folder: str | os.PathLike, plan: TrainingPlan, report: Report = silent
 
     Raises
     ------
-    StoreError
+    StudyError
         If the folder holds another training, is no folder of a training, or cannot be written, or
         another process trains there.
     DivergedError
@@ -267,7 +267,7 @@ def _from_arrays(template: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     def stored(path: Any, leaf: jax.Array) -> jax.Array:
         name = _OPTIMISER + jax.tree_util.keystr(path)
         if name not in arrays or arrays[name].shape != leaf.shape:
-            raise StoreError(
+            raise StudyError(
                 f"{LATEST} lacks {name}, or its shape differs: this version of optax stores its "
                 "state in another way. Resume with the version in the file's header, or train "
                 "again in another folder"

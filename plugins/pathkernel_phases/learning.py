@@ -17,13 +17,13 @@ from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.swept_option import swept_option
 
-GROUP = "learning-curves"
+NAME = "learning-curves"
 _MEASURED = "mean squared error on test examples"
 _AVERAGE = "mean squared error of the average case, from the spectrum of the kernel"
 
 
 def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-    """Compute the learning curves of every seed that the store lacks.
+    """Compute the learning curves of every seed that the study lacks.
 
     Raises
     ------
@@ -47,20 +47,26 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
         for number, (examples, single) in enumerate(singles.items()):
             progress = done + number / len(singles)
             report(Progress(int(progress), len(missing), f"seed {seed}, {examples} examples"))
-            errors.append(_errors(single, seed, examples))
+            points = {dim: grid[dim] for dim in ("temperature", "width")}
+            errors.append(_errors(single, seed, examples, points))
         yield f"seed-{seed}", xr.concat(errors, xr.Variable("examples", grid["examples"]))
 
 
 def _is_stored(study: StoredStudy, seed: int, grid: dict[str, np.ndarray]) -> bool:
-    if not study.holds(f"{GROUP}/seed-{seed}"):
+    if not study.holds(f"{NAME}/seed-{seed}"):
         return False
-    stored = study.result(f"{GROUP}/seed-{seed}").to_dataset()
+    stored = study.result(f"{NAME}/seed-{seed}").to_dataset()
     return all(np.array_equal(stored[name], values) for name, values in grid.items())
 
 
-def _errors(study: StoredStudy, seed: int, examples: int) -> xr.Dataset:
-    """Errors of a study of one number of examples, dims (temperature, width) and in the limit."""
-    dataset = study.dataset.sel(seed=seed).isel(test_set=0).load()
+def _errors(
+    study: StoredStudy, seed: int, examples: int, grid: dict[str, np.ndarray]
+) -> xr.Dataset:
+    """Errors of a study of one number of examples, dims (temperature, width) and in the limit.
+
+    The study may have been extended by itself: only the points of a ``grid`` are taken.
+    """
+    dataset = study.dataset.sel(grid | {"seed": seed}).isel(test_set=0).load()
     temperatures, widths = dataset["temperature"].values, dataset["width"].values
     rebuilt = study.rebuild(Point(float(widths[0]), float(temperatures[0]), seed))
     network = rebuilt.network
@@ -130,8 +136,8 @@ def _spectra(
 
 
 def stored_curves(study: StoredStudy) -> xr.Dataset:
-    """Learning curves that a store holds, dims (seed, examples, temperature, width)."""
-    nodes = study.result(GROUP).children.items()
+    """Learning curves of a study, dims (seed, examples, temperature, width)."""
+    nodes = study.result(NAME).children.items()
     seeds = {int(str(name).removeprefix("seed-")): node.to_dataset() for name, node in nodes}
     seeds = dict(sorted(seeds.items()))
     return xr.concat(seeds.values(), xr.Variable("seed", list(seeds)), combine_attrs="drop")

@@ -24,7 +24,9 @@ from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import SETTINGS
 from pathkernel_datasets.swept_option import swept_option
 
-GROUP = "phases"
+NAME = "phases"
+"""Name of the result; a part of it is ``phases/<axis>/seed-<s>``."""
+
 SAME_LINE = math.log(3.0)  # largest distance of crossings of one line at neighbouring points
 BEYOND = 10.0  # factor beyond the axis up to which ends of branches are followed
 
@@ -77,7 +79,7 @@ class PhaseMap:
             )
 
     def missing_seeds(self, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-        """Compute the map of every seed that the store lacks."""
+        """Compute the map of every seed that the study lacks."""
         seeds = self._study.dataset["seed"].values.tolist()
         missing = [seed for seed in seeds if not self._is_stored(seed)]
         for done, seed in enumerate(missing):
@@ -85,10 +87,10 @@ class PhaseMap:
             yield f"{self.axis}/seed-{seed}", self.seed_map(seed)
 
     def _is_stored(self, seed: int) -> bool:
-        group = f"{GROUP}/{self.axis}/seed-{seed}"
-        if not self._study.holds(group):
+        part = f"{NAME}/{self.axis}/seed-{seed}"
+        if not self._study.holds(part):
             return False
-        stored = self._study.result(group).to_dataset()
+        stored = self._study.result(part).to_dataset()
         return all(np.array_equal(stored[name], values) for name, values in self.grid.items())
 
     def seed_map(self, seed: int) -> xr.Dataset:
@@ -275,9 +277,9 @@ def _evaluations(dataset: xr.Dataset) -> int:
 
 
 def stored_maps(study: StoredStudy) -> dict[str, xr.Dataset]:
-    """Maps that a store holds, by axis, dims (seed, …); seeds on other grids are left out."""
+    """Maps of a study by axis, dims (seed, …); seeds with maps on other grids are left out."""
     maps = {}
-    for axis, tree in study.result(GROUP).children.items():
+    for axis, tree in study.result(NAME).children.items():
         seeds = {
             int(str(name).removeprefix("seed-")): node.to_dataset()
             for name, node in tree.children.items()

@@ -24,7 +24,8 @@ class Phases(Result):
 
     At every point of the study: the softest eigenvalue of the action's Hessian, and the trace of U
     relative to the Gaussian process limit. Between neighbouring values of one axis: the crossing at
-    which the lowest minimum changes, and the two spinodals at which the branches end.
+    which the lowest minimum changes, and the two spinodals at which the branches end. NAME is the
+    folder of a study; the result goes into NAME/phases.zarr.
     """
 
     name = "phases"
@@ -40,7 +41,7 @@ class Phases(Result):
     )
 
     def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-        """Map of every seed that the store lacks."""
+        """Map of every seed that the study lacks."""
         from pathkernel_phases.phase_map import PhaseMap
 
         yield from PhaseMap(study, self.axis).missing_seeds(report)
@@ -56,7 +57,8 @@ class Phases(Result):
 class LearningCurves(Result):
     """Errors against the number of training examples, with the average-case theory.
 
-    For a study that sweeps ``examples``. The average case follows from the spectrum of the kernel,
+    NAME is the folder of a study that sweeps ``examples``; the result goes into
+    NAME/learning-curves.zarr. The average case follows from the spectrum of the kernel,
     renormalised by U, on the test examples.
     """
 
@@ -65,7 +67,7 @@ class LearningCurves(Result):
     of_all_values = True
 
     def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-        """Errors of every seed that the store lacks."""
+        """Errors of every seed that the study lacks."""
         from pathkernel_phases.learning import missing_seeds
 
         yield from missing_seeds(study, report)

@@ -1,4 +1,4 @@
-"""The next order in 1/N at a point of a study, as it is stored with the study."""
+"""The next order in 1/N at a point of a study, a part of the result ``corrections``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathkernel_core.analysis import Variable
 from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import minimise_action
-from pathkernel_datasets.evaluation import VARIANCE, predicted_values
 from pathkernel_datasets.labelling import coordinates_along, labelled
 from pathkernel_datasets.point import Point
+from pathkernel_datasets.quantities import VARIANCE, predicted_values
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.results import NextOrder
@@ -43,8 +43,8 @@ def open_correction(study: StoredStudy, point: Point) -> xr.Dataset | None:
         (test_set, example[, output]), and ``accuracy`` or the measures of targets, dims
         (test_set,), each with its ``…_correction``.
     """
-    group = f"{NextOrder.name}/{point}"
-    return study.result(group).to_dataset() if study.holds(group) else None
+    part = f"{NextOrder.name}/{point}"
+    return study.result(part).to_dataset() if study.holds(part) else None
 
 
 def corrected(study: StoredStudy, point: Point) -> xr.Dataset:

@@ -15,8 +15,8 @@ import numpy as np
 import xarray as xr
 from arviz_stats.base import array_stats
 
-from pathkernel_datasets.draws import settings_of
 from pathkernel_datasets.measures import MEASURES, Predictions
+from pathkernel_sampling.sample_layout import settings_of
 
 R_HAT = 1.01
 ESS = 400.0
@@ -100,7 +100,7 @@ def diagnose(run: xr.DataTree) -> Diagnostics:
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_datasets.draws.open_run`, finished or not.
+        From :func:`pathkernel_sampling.sample_store.open_run`, finished or not.
     """
     values = distinct_entries(run["posterior"]["order_parameter"])
     statistics = run["sample_stats"]
@@ -128,7 +128,7 @@ def sampled_log_evidence(run: xr.DataTree) -> tuple[float, float]:
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_datasets.draws.open_run`.
+        From :func:`pathkernel_sampling.sample_store.open_run`.
     """
     adaptation = run["adaptation"].load()
     return float(adaptation["log_evidence"]), float(adaptation["log_evidence_error"])
@@ -179,7 +179,7 @@ def predictor(run: xr.DataTree) -> xr.Dataset:
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_datasets.draws.open_run`.
+        From :func:`pathkernel_sampling.sample_store.open_run`.
 
     Returns
     -------
@@ -211,7 +211,7 @@ def sampled_scores(run: xr.DataTree, labels: xr.DataArray, kind: str) -> xr.Data
     Parameters
     ----------
     run : xarray.DataTree
-        From :func:`pathkernel_datasets.draws.open_run`.
+        From :func:`pathkernel_sampling.sample_store.open_run`.
     labels : DataArray, dims (test_set, example) and output where there are several
         NaN beyond the end of a test set.
     kind : "classes" or "targets"

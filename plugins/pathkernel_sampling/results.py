@@ -67,7 +67,7 @@ class _AtPoints(Result):
         ------
         ValueError
             If there are no widths.
-        NotInStoreError
+        NotInStudyError
             If the study lacks one.
         """
         if not self.widths:
@@ -97,9 +97,9 @@ class _AtPoints(Result):
 class Samples(_AtPoints):
     """Draw from the exact posterior, by the no-U-turn sampler.
 
-    Draws go into the Zarr store of the study, in the groups that ArviZ expects. The same command
-    resumes a run that was stopped; more draws, or a larger effective sample size, extend a finished
-    one.
+    NAME is the folder of a study; draws go into NAME/samples.zarr, in the groups that ArviZ
+    expects. The same command resumes a run that was stopped; more draws, or a larger effective
+    sample size, extend a finished one.
     """
 
     name = "samples"
@@ -143,19 +143,19 @@ class Samples(_AtPoints):
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Yield U, scores and evidence of every run against the theory's, warnings, and charts."""
         views = needs_sampling("pathkernel_sampling.sample_views")
-        yield from views.sample_views(study, self._groups(study))
+        yield from views.sample_views(study, self._runs(study))
 
-    def _groups(self, study: StoredStudy) -> list[str]:
-        """Groups of the runs to show: those of one sampler where the options select points."""
+    def _runs(self, study: StoredStudy) -> list[str]:
+        """Names of the runs to show: those of one sampler where the options select points."""
         from pathkernel_datasets.draws import runs
 
-        groups = runs(study)
-        samplers = dict.fromkeys([self.sampler, *(group.split("/")[1] for group in groups)])
+        names = runs(study)
+        samplers = dict.fromkeys([self.sampler, *(name.split("/")[1] for name in names)])
         return [
-            group
+            name
             for sampler in ([self.sampler] if self.widths else samplers)
             for point in self.shown(study)
-            if (group := f"{self.name}/{sampler}/{point}") in groups
+            if (name := f"{self.name}/{sampler}/{point}") in names
         ]
 
 
@@ -163,8 +163,9 @@ class Samples(_AtPoints):
 class NextOrder(_AtPoints):
     """Correct order parameter, log evidence and predictor of the saddle point, without sampling.
 
-    The result goes into the Zarr store of the study. Widths must be at least as large as the order
-    parameter. The time grows at least with the fourth power of the number of paths.
+    NAME is the folder of a study; the result goes into NAME/corrections.zarr. Widths must be at
+    least as large as the order parameter. The time grows at least with the fourth power of the
+    number of paths.
     """
 
     name = "corrections"
@@ -174,7 +175,7 @@ class NextOrder(_AtPoints):
     jobs: int = option(1, "Number of processes.", minimum=1)
 
     def compute(self, study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.Dataset]]:
-        """Yield the next order at the selected points that the store lacks."""
+        """Yield the next order at the selected points that the study lacks."""
         correct = needs_sampling("pathkernel_sampling.correct")
         points = self.points(study)
         with study.mapping(self.jobs, self.scheduler) as map_parts:

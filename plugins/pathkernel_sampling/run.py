@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pathkernel_core.progress import Progress, Report
+from pathkernel_datasets.draws import ORDER_PARAMETER
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored_study import StoredStudy
@@ -40,8 +41,8 @@ def sample_point(
 
     Raises
     ------
-    StoreError
-        If the store has draws of other settings there, or was made from other data.
+    StudyError
+        If the study has draws of other settings there, or was made from other data.
     """
     draws = settings.draws
     if draws is None and settings.target_ess is None:
@@ -51,7 +52,7 @@ def sample_point(
     settings = dataclasses.replace(settings, draws=draws)
     run = SampleRun(study, point, settings)
     if run.is_published:
-        ess = minimum_bulk_ess(run.read("posterior", "order_parameter"))
+        ess = minimum_bulk_ess(run.read(ORDER_PARAMETER))
         if _total_draws(settings, run.draws, ess) == run.draws:
             run.remove_blocks()
             return
@@ -65,8 +66,8 @@ def sample_point(
         _draw(ensemble, run, settings, tell)
     model, evidence = ensemble.chains.model, UNKNOWN
     if model.dimension <= LARGEST_DIMENSION:  # of more, the positions are not stored
-        positions = run.read("unconstrained_posterior", "position")
-        log_densities = run.read("sample_stats", "lp")
+        positions = run.read("unconstrained_posterior/position")
+        log_densities = run.read("sample_stats/lp")
         evidence = log_evidence(model, positions, log_densities, point.seed)
     run.finish(evidence)
 
@@ -88,7 +89,7 @@ def _draw(ensemble: Ensemble, run: SampleRun, settings: Samples, tell: Callable[
     divergences = 0
     if run.draws:
         states = run.states()
-        divergences = int(run.read("sample_stats", "diverging").sum())
+        divergences = int(run.read("sample_stats/diverging").sum())
     else:
         steps = settings.chains * settings.warm_up
         states = ensemble.warm_up(settings.warm_up, lambda count: tell(count, steps, "warm-up"))
@@ -96,7 +97,7 @@ def _draw(ensemble: Ensemble, run: SampleRun, settings: Samples, tell: Callable[
     while True:
         draws = run.draws
         if draws and draws >= 1.05 * draws_of_ess:  # on average this costs little
-            ess = minimum_bulk_ess(run.read("posterior", "order_parameter"))
+            ess = minimum_bulk_ess(run.read(ORDER_PARAMETER))
             draws_of_ess = draws
         total = _total_draws(settings, draws, ess)
         if draws:

@@ -90,7 +90,7 @@ def sample_charts(runs: Sequence[Run]) -> Iterator[Chart]:
         )
     for run in runs:
         yield Chart(
-            f"{run.group.partition('/')[2]}/traces",
+            f"{run.name.partition('/')[2]}/traces",
             f"Traces and ranks, {run.title}",
             "Draws of the entries of U with the smallest bulk effective sample sizes (ESS), "
             "thinned where there are many, and frequencies of a chain's ranks among all draws, "

@@ -1,8 +1,8 @@
-"""A run of draws in the store of a study: its published draws, and the blocks that follow them.
+"""A run of draws in the folder of a study: its published draws, and the blocks that follow them.
 
-A run is a group with the groups that ArviZ expects:
+A published run is a part of the result, with the groups that ArviZ expects:
 
-    samples/<sampler>/seed-<s>_T-<T>_N-<N>/
+    samples.zarr/<sampler>/seed-<s>_T-<T>_N-<N>/
         posterior          order parameter of every draw
         predictions        predictor on the test sets, of every thin-th draw
         sample_stats       statistics of the sampler, of every draw
@@ -10,31 +10,63 @@ A run is a group with the groups that ArviZ expects:
         observed_data      training labels
         adaptation         states of the chains, to resume from, and the evidence
 
-A block of draws, with the states of the chains after it, is a piece: a kill costs one block.
+A block of draws, with the states of the chains after it, is a file of plain arrays among the pieces
+of the study: a kill costs one block. They are labelled when the run is read or published.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 
-import arviz_base
-import blackjax
 import numpy as np
+import xarray as xr
 
-from pathkernel_datasets.draws import SAMPLES, joined, settings_of, unpublished_blocks
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.draws import (
+    ORDER_PARAMETER,
+    SAMPLES,
+    SETTINGS,
+    block_file,
+    read_blocks,
+    runs,
+)
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import versions
-from pathkernel_datasets.pieces import PieceFiles
+from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_sampling.chains import MAX_TREE_DEPTH
+from pathkernel_datasets.study_folder import PIECES, remove_empty
 from pathkernel_sampling.evidence import Evidence
 from pathkernel_sampling.results import Samples
-from pathkernel_sampling.sample_layout import STATE, labelled_block
+from pathkernel_sampling.sample_layout import STATE, Arrays, arrays_of, joined, labelled_run
 
 _RECORDED_VERSIONS = ("pathkernel", "numpy", "jax", "jaxlib", "blackjax")
+
+
+def open_run(study: StoredStudy, run: str) -> xr.DataTree:
+    """Open one run as ArviZ takes it: lazily, or in memory if it is in progress.
+
+    Raises
+    ------
+    StudyError
+        If the study has no such run.
+    """
+    names = runs(study)
+    if run not in names:
+        raise StudyError(
+            f"{study.path} has no draws in {run!r}; it has {', '.join(names) or 'none'}. "
+            "Draw some with: pathkernel sample"
+        )
+    published = study.result(run) if study.holds(run) else None
+    draws = 0 if published is None else published["posterior"].sizes["draw"]
+    blocks: list[Arrays] = [*read_blocks(study, run, draws)]
+    if not blocks:
+        return study.result(run) if published is None else published  # published just now
+    if published is not None:
+        blocks.insert(0, arrays_of(published))
+    return labelled_run(joined(blocks), study.dataset)
 
 
 class SampleRun:
@@ -43,65 +75,64 @@ class SampleRun:
     Attributes
     ----------
     is_published : bool
-        Whether the store had all draws, with their evidence, when the run was opened.
+        Whether all draws were published, with their evidence, when the run was opened.
 
     Raises
     ------
-    StoreError
-        If the store has draws of other settings there, naming the differences.
+    StudyError
+        If the study has draws of other settings there, naming the differences.
     """
 
     def __init__(self, study: StoredStudy, point: Point, samples: Samples):
-        self._study, self._group = study, f"{SAMPLES}/{samples.sampler}/{point}"
-        self._pieces = PieceFiles(study.path, "draws")
+        self._study, self._name = study, f"{SAMPLES}/{samples.sampler}/{point}"
         self._settings = {"sampler": samples.sampler, **dataclasses.asdict(point)}
         self._settings |= {name: getattr(samples, name) for name in ("chains", "warm_up", "thin")}
-        published = study.result(self._group).load() if study.holds(self._group) else None
+        self._blocks: list[Arrays] = []
+        if study.holds(self._name):
+            self._blocks.append(arrays_of(study.result(self._name)))
         # blocks beyond the published draws extend a finished run, which its evidence lacks
-        self._blocks = unpublished_blocks(study, self._group, published)
-        self.is_published = published is not None and not self._blocks
-        if published is not None:
-            self._blocks.insert(0, published)
+        blocks = read_blocks(study, self._name, self.draws)
+        self.is_published = bool(self._blocks) and not blocks
+        self._blocks += blocks
         if self._blocks:
-            self._check_settings(settings_of(self._blocks[0]))
+            self._check_settings(json.loads(str(self._blocks[0][SETTINGS])))
 
     def _check_settings(self, stored: Mapping[str, object]) -> None:
         differences = "; ".join(
-            f"{name.replace('_', '-')}: the store has {stored.get(name)}, this run "
+            f"{name.replace('_', '-')}: the study has {stored.get(name)}, this run "
             f"{self._settings.get(name)}"
             for name in sorted({**stored, **self._settings})
             if stored.get(name) != self._settings.get(name)
         )
         if differences:
-            raise StoreError(
-                f"{self._study.path} holds other draws in {self._group}, which are left as they "
-                f"are ({differences}). Resume with their settings, or choose another store"
+            raise StudyError(
+                f"{self._study.path} holds other draws in {self._name}, which are left as they "
+                f"are ({differences}). Resume with their settings, or work in a copy of the folder"
             )
 
     @property
     def draws(self) -> int:
         """Draws of each chain so far."""
-        return sum(block["posterior"].sizes["draw"] for block in self._blocks)
+        return sum(block[ORDER_PARAMETER].shape[1] for block in self._blocks)
 
     @property
     def seconds(self) -> float:
         """Time spent on the run so far, warm-up included."""
-        return float(self._blocks[-1]["adaptation"]["seconds"]) if self._blocks else 0.0
+        return float(self._blocks[-1]["seconds"]) if self._blocks else 0.0
 
     def states(self) -> list[dict[str, np.ndarray]]:
         """Return the state of every chain after the last draw."""
-        adaptation = self._blocks[-1]["adaptation"].to_dataset()
         arrays = {
-            str(name).removeprefix(STATE): array.values
-            for name, array in adaptation.items()
-            if str(name).startswith(STATE)
+            name.removeprefix(STATE): array
+            for name, array in self._blocks[-1].items()
+            if name.startswith(STATE)
         }
         chains = range(self._settings["chains"])
         return [{name: array[chain] for name, array in arrays.items()} for chain in chains]
 
-    def read(self, group: str, name: str) -> np.ndarray:
-        """Return a variable at all draws, shape (chain, draw, …)."""
-        return np.concatenate([block[group][name].values for block in self._blocks], axis=1)
+    def read(self, name: str) -> np.ndarray:
+        """Return an array such as ``posterior/order_parameter`` at all draws, (chain, draw, …)."""
+        return np.concatenate([block[name] for block in self._blocks], axis=1)
 
     def append(
         self,
@@ -110,33 +141,60 @@ class SampleRun:
         seconds: float,
         labels: np.ndarray,
     ) -> None:
-        """Write a block of draws; parameters as for ``sample_layout.labelled_block``."""
-        first, dataset = self.draws, self._study.dataset
-        thin = self._settings["thin"]
-        block = labelled_block(values, states, first, seconds, thin, labels, dataset)
-        block.attrs = {
-            "title": f"Posterior of {dataset.attrs['task']}, sampler {self._settings['sampler']}",
+        """Write a block of draws.
+
+        Parameters
+        ----------
+        values : mapping of str to mapping of str to array
+            Group → variable → values, shape (chain, draw, …).
+        states : sequence of mapping of str to array
+            State of every chain after the block.
+        seconds : float
+            Time spent on the run so far.
+        labels : array, shape (P,) or (P, C)
+            Training labels.
+        """
+        block = {
+            f"{group}/{name}": array
+            for group, arrays in values.items()
+            for name, array in arrays.items()
+        }
+        block |= {
+            f"{STATE}{name}": np.stack([state[name] for state in states]) for name in states[0]
+        }
+        block |= {
+            "seconds": np.array(seconds),
+            "labels": labels,
+            SETTINGS: np.array(json.dumps(self._settings, sort_keys=True)),
+            "attributes": np.array(json.dumps(self._attributes())),
+        }
+        write_arrays(block_file(self._study, self._name, self.draws), block, self._study.core)
+        self._blocks.append(block)
+
+    def _attributes(self) -> dict[str, object]:
+        """Attributes of a run that it begins with, besides its settings."""
+        import arviz_base  # not with this module: readers of a run need neither
+        import blackjax
+
+        from pathkernel_sampling.chains import MAX_TREE_DEPTH
+
+        task = self._study.dataset.attrs["task"]
+        return {
+            "title": f"Posterior of {task}, sampler {self._settings['sampler']}",
             "inference_library": "blackjax",
             "inference_library_version": blackjax.__version__,
             "creation_library": "pathkernel",
             "arviz_base_version": arviz_base.__version__,
             "max_tree_depth": MAX_TREE_DEPTH,
             "package_versions": json.dumps(versions(_RECORDED_VERSIONS)),
-            "settings": json.dumps(self._settings, sort_keys=True),
         }
-        # named by its first draw: readers look for the one that follows their last draw, and
-        # never take a block that is published already
-        self._pieces.write(f"{self._study.prefix}{self._group}/{first}", block, self._study.core)
-        self._blocks.append(block)
 
     def finish(self, evidence: Evidence) -> None:
-        """Write all draws as a result to be published, with an estimate of the log evidence."""
-        run = joined(self._blocks)
-        run["adaptation"]["log_evidence"][...] = evidence.log_evidence
-        run["adaptation"]["log_evidence_error"][...] = evidence.error
-        self._study.write(self._group, run)
+        """Write all draws as a part to be published, with an estimate of the log evidence."""
+        run = labelled_run(joined(self._blocks), self._study.dataset, evidence)
+        self._study.write(self._name, run)
 
     def remove_blocks(self) -> None:
         """Remove the blocks of a published run, which a killed process left."""
-        prefix = f"{self._study.prefix}{self._group}/"
-        self._pieces.remove([name for name in self._pieces.names() if name.startswith(prefix)])
+        shutil.rmtree(block_file(self._study, self._name, 0).parent, ignore_errors=True)
+        remove_empty(self._study.path / PIECES)

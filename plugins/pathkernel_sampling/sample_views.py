@@ -8,7 +8,8 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
+from pathkernel_datasets.result_files import file_of
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_sampling.correction_views import ROWS, described, root_mean
 from pathkernel_sampling.diagnostics import sampled_log_evidence
@@ -18,16 +19,17 @@ from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table, frame_of
 
 
-def sample_views(study: StoredStudy, groups: Sequence[str]) -> Iterator[Table | Chart | str]:
+def sample_views(study: StoredStudy, names: Sequence[str]) -> Iterator[Table | Chart | str]:
     """Yield tables, evidence and warnings of every run, then charts of all."""
-    runs = [Run(study, group) for group in groups]
+    runs = [Run(study, name) for name in names]
     for run in runs:
         yield order_parameter_table(run)
         yield predictor_table(run)
         yield evidence(run)
         for line in run.diagnostics.warnings():
             yield f"Warning: {line}."
-        yield f"Group: {study.prefix}{run.group}"
+        file, group = file_of(study.path, run.name)
+        yield f"Draws: {file}, group {group}"
     if runs:
         yield from sample_charts(runs)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from pathkernel_datasets.draws import open_run, point_of, settings_of
+from pathkernel_datasets.draws import point_of
 from pathkernel_datasets.measures import kind_of, measures_of
 from pathkernel_datasets.selection import NOT_COMPUTED, number
 from pathkernel_datasets.stored_study import StoredStudy
@@ -23,6 +23,8 @@ from pathkernel_sampling.diagnostics import (
     predictor,
     sampled_scores,
 )
+from pathkernel_sampling.sample_layout import settings_of
+from pathkernel_sampling.sample_store import open_run
 from pathkernel_views.table import frame_of
 
 
@@ -31,12 +33,12 @@ class Run:
     """A run of draws, and the study at its point; moments of the draws are cached."""
 
     study: StoredStudy
-    group: str
+    name: str
 
     @property
     def draws(self) -> xr.DataTree:
         """The run, opened again each time: draws of many paths would fill the memory."""
-        return open_run(self.study, self.group)
+        return open_run(self.study, self.name)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class Run:
 
         ``order_parameter_next`` and ``log_evidence_next`` are those to next order.
         """
-        dataset, point = self.study.dataset, point_of(self.draws)
+        dataset, point = self.study.dataset, point_of(self.settings)
         measures = [measure.name for measure in measures_of(dataset)]
         finite = ["order_parameter", "predictor_mean", "log_evidence"]
         finite, limits = finite + measures, [f"{name}_gp" for name in measures]

@@ -9,8 +9,8 @@ import numpy as np
 
 from pathkernel_core.attention import AttentionProduct, Readout
 from pathkernel_core.backend import batches
+from pathkernel_core.memory import check_memory
 from pathkernel_core.task import Blocks, Examples, Realisation, Task, option
-from pathkernel_datasets.memory import check_memory
 
 STATES = 30  # hidden states of a chain
 WIDTH = 200  # features of a token

@@ -48,7 +48,7 @@ _PLAIN = ("projection", "readout")
 _CHECKSUM = "sha256"  # entry of the header
 _HEADS_ONLY = (
     "A file that holds queries and keys only is for: pathkernel run TASK --heads; comparison and "
-    "pruning take values and readout, too; the theory's score of every head is in a study's store, "
+    "pruning take values and readout, too; the theory's score of every head is in study.zarr, "
     "as head_score. Train a network with: pathkernel train one-shot-images, "
     "or write your own with pathkernel.save_checkpoint"
 )

@@ -12,9 +12,9 @@ from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
 from pathkernel_datasets.draws import order_parameter_draws
 from pathkernel_datasets.labelling import coordinate, coordinates_along, labelled
-from pathkernel_datasets.schema import POINT
 from pathkernel_datasets.selection import NOT_COMPUTED
 from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.study import POINT
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.comparison import compare_order_parameters
 from pathkernel_trained.study_checkpoint import study_checkpoint

@@ -14,7 +14,7 @@ from pathkernel_core.network import Network
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.task import Examples
 from pathkernel_datasets.draws import order_parameter_draws
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import versions
 from pathkernel_datasets.labelling import padded_rows
 from pathkernel_datasets.measures import kind_of as kind_of_labels
@@ -44,7 +44,7 @@ from pathkernel_trained.theory_scores import (
 )
 
 NAME = "pruning"
-"""Name of the result in a store."""
+"""Name of the result."""
 
 _PERMUTATIONS = 500  # of heads, for sampled Shapley values
 
@@ -52,13 +52,13 @@ _PERMUTATIONS = 500  # of heads, for sampled Shapley values
 def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Dataset:
     """Compare orders in which the heads of a study's trained network can be removed.
 
-    Path outputs on validation and test examples, and the theory's losses, are read from the store
+    Path outputs on validation and test examples, and the theory's losses, are read from the result
     if it has those of the same network and settings. docs/pruning.md lists the dataset.
 
     Raises
     ------
-    StoreError
-        If the store is damaged, its heads are not those of a checkpoint, or it lacks the point; or
+    StudyError
+        If the study is damaged, its heads are not those of a checkpoint, or it lacks the point; or
         the checkpoint is of another network, or no head of it can be removed.
     FileNotFoundError, ValueError
         If the checkpoint is missing or damaged, a number is out of range, or there is no order of
@@ -66,15 +66,15 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     """
     dataset = study.dataset
     if kind_of_labels(dataset) == "targets":
-        raise StoreError(
+        raise StudyError(
             f"{study.path} is a study of real targets, and heads are removed by the accuracy that "
-            "is lost, which takes classes ±1; the theory's score of every head is in the store, as "
-            "head_score"
+            "is lost, which takes classes ±1; the theory's score of every head is in study.zarr, "
+            "as head_score"
         )
     file, network = study_checkpoint(study, options.checkpoint)
     heads = network.shape.heads_per_layer
     if not are_removable(heads).any():
-        raise StoreError(
+        raise StudyError(
             f"every layer of {file} has one head only, so that none can be removed; train a "
             "network with more"
         )
@@ -93,7 +93,7 @@ def pruned(study: StoredStudy, options: PruningOptions, report: Report) -> xr.Da
     settings |= versions(("pathkernel",))
     stored = study.result(NAME).to_dataset() if study.holds(NAME) else xr.Dataset()
     # running the network over all test sets takes most of the time, and depends on few options:
-    # path outputs are kept in the store, and a second comparison begins with them
+    # path outputs are kept in the result, and a second comparison begins with them
     if stored.attrs.get("settings") == json.dumps(settings, sort_keys=True):
         outputs, tokens = _read_outputs(stored)
     else:
@@ -231,7 +231,7 @@ def _path_outputs(
         nonlocal tokens, completed
         for batch in batches:
             if batch.labels.ndim != 1 or not np.isin(batch.labels, (-1.0, 1.0)).all():
-                raise StoreError(
+                raise StudyError(
                     "heads are removed by the accuracy that is lost, which takes labels ±1, but "
                     f"{name} of {study.dataset.attrs['task']} has others"
                 )
@@ -247,7 +247,7 @@ def _path_outputs(
 
 
 def _read_outputs(stored: xr.Dataset) -> tuple[dict[str, PathOutputs], int]:
-    """Path outputs that a comparison has stored, and the number of tokens."""
+    """Path outputs that an earlier comparison has stored, and the number of tokens."""
     outputs, heads = {}, tuple(stored.attrs["heads_per_layer"])
     stored = stored[["path_output", "episode_label"]].load()
     for name in stored["episode_set"].values:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Comparison(Result):
     """Compare a trained network's order parameter with the theory.
 
-    FILE.zarr is a study of that network: pathkernel run one-shot-images --heads trained:NAME or
-    network.safetensors, or pathkernel run custom. At every point of the study, U of the trained
-    values and readout is compared with the theory's U, and with the mean of its draws where the
-    store has any. The result is stored in the group "comparison" of the store.
+    NAME is the folder of a study of that network: pathkernel run one-shot-images --heads
+    trained:2-4-512-128 or network.safetensors, or pathkernel run custom. At every point of the
+    study, U of the trained values and readout is compared with the theory's U, and with the mean of
+    its draws where the study has any. The result goes into NAME/comparison.zarr.
     """
 
     name = "comparison"
@@ -67,7 +67,7 @@ class Comparison(Result):
 
     def views(self, study: StoredStudy) -> Iterator[Table | Chart | str]:
         """Views of the agreement, U, its entries, and head scores at the widths shown."""
-        from pathkernel_datasets.schema import POINT
+        from pathkernel_datasets.study import POINT
         from pathkernel_trained.comparison_views import comparison_views
 
         comparison = study.result(self.name).to_dataset()
@@ -86,11 +86,11 @@ class Comparison(Result):
 class Pruning(PruningOptions, Result):
     """Find which heads of a trained network matter, and remove those that do not.
 
-    FILE.zarr is a study with the network's heads: pathkernel run one-shot-images --heads
-    trained:NAME or network.safetensors, or pathkernel run custom. Heads are removed in increasing
-    order of several scores, without training again, and the pruned networks are tested on the
-    task's test sets; on one-shot images those are unseen characters and images of other kinds. The
-    result is stored in the group "pruning" of the store.
+    NAME is the folder of a study with the network's heads: pathkernel run one-shot-images --heads
+    trained:2-4-512-128 or network.safetensors, or pathkernel run custom. Heads are removed in
+    increasing order of several scores, without training again, and the pruned networks are tested
+    on the task's test sets; on one-shot images those are unseen characters and images of other
+    kinds. The result goes into NAME/pruning.zarr.
     """
 
     name = "pruning"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_tasks.heads_file import heads_digest
 from pathkernel_trained.bundled import heads_path
@@ -18,32 +18,33 @@ def study_checkpoint(
     """Find the trained network that a study's heads come from, and read it along its paths.
 
     By default it is the file that the study names; a relative path counts from the working
-    directory or else from the store's folder. ``checkpoint`` may be ``trained:NAME``.
+    directory, or else from the one that the study's folder is in. ``checkpoint`` may be
+    ``trained:NAME``.
 
     Raises
     ------
-    StoreError
+    StudyError
         If its heads are not those of a file, or the checkpoint differs from that file.
     FileNotFoundError, ValueError
         If there is no such checkpoint; or it is damaged, or holds queries and keys only.
     """
-    store, identity = study.path, study.identity
+    folder, identity = study.path, study.identity
     if "skips" in identity:
-        raise StoreError(
-            f"the study {store} has skip connections, and the trained networks have none; compare "
+        raise StudyError(
+            f"the study {folder} has skip connections, and the trained networks have none; compare "
             "and prune a study without --skips"
         )
     if "output" in study.dataset.dims:
-        raise StoreError(
-            f"the study {store} has several outputs, and the trained networks have one"
+        raise StudyError(
+            f"the study {folder} has several outputs, and the trained networks have one"
         )
     if "heads" not in identity["provenance"]:
         kind = "random" if identity["options"].get("heads") == "random" else "made by its task"
-        reason = f"the heads of {store} are {kind}, so that no trained network belongs to them"
+        reason = f"the heads of {folder} are {kind}, so that no trained network belongs to them"
         if identity["task"] == "custom":
-            reason = f"the attention of {store} was given as matrices, without the network's values"
-        raise StoreError(
-            f"{reason}; the theory's score of every head is in the store, as head_score. Compare "
+            reason = f"the attention of {folder} was given as matrices, without the values"
+        raise StudyError(
+            f"{reason}; the theory's score of every head is in study.zarr, as head_score. Compare "
             "and prune a study of a checkpoint: pathkernel run one-shot-images --heads "
             "trained:NAME, or pathkernel run custom --heads network.safetensors"
         )
@@ -61,10 +62,10 @@ def study_checkpoint(
         file = next((file for file in files if heads_digest(file) == expected), files[0])
     network = read_paths(file)
     if (digest := heads_digest(file)) != expected:
-        raise StoreError(
+        raise StudyError(
             f"{file} is not the file of heads that the study was run with (its SHA-256 is "
             f"{digest[:12]}…, not {expected[:12]}…), for example after more training; name that "
             "file with --checkpoint, or run a study of this one: pathkernel run TASK --heads "
-            f"{file} --out NEW.zarr"
+            f"{file} --out NEW"
         )
     return file, network

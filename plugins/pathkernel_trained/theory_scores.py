@@ -1,4 +1,4 @@
-"""Head scores from a study's store, of the theory's order parameter and of sampled ones."""
+"""Head scores from a study, of the theory's order parameter and of sampled ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import xarray as xr
 
 from pathkernel_core.network import Network
 from pathkernel_core.order_parameter import head_scores
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.measures import choices_of
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.selection import NOT_COMPUTED, number
@@ -32,7 +32,7 @@ def theory_points(
 
     By default they are of the study's first seed and of the width that the choice of temperature
     prefers, the paper's N = 10, and the widths of ``drawn``, points with draws; each at the
-    temperature that is chosen over all seeds, as ``pathkernel sample`` does. Raises a StoreError if
+    temperature that is chosen over all seeds, as ``pathkernel sample`` does. Raises a StudyError if
     the study lacks a point.
     """
     chosen = dataset["width"].values if widths is None else widths
@@ -48,7 +48,7 @@ def theory_points(
     score = choice.sign * grid[choice.score].where(grid["status"] != NOT_COMPUTED)
     is_computed = score.notnull().sel(seed=points[0].seed)
     if not is_computed.any():
-        raise StoreError("no point of the study is computed yet; resume it with: pathkernel run")
+        raise StudyError("no point of the study is computed yet; resume it with: pathkernel run")
     seeds = score.notnull().sum("seed").where(is_computed, 0)
     # the choice of temperature is one for all seeds, and so is that of the width
     total = score.sum("seed").where(seeds == seeds.max())  # sums over fewer seeds do not compare
@@ -67,13 +67,13 @@ def order_label(kind: str, point: Point) -> str:
 def theory_scores(dataset: xr.Dataset, point: Point) -> np.ndarray:
     """Scores of all heads at a point of a study, the largest 1, (ΣH_ℓ,).
 
-    Raises a StoreError if the point is not computed.
+    Raises a StudyError if the point is not computed.
     """
     return _computed(dataset, point)["head_score"].values
 
 
 def theory_order_parameter(dataset: xr.Dataset, point: Point) -> np.ndarray:
-    """Order parameter (n, n) at a point of a study; StoreError if the point is not computed."""
+    """Order parameter (n, n) at a point of a study; StudyError if the point is not computed."""
     return _computed(dataset, point)["order_parameter"].transpose("path", "path_dual").values
 
 
@@ -113,8 +113,8 @@ def sampled_scores(dataset: xr.Dataset, draws: xr.DataArray) -> tuple[np.ndarray
 def _computed(dataset: xr.Dataset, point: Point) -> xr.Dataset:
     study = dataset.sel(seed=point.seed, temperature=point.temperature, width=point.width)
     if int(study["status"]) == NOT_COMPUTED or study["order_parameter"].isnull().any():
-        raise StoreError(
-            f"the store holds no order parameter at {point.description}; resume it with: "
+        raise StudyError(
+            f"the study has no order parameter at {point.description}; resume it with: "
             "pathkernel run, or choose --widths"
         )
     return study

@@ -98,11 +98,10 @@ _LETTER, _SMALL_LETTER = 4.5, 4.2  # mean widths in points, in titles and elsewh
 _SMALLEST = 0.3  # factor of panels
 _MARGINS = 50  # points of axes beside panels, roughly
 _MARK = "pathkernel"  # in every file of a chart
-_LOCK = ".lock"
 
 
 class NothingToPlot(PathkernelError, ValueError):
-    """The data of a chart are missing from the store, or not computed yet."""
+    """The data of a chart are missing from the study, or not computed yet."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def save_charts(
     Raises
     ------
     PathkernelError, OSError
-        If the store lacks data, or the folder cannot be written or is in use.
+        If the study lacks data, or the folder cannot be written or is in use.
     Exception
         That of the last chart, if all failed.
     """
@@ -189,7 +188,7 @@ def save_charts(
     folder = Path(os.path.realpath(folder))
     folder.mkdir(parents=True, exist_ok=True)
     written, failure = [], None
-    with locked(folder, lock=folder / _LOCK, temporary=True):
+    with locked(folder, temporary=True):
         for chart in charts:
             try:
                 files = [folder / f"{chart.name}.{kind}" for kind in formats]

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from pathkernel_views.chart import NothingToPlot
+
 ROWS = 64
 """Maximum number of rows of a matrix in a chart, with cells that can still be told apart."""
 
@@ -50,6 +52,10 @@ def path_diagonal(values: xr.DataArray) -> xr.DataArray:
 
 def limit_diagonal(dataset: xr.Dataset) -> np.ndarray:
     """Return U(π, π) in the Gaussian process limit, shape (path,): a product of variances."""
+    if "variances" not in dataset.attrs:  # some operations of xarray drop all attributes
+        raise NothingToPlot(
+            "the dataset has lost its attributes; keep them: xarray.set_options(keep_attrs=True)"
+        )
     # a path past a layer has no value weights there, and so no variance of that layer
     _, *values, readout = dataset.attrs["variances"]
     heads = (dataset[f"path_layer_{layer}"].values for layer in range(1, len(values) + 1))

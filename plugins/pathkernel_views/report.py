@@ -1,4 +1,4 @@
-"""The report: the views of a store as one HTML page, in which all text of the store is escaped."""
+"""The report: views of a study as one HTML page, in which all text of the study is escaped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pathkernel_core.atomic import replacing
 from pathkernel_core.errors import PathkernelError
 from pathkernel_core.local_files import check_local
 from pathkernel_core.text import printable
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.selection import number
 from pathkernel_views.chart import Chart, NothingToPlot, vega_lite_version
 from pathkernel_views.files import check_replaceable
@@ -38,13 +38,13 @@ _VERSIONS = ("pathkernel", "numpy", "scipy", "xarray", "zarr", "altair")
 
 def write_report(
     dataset: xr.Dataset,
-    store: Path,
+    folder: Path,
     parts: Mapping[str, Iterable[Any]],
     out: str | os.PathLike,
     *,
     command: str = "",
 ) -> None:
-    """Write a store as one HTML page: tables, charts and sentences of its parts, by name.
+    """Write a study as one HTML page: tables, charts and sentences of its parts, by name.
 
     An existing report is replaced atomically. ``command`` is the command line that makes the page.
 
@@ -63,9 +63,11 @@ def write_report(
     for name, views in parts.items():
         page.section(name.replace("-", " ").capitalize(), views)
     page.section("Provenance", [_provenance(dataset, command)])
-    title = str(dataset.attrs.get("label", store.stem))
+    title = str(dataset.attrs.get("label", folder.resolve().name))
     with replacing(out) as partial:
-        partial.write_text(page.html(title, f"pathkernel study {store.name}"), encoding="utf-8")
+        partial.write_text(
+            page.html(title, f"pathkernel study {folder.resolve().name}"), encoding="utf-8"
+        )
 
 
 class _Page:
@@ -103,7 +105,7 @@ class _Page:
         vega = str(vl_convert.javascript_bundle(snippet, vl_version=version))
         vega = vega.replace("</script", "<\\/script")
         script = (folder / "report.js").read_text("utf-8")
-        # the policy allows these two scripts, by their digests, and nothing else: text of a store,
+        # the policy allows these two scripts, by their digests, and nothing else: text of a study,
         # even if it came into the page as markup, could neither run nor load or send anything
         digests = [hashlib.sha256(text.encode()).digest() for text in (vega, script)]
         hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -12,7 +12,8 @@ import xarray as xr
 
 from pathkernel_datasets.measures import Measure, choices_of, measures_of
 from pathkernel_datasets.selection import Selection, few, index_of, number
-from pathkernel_datasets.swept_option import by_value, described, swept_option
+from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import by_value, swept_option
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.network import network
 from pathkernel_views.paths import (
@@ -73,7 +74,7 @@ class StudyPictures:
         return [option] if option else []
 
     def temperatures(self, single: xr.Dataset) -> dict[str, float | str | None]:
-        """Return the initial temperature, or choice, and all of the store, by their labels."""
+        """Return the initial temperature, or choice, and all others, by their labels."""
         first = Selection(single, self.temperature)
         label = f"T = {first.temperature_gp:g}"
         if first.chosen:
@@ -110,7 +111,7 @@ class StudyPictures:
             return pd.concat(
                 build(single, Selection(single, temperature), seeds).assign(shown=label)
                 for label, temperature in temperatures
-            )
+            ).reset_index(drop=True)
 
         return of_every_value(self.dataset, frames)
 
@@ -187,12 +188,14 @@ class StudyPictures:
             strengths = path_diagonal(matrices) / xr.DataArray(limit_diagonal(single), dims="path")
             return frame_of(strengths.rename("strength"))[["seed", "width", "path", "strength"]]
 
-        layers = range(1, len(self.dataset.attrs["heads_per_layer"]) + 1)
+        # not the attribute: NetCDF makes a number of a list of one
+        names = [str(name) for name in self.dataset.coords]
+        layers = sum(name.startswith("path_layer_") for name in names)
         return network(
             self.of_settings(10 * self.dataset.sizes["path"], build),
             "path",
             "strength",
-            [int(self.dataset[f"path_layer_{layer}"].max()) for layer in layers],
+            [int(self.dataset[f"path_layer_{n}"].max()) for n in range(1, layers + 1)],
             switches=[*self.option, "shown", "seed", "width"],
             titles=_TITLES | {"width": "N ="},
         )
@@ -256,7 +259,7 @@ class StudyPictures:
             frames = []
             for name, kernel in kernels.items():
                 # kernels of paths differ by orders of magnitude; their diagonals stand out of each
-                unit = float(kernel.quantile(0.99))
+                unit = float(kernel.load().quantile(0.99))
                 if not unit > 0:  # not computed yet
                     continue
                 rows, columns = np.indices(kernel.shape).reshape(2, -1) + 1
@@ -265,7 +268,7 @@ class StudyPictures:
                 frames.append(frame.assign(panel=f"{name}: {unit:.3g}", seed=kernel["seed"].item()))
             if not frames:
                 raise NothingToPlot("no kernel is computed yet")
-            return pd.concat(frames)
+            return pd.concat(frames, ignore_index=True)
 
         edges: list[int] = []
         if not self.option:  # whose values may have classes of different sizes
@@ -303,7 +306,7 @@ class StudyPictures:
 
 
 def _grid(single: xr.Dataset) -> dict[str, float | str | None]:
-    """Return all temperatures of a store, by their labels."""
+    """Return all temperatures of a study, by their labels."""
     return {f"T = {value:g}": float(value) for value in single["temperature"].values}
 
 

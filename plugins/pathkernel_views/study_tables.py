@@ -12,7 +12,7 @@ import xarray as xr
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.measures import Measure, choices_of, kind_of, measures_of
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
 from pathkernel_datasets.selection import (
     CONVERGED,
     NOT_COMPUTED,
@@ -20,7 +20,8 @@ from pathkernel_datasets.selection import (
     count_test_examples,
     number,
 )
-from pathkernel_datasets.swept_option import by_value, described, swept_option
+from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import by_value, swept_option
 from pathkernel_datasets.temperature_choice import choose, complete_seeds, default_choice
 from pathkernel_views.chart import NothingToPlot
 from pathkernel_views.minima import minima_sentences
@@ -40,14 +41,16 @@ def of_every_value(
     Values without any computed point are left out; if that is all of them, NothingToPlot is raised.
     """
     option, frames, missing = swept_option(dataset), [], None
-    for value, single in by_value(dataset).items():
+    singles = by_value(dataset)
+    if option is None:
+        return build(singles[None])
+    for value, single in singles.items():
         try:
             frame = build(single)
         except NothingToPlot as reason:
             missing = reason
             continue
-        if option is not None:
-            frame.insert(0, option, value)
+        frame.insert(0, option, value)
         frames.append(frame)
     if missing is not None and not frames:
         raise missing
@@ -62,9 +65,9 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`, complete or not.
+        From :func:`pathkernel_datasets.reading.open_study`, complete or not.
     temperature : float or str, optional
-        Temperature of the store, or how it is chosen for each row, as for
+        Temperature of the study, or how it is chosen for each row, as for
         :class:`pathkernel_datasets.selection.Selection`.
 
     Returns
@@ -76,7 +79,7 @@ def study_frame(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     Raises
     ------
     ValueError
-        If the store does not have that temperature, or the scores of the choice.
+        If the study does not have that temperature, or the scores of the choice.
     """
     return of_every_value(dataset, lambda single: _frame(single, Selection(single, temperature)))
 
@@ -112,59 +115,66 @@ def curves_frame(
 def _frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
     """Return the rows of the widths, the limit and the limits of sub-networks."""
     widths, computed = dataset["width"].values, selection.references_done
+    has_parts = "sub_network" in dataset.coords
+    sub_networks = dataset["sub_network"].values.tolist() if has_parts else []
 
     def of_networks(name: str) -> xr.DataArray:
         parts = [
-            selection.point(name).rename(width="network"),
-            selection.reference(f"{name}_gp").expand_dims("network"),
-            selection.sub_networks(f"{name}_sub_network").rename(sub_network="network"),
+            selection.point(name).rename(width="row"),
+            selection.reference(f"{name}_gp").expand_dims("row"),
         ]
-        plain = [array.drop_vars(["network", "temperature"], errors="ignore") for array in parts]
-        return xr.concat(plain, "network")
+        if sub_networks:  # Dask cannot take none of them, and NetCDF-3 holds no empty dimension
+            values = selection.sub_networks(f"{name}_sub_network")
+            parts.append(values.rename(sub_network="row"))
+        plain = [array.drop_vars(["row", "temperature"], errors="ignore") for array in parts]
+        return xr.concat(plain, "row")
 
-    # limits have no status in the store: one without scores could not be factorised
+    # limits have no status in the dataset: one without scores could not be factorised
     scores = {measure: of_networks(measure.name) for measure in measures_of(dataset)}
-    failed = [*scores.values()][-1].isel(network=slice(len(widths), None)).isnull().all("test_set")
+    failed = [*scores.values()][-1].isel(row=slice(len(widths), None)).isnull().all("test_set")
     of_limits = xr.where(failed, STATUS_CODES["not_positive_definite"], CONVERGED)
-    of_limits = of_limits.where(computed, NOT_COMPUTED).transpose("seed", "network")
+    of_limits = of_limits.where(computed, NOT_COMPUTED).transpose("seed", "row")
     status = np.concatenate([selection.status.values, of_limits.values], axis=1)
     limits = [selection.temperature_gp, *selection.temperatures_sub_network]
     temperatures = np.array([*selection.temperatures, *limits], dtype=float)
     if selection.chosen:
         temperatures[(status == NOT_COMPUTED).all(axis=0)] = np.nan
 
-    at_widths = xr.Dataset({"action": selection.point("action")})
-    at_widths["evaluations"] = selection.point("evaluations").where(at_widths["action"].notnull())
-    at_widths = at_widths.drop_vars(["width", "temperature"]).rename(width="network")
-    parts = [_over_seeds("action", "action per width S/N", "1", at_widths["action"])]
-    parts.append(at_widths[["evaluations"]].median("seed"))
-    parts = [statistic.pad(network=(0, len(limits))) for statistic in parts]
+    action = selection.point("action")
+    of_widths = _over_seeds("action", "action per width S/N", "1", action)
+    evaluations = selection.point("evaluations").where(action.notnull()).median("seed")
+    of_widths["evaluations"] = evaluations.assign_attrs(
+        long_name="energy evaluations, median", units="1"
+    )
+    statistics = {
+        name: array.drop_vars(["width", "temperature"], errors="ignore")
+        .rename(width="row")
+        .pad(row=(0, len(limits)))
+        for name, array in of_widths.items()
+    }
     for measure, values in scores.items():
-        parts.append(_over_seeds(measure.name, measure.long_name, measure.units, values))
-    names = [*(f"N = {number(width)}" for width in widths), "GP limit"]
-    columns = {
-        "network": [*names, *map(str, dataset["sub_network"].values)],
-        "width": [*widths, *(np.nan for _ in limits)],
-        "temperature": temperatures,
-        "status": [_status(codes) for codes in status.T.tolist()],
+        statistics |= _over_seeds(measure.name, measure.long_name, measure.units, values)
+    networks = [*(f"N = {number(width)}" for width in widths), "GP limit"]
+    networks += map(str, sub_networks)
+    states = [_status(codes) for codes in status.T.tolist()]
+    of_rows = {
+        "network": (networks, "width, limit or sub-network", ""),
+        "width": ([*widths, *(np.nan for _ in limits)], "width N, missing in limits", "1"),
+        "temperature": (temperatures, "temperature T", "1"),
+        "status": (states, "ok, or the seeds that are missing or not converged", ""),
     }
-    joined = xr.merge(parts).transpose("network", "test_set").rename_dims(network="row")
-    frame = frame_of(joined.assign({name: ("row", values) for name, values in columns.items()}))
-    labels = {
-        "network": "width, limit or sub-network",
-        "width": "width N, missing in limits",
-        "temperature": "temperature T",
-        "test_set": "test set",
-        "evaluations": "energy evaluations, median",
-        "status": "ok, or the seeds that are missing or not converged",
+    described = {
+        name: ("row", values, {"long_name": label, "units": units})
+        for name, (values, label, units) in of_rows.items()
     }
-    units = dict.fromkeys(("width", "temperature", "evaluations"), "1")
-    statistics = [name for name in frame if name not in labels]
-    order = [*list(labels)[:4], *statistics, "evaluations", "status"]
-    return labelled_frame(frame, labels, units)[order]
+    joined = xr.Dataset(described | statistics).transpose("row", "test_set")
+    joined["test_set"].attrs = {"long_name": "test set"}
+    frame = frame_of(joined)
+    first, last = ["network", "width", "temperature", "test_set"], ["evaluations", "status"]
+    return frame[[*first, *(name for name in frame if name not in {*first, *last}), *last]]
 
 
-def _over_seeds(name: str, label: str, units: str, values: xr.DataArray) -> xr.Dataset:
+def _over_seeds(name: str, label: str, units: str, values: xr.DataArray) -> dict[str, xr.DataArray]:
     """Return median, range and count over the seeds, ignoring NaN."""
     statistics = {
         "median": values.median("seed"),
@@ -172,15 +182,13 @@ def _over_seeds(name: str, label: str, units: str, values: xr.DataArray) -> xr.D
         "highest": values.max("seed"),
         "seeds": values.count("seed"),
     }
-    return xr.Dataset(
-        {
-            f"{name}_{key}": statistic.assign_attrs(
-                long_name=f"{label}: {'number of seeds' if key == 'seeds' else key}",
-                units="1" if key == "seeds" else units,
-            )
-            for key, statistic in statistics.items()
-        }
-    )
+    return {
+        f"{name}_{key}": statistic.assign_attrs(
+            long_name=f"{label}: {'number of seeds' if key == 'seeds' else key}",
+            units="1" if key == "seeds" else units,
+        )
+        for key, statistic in statistics.items()
+    }
 
 
 def _status(codes: list[int]) -> str:
@@ -333,7 +341,8 @@ def head_score_frame(dataset: xr.Dataset, selection: Selection) -> pd.DataFrame:
                 continue
             scores = selection.reference(f"{name}_gp") if suffix else selection.point(name)
             scores = scores.transpose(..., "skip" if name == "skip_score" else "head")
-            frame = frame_of(_over_seeds("score", "score of the head", "1", scores))
+            statistics = _over_seeds("score", "score of the head", "1", scores)
+            frame = frame_of(xr.Dataset(statistics))
             if suffix:
                 frame = frame.assign(width=np.nan, network="GP limit")
             else:
@@ -370,7 +379,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
     Raises
     ------
     ValueError
-        If no seed is complete, or the store lacks the temperature or the scores of the choice.
+        If no seed is complete, or the study lacks the temperature or the scores of the choice.
     """
     frame = of_every_value(dataset, lambda single: frame_of(gains(single, temperature)))
     seeds = gains(next(iter(by_value(dataset).values())), temperature).attrs["seeds"]
@@ -393,7 +402,7 @@ def gains_table(dataset: xr.Dataset, temperature: float | str | None = None) -> 
         f"{', '.join(map(str, seeds))}. T: temperature of the width, and of the limit that it is "
         f"compared with{chosen}."
     )
-    title = f"Gain over the Gaussian process limit: {dataset.attrs['label']}"
+    title = f"Gain over the Gaussian process limit: {dataset.attrs.get('label', 'a study')}"
     lines = swept_option(dataset) or ""
     return Table("gains", title, frame, cells, caption, across, lines, detail=True)
 
@@ -417,7 +426,8 @@ def choice_frame(dataset: xr.Dataset) -> pd.DataFrame:
             index = indices[f"index{suffix}"]
             score = dataset[f"{measure.name}{suffix}"].load().isel(temperature=index)
             score = score.where(index >= 0).transpose("test_set", ..., "seed")
-            frame = frame_of(_over_seeds(measure.name, measure.long_name, measure.units, score))
+            statistics = _over_seeds(measure.name, measure.long_name, measure.units, score)
+            frame = frame_of(xr.Dataset(statistics))
             frame.insert(0, "choice", f"T of {choice.description.partition(', which')[0]}")
             if suffix:
                 frame = frame.assign(width=np.nan, network="GP limit")

@@ -11,7 +11,8 @@ import xarray as xr
 
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import index_of
-from pathkernel_datasets.swept_option import by_value, described, swept_option
+from pathkernel_datasets.study import described
+from pathkernel_datasets.swept_option import by_value, checked_dataset, swept_option
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import KERNELS, ROWS, of_paths
 from pathkernel_views.study_tables import UNCONVERGED, study_details, study_summary
@@ -29,10 +30,11 @@ def study_views(
     Parameters
     ----------
     dataset : xarray.Dataset
-        From :func:`pathkernel_datasets.store.open_store`, complete or not; several values of an
-        option become a switch of the charts.
+        From :func:`pathkernel_datasets.reading.open_study`, complete or not, or a copy or a part
+        of one, such as ``dataset.sel(width=[10])``; several values of an option become a switch of
+        the charts.
     temperature : float or str, optional
-        Temperature of the store, or how it is chosen for each width and for the limits, as for
+        Temperature of the study, or how it is chosen for each width and for the limits, as for
         :class:`pathkernel_datasets.selection.Selection`.
     seed : int, optional
         Initial seed of charts of a single seed; by default the first computed one.
@@ -40,8 +42,9 @@ def study_views(
     Raises
     ------
     ValueError
-        If the store does not have that temperature or seed, or the scores of the choice.
+        If the study does not have that temperature or seed, or the scores of the choice.
     """
+    dataset = checked_dataset(dataset)
     if seed is not None:
         index_of(dataset, "seed", seed)
     yield from study_summary(dataset, temperature)
@@ -57,7 +60,7 @@ def still_charts(
     If an option has several values, these are the charts against it, and a folder of charts for
     each value.
     """
-    settings = (temperature, seed, True)
+    dataset, settings = checked_dataset(dataset), (temperature, seed, True)
     option, charts = swept_option(dataset), list(study_charts(dataset, *settings))
     if option is None:
         return charts

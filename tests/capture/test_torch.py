@@ -11,9 +11,9 @@ from torch import nn  # noqa: E402
 
 import pathkernel_core as pk  # noqa: E402
 from pathkernel_capture import CaptureError, capture  # noqa: E402
-from pathkernel_datasets.store import open_store  # noqa: E402
+from pathkernel_datasets.reading import open_study  # noqa: E402
+from pathkernel_datasets.run_study import run_study  # noqa: E402
 from pathkernel_datasets.study import Study  # noqa: E402
-from pathkernel_datasets.sweep import run_study  # noqa: E402
 from pathkernel_tasks.custom import Custom  # noqa: E402
 
 WIDTH, HEADS, EXAMPLES, TOKENS = 12, 3, 5, 6
@@ -284,7 +284,7 @@ def test_a_study_of_what_was_captured(tmp_path):
     test = capture(encoder(), [(sequences(seed=2), labels)], **given)
     task = train.task(test, folder=tmp_path)
     run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr")
-    study = open_store(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
+    study = open_study(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
     problem = pk.PathKernels(train.xi, 2.0 * labels.numpy() - 1)
     solution = pk.minimise_action(problem, pk.Network(train.heads, 10), 0.1)
     scores = train.by_head(study.head_score.values)

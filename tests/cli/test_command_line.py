@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -24,9 +26,11 @@ from pathkernel.run_command import run, task_command
 from pathkernel_core import Network
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import option
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets import computing
+from pathkernel_datasets.piece_files import write_arrays
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_phases.results import LearningCurves
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.paths import limit_diagonal
@@ -56,12 +60,12 @@ def invoke(capsys, monkeypatch, tmp_path):
 def test_run_prints_a_table_and_says_where_everything_lies(invoke, tmp_path):
     status, out, err = invoke(*SMALL, "--widths", "10,100", "--seed", "0-1")
     assert status == 0, err
-    store = tmp_path / "hidden-markov.zarr"
-    figures = tmp_path / "hidden-markov-figures"
-    assert out.splitlines()[-1] == f"Results: {store}"
+    folder = tmp_path / "hidden-markov"
+    figures = folder / "figures"
+    assert out.splitlines()[-1] == f"Results: {folder}"
     assert f"Figures: {figures}" in out
     assert {"accuracy.png", "accuracy.svg"} <= {file.name for file in figures.iterdir()}
-    dataset = open_store(store)
+    dataset = open_study(folder)
     assert list(dataset.width.values) == [10, 100]
     assert list(dataset.seed.values) == [0, 1]
     assert f"{float(dataset.accuracy.sel(width=10).median()):.3f}" in out
@@ -82,11 +86,12 @@ def test_what_is_logged_goes_to_stderr_while_a_command_runs(invoke):
     short = (*SMALL, "--widths", "10", "--no-figures")
     status, out, err = invoke("--log-level", "debug", *short)
     assert status == 0
-    assert "hidden-markov.zarr is begun" in err
+    assert "hidden-markov is begun" in err
     assert "DEBUG pathkernel.study: seed 0, N = 10, T = 0.01: converged after " in err
     assert "pathkernel.study" not in out
-    status, _, err = invoke("--log-level", "info", *short)
-    assert err.endswith("hidden-markov.zarr is complete\n")
+    status, out, err = invoke("--log-level", "info", *short)
+    assert "Nothing was left to compute: the study was complete." in out
+    assert "hidden-markov is complete\n" in err
     assert invoke(*short)[2] == ""
     assert (logger.handlers, logger.level) == ([], logging.NOTSET)
 
@@ -99,7 +104,7 @@ def test_what_is_logged_goes_to_stderr_while_a_command_runs(invoke):
         ("pathkernel run study.t", ["file,study.t"]),
         ("pathkernel run hidden-markov --readout last,me", ["plain,last,mean"]),
         ("pathkernel show --temperature leave", ["plain,leave-one-out"]),
-        ("pathkernel show any", ["file,any"]),
+        ("pathkernel show any", ["dir,any"]),
     ],
 )
 def test_the_shell_completes_words(invoke, monkeypatch, words, found):
@@ -125,8 +130,8 @@ def test_a_part_says_what_is_computed(invoke):
     status, out, err = invoke(*SMALL, "--widths", "10,100", "--part", "1/3")
     assert status == 0, err
     assert out == (
-        "Part 1 of 3 is computed; of all 2 grid points, 0 are. Table and figures: pathkernel show "
-        "hidden-markov.zarr, and plot\n"
+        "Part 1 of 3 is computed; of all 2 grid points, 1 are. Table and figures: pathkernel show "
+        "hidden-markov, and plot\n"
     )
     assert "2 are" in invoke(*SMALL, "--widths", "10,100", "--part", "2/2")[1]
     for wrong in ("4/3", "0/3", "1", "a/b", "-1/3"):
@@ -135,33 +140,28 @@ def test_a_part_says_what_is_computed(invoke):
         assert f"such as 1/3 for the first of three, but is '{wrong}'" in err
 
 
-def test_running_again_computes_nothing(invoke):
-    assert invoke(*SMALL, "--no-figures")[0] == 0
-    status, out, _ = invoke(*SMALL, "--no-figures")
-    assert status == 0
-    assert "Nothing was left to compute" in out
-
-
-def test_python_makes_the_same_store(invoke, tmp_path):
-    """With the analyses that are registered; either goes on with the other's store."""
-    assert invoke(*SMALL, "--no-figures", "--out", "a.zarr")[0] == 0
+def test_python_makes_the_same_study(invoke, tmp_path):
+    """With the analyses that are registered; either goes on with the other's folder."""
+    assert invoke(*SMALL, "--no-figures", "--out", "a")[0] == 0
     study = Study(HiddenMarkov(examples=10, test_examples=20))
-    other = run_study(study, tmp_path / "b.zarr").load()
-    one = open_store(tmp_path / "a.zarr").load()
+    other = run_study(study, tmp_path / "b").load()
+    one = open_study(tmp_path / "a").load()
     assert "head_score" in one
     xr.testing.assert_identical(one, other)
     called = []
-    xr.testing.assert_identical(run_study(study, tmp_path / "a.zarr", report=called.append), one)
+    xr.testing.assert_identical(run_study(study, tmp_path / "a", report=called.append), one)
     assert not called
 
 
 def test_prior_variances(invoke, tmp_path):
     given = ("--widths", "10", "--no-figures", "--variances")
     assert invoke(*SMALL, *given, "1,0.5,0.5,1")[0] == 0
-    assert open_store(tmp_path / "hidden-markov.zarr").attrs["variances"] == [1, 0.5, 0.5, 1]
+    assert open_study(tmp_path / "hidden-markov").attrs["variances"] == [1, 0.5, 0.5, 1]
     status, _, err = invoke(*SMALL, *given, "2")
     assert status == 1
-    assert "variances: the store has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
+    assert "holds another study and is left as it is (variances: " in err
+    assert "has [1.0, 0.5, 0.5, 1.0], this run 2.0" in err
+    assert not (tmp_path / "hidden-markov" / "figures").exists()
 
 
 def test_skip_connections(invoke, tmp_path):
@@ -169,103 +169,89 @@ def test_skip_connections(invoke, tmp_path):
     given = (*SMALL, "--widths", "10", "--variances", ",".join(map(str, variances)), "--skips")
     status, out, err = invoke(*given, "0.7,none")
     assert status == 0, err
-    found = open_store(tmp_path / "hidden-markov.zarr")
+    found = open_study(tmp_path / "hidden-markov")
     assert "Skip connections of strength 0.7, none, by layer." in out
-    assert (tmp_path / "hidden-markov-figures" / "head_scores.png").exists()
+    assert (tmp_path / "hidden-markov" / "figures" / "head_scores.png").exists()
     network = Network((2, 2), 10, variances, skips=(0.7, None))
     np.testing.assert_allclose(limit_diagonal(found), network.limit_diagonal)
-    status, _, err = invoke("compare", "hidden-markov.zarr")
+    status, _, err = invoke("compare", "hidden-markov")
     assert status == 1
-    assert err.startswith("Error: the study hidden-markov.zarr has skip connections, and the")
+    assert err.startswith("Error: the study hidden-markov has skip connections, and the")
     status, _, err = invoke(*given, "0.7,all")
     assert status == 2
     assert "each of skips must be one number, but is 'all'" in err
 
 
 def test_several_values_of_an_option(invoke):
-    """Run, show and check them."""
+    """Run, show and check them, with a result."""
     small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")
     status, out, err = invoke(*small, "--examples", "4,8")
     assert status == 0, err
-    assert open_store("hidden-markov.zarr").examples.values.tolist() == [4, 8]
+    assert open_study("hidden-markov").examples.values.tolist() == [4, 8]
     assert [line.split()[0] for line in out.splitlines() if " N = 10 " in line] == ["4", "8"]
-    _, out, _ = invoke("show", "hidden-markov.zarr", "--gains")
+    _, out, _ = invoke("show", "hidden-markov", "--gains")
     assert out.count("Gain over") == 1
     assert "examples 4 and 8" in out
-    assert invoke("check", "hidden-markov.zarr")[0] == 0
+    assert invoke("check", "hidden-markov")[0] == 0
+    if importlib.util.find_spec("jax"):  # of the extra pathkernel[sampling]
+        status, out, err = invoke("correct", "hidden-markov", "--widths", "10")
+        assert (status, err) == (0, "")
+        values = [line.strip() for line in out.splitlines() if line.startswith("examples ")]
+        assert values == ["examples 4", "examples 8"]
+        assert out.endswith("hidden-markov, corrections.zarr in the folder of each value\n")
+        shown = invoke("show", "hidden-markov", "--only", "corrections")[1]
+        assert "examples 8" in shown
+        path = Path("hidden-markov", "examples-4", "corrections.zarr")
+        assert np.isfinite(xr.open_datatree(path)["seed-0_T-0.01_N-10"].log_evidence)
     status, _, err = invoke(*small, "--examples", "4,x")
     assert status == 2
     assert "examples must be a whole number, but is 'x'" in err
-    status, _, err = invoke(*small, "--variant", "plain,strong-noise", "--out", "x.zarr")
+    status, _, err = invoke(*small, "--variant", "plain,strong-noise", "--out", "x")
     assert status == 1
-    assert "run each value of 'variant' into a store of its own" in err
+    assert "run each value of 'variant' into a folder of its own" in err
     _, out, _ = invoke("run", "hidden-markov", "--help")
     assert "--examples INTEGER,…" in out
 
 
-def test_results_of_several_values_of_an_option(invoke):
-    pytest.importorskip("jax", reason="correct needs the extra: pip install pathkernel[sampling]")
-    small = ("run", "hidden-markov", "--test-examples", "6", "--widths", "10", "--no-figures")
-    assert invoke(*small, "--examples", "4,8")[0] == 0
-    status, out, err = invoke("correct", "hidden-markov.zarr", "--widths", "10")
-    assert (status, err) == (0, "")
-    assert [line.strip() for line in out.splitlines() if line.startswith("examples ")] == [
-        *("examples 4", "examples 8")
-    ]
-    assert "examples 8" in invoke("show", "hidden-markov.zarr", "--only", "corrections")[1]
-    group = "examples-4/corrections/seed-0_T-0.01_N-10"
-    assert np.isfinite(xr.open_zarr("hidden-markov.zarr", group=group, chunks=None).log_evidence)
-
-
-def test_show_and_plot(invoke, tmp_path):
-    invoke(*SMALL, "--widths", "10,1000", "--no-figures", "--out", "a.zarr")
-    assert not (tmp_path / "a-figures").exists()
-    status, out, _ = invoke("show", "a.zarr")
-    assert status == 0
-    assert "1000" in out
-    status, out, _ = invoke("plot", "a.zarr", "--out", "here")
-    assert status == 0
-    assert (tmp_path / "here" / "order_parameters.svg").exists()
-
-
 def test_damage_is_named_and_mended(invoke, tmp_path):
-    study = (*SMALL, "--widths", "10,20", "--no-figures", "--out", "a.zarr")
+    study = (*SMALL, "--widths", "10,20", "--no-figures", "--out", "a")
     invoke(*study)
-    status, out, _ = invoke("check", "a.zarr")
+    status, out, _ = invoke("check", "a")
     assert (status, "Nothing is damaged: 2 of 2 points are computed" in out) == (0, True)
-    (tmp_path / "a.zarr" / "accuracy" / "c" / "0" / "0" / "0" / "0").write_bytes(b"damage")
-    status, out, _ = invoke("check", "a.zarr")
+    array = Path("a", "study.zarr", "accuracy")
+    (array / "c" / "0" / "0" / "0" / "0").write_bytes(b"damage")
+    status, out, _ = invoke("check", "a")
     assert status == 1
-    assert "Damaged: accuracy/c/0/0/0/0 is not as it was written" in out
-    status, _, err = invoke("show", "a.zarr")
+    assert f"Damaged: {array} is damaged" in out
+    status, _, err = invoke("show", "a")
     assert status == 1
     assert "pathkernel check" in err
     status, out, err = invoke(*study)
     assert status == 0
     assert "is computed again" in err
     assert "was complete" not in out
-    assert invoke("check", "a.zarr")[0] == 0
+    assert invoke("check", "a")[0] == 0
 
 
 def test_temperature_may_be_a_number_or_a_choice(invoke, tmp_path):
     grid = ("--temperature", "0.01,0.1", "--widths", "10,100")
-    status, _, err = invoke(*SMALL, *grid, "--out", "a.zarr")
+    status, _, err = invoke(*SMALL, *grid, "--out", "a")
     assert status == 0, err
-    assert (tmp_path / "a-figures" / "temperature_choice.png").exists()
+    assert (tmp_path / "a" / "figures" / "temperature_choice.png").exists()
     for value, words in (
         ("leave-one-out", "T of smallest leave-one-out squared error"),
         ("evidence", "T of largest log evidence"),
         ("paper", "T of largest accuracy on the first test set"),
         ("0.1", "T = 0.1."),
     ):
-        _, out, _ = invoke("show", "a.zarr", "--temperature", value)
+        _, out, _ = invoke("show", "a", "--temperature", value)
         assert words in " ".join(out.split())  # in lines of a narrow table
-    _, out, _ = invoke("show", "a.zarr", "--temperature", "0.1", "--gains")
+    _, out, _ = invoke("show", "a", "--temperature", "0.1", "--gains")
     assert "Gain over the Gaussian process limit" in " ".join(out.split())
     for command_ in (
-        ("show", "a.zarr"),
-        ("show", "a.zarr", "--gains"),
-        ("plot", "a.zarr", "--out", "b"),
+        ("show", "a"),
+        ("show", "a", "--gains"),
+        ("plot", "a", "--out", "b"),
     ):
         status, _, err = invoke(*command_, "--temperature", "validation")
         assert status == 1
@@ -301,9 +287,9 @@ def test_plugins_are_listed_with_their_distribution(invoke):
         ([*SMALL, "--widths", "x" * 3000], "each of widths must be one number, but is 'xx"),
         ([*SMALL, "--dtype", "x" * 3000], "(3003 characters) Known: float32, float64"),
         (["run", "hidden-markov", "--variant", "strange"], "strange"),
-        (["show", "nothing.zarr"], "there is no store"),
-        (["plot", "nothing.zarr"], "there is no store"),
-        ([*SMALL, "--out", "no/where.zarr"], "does not exist"),
+        (["show", "nothing"], "there is no study at nothing; make one: pathkernel run TASK"),
+        (["plot", ""], "the name of a folder is empty"),
+        ([*SMALL, "--out", ""], "out must be a path, but is empty"),
     ],
 )
 def test_mistakes_get_one_clear_line(invoke, tmp_path, arguments, message):
@@ -314,47 +300,35 @@ def test_mistakes_get_one_clear_line(invoke, tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_study_in_the_same_file_is_refused(invoke):
-    invoke(*SMALL, "--no-figures")
-    status, _, err = invoke(*SMALL, "--no-figures", "--variant", "strong-noise")
-    assert status == 1
-    assert "another study" in err
-    assert "options" in err
-
-
 @pytest.mark.version
 def test_traceback_on_request(invoke):
-    _, _, err = invoke("--traceback", "show", "nothing.zarr")
+    _, _, err = invoke("--traceback", "show", "nothing")
     assert "Traceback" in err
-    assert "there is no store" in err
+    assert "there is no study" in err
 
 
 @pytest.mark.version
-def test_full_disk_keeps_what_is_computed(invoke, monkeypatch):
-    import errno
+def test_full_disk_keeps_what_is_computed(invoke):
+    files = []
 
-    from pathkernel_datasets.pieces import PieceFiles
-
-    write, names = PieceFiles.write, []
-
-    def full(self, name, *given):
-        names.append(name)
-        if len(names) == 4:
+    def full(file, *given):
+        files.append(file)
+        if len(files) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, name, *given)
+        write_arrays(file, *given)
 
-    monkeypatch.setattr(PieceFiles, "write", full)
-    status, _, err = invoke(*SMALL, "--no-figures")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(computing, "write_arrays", full)
+        status, _, err = invoke(*SMALL, "--no-figures")
     assert status == 1
     assert "run the same command again" in err
-    monkeypatch.setattr(PieceFiles, "write", write)
-    assert int((open_store("hidden-markov.zarr").status != 0).sum()) == 1
+    assert int((open_study("hidden-markov").status != 0).sum()) == 1
     assert invoke(*SMALL, "--no-figures")[0] == 0
 
 
 def points_in_pieces(path):
     """Pieces of a width, by file, each of one temperature or several."""
-    return sorted((path.parent / f"{path.name}.pieces").glob("study/*_N-*.npz"))
+    return sorted(path.glob("pieces/*_N-*.npz"))
 
 
 def wait_for_points(path, count, status):
@@ -373,10 +347,10 @@ CHOOSING = [*STUDY[:-1], "0", "--temperature", "0.01,0.03,0.1", "--widths", "10,
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """A study computed in one go → (store, what stdout and a terminal on stderr showed)."""
+    """A study computed in one go → (folder, what stdout and a terminal on stderr showed)."""
     import pty
 
-    path = tmp_path_factory.mktemp("whole") / "study.zarr"
+    path = tmp_path_factory.mktemp("whole") / "study"
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         command(*STUDY, "--no-figures", "--out", str(path)),
@@ -405,7 +379,7 @@ def start():
     context = multiprocessing.get_context("forkserver")
     packages = "pathkernel", "pathkernel_one_shot", "pathkernel_tasks"
     plugins = [f"{package}.plugin" for package in packages]
-    modules = ["pathkernel_datasets.sweep", "pathkernel_views.study_tables", "rich.progress"]
+    modules = ["pathkernel_datasets.run_study", "pathkernel_views.study_tables", "rich.progress"]
     context.set_forkserver_preload(["pathkernel.main", *plugins, *modules])
 
     def begin(*arguments):
@@ -433,21 +407,21 @@ def run_to_its_end(start, arguments):
 
 
 @pytest.mark.slow
-def test_killed_choice_goes_on_to_the_same_store(tmp_path, start):
+def test_killed_choice_goes_on_to_the_same_study(tmp_path, start):
     """A study at several temperatures, whose minimisations start from one another."""
-    path, whole = tmp_path / "study.zarr", tmp_path / "whole.zarr"
+    path, whole = tmp_path / "study", tmp_path / "whole"
     arguments = [*CHOOSING, "--no-figures", "--out"]
     run_killed(start, [*arguments, str(path)], path, [1])
-    for store in (path, whole):
-        run_to_its_end(start, [*arguments, str(store)])
-    xr.testing.assert_identical(open_store(path).load(), open_store(whole).load())
+    for folder in (path, whole):
+        run_to_its_end(start, [*arguments, str(folder)])
+    xr.testing.assert_identical(open_study(path).load(), open_study(whole).load())
 
 
-def test_killed_study_goes_on_to_the_same_store(tmp_path, start, undisturbed):
-    path = tmp_path / "study.zarr"
+def test_killed_study_goes_on_to_the_same_dataset(tmp_path, start, undisturbed):
+    path = tmp_path / "study"
     arguments = [*STUDY, "--no-figures", "--out", str(path)]
     run_killed(start, arguments, path, [1, 3, 12])
-    computed = open_store(path).status != 0
+    computed = open_study(path).status != 0
     assert 0 < computed.sum() < computed.size, "the run was killed in the middle"
     pieces = {file: file.stat().st_mtime_ns for file in points_in_pieces(path)}
     process = start(*arguments)
@@ -457,12 +431,12 @@ def test_killed_study_goes_on_to_the_same_store(tmp_path, start, undisturbed):
                 assert file.stat().st_mtime_ns == pieces[file], f"{file} was computed twice"
         time.sleep(0.05)
     assert process.exitcode == 0
-    xr.testing.assert_identical(open_store(path).load(), open_store(undisturbed[0]).load())
+    xr.testing.assert_identical(open_study(path).load(), open_study(undisturbed[0]).load())
 
 
 @pytest.mark.version
 def test_ctrl_c_says_how_to_go_on(tmp_path):
-    path = tmp_path / "study.zarr"
+    path = tmp_path / "study"
     heeding = (  # what runs in the background inherits that Ctrl-C is ignored
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathkernel.main import main; main(sys.argv[1:])"

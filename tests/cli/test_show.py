@@ -1,4 +1,4 @@
-"""``show`` and ``plot`` on stores with results, of which some cannot be shown."""
+"""``show`` and ``plot`` on studies with results, of which some cannot be shown."""
 
 import json
 import re
@@ -13,14 +13,12 @@ import pytest
 import xarray as xr
 
 from pathkernel.main import main
-from pathkernel.options import StorePath
-from pathkernel.output import figure_folder
 from pathkernel.plugin import pathkernel_commands
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
-from pathkernel_datasets.stored_study import compute_result
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table
@@ -75,21 +73,21 @@ RESULTS = {result.name: result for result in (Broken, Number, Tabled)}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    path = tmp_path_factory.mktemp("show") / "study.zarr"
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("show") / "study"
     compute_study(Study(SmallTask(), (10,), (0.1,), (0,)), path)
     for result in (*RESULTS.values(), type("Gone", (Number,), {"name": "gone"})):
-        compute_result(result(), path)
+        run_result(result(), path)
     return path
 
 
 @pytest.fixture
-def show(store, monkeypatch, capsys):
+def show(folder, monkeypatch, capsys):
     commands = {command.name: command for command in pathkernel_commands()}
     plugins = Plugins(results=RESULTS, commands=commands)
     monkeypatch.setattr("pathkernel.main.load_plugins", lambda: plugins)
 
-    def run(*arguments, at=store):
+    def run(*arguments, at=folder):
         with pytest.raises(SystemExit) as exit_:
             main([arguments[0], str(at), *arguments[1:]])
         captured = capsys.readouterr()
@@ -132,20 +130,20 @@ def test_everything_as_json_and_nothing_else(show, tmp_path, are_documented):
     assert (status, out) == (1, "")
 
 
-def test_what_is_damaged_as_json(show, store, tmp_path, are_documented):
+def test_what_is_damaged_as_json(show, folder, tmp_path, are_documented):
     status, out, _ = show("check", "--json")
     damaged, checked = json.loads(out)["tables"]
     assert are_documented([checked])
     assert (status, damaged["rows"]) == (0, [])
     assert checked["rows"][0]["points"] == checked["rows"][0]["computed"] == 1
-    copy = shutil.copytree(store, tmp_path / "copy.zarr")
-    (chunk,) = (file for file in (copy / "counted" / "number").rglob("*") if file.name == "c")
-    chunk.write_bytes(b"\0" * 20)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    array = copy / "counted.zarr" / "number"
+    (array / "c").write_bytes(b"\0" * 20)
     status, out, _ = show("check", "--json", at=copy)
     (row,) = json.loads(out)["tables"][0]["rows"]
     assert status == 1
     assert row["part"] == "results"
-    assert row["damage"] == "counted/number/c is not as it was written"
+    assert row["damage"].startswith(f"{array} is damaged")
 
 
 def test_parts_by_name(show):
@@ -164,14 +162,14 @@ def test_figures_that_fail_leave_the_others(show, tmp_path):
 
 
 def test_charts_and_details(show, tmp_path):
-    folder = tmp_path / "figures"
-    options = ("--only", "tabled", "--out", str(folder), "--format", "svg, PDF")
+    figures = tmp_path / "figures"
+    options = ("--only", "tabled", "--out", str(figures), "--format", "svg, PDF")
     assert show("plot", *options)[0] == 0
-    assert {file.name for file in (folder / "tabled").iterdir()} == {"drawn.svg", "drawn.pdf"}
-    assert b">Drawn<" in (folder / "tabled" / "drawn.svg").read_bytes()
+    assert {file.name for file in (figures / "tabled").iterdir()} == {"drawn.svg", "drawn.pdf"}
+    assert b">Drawn<" in (figures / "tabled" / "drawn.svg").read_bytes()
     assert show("plot", *options, "--all", "--no-title", "--width", "2")[0] == 0
-    assert (folder / "tabled" / "detail.svg").exists()
-    assert b">Drawn<" not in (folder / "tabled" / "drawn.svg").read_bytes()
+    assert (figures / "tabled" / "detail.svg").exists()
+    assert b">Drawn<" not in (figures / "tabled" / "drawn.svg").read_bytes()
     out = show("show", "--only", "tabled")[1]
     assert "three\\x1b" in out
     assert "[b]number[/b]" in out
@@ -202,17 +200,26 @@ def test_folders_that_cannot_be_written(show, tmp_path, monkeypatch, arguments, 
 def test_a_plot_that_writes_nothing_fails(show, tmp_path):
     status, _, err = show("plot", "--only", "counted", "--out", str(tmp_path))
     assert status == 1
-    assert "nothing is drawn: there is no chart of these parts of the store" in err
+    assert "nothing is drawn: there is no chart of these parts of the study" in err
     status, _, err = show("plot", "--format", "jpg")
     assert status == 2
     assert "--format takes png, svg, pdf, not jpg" in err
 
 
-@pytest.mark.parametrize("inside", [".", "counted/..", "..", "../study.zarr"])
-def test_a_store_has_a_name_also_from_inside(inside, store, monkeypatch):
-    monkeypatch.chdir(store / "counted" if inside == ".." else store)
-    folder = figure_folder(StorePath().convert(inside, None, None))
-    assert folder.resolve() == store.with_name("study-figures")
+def test_a_folder_is_shown_also_from_inside(show, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert show("show", "--only", "counted", at=".")[:2] == (0, "The number is 3\n")
+    monkeypatch.chdir(folder / "counted.zarr")
+    assert show("show", "--only", "counted", at="..")[:2] == (0, "The number is 3\n")
+
+
+@pytest.mark.parametrize("file", ["study.zarr", "counted.zarr"])
+def test_the_folder_is_asked_for_where_a_file_in_it_is_given(show, folder, file):
+    for command in ("show", "plot", "report", "check"):
+        status, out, err = show(command, at=folder / file)
+        assert (status, out) == (1, "")
+        wanted = f"{folder / file} is inside the folder of a study; give the folder: {folder}"
+        assert err == f"Error: {wanted}\n"
 
 
 def test_gains_take_no_parts(show):
@@ -221,12 +228,12 @@ def test_gains_take_no_parts(show):
     assert "leave --only and --seed out" in err
 
 
-def test_altair_is_imported_where_charts_are_drawn_only(store):
+def test_altair_is_imported_where_charts_are_drawn_only(folder):
     code = (
         "import sys; from pathkernel.main import main\n"
         "try:\n    main(sys.argv[1:])\n"
         "except SystemExit as ended:\n    assert not ended.code\n"
         "assert 'altair' not in sys.modules and 'vl_convert' not in sys.modules\n"
     )
-    for words in (["--help"], ["show", str(store)], ["show", str(store), "--all", "--json"]):
+    for words in (["--help"], ["show", str(folder)], ["show", str(folder), "--all", "--json"]):
         subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)

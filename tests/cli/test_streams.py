@@ -86,7 +86,7 @@ def test_characters_that_an_encoding_lacks(monkeypatch):
 
 def test_errors_do_not_go_to_stdout_where_stderr_is_closed(tmp_path):
     program = (
-        "from pathkernel.start import main; import sys; sys.argv[1:] = ['show', 'no.zarr']; main()"
+        "from pathkernel.start import main; import sys; sys.argv[1:] = ['show', 'none']; main()"
     )
     command = f'"{sys.executable}" -c "{program}" 2>&-'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=tmp_path)

@@ -1,5 +1,6 @@
-"""A study in a TOML file: run, refused, and written back from a store."""
+"""A study in a TOML file: run, refused, and written back from a folder."""
 
+import dataclasses
 import math
 import re
 import tomllib
@@ -12,7 +13,10 @@ import pytest
 from pathkernel.main import main
 from pathkernel.study_file import StudyFileError, _toml, read_study, study_toml
 from pathkernel_core import QueryKey
-from pathkernel_datasets.store import check_store
+from pathkernel_datasets.reading import open_folder
+from pathkernel_datasets.run_study import compute_study
+from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.testing import SMALL_STUDY
 from pathkernel_tasks.heads_file import save_heads
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
@@ -55,8 +59,8 @@ def test_a_study_is_run_written_back_and_gone_on_with(invoke, tmp_path):
     file.write_text(STUDY)
     status, _, err = invoke("run", file)
     assert (status, err) == (0, "")
-    store = tmp_path / "small.zarr"
-    held = check_store(store)
+    folder = tmp_path / "small"
+    held = open_folder(folder).identity
     assert held["task"] == "hidden-markov"
     assert held["options"] == HiddenMarkov("strong-noise", test_examples=10).options() | {
         "examples": [10, 20]
@@ -64,7 +68,7 @@ def test_a_study_is_run_written_back_and_gone_on_with(invoke, tmp_path):
     assert (held["widths"], held["temperatures"], held["seeds"]) == ([10, 30.5], [0.5], [1, 2])
     assert (held["variances"], held["skips"]) == ([1, 0.5, 0.25, 2], [0.7, None])
 
-    status, out, _ = invoke("show", store, "--toml")
+    status, out, _ = invoke("show", folder, "--toml")
     assert status == 0
     again = tmp_path / "another folder" / "again.toml"
     again.parent.mkdir()
@@ -74,8 +78,8 @@ def test_a_study_is_run_written_back_and_gone_on_with(invoke, tmp_path):
     assert "Nothing was left to compute" in out
     status, _, err = invoke("run", again, "--no-figures", "--skips", "0.5")
     assert status == 1
-    assert re.search(r"\(skips: the store has .*0\.7.*, this run 0\.5\)", err)
-    assert not (again.parent / "again.zarr").exists()
+    assert re.search(r"\(skips: the folder has .*0\.7.*, this run 0\.5\)", err)
+    assert not (again.parent / "again").exists()
 
 
 def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
@@ -86,17 +90,17 @@ def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
     save_heads(tmp_path / "data" / "heads.npz", [QueryKey(*layer)])
     (tmp_path / "mean").mkdir()  # no path is meant by a word
     (tmp_path / "s.toml").write_text(
-        'task = "custom"\nwidths = [10]\ntemperatures = [1]\nout = "data/s.zarr"\n'
+        'task = "custom"\nwidths = [10]\ntemperatures = [1]\nout = "data/s"\n'
         '[options]\ninputs = "data/d.npz"\nheads = "data/heads.npz"\nreadout = "mean"\n'
         "test_fraction = 0.25\n"
     )
     status, _, err = invoke("run", tmp_path / "s.toml", "--no-figures")
     assert (status, err) == (0, "")
-    options = check_store(tmp_path / "data" / "s.zarr")["options"]
+    options = open_folder(tmp_path / "data" / "s").identity["options"]
     assert options["inputs"] == str(tmp_path / "data" / "d.npz")
     assert options["readout"] == "mean"
     (tmp_path / "data").rename(tmp_path / "moved")
-    _, out, _ = invoke("show", tmp_path / "moved" / "s.zarr", "--toml")
+    _, out, _ = invoke("show", tmp_path / "moved" / "s", "--toml")
     assert tomllib.loads(out)["options"]["heads"] == str(tmp_path / "moved" / "heads.npz")
 
 
@@ -122,6 +126,7 @@ def test_paths_are_taken_from_the_folder_of_the_file(invoke, tmp_path):
         (RUN + "jobs = 1.5", "jobs must be a whole number, but is 1.5"),
         (RUN + "threads = 0", "threads must be at least 1 and at most 1024, but is 0"),
         (RUN + "out = ['a', 'b']", "out must be a path, but is ['a', 'b']"),
+        (RUN + "out = ''", "out must be a path, but is empty"),
         (RUN + "options = 3", "options must be a table"),
         (RUN + "[options]\nexample = 3", "Did you mean 'examples'?"),
         (RUN + "[options]\nexamples = []", "examples must be a whole number, but is []"),
@@ -137,7 +142,7 @@ def test_what_is_wrong_is_named(invoke, tmp_path, text, message):
     assert (status, out) == (1, "")
     assert str(file) in err or "hidden-markow" in err
     assert message in err
-    assert not (tmp_path / "study.zarr").exists()
+    assert not (tmp_path / "study").exists()
 
 
 def test_a_file_that_does_not_exist(invoke, tmp_path):
@@ -164,7 +169,7 @@ def test_what_is_written_is_read_back(value):
 def test_names_of_options_of_any_task_are_read_back(tmp_path):
     held = {"task": "mine", "widths": [10.0], "temperatures": [0.1], "seeds": [0]}
     options = {"plain-name_1": 1, 'a "b" = [c]\n': 2, "": 3, "é": 4}
-    study = SimpleNamespace(identity=held, options=options, path=tmp_path / "a.zarr")
+    study = SimpleNamespace(identity=held, options=options, path=tmp_path / "a")
     assert tomllib.loads(study_toml(study))["options"] == options
 
 
@@ -179,3 +184,11 @@ def test_a_device_without_end_is_no_study(tmp_path):
     (tmp_path / "study.toml").symlink_to("/dev/zero")
     with pytest.raises(StudyFileError, match="is larger than 1 MiB, unlike any study file"):
         read_study(tmp_path / "study.toml")
+
+
+def test_one_variance_for_all_weights_is_written_alone(tmp_path):
+    study = dataclasses.replace(SMALL_STUDY, variance=2.0, variances=None)
+    compute_study(study, tmp_path / "s", analyses=())
+    written = tomllib.loads(study_toml(StoredStudy(tmp_path / "s")))
+    assert "variances" not in written
+    assert written["options"]["variance"] == 2

@@ -14,10 +14,11 @@ from pathkernel_core.local_files import (
     open_regular,
     regular_files,
 )
-from pathkernel_datasets.store import check, open_store
+from pathkernel_datasets.check import check
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 
 pytestmark = [
@@ -64,9 +65,9 @@ URLS = (
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_url_is_no_store(tmp_path, monkeypatch, url):
+def test_a_url_is_no_folder(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
-    reads = (open_store, check, StoredStudy, lambda path: regular_files(path, "data file"))
+    reads = (open_study, check, StoredStudy, lambda path: regular_files(path, "data file"))
     for read in (*reads, lambda path: compute_study(Study(SmallTask(), (10,), (1.0,)), path)):
         with pytest.raises(NotLocalError, match="is a URL, and only local paths are read"):
             read(url)

@@ -6,13 +6,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_sweep import Small
+from small_task import Small
 
 from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_datasets.evaluation import AnalysisError
-from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.errors import StudyError
+from pathkernel_datasets.quantities import AnalysisError
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 
 
 class Trace(Analysis):
@@ -52,8 +53,8 @@ def run(path, *analyses, **settings):
 
 
 def test_analysis_is_computed_at_every_point_and_in_the_limit(tmp_path):
-    run(tmp_path / "a.zarr", Trace())
-    dataset = open_store(tmp_path / "a.zarr").load()
+    run(tmp_path / "a", Trace())
+    dataset = open_study(tmp_path / "a").load()
     diagonal = np.einsum("stwpp->stw", dataset.order_parameter)
     np.testing.assert_allclose(dataset.trace, diagonal)
     assert dataset.trace_gp.dims == ("seed", "temperature")
@@ -71,37 +72,39 @@ def test_analysis_is_computed_at_every_point_and_in_the_limit(tmp_path):
 )
 def test_mistakes_are_reported_under_the_name_of_the_analysis(tmp_path, analysis, message):
     with pytest.raises(AnalysisError, match=f"analysis 'trace' .*{message}"):
-        run(tmp_path / "a.zarr", analysis())
+        run(tmp_path / "a", analysis())
 
 
 def test_plugins_that_come_later_leave_a_store_alone(tmp_path):
-    run(tmp_path / "a.zarr")
-    assert run(tmp_path / "a.zarr", Trace()) == 0
-    assert "trace" not in open_store(tmp_path / "a.zarr")
+    run(tmp_path / "a")
+    assert run(tmp_path / "a", Trace()) == 0
+    assert "trace" not in open_study(tmp_path / "a")
 
 
 def test_store_needs_the_analyses_that_it_was_begun_with(tmp_path):
-    run(tmp_path / "a.zarr", Trace())
-    with pytest.raises(StoreError, match="begun with the analysis trace, which is not available"):
-        run(tmp_path / "a.zarr")
+    run(tmp_path / "a", Trace())
+    with pytest.raises(StudyError, match="begun with the analysis trace, which is not available"):
+        run(tmp_path / "a")
 
 
-def test_empty_folder_can_become_a_store(tmp_path):
-    (tmp_path / "a.zarr").mkdir()
-    assert run(tmp_path / "a.zarr") == 2
+def test_an_empty_folder_can_become_that_of_a_study(tmp_path):
+    (tmp_path / "a").mkdir()
+    assert run(tmp_path / "a") == 2
 
 
 def test_differences_between_studies_are_named_one_by_one(tmp_path):
-    run(tmp_path / "a.zarr")
+    run(tmp_path / "a")
     other = Study(Small(examples=14), widths=(5, 50), temperatures=(1.0,))
-    message = r"\(options, examples: the store has 12, this run 14\)\. .* own settings to resume it"
-    with pytest.raises(StoreError, match=message):
-        run_study(other, tmp_path / "a.zarr")
+    message = (
+        r"\(options, examples: the folder has 12, this run 14\)\. .* own settings to resume it"
+    )
+    with pytest.raises(StudyError, match=message):
+        run_study(other, tmp_path / "a")
 
 
 def test_results_of_code_that_has_changed_are_refused(tmp_path, monkeypatch):
     """The same task with the same options draws something else now."""
-    run(tmp_path / "a.zarr")
+    run(tmp_path / "a")
     realise = Small.realise
 
     def changed(self, seed):
@@ -113,18 +116,18 @@ def test_results_of_code_that_has_changed_are_refused(tmp_path, monkeypatch):
         )
 
     monkeypatch.setattr(Small, "realise", changed)
-    with pytest.raises(StoreError, match=r"its code or a file has changed: training inputs\)") as e:
-        run(tmp_path / "a.zarr")
+    with pytest.raises(StudyError, match=r"its code or a file has changed: training inputs\)") as e:
+        run(tmp_path / "a")
     assert "own settings" not in str(e.value)
     monkeypatch.setattr(Small, "realise", realise)
-    assert run(tmp_path / "a.zarr") == 0
+    assert run(tmp_path / "a") == 0
 
 
 class Taken(Trace):
-    variables = (Variable("accuracy", (), "trace, under a name that the store has"),)
+    variables = (Variable("accuracy", (), "trace, under a name that the study has"),)
 
 
-def test_a_name_that_the_store_has_is_refused(tmp_path):
-    with pytest.raises(StoreError, match="two variables named accuracy"):
-        run(tmp_path / "a.zarr", Taken())
-    assert [file.name for file in tmp_path.iterdir()] == [".a.zarr.lock"]
+def test_a_name_that_the_study_has_is_refused(tmp_path):
+    with pytest.raises(StudyError, match="two variables named accuracy"):
+        run(tmp_path / "a", Taken())
+    assert list(tmp_path.iterdir()) == []

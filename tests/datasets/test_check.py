@@ -1,6 +1,7 @@
-"""Damage to a store: named by check, refused or mended, and never taken for values."""
+"""Damage to the folder of a study: named by check, refused or mended, never taken for values."""
 
-import hashlib
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -9,66 +10,76 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from folders import content, flip
+from small_task import count_minimisations
 
-from pathkernel_datasets.errors import StoreError, StoreWarning
-from pathkernel_datasets.lock import lock_of
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import check, check_store, open_store
-from pathkernel_datasets.stored_study import StoredStudy
+from pathkernel_datasets.check import check
+from pathkernel_datasets.errors import StudyError, StudyWarning
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
-from pathkernel_datasets.testing import SmallTask
+from pathkernel_datasets.testing import SMALL_STUDY, SmallTask
+from pathkernel_datasets.zarr_files import write_tree
 
-GROUP = "further/group"
+AS_ROOT = os.name != "posix" or os.geteuid() == 0
+needs_permissions = pytest.mark.skipif(AS_ROOT, reason="root may read and write everything")
+needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of POSIX")
 
 
-def run(path):
-    return compute_study(Study(SmallTask(), (10, 100), (1.0,)), path)
+def run(path, study=SMALL_STUDY):
+    return compute_study(study, path, analyses=())
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A finished study with a result beside it."""
-    path = tmp_path_factory.mktemp("whole") / "study.zarr"
+    """A complete study with a result."""
+    path = tmp_path_factory.mktemp("whole") / "study"
     run(path)
-    publish_groups(path, [(GROUP, xr.Dataset({"number": ("place", np.zeros(3))}))])
+    write_tree(path / "spectrum.zarr", xr.Dataset({"number": ("place", np.zeros(3))}))
     return path
 
 
 @pytest.fixture
-def store(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "study.zarr")
+def path(whole, tmp_path):
+    """A copy of it to damage."""
+    return shutil.copytree(whole, tmp_path / "study")
 
 
-@pytest.mark.parametrize("content", [b"notes", b"CDF\x01", None])
-def test_what_never_was_a_store(tmp_path, content):
-    path = tmp_path / "d.nc"
-    if content is None:
-        (path / "inside").mkdir(parents=True)
+@pytest.mark.parametrize("file", ["notes", "a folder with a file", "an empty folder"])
+def test_what_never_was_a_study(tmp_path, file):
+    path = tmp_path / "study"
+    if file == "notes":
+        path.write_bytes(b"CDF\x01")
     else:
-        path.write_bytes(content)
-    message = "is no store of pathkernel, which is a folder such as NAME.zarr; choose another"
-    for read in (open_store, check, run):
-        with pytest.raises(StoreError, match=message):
+        path.mkdir()
+    if file == "a folder with a file":
+        (path / "notes").touch()
+    for read in (open_study, check):
+        with pytest.raises(StudyError, match="is no folder of a study"):
             read(path)
+    if file != "an empty folder":
+        with pytest.raises(StudyError, match=r"study( is no folder|/?.* cannot be written)"):
+            run(path)
+        assert content(tmp_path)
 
 
-def content(path):
-    files = (file for file in path.rglob("*") if file.is_file())
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+def test_what_is_missing_or_inside_a_study_is_told(path, tmp_path):
+    for read in (open_study, check):
+        with pytest.raises(StudyError, match=r"there is no study at .*pathkernel run"):
+            read(tmp_path / "none")
+        with pytest.raises(StudyError, match=rf"did you mean {path}\?"):
+            read(path.with_suffix(".zarr"))
+        for inside in ("study.zarr", "spectrum.zarr"):
+            with pytest.raises(StudyError, match=rf"give the folder: {path}$"):
+                read(path / inside)
+    assert not (tmp_path / "none").exists()
 
 
-def flip(file, bit=100):
-    data = bytearray(file.read_bytes())
-    data[bit // 8] ^= 1 << bit % 8
-    file.write_bytes(data)
-
-
-def test_a_whole_store_is_found_whole(store):
-    checked = check(store)
+def test_a_whole_study_is_found_whole(path):
+    checked = check(path)
     assert (checked.study, checked.results) == ((), ())
-    assert (checked.points, checked.computed) == (2, 2)
-    assert run(store) == 0
+    assert (checked.points, checked.computed) == (8, 8)
+    assert run(path) == 0
 
 
 DAMAGE = {
@@ -77,165 +88,282 @@ DAMAGE = {
     "zeros": lambda file: file.write_bytes(b"\0" * 4),
     "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
     "flipped": flip,
+    "lost end": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
 }
-
-
-FILES = (
-    *("order_parameter/c/0/0/0/0/0", "test_label/c/0/0/0", "status/c/0/0/0", "path/c/0"),
-    *("zarr.json", "action/zarr.json", "width/zarr.json", "status/checksums.json"),
-)
-
+CHUNKS = {  # with the number of points that are computed again: those of the seed, at their widths
+    "study.zarr/order_parameter/c/1/0/0/0/0": 4,
+    "study.zarr/status/c/1/0/0": 4,
+    "study.zarr/accuracy_gp/c/0/0/0": 0,
+    "study.zarr/test_label/c/1/0/0": 0,
+    "study.zarr/path/c/0": 0,
+}
+METADATA = ("zarr.json", "action/zarr.json", "width/zarr.json", "seed/zarr.json")
+FILES = CHUNKS | {f"study.zarr/{file}": 0 for file in METADATA}
 
 # every file and every damage in each run, all of their pairs in the slow ones
 PAIRS = [
-    pytest.param(file, damage, marks=[pytest.mark.slow] * ((row + column) % 3 > 0))
+    pytest.param(file, damage, marks=[pytest.mark.slow] * ((row + column) % 6 > 0))
     for row, file in enumerate(FILES)
     for column, damage in enumerate(DAMAGE)
 ]
 
 
 @pytest.mark.parametrize(("file", "damage"), PAIRS)
-def test_damage_is_named_and_mended_by_the_same_command(whole, store, file, damage):
-    DAMAGE[damage](store / file)
-    assert check(store).study[0].startswith(file)
-    with pytest.warns(StoreWarning, match="was damaged"):
-        computed = run(store)
-    if file.startswith(("test_label", "path", "width")) or file.endswith(".json"):
-        assert computed == 0, "only what is damaged is computed again"
-    assert content(store) == content(whole)
-    assert check(store).study == ()
+def test_damage_is_named_and_mended_by_the_same_command(whole, path, monkeypatch, file, damage):
+    DAMAGE[damage](path / file)
+    line = check(path).study[0]
+    name = file.split("/c/")[0].removesuffix("zarr.json").rstrip("/")
+    assert line.startswith(f"{path / name} is damaged"), line
+    _test_that_no_other_value_is_read(path, whole)
+    minimised = count_minimisations(monkeypatch)
+    with pytest.warns(StudyWarning, match="is damaged.*computed again"):
+        run(path)
+    assert len(minimised) == FILES[file], "only what is damaged is computed again"
+    assert content(path) == content(whole)
+    assert check(path).study == ()
 
 
-def test_a_store_that_lacks_chunks_is_not_shown(store):
-    (store / "action/c/0/0/0").unlink()
-    with pytest.raises(StoreError, match=r"damaged: chunks of action are missing; run the command"):
-        open_store(store)
+def _test_that_no_other_value_is_read(path, whole):
+    """Reading raises an error, or gives the values that were written."""
+    try:
+        dataset = open_study(path).load()
+    except (StudyError, RuntimeError, ValueError):  # by Zarr and its codecs
+        return
+    xr.testing.assert_identical(dataset, open_study(whole).load())
 
 
-def test_a_damaged_result_is_named(store):
-    flip(store / GROUP / "number" / "c" / "0")
-    checked = check(store)
-    assert checked.study == ()
-    assert checked.results == (f"{GROUP}/number/c/0 is not as it was written",)
+@pytest.mark.parametrize("bit", [3, 400, 1001, pytest.param(2500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damage", ["flipped", "deleted", "emptied"])
+def test_a_damaged_description_is_mended(whole, path, monkeypatch, damage, bit):
+    if damage == "flipped":
+        flip(path / "study.json", bit)
+    elif bit == 3:
+        DAMAGE[damage](path / "study.json")
+    (*lines,) = check(path).study
+    assert not lines or lines == [f"{path / 'study.json'} is missing or damaged"]
+    xr.testing.assert_identical(open_study(path).load(), open_study(whole).load())
+    minimised = count_minimisations(monkeypatch)
+    assert run(path) == len(minimised) == 0
+    assert content(path) == content(whole)
 
 
-def test_one_flipped_bit_is_not_read_as_another_value(store):
-    for file in (store / "action" / "c").rglob("0"):
+def test_a_description_and_metadata_that_are_both_lost(whole, path):
+    """Nothing says what the values are of: they are left as they are."""
+    (path / "study.json").unlink()
+    flip(path / "study.zarr" / "zarr.json", 4000)
+    assert check(path).study
+    with pytest.raises(StudyError, match=r"study\.json is missing or unreadable; run the command"):
+        open_study(path)
+    with pytest.raises(StudyError, match=r"neither study\.json nor study\.zarr says which study"):
+        run(path)
+
+
+def test_a_variable_that_is_lost_with_the_metadata_of_the_root(whole, path):
+    shutil.rmtree(path / "study.zarr" / "accuracy")
+    flip(path / "study.zarr" / "zarr.json", 4000)
+    with pytest.warns(StudyWarning, match="is damaged"):
+        run(path)
+    assert content(path) == content(whole)
+
+
+@pytest.mark.parametrize(
+    ("swapped", "name"),
+    [
+        (("order_parameter/c/0/0/0/0/0", "order_parameter/c/1/0/0/0/0"), "order_parameter"),
+        (("energy/c/0/0/0", "entropy/c/0/0/0"), "energy"),
+        (("action/zarr.json", "entropy/zarr.json"), "action"),
+        (("width/zarr.json", "seed/zarr.json"), "seed"),
+    ],
+)
+def test_files_that_are_swapped(whole, path, swapped, name):
+    first, second = (path / "study.zarr" / file for file in swapped)
+    content_of_first = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content_of_first)
+    assert check(path).study[0].startswith(f"{path / 'study.zarr' / name} is damaged")
+    with pytest.warns(StudyWarning, match="damaged"):
+        run(path)
+    assert content(path) == content(whole)
+
+
+def test_the_values_of_another_study_are_not_taken(whole, path, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    run(other, Study(SmallTask(examples=14), (10,), (1.0,)))
+    shutil.rmtree(path / "study.zarr")
+    shutil.copytree(other / "study.zarr", path / "study.zarr")
+    assert check(path).study == (f"{path / 'study.zarr'} holds another study than study.json",)
+    with pytest.raises(StudyError, match="its labels are lost; run the command again"):
+        open_study(path)
+    minimised = count_minimisations(monkeypatch)
+    run(path)
+    assert len(minimised) == 8
+    assert content(path) == content(whole)
+
+
+def test_a_part_of_the_grid_in_the_place_of_the_whole(whole, path, tmp_path, monkeypatch):
+    """Such as an older copy: what it has is taken."""
+    other = tmp_path / "other"
+    run(other, SMALL_STUDY.on_grid({"width": (10,)}))
+    shutil.rmtree(path / "study.zarr")
+    shutil.copytree(other / "study.zarr", path / "study.zarr")
+    assert check(path).study == (f"{path / 'study.zarr'} is on another grid than study.json",)
+    so_far = open_study(path)
+    assert so_far.status.sel(width=10).min() == 1
+    assert (so_far.status.sel(width=100) == 0).all()
+    minimised = count_minimisations(monkeypatch)
+    run(path)
+    assert minimised == [100] * 4
+    assert content(path) == content(whole)
+
+
+def test_a_study_that_is_deleted_is_computed_again(whole, path):
+    shutil.rmtree(path / "study.zarr")
+    assert check(path).study == (f"{path / 'study.zarr'} is missing",)
+    with pytest.raises(StudyError, match="run the command again"):
+        open_study(path)
+    run(path)
+    assert content(path) == content(whole)
+
+
+def test_missing_chunks_are_not_shown_and_flipped_bits_not_read(path):
+    for file in (path / "study.zarr" / "action" / "c").rglob("0"):
         if file.is_file():
             flip(file)
     with pytest.raises(ValueError, match="checksum"):
-        open_store(store)["action"].load()
+        open_study(path)["action"].load()
+    (path / "study.zarr" / "action/c/1/0/0").unlink()
+    with pytest.raises(StudyError, match=r"damaged: chunks of action are missing; run the command"):
+        open_study(path)
 
 
-def test_what_is_no_store_is_left_alone(tmp_path):
-    with pytest.raises(StoreError, match="there is no store"):
-        check(tmp_path / "none" / "study.zarr")
-    assert list(tmp_path.iterdir()) == []
+def test_damage_to_a_result_is_named_as_such(path):
+    flip(path / "spectrum.zarr" / "number" / "c" / "0")
+    checked = check(path)
+    assert checked.study == ()
+    assert checked.results[0].startswith(f"{path / 'spectrum.zarr' / 'number'} is damaged")
 
 
 @pytest.mark.parametrize("study", ["[]", '{"sweep": {"n": {}}, "options": {"n": ["a/../../b"]}}'])
-def test_a_study_whose_values_are_no_plain_words_is_refused(store, study):
-    metadata = json.loads((store / "zarr.json").read_bytes())
-    metadata["attributes"]["study"] = study
-    (store / "zarr.json").write_text(json.dumps(metadata))
-    with pytest.raises(StoreError, match="its study is unreadable"):
-        check_store(store)
+def test_a_study_whose_values_are_no_plain_words_is_refused(path, study):
+    """Names of folders are made of them."""
+    from pathkernel_datasets import study_folder
+
+    described = json.loads((path / "study.json").read_text())
+    described.pop("crc32")
+    described["study"] = json.loads(study)
+    described["crc32"] = study_folder._checksum(described)
+    (path / "study.json").write_text(json.dumps(described))
+    assert check(path).study[0] == f"{path / 'study.json'} is missing or damaged"
 
 
-@pytest.mark.parametrize("name", ["../outside/zarr.json", "/outside/zarr.json"])
-def test_checksums_of_files_outside_the_store_are_refused(store, name):
-    text = json.dumps({"attributes": {}, "files": {name: "0"}})
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    (store / "status/checksums.json").write_text(text + digest)
-    assert check(store).study == ("status/checksums.json is missing or damaged",)
+def test_another_version_of_the_files_is_refused(path):
+    from pathkernel_datasets import study_folder
+
+    described = json.loads((path / "study.json").read_text()) | {"schema_version": 5}
+    described.pop("crc32")
+    (path / "study.json").write_text(
+        json.dumps(described | {"crc32": study_folder._checksum(described)})
+    )
+    for use in (open_study, check, run):
+        with pytest.raises(StudyError, match="schema version 5, this pathkernel reads version 6"):
+            use(path)
 
 
-def test_plain_xarray_opens_what_open_store_does(store):
+def test_plain_xarray_opens_what_open_study_does(path):
     for consolidated in (True, False):
-        plain = xr.open_zarr(store, chunks=None, consolidated=consolidated)
-        assert plain.data_vars.keys() == open_store(store).data_vars.keys()
-        assert plain.attrs == open_store(store).attrs
+        plain = xr.open_zarr(path / "study.zarr", chunks=None, consolidated=consolidated)
+        assert plain.data_vars.keys() == open_study(path).data_vars.keys()
+        del plain.attrs["metadata_crc32"], plain.attrs["chunks_crc32"]
+        assert plain.attrs == open_study(path).attrs
+    tree = xr.open_datatree(path / "spectrum.zarr", engine="zarr")
+    assert tree["number"].sum() == 0
 
 
 REWRITTEN = {
     "fill values left out": lambda dataset: (dataset, {"write_empty_chunks": False}),
-    "all chunks": lambda dataset: (dataset, {"write_empty_chunks": True}),
     "not consolidated": lambda dataset: (dataset, {"consolidated": False}),
     "one width": lambda dataset: (dataset.sel(width=[100]), {}),
     "other order": lambda dataset: (dataset.isel(width=[1, 0]), {}),
-    "other compression": lambda dataset: (dataset.drop_encoding(), {}),
-    "other chunks": lambda dataset: (dataset, {"encoding": {"action": {"chunks": (1, 1, 1)}}}),
     "single precision": lambda dataset: (dataset.assign(action=dataset.action.astype("f4")), {}),
 }
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.parametrize("change", REWRITTEN)
-def test_what_xarray_rewrote_is_opened_and_never_computed_into(whole, tmp_path, change):
-    changed, settings = REWRITTEN[change](xr.open_zarr(whole, chunks=None).load())
-    path = tmp_path / "rewritten.zarr"
-    changed.to_zarr(path, zarr_format=3, **settings)
-    xr.testing.assert_equal(open_store(path).drop_vars("path"), changed.drop_vars("path"))
-    checked = check(path)
-    assert (checked.study, checked.results) == ((), ())
-    assert checked.computed == checked.points == changed.status.size
+def test_what_xarray_rewrote_is_never_computed_into(path, change):
+    changed, settings = REWRITTEN[change](xr.open_zarr(path / "study.zarr", chunks=None).load())
+    shutil.rmtree(path / "study.zarr")
+    changed.to_zarr(path / "study.zarr", zarr_format=3, **settings)
+    consolidated = settings.get("consolidated", True)
+    plain = xr.open_zarr(path / "study.zarr", chunks=None, consolidated=consolidated)
+    np.testing.assert_array_equal(plain.action, changed.action)
+    assert "written by another program than pathkernel" in " ".join(check(path).study)
     before = content(path)
-    with pytest.raises(StoreError, match="written by another program than pathkernel"):
-        run(path)
+    with pytest.raises(StudyError, match=r"written by another program .* left as it is"):
+        run(path, SMALL_STUDY.on_grid({"width": (10, 100, 30)}))
     assert content(path) == before
-    assert not lock_of(path).with_name("rewritten.zarr.pieces").exists()
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
-def test_damage_to_what_xarray_rewrote_is_named(store, tmp_path):
-    path = tmp_path / "rewritten.zarr"
-    xr.open_zarr(store, chunks=None).load().to_zarr(path, zarr_format=3)
-    (file,) = (file for file in (path / "action" / "c").rglob("*") if file.is_file())
-    flip(file, 200)
-    assert check(path).study[0].startswith("action is damaged (")
+@needs_pipes
+@pytest.mark.parametrize(
+    "file", ["study.json", "study.zarr/zarr.json", "study.zarr/action/c/1/0/0", "pieces/pipe"]
+)
+def test_pipes_are_named_and_never_read(path, file):
+    (path / file).parent.mkdir(exist_ok=True)
+    (path / file).unlink(missing_ok=True)
+    os.mkfifo(path / file)
+    assert f"{path / file} is no plain file but a pipe" in " ".join(check(path).study)
+    for use in (open_study, run):
+        with pytest.raises(StudyError, match=f"{file} is no plain file but a pipe.*; remove it"):
+            use(path)
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
-def test_a_selection_of_a_single_value_is_refused(store, tmp_path):
-    path = tmp_path / "rewritten.zarr"
-    xr.open_zarr(store, chunks=None).sel(width=10).to_zarr(path, zarr_format=3)
-    with pytest.raises(StoreError, match=r"no dimension width.*dataset\.sel\(width=\[\.\.\.\]\)"):
-        open_store(path)
+@needs_pipes
+def test_links_to_folders_are_refused(path):
+    (path / "study.zarr" / "again").symlink_to("..")
+    for use in (open_study, run):
+        with pytest.raises(StudyError, match=r"a link to a folder; remove it"):
+            use(path)
+    assert "again is no plain file" in " ".join(check(path).study)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of POSIX")
-@pytest.mark.parametrize("file", ["zarr.json", "action/zarr.json", "action/c/0/0/0", "seed/c/0"])
-def test_a_pipe_in_the_place_of_a_file_is_named_and_mended(whole, store, file):
-    (store / file).unlink()
-    os.mkfifo(store / file)
-    assert check(store).study[0].startswith(f"{file} is no plain file")
-    with pytest.raises(StoreError, match=f"{file} is no plain file but a pipe.*remove it"):
-        open_store(store)
-    with pytest.warns(StoreWarning, match="was damaged"):
-        run(store)
-    assert content(store) == content(whole)
+@needs_permissions
+@pytest.mark.parametrize(
+    "file",
+    ["study.json", "study.zarr", "study.zarr/zarr.json", "study.zarr/action/c/1/0/0"],
+)
+def test_what_may_not_be_read_is_no_damage(whole, path, file):
+    (path / file).chmod(0)
+    try:
+        for use in (check, run, lambda path: open_study(path).load()):
+            with pytest.raises((PermissionError, StudyError), match=r"[Pp]ermission denied"):
+                use(path)
+    finally:
+        (path / file).chmod(0o755)
+    assert content(path) == content(whole)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are those of POSIX")
-def test_pipes_and_links_that_belong_to_nothing_are_named(store):
-    os.mkfifo(store / "further" / "pipe")
-    (store / "again").symlink_to("..")
-    checked = check(store)
-    assert [line.split()[0] for line in checked.study + checked.results] == [
-        "again",
-        "further/pipe",
-    ]
-    for read in (open_store, check_store, StoredStudy):
-        with pytest.raises(StoreError, match=r"is no plain file but a pipe.*; remove it"):
-            read(store)
+@needs_permissions
+@pytest.mark.parametrize("folder", ["", "study.zarr", "study.zarr/action"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(path, monkeypatch, folder):
+    minimised, before = count_minimisations(monkeypatch), content(path)
+    (path / ".lock").unlink()
+    (path / folder).chmod(0o555)
+    try:
+        with pytest.raises(StudyError, match=r"cannot be written .*nothing is computed") as error:
+            run(path, SMALL_STUDY.on_grid({"width": (10, 100, 30)}))
+    finally:
+        (path / folder).chmod(0o755)
+    assert str(path / folder) in str(error.value)
+    assert (minimised, content(path)) == ([], before)
 
 
 @pytest.mark.parametrize("error", [ImportError("no codec"), PermissionError(13, "denied")])
-def test_what_is_no_damage_is_not_called_so(store, monkeypatch, error):
+def test_what_is_no_damage_is_not_called_so(path, monkeypatch, error):
     def fail(*arguments):
         raise error
 
     monkeypatch.setattr("zarr.codecs.ZstdCodec._decode_sync", fail)
-    with pytest.raises(type(error), match=f"{error.args[-1]}"):
-        open_store(store)
-    assert check_store(store)["task"] == "small-task"
+    for use in (open_study, check, run):
+        with pytest.raises(type(error), match=f"{error.args[-1]}"):
+            use(path)

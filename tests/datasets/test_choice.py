@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from test_sweep import Small
+from small_task import Small
 
 import pathkernel_core as pk
 from pathkernel_core import continuation
 from pathkernel_core.task import Examples
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.temperature_choice import best, choose
 
 TEMPERATURES = (1.0, 0.02, 0.3)  # in no order
@@ -81,9 +81,9 @@ def run(path, task=None, analyses=None, **settings):
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory):
-    path = tmp_path_factory.mktemp("choice") / "study.zarr"
+    path = tmp_path_factory.mktemp("choice") / "study"
     assert run(path) == 12
-    return open_store(path).load()
+    return open_study(path).load()
 
 
 def test_scores_are_those_of_the_core(complete):
@@ -152,8 +152,8 @@ def test_the_evidence_is_chosen_by_only_where_it_is_defined(complete):
 def test_defaults(complete, tmp_path):
     """Validation examples if there are any, else the training examples, each left out."""
     assert Selection(complete).chosen == "validation"
-    run(tmp_path / "bare.zarr", Small(), analyses=(), widths=(5,), seeds=(0,))
-    bare = open_store(tmp_path / "bare.zarr")
+    run(tmp_path / "bare", Small(), analyses=(), widths=(5,), seeds=(0,))
+    bare = open_study(tmp_path / "bare")
     assert "accuracy_validation" not in bare
     assert Selection(bare).chosen == "leave-one-out"
     assert Selection(bare.isel(temperature=[0])).chosen is None, "nothing to choose"
@@ -172,7 +172,7 @@ def test_temperatures_are_swept_downwards_from_neighbour_to_neighbour(tmp_path, 
         return minimise(problem, network, temperature, **settings)
 
     monkeypatch.setattr(continuation, "minimise_action", spy)
-    run(tmp_path / "study.zarr", analyses=(), seeds=(3,))
+    run(tmp_path / "study", analyses=(), seeds=(3,))
     assert starts == [
         (width, temperature, before and (width, before))
         for width in (5, 50)
@@ -193,16 +193,16 @@ def test_a_failed_point_does_not_spoil_its_successor(tmp_path, complete, monkeyp
         return minimise(problem, network, temperature, **settings)
 
     monkeypatch.setattr(continuation, "minimise_action", failing)
-    run(tmp_path / "study.zarr", analyses=())
-    dataset = open_store(tmp_path / "study.zarr").load()
+    run(tmp_path / "study", analyses=())
+    dataset = open_study(tmp_path / "study").load()
     assert (dataset.status.sel(temperature=0.3) != STATUS_CODES["converged"]).all()
     assert (dataset.status.sel(temperature=0.02) == STATUS_CODES["converged"]).all()
     monkeypatch.setattr(continuation, "minimise_action", minimise)
-    alone = tmp_path / "alone.zarr"
+    alone = tmp_path / "alone"
     run(alone, analyses=(), temperatures=(0.02,))
     for name in ("order_parameter", "evaluations", "predictor_mean"):
         np.testing.assert_array_equal(
-            dataset[name].sel(temperature=0.02), open_store(alone)[name].sel(temperature=0.02)
+            dataset[name].sel(temperature=0.02), open_study(alone)[name].sel(temperature=0.02)
         )
     if failure == "not positive definite":
         assert not (Selection(dataset).temperatures == 0.3).any()
@@ -217,7 +217,7 @@ def test_a_warm_start_that_fails_gives_way_to_the_limit(tmp_path, complete, monk
         return minimise(problem, network, temperature, **settings)
 
     monkeypatch.setattr(continuation, "minimise_action", failing)
-    run(tmp_path / "study.zarr", analyses=())
-    dataset = open_store(tmp_path / "study.zarr").load()
+    run(tmp_path / "study", analyses=())
+    dataset = open_study(tmp_path / "study").load()
     assert (dataset.status == STATUS_CODES["converged"]).all()
     np.testing.assert_allclose(dataset.order_parameter, complete.order_parameter, atol=1e-5)

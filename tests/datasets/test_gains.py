@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import xarray as xr
 from rich.console import Console
+from small_task import Small
 from test_choice import Validated
-from test_sweep import Small
 
 import pathkernel_core as pk
 from pathkernel_datasets.gains import gains
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.selection import Selection
-from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_views.study_tables import gains_table
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -40,17 +40,17 @@ def interrupted(path, points):
     study = Study(NOISY, seeds=SEEDS, widths=WIDTHS, temperatures=TEMPERATURES)
     with pytest.raises(Interrupt):
         run_study(study, path, analyses=(), report=report)
-    return open_store(path).load()
+    return open_study(path).load()
 
 
 def store(path, task, seeds=SEEDS, **settings):
     run_study(Study(task, seeds=seeds, **settings), path, analyses=())
-    return open_store(path).load()
+    return open_study(path).load()
 
 
 @pytest.fixture(scope="module")
 def validated(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gains") / "study.zarr"
+    path = tmp_path_factory.mktemp("gains") / "study"
     return store(path, NOISY, widths=WIDTHS, temperatures=TEMPERATURES)
 
 
@@ -100,7 +100,7 @@ def test_gains_at_the_temperatures_chosen_over_all_seeds(validated, choice):
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_gains_at_a_given_temperature(tmp_path, outputs):
-    dataset = store(tmp_path / "two.zarr", Small(outputs=outputs))
+    dataset = store(tmp_path / "two", Small(outputs=outputs))
     assert_by_hand(dataset, gains(dataset, 0.1), (0.1, 0.1), 0.1)
     single = dataset.sel(temperature=[0.1])
     xr.testing.assert_identical(gains(single), gains(dataset, 0.1))
@@ -126,17 +126,17 @@ def test_a_width_at_which_a_seed_failed_has_no_gain(validated):
 
 
 def test_seeds_that_are_not_complete_are_left_out(tmp_path, validated):
-    result = gains(interrupted(tmp_path / "study.zarr", 8))
+    result = gains(interrupted(tmp_path / "study", 8))
     assert result.attrs["seeds"] == [3]
     xr.testing.assert_equal(result, gains(validated.sel(seed=[3])))
 
 
 def test_nothing_complete_or_not_there_is_refused(tmp_path, validated):
-    with pytest.raises(ValueError, match="no seed of the store is complete, so that"):
-        gains(interrupted(tmp_path / "study.zarr", 1))
+    with pytest.raises(ValueError, match="no seed of the study is complete, so that"):
+        gains(interrupted(tmp_path / "study", 1))
     with pytest.raises(ValueError, match=r"no temperature 0.2; it has 0.3, 0.02, 1"):
         gains(validated, 0.2)
-    plain = store(tmp_path / "plain.zarr", Small(), seeds=(3,), widths=(5,))
+    plain = store(tmp_path / "plain", Small(), seeds=(3,), widths=(5,))
     for dataset in (plain, plain.isel(temperature=[0])):
         with pytest.raises(ValueError, match="no validation scores"):
             gains(dataset, "validation")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 TEMPERATURES = (0.01, 0.02, 0.1, 1.0)
@@ -19,21 +19,21 @@ def compute(path, *, widths=(20,), temperatures=(0.01,)):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    return compute(tmp_path_factory.mktemp("alone") / "study.zarr")
+    return compute(tmp_path_factory.mktemp("alone") / "study")
 
 
 @pytest.mark.parametrize("temperatures", [(0.01, 0.1), TEMPERATURES])
 def test_neighbours_on_the_grid_change_no_point(tmp_path, alone, temperatures):
-    grid = compute(tmp_path / "grid.zarr", widths=(10, 20), temperatures=temperatures)
+    grid = compute(tmp_path / "grid", widths=(10, 20), temperatures=temperatures)
     point = grid.sel(width=[20], temperature=[0.01])
     for name in NAMES:
         np.testing.assert_allclose(point[name], alone[name], rtol=1e-6, atol=1e-8)
 
 
 def test_the_order_of_computation_changes_no_point(tmp_path, alone):
-    compute(tmp_path / "grown.zarr", temperatures=(1.0,))
-    compute(tmp_path / "grown.zarr", temperatures=(0.01, 1.0))
-    grown = compute(tmp_path / "grown.zarr", widths=(10, 20), temperatures=TEMPERATURES)
+    compute(tmp_path / "grown", temperatures=(1.0,))
+    compute(tmp_path / "grown", temperatures=(0.01, 1.0))
+    grown = compute(tmp_path / "grown", widths=(10, 20), temperatures=TEMPERATURES)
     point = grown.sel(width=[20], temperature=[0.01])
     for name in NAMES:
         np.testing.assert_allclose(point[name], alone[name], rtol=1e-6, atol=1e-8)

@@ -3,12 +3,12 @@
 import os
 
 import pytest
-from test_sweep import Small
+from small_task import Small
 
-from pathkernel_datasets import memory, prepared
-from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.memory import bytes_in_words, check_memory, memory_bound
-from pathkernel_datasets.prepared import prepare_data
+from pathkernel_core import memory
+from pathkernel_core.memory import bytes_in_words, check_memory, memory_bound
+from pathkernel_datasets import prepared
+from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.study import Study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 

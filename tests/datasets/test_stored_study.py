@@ -1,71 +1,39 @@
-"""A stored study: its parts, its points, its data drawn anew, and results computed beside it."""
+"""A stored study: its points, its data drawn again, its options and its files."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-import xarray as xr
 
 import pathkernel_core as pk
 from pathkernel_analyses.alignment import KernelTaskAlignment
 from pathkernel_analyses.heads import HeadScores
-from pathkernel_core.hooks import PluginError, Plugins
+from pathkernel_core.hooks import Plugins
 from pathkernel_core.options import option
-from pathkernel_core.progress import Progress
-from pathkernel_core.result import Result
-from pathkernel_datasets import stored_study
-from pathkernel_datasets.errors import NotInStoreError, StoreError, StoreWarning
+from pathkernel_datasets.errors import NotInStudyError, StudyError
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.pieces import PieceFiles, pieces_folder
-from pathkernel_datasets.store import check
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.run_study import compute_study, run_study
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study, run_study
 from pathkernel_datasets.testing import SmallTask
 
 PLUGINS = Plugins(tasks={SmallTask.name: SmallTask})
 
 
-@dataclass(frozen=True)
-class Parts(Result):
-    """Parts, one of which may fail."""
-
-    name = "parts"
-    summary = "Parts of a result"
-
-    fail_at: int = option(-1, "part that fails")
-
-    def compute(self, study, report):
-        for number in range(3):
-            if number == self.fail_at:
-                raise RuntimeError("as asked")
-            if not study.holds(f"{self.name}/{number}"):
-                report(Progress(number, 3, "counting"))
-                values = xr.DataArray(float(number), attrs={"long_name": "number"})
-                yield str(number), xr.Dataset({"number": values})
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A study to look at."""
-    path = tmp_path_factory.mktemp("whole") / "study.zarr"
+    path = tmp_path_factory.mktemp("whole") / "study"
     compute_study(Study(SmallTask(), (10, 100), (0.1, 1.0), (0, 3)), path)
     return path
-
-
-@pytest.fixture
-def path(whole, tmp_path):
-    """A study to write into."""
-    return shutil.copytree(whole, tmp_path / "study.zarr")
 
 
 def test_a_study_without_results(whole):
     study = StoredStudy(whole, PLUGINS)
     assert study.results == []
     assert not study.holds("parts")
-    with pytest.raises(StoreError, match=r"has no parts; its results are: none"):
+    with pytest.raises(StudyError, match=r"has no parts; its results are: none"):
         study.result("parts")
 
 
@@ -73,7 +41,7 @@ def test_points_and_their_data(whole):
     study = StoredStudy(whole, PLUGINS)
     at = study.point(100, 1.0, 3)
     assert (at.width, at.temperature, at.seed) == (100, 1, 3)
-    with pytest.raises(NotInStoreError, match="the store has no seed 2; it has 0, 3"):
+    with pytest.raises(NotInStudyError, match="the study has no seed 2; it has 0, 3"):
         study.point(100, 1.0, 2)
     rebuilt = study.rebuild(at)
     assert rebuilt.network.widths == (100, 100, 100)
@@ -85,7 +53,7 @@ def test_points_and_their_data(whole):
 def test_prior_variances_of_a_study(tmp_path):
     """U is what the core gives with them, they are part of the study, and it is drawn anew so."""
     variances, grid = (1.5, 0.5, 0.8, 2.0), ((10,), (0.5,), (0,))
-    path = tmp_path / "study.zarr"
+    path = tmp_path / "study"
     study, seen = Study(SmallTask(), *grid, variances=variances), []
     dataset = run_study(study, path, analyses=(), report=seen.append)
     assert sum("gradient" in progress.numbers for progress in seen) > 2, "a minimisation is told"
@@ -96,19 +64,19 @@ def test_prior_variances_of_a_study(tmp_path):
     np.testing.assert_allclose(dataset.order_parameter.squeeze(), solution.order_parameter, 1e-6)
     study = StoredStudy(path, PLUGINS)
     assert study.rebuild(study.point(10)).network.variances == variances
-    with pytest.raises(StoreError, match=r"variances: the store has \[1.5, 0.5, 0.8, 2.0\]"):
+    with pytest.raises(StudyError, match=r"variances: the folder has \[1.5, 0.5, 0.8, 2.0\]"):
         run_study(Study(SmallTask(), *grid), path, analyses=())
     assert Study(SmallTask(), variances=(2,)).variances == 2
     assert identity_of(Study(SmallTask())) == identity_of(Study(SmallTask(), variances=1.0))
     with pytest.raises(ValueError, match="variances must be positive and finite, but is -1"):
         Study(SmallTask(), variances=(1, -1, 1, 1))
     with pytest.raises(ValueError, match="variances must be one number or 4 numbers"):
-        run_study(Study(SmallTask(), *grid, variances=(1, 2)), tmp_path / "b.zarr")
+        run_study(Study(SmallTask(), *grid, variances=(1, 2)), tmp_path / "b")
 
 
 def test_skip_connections_of_a_study(tmp_path):
     """U, labels, scores and predictions are the core's; stores without them are as they were."""
-    grid, path, skips = ((10, 30), (0.5,), (0,)), tmp_path / "study.zarr", (0.7, None)
+    grid, path, skips = ((10, 30), (0.5,), (0,)), tmp_path / "study", (0.7, None)
     study = Study(SmallTask(), *grid, skips=skips)
     dataset = run_study(study, path, analyses=[HeadScores(), KernelTaskAlignment()])
     drawn = SmallTask().realise(0)
@@ -135,7 +103,7 @@ def test_skip_connections_of_a_study(tmp_path):
 
     stored = StoredStudy(path, PLUGINS)
     assert stored.rebuild(stored.point(10)).network == network
-    with pytest.raises(StoreError, match=r"skips: the store has \[0.7, none\], this run none"):
+    with pytest.raises(StudyError, match=r"skips: the folder has \[0.7, none\], this run none"):
         run_study(Study(SmallTask(), *grid), path, analyses=())
     assert "skips" not in identity_of(Study(SmallTask()))
     assert Study(SmallTask(), skips=(None, None)) == Study(SmallTask())
@@ -143,7 +111,7 @@ def test_skip_connections_of_a_study(tmp_path):
     assert Study(SmallTask(), skips=np.array(0.7)).skips == 0.7
     for strengths in ((1, 1, None), (1, 1, 1)):
         with pytest.raises(ValueError, match="one for each of 2 layers, but has 3"):
-            run_study(Study(SmallTask(), *grid, skips=strengths), tmp_path / "b.zarr")
+            run_study(Study(SmallTask(), *grid, skips=strengths), tmp_path / "b")
     with pytest.raises(ValueError, match="skips must hold at least one value"):
         Study(SmallTask(), skips=())
     with pytest.raises(TypeError, match=r"skips must be one number, but is '0\.7'"):
@@ -166,133 +134,20 @@ def test_files_are_found_again_from_anywhere(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     Path("numbers.txt").write_text("one two")
-    run_study(Study(FromFile(), (10,), (1.0,)), "study.zarr", analyses=())
+    run_study(Study(FromFile(), (10,), (1.0,)), "study", analyses=())
     monkeypatch.chdir(tmp_path / "there")
     plugins = Plugins(tasks={FromFile.name: FromFile})
-    study = StoredStudy("../here/study.zarr", plugins)
+    study = StoredStudy("../here/study", plugins)
     assert study.rebuild(study.point(10)).data.xi.shape[1] == 4
     named = FromFile(numbers="../here/numbers.txt")
     assert compute_study(Study(named, (10,), (1.0,)), study.path, analyses=()) == 0
-    moved = tmp_path / "here" / "study.zarr"
-    moved = moved.rename(tmp_path / "there" / "study.zarr")
+    moved = tmp_path / "here" / "study"
+    moved = moved.rename(tmp_path / "there" / "study")
     (tmp_path / "here" / "numbers.txt").rename(tmp_path / "there" / "numbers.txt")
     monkeypatch.chdir(tmp_path)
     study = StoredStudy(moved, plugins)
     assert study.task().numbers == str(tmp_path / "there" / "numbers.txt")
     study.rebuild(study.point(10))
     Path("there/numbers.txt").write_text("three")
-    with pytest.raises(StoreError, match='provenance, numbers: the store has "one two"'):
+    with pytest.raises(StudyError, match='provenance, numbers: the folder has "one two"'):
         StoredStudy(moved, plugins).rebuild(study.point(10))
-
-
-def test_parts_that_are_done_outlast_an_error(path):
-    seen = []
-    with pytest.raises(RuntimeError, match="as asked"):
-        compute_result(Parts(fail_at=2), path, report=seen.append)
-    assert [progress.done for progress in seen if progress.doing == "counting"] == [0, 1]
-    stored = StoredStudy(path)
-    assert [stored.holds(f"parts/{number}") for number in range(3)] == [True, True, False]
-    seen.clear()
-    study = compute_result(Parts(), path, report=seen.append)
-    counted = [progress.done for progress in seen if progress.doing == "counting"]
-    assert counted == [2], "what is there is not computed again"
-    assert study.results == ["parts"]
-    tree = study.result("parts")
-    assert [float(tree[f"{number}/number"]) for number in range(3)] == [0, 1, 2]
-    seen.clear()
-    compute_result(Parts(), path, report=seen.append)
-    assert seen == []
-
-
-def test_a_damaged_part_is_computed_again(path):
-    compute_result(Parts(), path)
-    (path / "parts" / "1" / "number" / "c").write_bytes(b"damage")
-    seen = []
-    with pytest.warns(StoreWarning, match=r"parts/1/number.*computed again"):
-        compute_result(Parts(), path, report=seen.append)
-    assert [progress.done for progress in seen if progress.doing == "counting"] == [1]
-    assert float(StoredStudy(path).result("parts")["1/number"]) == 1
-
-
-@pytest.mark.parametrize("content", [b'{"attributes"; {}}', b'{"node_type": "grouq"}'])
-def test_metadata_of_a_group_of_groups_are_mended(path, content):
-    compute_result(Parts(), path)
-    (path / "parts" / "zarr.json").write_bytes(content)
-    seen = []
-    with pytest.warns(StoreWarning, match="parts"):
-        compute_result(Parts(), path, report=seen.append)
-    assert seen == []
-    assert check(path).results == ()
-
-
-def test_a_deleted_result_is_computed_again(path):
-    compute_result(Parts(), path)
-    shutil.rmtree(path / "parts")
-    assert check(path).study == ()
-    with pytest.warns(StoreWarning, match="parts"):
-        study = compute_result(Parts(), path)
-    assert check(path).results == ()
-    assert float(study.result("parts")["1/number"]) == 1
-
-
-def test_parts_of_a_killed_process_are_published_by_the_next(path, monkeypatch):
-    def killed(*given):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stored_study, "publish_groups", killed)
-        with pytest.raises(KeyboardInterrupt):
-            compute_result(Parts(), path)
-    assert StoredStudy(path).results == []
-    seen = []
-    study = compute_result(Parts(), path, report=seen.append)
-    assert seen == [], "nothing is computed again"
-    assert sorted(study.result("parts").children) == ["0", "1", "2"]
-    assert not pieces_folder(path).exists()
-
-
-def test_results_of_a_study_that_is_not_complete_are_refused(path):
-    grown = Study(SmallTask(), (10, 100), (0.1, 1.0), (0, 3, 5))
-    compute_study(grown, path, part=(1, 3))
-    with pytest.raises(StoreError, match=r"is not complete: .*command again that computes"):
-        compute_result(Parts(), path)
-
-
-def test_a_result_cannot_take_the_place_of_a_variable(whole):
-    @dataclass(frozen=True)
-    class Accuracy(Parts):
-        name = "accuracy"
-
-    with pytest.raises(PluginError, match="'accuracy' has the name of a variable of the study"):
-        compute_result(Accuracy(), whole)
-    assert StoredStudy(whole).dataset["accuracy"].notnull().all()
-
-
-@pytest.mark.parametrize("given", [None, 3, {"a": 1.0}, [("a", {})], ["a"]])
-def test_what_is_no_labelled_data_is_refused(whole, given):
-    @dataclass(frozen=True)
-    class Other(Parts):
-        name = "other"
-
-        def compute(self, study, report):
-            return given
-
-    with pytest.raises(PluginError, match=r"compute\(\) of the result 'other' gave a \w+; it must"):
-        compute_result(Other(), whole)
-    assert StoredStudy(whole).results == []
-
-
-def test_draws_outlast_damage_to_the_result_that_was_made_of_them(path):
-    study = StoredStudy(path, PLUGINS)
-    draws, results = PieceFiles(path, "draws"), PieceFiles(path, "results")
-    block = xr.Dataset({"number": ("place", np.arange(3.0))})
-    for run in ("parts/one", "parts/two"):
-        draws.write(f"{run}/0", block, study.core)
-        results.write(run, block, study.core)
-    file = results.folder / "parts" / "one.npz"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.warns(StoreWarning, match=r"one\.npz is damaged"):
-        stored_study._publish(study, "parts")
-    assert (study.holds("parts/one"), study.holds("parts/two")) == (False, True)
-    assert draws.names() == ["parts/one/0"]
-    xr.testing.assert_equal(draws.read("parts/one/0", study.core).to_dataset(), block)

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from test_sweep import Small
+from small_task import Small
 
 from pathkernel_core.options import option
 from pathkernel_core.task import Task
 from pathkernel_datasets.errors import TaskError
 from pathkernel_datasets.identity import identity_of
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 
 pytestmark = pytest.mark.version
@@ -72,8 +72,8 @@ def test_what_is_no_task(task):
 
 
 def test_arguments_in_another_order(tmp_path):
-    with pytest.raises(TypeError, match=r"study must be a Study, not '.*x\.zarr'; call"):
-        run_study(str(tmp_path / "x.zarr"), Study(Small()))
+    with pytest.raises(TypeError, match=r"study must be a Study, not '.*x'; call"):
+        run_study(str(tmp_path / "x"), Study(Small()))
 
 
 def test_options_that_are_too_small():

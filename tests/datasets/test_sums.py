@@ -1,17 +1,21 @@
 """Sums over examples in blocks: the same whoever computes them, however often they are stopped."""
 
+import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pathkernel_core.statistics import SufficientStatistics
-from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.errors import StoreWarning, TaskError
-from pathkernel_datasets.pieces import Piece, pieces_folder
-from pathkernel_datasets.sums import sum_examples, sum_part
+from pathkernel_datasets.errors import StudyWarning, TaskError
+from pathkernel_datasets.identity import identity_of
+from pathkernel_datasets.prepared import array_library
+from pathkernel_datasets.study_folder import StudyFolder
+from pathkernel_datasets.sums import is_summed, sum_examples, sum_part
+from pathkernel_datasets.testing import SMALL_STUDY
 
-PIECE = Piece(None, None, 0, None)
+IDENTITY = json.dumps(identity_of(SMALL_STUDY))
 NUMPY = array_library("numpy", "float64")
 
 
@@ -34,7 +38,7 @@ def data(blocks, drawn=None, stop=None):
 
 
 def total(folder, data, report=lambda progress: None):
-    return sum_examples(PIECE, folder / "study.zarr", "core", data, NUMPY, report)
+    return sum_examples(StudyFolder(folder, IDENTITY), 0, data, NUMPY, report)
 
 
 @pytest.mark.parametrize("blocks", [1, 16, 17, 100])
@@ -45,7 +49,7 @@ def test_the_sum_of_all_blocks(tmp_path, blocks):
     np.testing.assert_allclose(sums.gram, whole.gram, atol=1e-12)
     np.testing.assert_allclose(sums.projections, whole.projections, atol=1e-12)
     assert (sums.n_examples, drawn) == (5 * blocks, list(range(blocks)))
-    assert told[-1].doing.startswith("seed-0: ")
+    assert told[-1].doing.startswith("seed 0: ")
     again = total(tmp_path, data(blocks, stop=0))
     np.testing.assert_array_equal(again.gram, sums.gram)
 
@@ -61,16 +65,19 @@ def test_a_sum_that_was_stopped_resumes_to_the_same_sum(tmp_path):
 
 def test_parts_that_workers_have_summed_are_taken(tmp_path):
     for number in range(7):
-        sum_part(PIECE, tmp_path / "study.zarr", "core", data(100), NUMPY, number)
+        sum_part(StudyFolder(tmp_path, IDENTITY), 0, data(100), NUMPY, number)
     sums = total(tmp_path, data(100, stop=0))
     np.testing.assert_array_equal(sums.gram, total(tmp_path / "whole", data(100)).gram)
 
 
 def test_a_damaged_sum_is_summed_again(tmp_path):
     sums = total(tmp_path, data(20))
-    file = pieces_folder(tmp_path / "study.zarr") / "sums" / "seed-0.npz"
+    file = tmp_path / "sums" / "seed-0.npz"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.warns(StoreWarning, match=r"seed-0\.npz is damaged; a run computes it again"):
+    shutil.rmtree(tmp_path / "pieces")  # as when the study is published
+    with pytest.warns(StudyWarning, match=r"seed-0\.npz is damaged; a run computes it again"):
+        assert not is_summed(StudyFolder(tmp_path, IDENTITY), 0)
+    with pytest.warns(StudyWarning, match=r"seed-0\.npz is damaged"):
         again = total(tmp_path, data(20))
     np.testing.assert_array_equal(again.gram, sums.gram)
 

@@ -13,11 +13,12 @@ from rich.console import Console
 
 import pathkernel_core as pk
 from pathkernel_core.task import Examples, Realisation, Task, option
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.store import StoreError, open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_datasets.temperature_choice import choose, default_choice
 from pathkernel_views.study_tables import gains_table, study_summary
 from pathkernel_views.study_views import study_charts
@@ -65,21 +66,21 @@ class Noisy(Task):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    path = tmp_path_factory.mktemp("targets") / "noisy.zarr"
+    path = tmp_path_factory.mktemp("targets") / "noisy"
     run_study(Study(Noisy(), seeds=(1, 2)), path)
     return path
 
 
 @pytest.fixture(scope="module")
 def dataset(store):
-    return open_store(store).load()
+    return open_study(store).load()
 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory):
-    path = tmp_path_factory.mktemp("targets") / "two.zarr"
+    path = tmp_path_factory.mktemp("targets") / "two"
     run_study(Study(Noisy(outputs=2), widths=(5,), temperatures=(0.1,), seeds=(1,)), path)
-    return open_store(path).load()
+    return open_study(path).load()
 
 
 def predicted(realisation, solution, examples, paths=slice(None)):
@@ -219,7 +220,7 @@ def test_charts_show_every_measure(dataset):
 
 
 def test_centring_is_undone_and_part_of_the_study(store):
-    with pytest.raises(StoreError, match="centred: the store has true, this run false"):
+    with pytest.raises(StudyError, match="centred: the folder has true, this run false"):
         run_study(Study(Noisy(centred=False), seeds=(1, 2)), store)
 
 
@@ -240,5 +241,5 @@ def test_the_kind_is_part_of_the_study(tmp_path):
         for kind in (None, "targets")
     ]
     assert identities[1] == identities[0] | {"kind": "targets"}
-    run_study(Study(Signs(centred=False), **grid), tmp_path / "signs.zarr")
-    assert "accuracy" in open_store(tmp_path / "signs.zarr")
+    run_study(Study(Signs(centred=False), **grid), tmp_path / "signs")
+    assert "accuracy" in open_study(tmp_path / "signs")

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,16 +13,18 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import zarr
+from folders import content
 
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets import piece_jobs
-from pathkernel_datasets.errors import StoreError, TaskError
+from pathkernel_datasets import computing
+from pathkernel_datasets import run_study as run_study_module
+from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.identity import identity_of
-from pathkernel_datasets.pieces import pieces_of
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import compute_study, run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study, run_study
+from pathkernel_datasets.study_folder import StudyFolder
 from pathkernel_datasets.workers import cluster, processes
 
 
@@ -61,19 +64,20 @@ class Pickling(ThreadPoolExecutor):
         return super().submit(*pickle.loads(pickle.dumps((function, *arguments))))
 
 
+def jobs_of(asked, path):
+    """All pieces of a study in a folder, as they are sent to workers."""
+    folder = StudyFolder(path, json.dumps(identity_of(asked), sort_keys=True))
+    return [(computing.Computation(folder, asked, ()), piece) for piece in folder.pieces]
+
+
 def study(**options):
     return Study(Signs(**options), seeds=(3, 4))
-
-
-def content(path):
-    files = (file for file in path.rglob("*") if file.is_file())
-    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 @pytest.fixture(scope="module")
 def near(tmp_path_factory):
     """What one process makes."""
-    path = tmp_path_factory.mktemp("near") / "near.zarr"
+    path = tmp_path_factory.mktemp("near") / "near"
     compute_study(study(), path)
     return path
 
@@ -82,9 +86,9 @@ def near(tmp_path_factory):
 def test_the_store_is_that_of_one_process(near, tmp_path, pool):
     seen = []
     with pool(2) as executor:
-        run_study(study(), tmp_path / "far.zarr", executor=executor, report=seen.append)
-        assert compute_study(study(), tmp_path / "far.zarr", executor=executor) == 0
-    assert content(tmp_path / "far.zarr") == content(near)
+        run_study(study(), tmp_path / "far", executor=executor, report=seen.append)
+        assert compute_study(study(), tmp_path / "far", executor=executor) == 0
+    assert content(tmp_path / "far") == content(near)
     assert (seen[-1].done, seen[-1].total) == (8, 8)
     assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
     assert not zarr.config.get("array.write_empty_chunks")  # threads leave no setting behind
@@ -92,46 +96,46 @@ def test_the_store_is_that_of_one_process(near, tmp_path, pool):
 
 def test_a_worker_gets_whole_seeds_where_each_has_as_many():
     def lengths(seeds, workers):
-        pieces = pieces_of(Study(Signs(), seeds=range(seeds)).grid)
-        batches = piece_jobs._batches(pieces, workers)
-        assert [piece for batch in batches for piece in batch] == pieces
+        jobs = jobs_of(Study(Signs(), seeds=range(seeds)), "far")
+        batches = computing._batches(jobs, workers)
+        assert [job for batch in batches for job in batch] == jobs
         return list(map(len, batches))
 
     assert lengths(5, 2) == [3] * 4 + [1] * 3
     assert lengths(1, 2) == lengths(1, 0) == [1] * 3
 
 
-def test_workers_do_nothing_where_another_process_has_published(tmp_path):
+def test_workers_do_nothing_where_another_process_has_published(near, tmp_path):
+    path = shutil.copytree(near, tmp_path / "far")
     asked = study()
-    whole = piece_jobs.PieceJobs(asked, tmp_path / "far.zarr", json.dumps(identity_of(asked)), ())
-    piece_jobs._compute_batch(whole, pieces_of(asked.grid))
-    assert list(tmp_path.iterdir()) == []
+    computing._compute_batch(jobs_of(asked, path))
+    assert content(path) == content(near)
 
 
 def test_a_worker_of_other_code_is_refused(tmp_path, monkeypatch):
-    piece_jobs._worker_data.cache_clear()
-    identity_of = piece_jobs.identity_of
+    computing._worker_data.cache_clear()
+    identity_of = computing.identity_of
 
     def other(*given):
         return identity_of(*given) | {"versions": {"pathkernel": "another"}}
 
-    monkeypatch.setattr(piece_jobs, "identity_of", other)
-    path = tmp_path / "far.zarr"
-    with Pickling(1) as executor, pytest.raises(StoreError, match=r"a worker \"another\"\); inst"):
+    monkeypatch.setattr(computing, "identity_of", other)
+    path = tmp_path / "far"
+    with Pickling(1) as executor, pytest.raises(StudyError, match=r"a worker \"another\"\); inst"):
         compute_study(study(), path, executor=executor)
-    assert (open_store(path).status.sel(seed=3) == 0).all()
+    assert (open_study(path).status.sel(seed=3) == 0).all()
 
 
 def test_a_killed_worker_is_told_and_the_same_command_goes_on(tmp_path):
-    path = tmp_path / "far.zarr"
+    path = tmp_path / "far"
     with (
         processes(2) as executor,
-        pytest.raises(StoreError, match=r"a worker ended.*fewer workers"),
+        pytest.raises(StudyError, match=r"a worker ended.*fewer workers"),
     ):
         compute_study(study(elsewhere="killed"), path, executor=executor)
     compute_study(study(elsewhere="killed"), path)
-    compute_study(study(elsewhere="killed"), tmp_path / "near.zarr")
-    assert content(path) == content(tmp_path / "near.zarr")
+    compute_study(study(elsewhere="killed"), tmp_path / "near")
+    assert content(path) == content(tmp_path / "near")
 
 
 def test_what_a_worker_raises_is_raised(tmp_path, monkeypatch):
@@ -139,7 +143,7 @@ def test_what_a_worker_raises_is_raised(tmp_path, monkeypatch):
     with processes(1) as executor:
         assert executor.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == "5"
         with pytest.raises(TaskError, match=r"cannot draw seed 3.*no seventh"):
-            compute_study(study(examples=7), tmp_path / "far.zarr", executor=executor)
+            compute_study(study(examples=7), tmp_path / "far", executor=executor)
 
 
 def test_what_cannot_be_sent_is_named(tmp_path):
@@ -152,11 +156,11 @@ def test_what_cannot_be_sent_is_named(tmp_path):
             TaskError, match=r"the task 'local' .* cannot be sent to workers.*in a module"
         ),
     ):
-        compute_study(Study(Local()), tmp_path / "far.zarr", executor=executor)
+        compute_study(Study(Local()), tmp_path / "far", executor=executor)
 
 
 def test_parts_that_run_at_the_same_time_make_the_same_store(near, tmp_path):
-    path = tmp_path / "far.zarr"
+    path = tmp_path / "far"
     seen = {number: [] for number in (1, 2, 3)}
     with ThreadPoolExecutor(3) as pool:
         computed = pool.map(
@@ -173,20 +177,21 @@ def test_parts_that_run_at_the_same_time_make_the_same_store(near, tmp_path):
 
 
 def test_the_part_that_completes_a_study_publishes_it(near, tmp_path):
-    path = tmp_path / "far.zarr"
+    path = tmp_path / "far"
     for number in (2, 1):
-        assert not path.exists()
+        assert not (path / "study.zarr").exists()
         assert compute_study(study(), path, part=(number, 2)) == 4
-        assert int((open_store(path).status != 0).sum()) == (4 if number == 2 else 8)
+        assert int((open_study(path).status != 0).sum()) == (4 if number == 2 else 8)
+        assert (path / "pieces").exists() == (number == 2)
     assert content(path) == content(near)
 
 
 def test_a_part_has_the_same_pieces_whatever_is_computed():
-    grid = study().grid
-    parts = [pieces_of(grid, (number, 4)) for number in (1, 2, 3, 4)]
-    assert [piece for part in parts for piece in part] == pieces_of(grid)
+    jobs = jobs_of(study(), "far")
+    parts = [run_study_module._part(jobs, (number, 4)) for number in (1, 2, 3, 4)]
+    assert [job for part in parts for job in part] == jobs
     assert {len(part) for part in parts} == {1, 2}
-    assert pieces_of(grid, (7, 7)) == pieces_of(grid)[-1:] == parts[-1][-1:]
+    assert run_study_module._part(jobs, (7, 7)) == jobs[-1:] == parts[-1][-1:]
 
 
 def test_dask_gives_the_work_of_a_killed_worker_to_another(tmp_path):
@@ -198,10 +203,10 @@ def test_dask_gives_the_work_of_a_killed_worker_to_another(tmp_path):
         ) as dask,
         cluster(dask.scheduler_address) as executor,
     ):
-        assert compute_study(asked, tmp_path / "far.zarr", executor=executor) == 8
+        assert compute_study(asked, tmp_path / "far", executor=executor) == 8
     assert (tmp_path / "mark").exists(), "a worker was killed"
-    compute_study(asked, tmp_path / "near.zarr")
-    assert content(tmp_path / "far.zarr") == content(tmp_path / "near.zarr")
+    compute_study(asked, tmp_path / "near")
+    assert content(tmp_path / "far") == content(tmp_path / "near")
 
 
 def test_a_lost_scheduler_is_told_in_one_line(caplog):
@@ -217,7 +222,7 @@ def test_a_lost_scheduler_is_told_in_one_line(caplog):
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         distributed.LocalCluster(**here) as lost,
-        pytest.raises(StoreError, match=r"Dask scheduler at tcp://.* is lost .*to resume"),
+        pytest.raises(StudyError, match=r"Dask scheduler at tcp://.* is lost .*to resume"),
     ):
         lose_scheduler()
     assert not [record for record in caplog.records if record.exc_info]

@@ -18,7 +18,7 @@ pytest.importorskip("optax", reason="training needs the extra: pip install pathk
 
 from pathkernel_core import atomic
 from pathkernel_core.progress import silent
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_one_shot import training, training_run
 from pathkernel_one_shot.folder import locked_folder
 from pathkernel_one_shot.settings import Training
@@ -217,25 +217,25 @@ def test_the_same_weights_whatever_precision_jax_has_elsewhere(tmp_path, data, r
 )
 def test_what_cannot_be_done_is_refused(reference, data, changes, message):
     before = {file: (reference / file).read_bytes() for file in FILES}
-    with pytest.raises((StoreError, ValueError), match=message):
+    with pytest.raises((StudyError, ValueError), match=message):
         start(reference, data, **changes)
     assert {file: (reference / file).read_bytes() for file in FILES} == before
 
 
 def test_other_data_are_refused(reference, data):
-    with pytest.raises(StoreError, match="data differ"):
+    with pytest.raises(StudyError, match="data differ"):
         start(reference, replace(data, provenance={"images": "others"}))
-    with pytest.raises(StoreError, match="label-vectors differ"):
+    with pytest.raises(StudyError, match="label-vectors differ"):
         start(reference, replace(data, label_vectors=data.label_vectors + 1))
 
 
 def test_folders_of_something_else_are_refused(tmp_path, data):
     (tmp_path / "letter.txt").write_text("keep me")
-    with pytest.raises(StoreError, match=r"holds 'letter.txt' but no training"):
+    with pytest.raises(StudyError, match=r"holds 'letter.txt' but no training"):
         start(tmp_path, data)
-    with pytest.raises(StoreError, match="is no folder"):
+    with pytest.raises(StudyError, match="is no folder"):
         start(tmp_path / "letter.txt", data)
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StudyError, match="cannot be made"):
         start(tmp_path / "letter.txt" / "run", data)
 
 
@@ -248,7 +248,7 @@ def test_a_link_may_lead_to_a_folder_that_is_not_there_yet(tmp_path):
 def test_a_network_of_another_training_is_not_replaced(tmp_path, data, reference):
     file = tmp_path / "network.safetensors"
     file.write_bytes(saved := (reference / file.name).read_bytes())
-    with pytest.raises(StoreError, match=r"another training.*seed: the folder has 3"):
+    with pytest.raises(StudyError, match=r"another training.*seed: the folder has 3"):
         start(tmp_path, data, seed=4)
     assert file.read_bytes() == saved
     file.write_bytes(b"no network")
@@ -262,7 +262,7 @@ def test_one_process_at_a_time(tmp_path, data):
 
     def second(progress):
         if progress.done == 6:
-            with pytest.raises(StoreError, match=r"another process is writing into .*run"):
+            with pytest.raises(StudyError, match=r"another process is writing into .*run"):
                 start(tmp_path / "run", data)
             refused.append(progress.done)
 
@@ -276,7 +276,7 @@ def test_the_test_belongs_to_the_network_that_was_trained(tmp_path, data, monkey
     stored = []
 
     def test(checkpoint, *arguments):
-        with pytest.raises(StoreError, match="another process is writing"):
+        with pytest.raises(StudyError, match="another process is writing"):
             start(tmp_path / "run", data)
         stored.append(checkpoint.about["step"])
         return 0.75
@@ -313,7 +313,7 @@ def test_an_optimiser_stored_in_another_way_is_refused(tmp_path, data):
     stored = read_checkpoint(latest)
     further = {name: array for name, array in stored.further.items() if "count" not in name}
     checkpoint.save_checkpoint(latest, replace(stored, further=further))
-    with pytest.raises(StoreError, match=r"count.*stores its state in another way"):
+    with pytest.raises(StudyError, match=r"count.*stores its state in another way"):
         start(tmp_path / "run", data)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pathkernel_core as pk
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import run_study
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class OneSignal(Task):
 
 
 def study_of(path, task=None, **settings):
-    """Study in a store, its seeds, widths and temperatures one each unless they are given."""
+    """Study in a folder, its seeds, widths and temperatures one each unless they are given."""
     grid = {"widths": (20,), "temperatures": (0.01,), "seeds": (3,)} | settings
     run_study(Study(task or OneSignal(), **grid), path, analyses=(), report=lambda progress: None)
     return StoredStudy(path, plugins())
@@ -56,4 +57,4 @@ def plugins():
 def computed(result, path):
     """Study with a result, and the number of steps that computed it."""
     steps = []
-    return compute_result(result, path, plugins=plugins(), report=steps.append), len(steps)
+    return run_result(result, path, plugins=plugins(), report=steps.append), len(steps)

@@ -1,7 +1,11 @@
 """Maps of phases: points, crossings along every axis, and seeds that are resumed."""
 
+import shutil
+import warnings
+
 import numpy as np
 import pytest
+import xarray as xr
 from one_signal import OneSignal, computed, study_of
 
 import pathkernel_core as pk
@@ -17,16 +21,15 @@ VARIANCES = (0.02, 0.08, 0.4)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    path = tmp_path_factory.mktemp("phases") / "study.zarr"
+def study(tmp_path_factory):
+    path = tmp_path_factory.mktemp("phases") / "study"
     study_of(path, sweep={"variance": VARIANCES}, temperatures=(0.01, 0.02))
-    computed(Phases(), path)
-    return path
+    return computed(Phases(), path)[0]
 
 
 @pytest.fixture
-def phases(store):
-    return stored_maps(computed(Phases(), store)[0])["variance"].load()
+def phases(study):
+    return stored_maps(study)["variance"].load()
 
 
 def problem_of(study, variance, width=20):
@@ -34,8 +37,8 @@ def problem_of(study, variance, width=20):
     return pk.PathKernels(point.data.xi, point.data.labels), point.network
 
 
-def test_points_are_those_of_a_solution(store, phases):
-    problem, network = problem_of(computed(Phases(), store)[0], 0.4)
+def test_points_are_those_of_a_solution(study, phases):
+    problem, network = problem_of(study, 0.4)
     solution = pk.minimise_action(problem, network, 0.01)
     point = phases.sel(variance=0.4, temperature=0.01, width=20, seed=3)
     assert point["softest"] == pytest.approx(solution.stability().softest, rel=1e-5)
@@ -45,8 +48,8 @@ def test_points_are_those_of_a_solution(store, phases):
     assert point["minima"] == 1 + len(solution.other_minima)
 
 
-def test_a_crossing_is_that_of_the_core(store, phases):
-    problem, network = problem_of(computed(Phases(), store)[0], 0.08)
+def test_a_crossing_is_that_of_the_core(study, phases):
+    problem, network = problem_of(study, 0.08)
 
     def solve(variance, start=None):
         network = pk.Network((2,), 20, variance)
@@ -61,18 +64,32 @@ def test_a_crossing_is_that_of_the_core(store, phases):
     assert phases.attrs["evaluations"] > 0
 
 
-def test_seeds_in_the_store_are_not_computed_again(tmp_path):
-    path = tmp_path / "study.zarr"
-    study_of(path, sweep={"variance": VARIANCES})
-    assert computed(Phases(), path)[1] == 1
+def test_plain_xarray_opens_the_map_without_warnings(study, phases):
+    """Though the axis of the map is an option that the study sweeps, too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tree = xr.open_datatree(study.path / "phases.zarr", engine="zarr", chunks=None).load()
+    xr.testing.assert_equal(tree["variance/seed-3"].to_dataset(), phases.sel(seed=3, drop=True))
+
+
+def test_seeds_that_have_a_map_are_not_computed_again(study, tmp_path, monkeypatch):
+    path = shutil.copytree(study.path, tmp_path / "study")
+    mapped, grids = [], iter(({"temperature": [0.01, 0.03]}, {}))
+
+    def seed_map(self, seed):
+        mapped.append(seed)
+        grid = self.grid | next(grids)
+        softest = xr.DataArray(np.zeros([len(values) for values in grid.values()]), grid, [*grid])
+        return xr.Dataset({"softest": softest}, attrs={"axis": self.axis, "evaluations": 0})
+
+    monkeypatch.setattr(PhaseMap, "seed_map", seed_map)
     assert computed(Phases(), path)[1] == 0
-    study_of(path, sweep={"variance": VARIANCES}, seeds=(3, 4))
-    study, steps = computed(Phases(), path)
-    assert steps == 1
-    assert stored_maps(study)["variance"]["seed"].values.tolist() == [3, 4]
-    study_of(path, sweep={"variance": (*VARIANCES, 0.2)}, seeds=(3, 4))
-    assert not stored_maps(study_of(path, sweep={"variance": VARIANCES}, seeds=(3, 4)))
-    assert computed(Phases(), path)[1] == 2  # another grid
+    study_of(path, sweep={"variance": VARIANCES}, temperatures=(0.01, 0.02), seeds=(3, 4))
+    for seeds in ([3], [3, 4]):  # the first map of seed 4 is on another grid
+        extended, steps = computed(Phases(), path)
+        assert steps == 1
+        assert stored_maps(extended)["variance"]["seed"].values.tolist() == seeds
+    assert mapped == [4, 4]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +101,7 @@ def test_seeds_in_the_store_are_not_computed_again(tmp_path):
     ],
 )
 def test_along_other_axes_the_lowest_minimum_changes_at_the_crossing(tmp_path, axis, settings):
-    path = tmp_path / "study.zarr"
+    path = tmp_path / "study"
     study_of(path, **settings)
     study = computed(Phases(axis=axis), path)[0]
     phases = stored_maps(study)[axis].load()
@@ -106,16 +123,14 @@ def test_along_other_axes_the_lowest_minimum_changes_at_the_crossing(tmp_path, a
 
 
 def test_a_study_without_crossings_has_none(tmp_path):
-    path = tmp_path / "study.zarr"
+    path = tmp_path / "study"
     study_of(path, OneSignal(scale=3.0), sweep={"variance": (0.5, 1.0)})
     phases = stored_maps(computed(Phases(), path)[0])["variance"]
     assert phases["crossing"].isnull().all()
     assert phases["softest"].notnull().all()
 
 
-def test_points_that_do_not_converge_are_left_out(tmp_path, monkeypatch):
-    path = tmp_path / "study.zarr"
-    study_of(path, sweep={"variance": VARIANCES})
+def test_points_that_do_not_converge_are_left_out(study, monkeypatch):
     minimise_from = phase_map.minimise_from
 
     def failing(problem, network, *arguments):
@@ -123,8 +138,10 @@ def test_points_that_do_not_converge_are_left_out(tmp_path, monkeypatch):
         return None if failed else minimise_from(problem, network, *arguments)
 
     monkeypatch.setattr(phase_map, "minimise_from", failing)
-    phases = stored_maps(computed(Phases(), path)[0])["variance"].squeeze()
-    assert phases["softest"].isnull().values.tolist() == [True, False, False]
+    monkeypatch.setattr(phase_map, "coexistence", lambda *arguments: None)
+    phases = PhaseMap(study).seed_map(3)
+    for name in ("softest", "trace_ratio", "minima"):
+        assert (phases[name].isnull() == (phases["variance"] == VARIANCES[0])).all()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +153,7 @@ def test_points_that_do_not_converge_are_left_out(tmp_path, monkeypatch):
     ],
 )
 def test_an_axis_needs_several_positive_values(tmp_path, axis, settings, message):
-    study = study_of(tmp_path / "study.zarr", **settings)
+    study = study_of(tmp_path / "study", **settings)
     with pytest.raises(ValueError, match=message):
         PhaseMap(study, axis)
 

@@ -22,7 +22,7 @@ WIDTHS = (16, 18, 20)
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    path = tmp_path_factory.mktemp("phases") / "study.zarr"
+    path = tmp_path_factory.mktemp("phases") / "study"
     study_of(path, sweep={"variance": VARIANCES}, temperatures=TEMPERATURES, widths=WIDTHS)
     return computed(Phases(), path)[0]
 

@@ -1,4 +1,6 @@
-"""Next orders of a study: kept in its store, and compared with samples over the width."""
+"""Next orders of a study: stored with it, and compared with samples over the width."""
+
+import warnings
 
 import numpy as np
 import pytest
@@ -19,17 +21,19 @@ from pathkernel_core import (
     minimise_action,
 )
 from pathkernel_core.hooks import load_plugins
-from pathkernel_datasets.draws import open_run
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import StoreError, check_store, open_store
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import run_study
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.corrections import next_order, predict_next_order
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.results import NextOrder, Samples
 from pathkernel_sampling.sample_charts import finite_width_frame
+from pathkernel_sampling.sample_store import open_run
 from pathkernel_sampling.sample_views import Run
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.chart import Chart, save_charts
@@ -47,14 +51,14 @@ def train(seed):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    path = tmp_path_factory.mktemp("studies") / "study.zarr"
+    path = tmp_path_factory.mktemp("studies") / "study"
     run_study(Study(TASK, WIDTHS), path)
     return path
 
 
 @pytest.fixture(scope="module")
 def corrected(study):
-    compute_result(NextOrder(widths=(20,)), study)
+    run_result(NextOrder(widths=(20,)), study)
     return open_correction(StoredStudy(study), POINT).load()
 
 
@@ -84,17 +88,25 @@ def test_the_store_keeps_what_the_expansion_gives(study, corrected):
     assert float((corrected.accuracy + corrected.accuracy_correction).sel(test_set="test")) == right
     assert corrected["path"].values.tolist() == ["1-1", "1-2", "2-1", "2-2"]
     # the saddle is the study's own
-    saddle = open_store(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
+    saddle = open_study(study)["order_parameter"].sel(seed=0, temperature=0.01, width=20)
     np.testing.assert_allclose(corrected["order_parameter"], saddle, rtol=1e-6, atol=1e-8)
 
 
+def test_plain_xarray_opens_corrections_without_warnings(study, corrected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        file = study / "corrections.zarr"
+        tree = xr.open_datatree(file, engine="zarr", chunks=None).load()
+    xr.testing.assert_equal(tree[str(POINT)].to_dataset(), corrected)
+
+
 def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path, are_documented):
-    path = tmp_path / "noisy.zarr"
+    path = tmp_path / "noisy"
     run_study(Study(Noisy(), [50], [1.0], (1,)), path)
     plugins = load_plugins()
     plugins.tasks[Noisy.name] = Noisy
-    study = compute_result(NextOrder(widths=(50,), temperature=1.0), path, plugins=plugins)
-    point, dataset = Point(50, 1.0, 1), open_store(path)
+    study = run_result(NextOrder(widths=(50,), temperature=1.0), path, plugins=plugins)
+    point, dataset = Point(50, 1.0, 1), open_study(path)
     correction = open_correction(StoredStudy(path), point).load()
     theory = dataset.sel(width=50, temperature=1.0, seed=1).load()
     for name in ("predictor_mean", "predictor_variance", "r_squared", "mean_squared_error"):
@@ -120,24 +132,22 @@ def test_the_predictor_of_targets_is_measured_as_the_study_measures_it(tmp_path,
 
 
 def test_it_is_computed_once_and_leaves_the_study_alone(study, corrected, monkeypatch):
-    before = open_store(study).load()
-    identity = check_store(study)
+    before = open_study(study).load()
     monkeypatch.setattr("pathkernel_sampling.correct.next_order", None)  # would fail if called
-    compute_result(NextOrder(widths=(20,)), study)
+    run_result(NextOrder(widths=(20,)), study)
     xr.testing.assert_identical(open_correction(StoredStudy(study), POINT), corrected)
-    assert check_store(study) == identity
-    xr.testing.assert_identical(open_store(study).load(), before)
+    xr.testing.assert_identical(open_study(study).load(), before)
     assert open_correction(StoredStudy(study), Point(100, 0.01, 0)) is None
 
 
 def test_what_cannot_be_expanded_is_refused_and_leaves_nothing(study):
     with pytest.raises(ValueError, match="width N_0 = 3 is smaller than the size 4"):
-        compute_result(NextOrder(widths=(3,)), study)
-    with pytest.raises(StoreError, match="no width 7; it has 3, 20, 100"):
-        compute_result(NextOrder(widths=(7,)), study)
+        run_result(NextOrder(widths=(3,)), study)
+    with pytest.raises(StudyError, match="no width 7; it has 3, 20, 100"):
+        run_result(NextOrder(widths=(7,)), study)
     assert open_correction(StoredStudy(study), Point(3, 0.01, 0)) is None
-    visible = [file.name for file in study.parent.iterdir() if not file.name.endswith(".lock")]
-    assert visible == [study.name]
+    names = {file.name for file in study.iterdir() if not file.name.startswith(".")}
+    assert names <= {"study.json", "study.zarr", "corrections.zarr"}
 
 
 def test_the_command_prints_what_it_keeps(study, corrected, capsys):
@@ -158,16 +168,16 @@ def test_the_command_prints_what_it_keeps(study, corrected, capsys):
 
 
 def test_workers_give_the_same(study, corrected, tmp_path):
-    path = tmp_path / "study.zarr"
+    path = tmp_path / "study"
     run_study(Study(TASK, WIDTHS), path)
     with Pickling(1) as executor:
-        compute_result(NextOrder(widths=(20,)), path, executor=executor)
+        run_result(NextOrder(widths=(20,)), path, executor=executor)
     xr.testing.assert_identical(open_correction(StoredStudy(path), POINT).load(), corrected)
 
 
 @pytest.mark.slow
 def test_samples_and_next_order_meet_over_the_width(study, corrected, tmp_path):
-    compute_result(Samples(widths=(3, 20), draws=1500, chains=2, warm_up=200), study)
+    run_result(Samples(widths=(3, 20), draws=1500, chains=2, warm_up=200), study)
     stored = StoredStudy(study)
     groups = [f"samples/order-parameter/seed-0_T-0.01_N-{width}" for width in (3, 20)]
     frame = finite_width_frame([Run(stored, group) for group in groups])

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 pytest.importorskip("blackjax")
 pytest.importorskip("arviz_stats")
@@ -25,47 +27,61 @@ from test_workers import Pickling
 from pathkernel.main import main
 from pathkernel_core import Examples, QueryKey, Realisation, Task
 from pathkernel_core.hooks import Plugins, UnknownNameError, load_plugins
-from pathkernel_datasets.draws import open_run, runs
-from pathkernel_datasets.errors import StoreError, StoreWarning
-from pathkernel_datasets.pieces import PieceFiles, pieces_folder
+from pathkernel_datasets.draws import ORDER_PARAMETER, SETTINGS, order_parameter_draws, runs
+from pathkernel_datasets.errors import StudyError, StudyWarning
+from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.result_files import publish_parts, write_part
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import run_study
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_sampling.correct import open_correction
 from pathkernel_sampling.diagnostics import sampled_log_evidence
 from pathkernel_sampling.ensemble import Chains
 from pathkernel_sampling.results import NextOrder, Samples
+from pathkernel_sampling.sample_layout import settings_of
+from pathkernel_sampling.sample_store import SampleRun, open_run
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.chart import Chart, save_charts
 from pathkernel_views.table import Table
 
 POINT = {"widths": (10,), "chains": 2, "warm_up": 30}
-GROUP = "samples/order-parameter/seed-0_T-0.01_N-10"
+RUN = "samples/order-parameter/seed-0_T-0.01_N-10"
+FILE, GROUP = "samples.zarr", "order-parameter/seed-0_T-0.01_N-10"
 
 
 class Killed(BaseException):
     """As little to be caught as a signal."""
 
 
+def fail(*arguments):
+    raise Killed
+
+
+def recorded(function, calls):
+    """The function, which records its arguments."""
+    return lambda *arguments: calls.append(arguments) or function(*arguments)
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    path = tmp_path_factory.mktemp("original") / "study.zarr"
+    path = tmp_path_factory.mktemp("original") / "study"
     run_study(Study(HiddenMarkov(examples=10, test_examples=20), [10, 100]), path)
     return path
 
 
 @pytest.fixture
 def study(original, tmp_path):
-    return Path(shutil.copytree(original, tmp_path / "study.zarr"))
+    return Path(shutil.copytree(original, tmp_path / "study"))
 
 
 @pytest.fixture(scope="module")
 def sampled(original, tmp_path_factory):
-    """Store with an uninterrupted run of 120 draws."""
-    path = shutil.copytree(original, tmp_path_factory.mktemp("sampled") / "study.zarr")
-    compute_result(Samples(draws=120, **POINT), path)
+    """Study with an uninterrupted run of 120 draws."""
+    path = shutil.copytree(original, tmp_path_factory.mktemp("sampled") / "study")
+    run_result(Samples(draws=120, **POINT), path)
     return path
 
 
@@ -76,7 +92,7 @@ def reference(sampled):
 
 
 def arrays(path):
-    tree = open_run(StoredStudy(path), GROUP)
+    tree = open_run(StoredStudy(path), RUN)
     return {
         f"{name}/{variable}": tree[name][variable].values
         for name in ("posterior", "predictions", "sample_stats", "unconstrained_posterior")
@@ -98,7 +114,7 @@ def test_draws_are_those_of_the_posterior(study, reference):
     assert not np.array_equal(draws[0], draws[1]), "chains have keys of their own"
     assert reference["predictions/predictor_mean"].shape == (2, 12, 1, 20)
     # the expansion in 1/N knows nothing of the sampler
-    compute_result(NextOrder(widths=(10,)), study)
+    run_result(NextOrder(widths=(10,)), study)
     expansion = open_correction(StoredStudy(study), Point(10, 0.01, 0))
     exact = expansion["order_parameter"] + expansion["order_parameter_correction"]
     error = draws.std((0, 1)) / np.sqrt(100)
@@ -134,83 +150,118 @@ def test_the_predictor_is_that_of_its_draw(study, reference):
         )
 
 
-def test_extended_in_pieces_by_threads_and_workers_gives_the_same_draws(
-    study, reference, monkeypatch
-):
+def test_plain_xarray_opens_all_draws_without_warnings(sampled, reference):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tree = xr.open_datatree(sampled / FILE, engine="zarr", chunks=None).load()
+    for name, values in reference.items():
+        np.testing.assert_array_equal(tree[f"{GROUP}/{name}"], values)
+    for node in tree.subtree:
+        for name, variable in node.variables.items():
+            assert variable.attrs["long_name"], name
+
+
+def test_extended_by_workers_and_threads_gives_the_same_draws(study, reference, monkeypatch):
     key, used = Chains.key, []
     monkeypatch.setattr(Chains, "key", lambda *of: used.append(of[1:]) or key(*of))
-    compute_result(Samples(draws=15, **POINT), study)
-    assert open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"] == 20, (
-        "rounded up to thin"
-    )
-    compute_result(Samples(draws=70, jobs=2, **POINT), study)
-    seen = []
-    compute_result(Samples(draws=70, **POINT), study, report=seen.append)
-    assert seen == [], "nothing was left to do"
     with Pickling(2) as executor:
-        compute_result(Samples(draws=120, **POINT), study, executor=executor)
+        run_result(Samples(draws=15, **POINT), study, executor=executor)
+    assert open_run(StoredStudy(study), RUN)["posterior"].sizes["draw"] == 20, "rounded up to thin"
+    run_result(Samples(draws=70, jobs=2, **POINT), study)
+    seen = []
+    run_result(Samples(draws=70, **POINT), study, report=seen.append)
+    assert seen == [], "nothing was left to do"
+    run_result(Samples(draws=120, **POINT), study)
     assert_same(arrays(study), reference)
     assert sorted(used) == [(chain, step) for chain in (0, 1) for step in range(13)], "none twice"
 
 
-def test_workers_warm_up_as_threads_do(original, reference, tmp_path):
-    study = shutil.copytree(original, tmp_path / "study.zarr")
-    with Pickling(2) as executor:
-        compute_result(Samples(draws=10, **POINT), study, executor=executor)
-    found = arrays(study)["posterior/order_parameter"]
-    np.testing.assert_array_equal(found, reference["posterior/order_parameter"][:, :10])
+def test_killed_between_blocks_gives_the_same_draws(study, reference, monkeypatch):
+    left = [1, 1, 3]  # blocks before each kill
 
-
-@pytest.mark.parametrize("kills", [(1, 1, 3), (2, 4)])
-def test_killed_between_blocks_gives_the_same_draws(study, reference, monkeypatch, kills):
-    write, left = PieceFiles.write, list(kills)
-
-    def killed(self, name, *given):
+    def killed(*arguments):
         if left and left[0] == 0:
             left.pop(0)
             raise Killed
         if left:
             left[0] -= 1
-        write(self, name, *given)
+        write_arrays(*arguments)
 
-    monkeypatch.setattr(PieceFiles, "write", killed)
+    monkeypatch.setattr("pathkernel_sampling.sample_store.write_arrays", killed)
     monkeypatch.setattr("pathkernel_sampling.run._BLOCK_SECONDS", 0.0)  # many small blocks
-    while left:
+    for draws in (10, 20, 50):
         with pytest.raises(Killed):
-            compute_result(Samples(draws=120, **POINT), study)
-        seen = (
-            open_run(StoredStudy(study), runs(StoredStudy(study))[0])["posterior"]
-            if runs(StoredStudy(study))
-            else None
-        )
-        assert seen is None or not seen["order_parameter"].isnull().any()
-    compute_result(Samples(draws=120, **POINT), study)
+            run_result(Samples(draws=120, **POINT), study)
+        stored = StoredStudy(study)
+        assert runs(stored) == [RUN]
+        assert not stored.holds(RUN)
+        so_far = open_run(stored, RUN)["posterior"]["order_parameter"].values
+        np.testing.assert_array_equal(so_far, reference[ORDER_PARAMETER][:, :draws])
+        (other,) = order_parameter_draws(stored).values()
+        np.testing.assert_array_equal(other, so_far)
+    run_result(Samples(draws=120, **POINT), study)
     assert_same(arrays(study), reference)
-    assert not pieces_folder(study).exists()
-    value, error = sampled_log_evidence(open_run(StoredStudy(study), GROUP))
-    leading = float(open_store(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
+    assert not (study / "pieces").exists()
+    value, error = sampled_log_evidence(open_run(StoredStudy(study), RUN))
+    leading = float(open_study(study)["log_evidence"].sel(seed=0, temperature=0.01, width=10))
     assert 0 < error < 1
     assert abs(value - leading) < 3, "the saddle is off by some nats"
-    compute_result(Samples(draws=130, **POINT), study)
-    again = sampled_log_evidence(open_run(StoredStudy(study), GROUP))
-    assert again != (value, error)
-    assert abs(again[0] - value) < 4 * error
+
+
+def test_an_extension_that_is_killed_goes_on_from_its_blocks(sampled, tmp_path, monkeypatch):
+    study = Path(shutil.copytree(sampled, tmp_path / "study"))
+    before = sampled_log_evidence(open_run(StoredStudy(study), RUN))
+    monkeypatch.setattr("pathkernel_sampling.run._BLOCK_SECONDS", 0.0)
+    monkeypatch.setattr(SampleRun, "finish", fail)
+    with pytest.raises(Killed):
+        run_result(Samples(draws=150, **POINT), study)
+    monkeypatch.undo()
+    stored = StoredStudy(study)
+    run = open_run(stored, RUN)
+    assert run["posterior"].sizes["draw"] == 150
+    assert np.isnan(sampled_log_evidence(run)).all(), "not of all draws"
+    (draws,) = order_parameter_draws(stored).values()
+    np.testing.assert_array_equal(draws, run["posterior"]["order_parameter"])
+    blocks = study / "pieces" / RUN
+    assert sorted(file.name for file in blocks.iterdir()) == ["120.npz", "130.npz", "140.npz"]
+    with pytest.raises(StudyError, match="thin: the study has 10, this run 5"):
+        run_result(Samples(draws=150, **POINT | {"thin": 5}), study)
+    (blocks / "140.npz").write_bytes(b"damage")
+    used = []
+    monkeypatch.setattr(Chains, "rounds", recorded(Chains.rounds, used))
+    with pytest.warns(StudyWarning, match=r"140\.npz is damaged; a run computes it again"):
+        run_result(Samples(draws=150, **POINT), study)
+    assert {first for _, _, _, first, _ in used} == {14}, "one block is drawn again"
+    assert_same(arrays(study), {name: run[name].values for name in arrays(study)})
+    after = sampled_log_evidence(open_run(StoredStudy(study), RUN))
+    assert after != before
+    assert abs(after[0] - before[0]) < 4 * before[1]
+
+
+def test_blocks_that_a_killed_process_left_are_removed(sampled, reference, tmp_path):
+    study = Path(shutil.copytree(sampled, tmp_path / "study"))
+    (blocks := study / "pieces" / RUN).mkdir(parents=True)
+    (blocks / "0.npz").touch()
+    run_result(Samples(draws=120, **POINT), study)
+    assert not (study / "pieces").exists()
+    assert_same(arrays(study), reference)
 
 
 def test_damaged_draws_are_drawn_again(sampled, reference, tmp_path):
-    path = Path(shutil.copytree(sampled, tmp_path / "study.zarr"))
-    (path / GROUP / "posterior/order_parameter/c/0/0/0/0").write_bytes(b"damage")
-    with pytest.warns(StoreWarning, match="order_parameter.*computed again"):
-        compute_result(Samples(draws=120, **POINT), path)
+    path = Path(shutil.copytree(sampled, tmp_path / "study"))
+    (path / FILE / GROUP / "posterior/order_parameter/c/0/0/0/0").write_bytes(b"damage")
+    with pytest.warns(StudyWarning, match="order_parameter.*computed again"):
+        run_result(Samples(draws=120, **POINT), path)
     assert_same(arrays(path), reference)
 
 
+@pytest.mark.slow
 def test_sigkill_loses_nothing_that_is_written(study, reference):
     code = (
         "import sys, pathkernel_sampling.run as run;"
-        "from pathkernel_datasets.stored_study import StoredStudy, compute_result;"
+        "from pathkernel_datasets.run_result import run_result;"
         "run._BLOCK_SECONDS = 0.0;"  # a block every few milliseconds
-        f"compute_result(run.Samples(draws=100_000, **{POINT}), sys.argv[1])"
+        f"run_result(run.Samples(draws=100_000, **{POINT}), sys.argv[1])"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", code, str(study)], env=environment)
@@ -219,10 +270,9 @@ def test_sigkill_loses_nothing_that_is_written(study, reference):
         seen = 0
         while seen < 40 and time.monotonic() < end:
             assert process.poll() is None, "the run ended by itself"
-            if GROUP in runs(StoredStudy(study)):
-                seen = open_run(StoredStudy(study), GROUP)["posterior"].sizes[
-                    "draw"
-                ]  # while it goes on
+            if RUN in runs(StoredStudy(study)):
+                run = open_run(StoredStudy(study), RUN)  # while it goes on
+                seen = run["posterior"].sizes["draw"]
             time.sleep(0.1)
     finally:
         process.send_signal(signal.SIGKILL)
@@ -232,7 +282,7 @@ def test_sigkill_loses_nothing_that_is_written(study, reference):
     assert killed["posterior/draw"].size >= seen
     assert not np.isnan(killed["posterior/order_parameter"]).any()
     count = max(120, killed["posterior/draw"].size + 20)
-    compute_result(Samples(draws=count, **POINT), study)
+    run_result(Samples(draws=count, **POINT), study)
     resumed = arrays(study)
     for name, values in killed.items():
         axis = slice(None, values.size if name.endswith("/draw") else None)
@@ -243,115 +293,93 @@ def test_sigkill_loses_nothing_that_is_written(study, reference):
     )
 
 
-def test_a_run_killed_in_its_warm_up_leaves_nothing_and_starts_again(study, reference, monkeypatch):
-    def fail(*arguments):
-        raise Killed
-
+def test_a_run_killed_in_its_warm_up_leaves_nothing(study, monkeypatch):
     monkeypatch.setattr("pathkernel_sampling.chains.warm_up", fail)
     with pytest.raises(Killed):
-        compute_result(Samples(draws=120, **POINT), study)
+        run_result(Samples(draws=120, **POINT), study)
     assert runs(StoredStudy(study)) == []
-    monkeypatch.undo()
-    compute_result(Samples(draws=120, **POINT), study)
-    assert_same(arrays(study), reference)
+    assert not (study / "pieces").exists()
 
 
 def test_target_ess_stops_and_a_larger_one_goes_on(study):
     seen = []
-    compute_result(Samples(target_ess=60, **POINT), study, report=seen.append)
-    first = open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"]
+    run_result(Samples(target_ess=60, **POINT), study, report=seen.append)
+    first = open_run(StoredStudy(study), RUN)["posterior"].sizes["draw"]
     assert seen[-1].doing.endswith("complete")
     assert seen[-1].numbers["min ESS"] >= 60
     assert first >= 100, "few draws cannot tell their effective sample size"
     assert seen[0].total is None, "nothing tells yet how many draws it takes"
     assert all(progress.total is None or progress.total < 10_000 for progress in seen)
-    compute_result(Samples(target_ess=1e9, draws=first + 30, **POINT), study)
-    assert open_run(StoredStudy(study), GROUP)["posterior"].sizes["draw"] == first + 30
+    run_result(Samples(target_ess=1e9, draws=first + 30, **POINT), study)
+    assert open_run(StoredStudy(study), RUN)["posterior"].sizes["draw"] == first + 30
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"widths": (11,)}, "the store has no width 11; it has 10, 100"),
+        ({"widths": (11,)}, "has no width 11; it has 10, 100"),
         ({"temperature": 0.5}, "no temperature 0.5"),
         ({"seed": 4}, "no seed 4"),
         ({"chains": 0}, "chains must be at least 1"),
         ({"draws": 0}, "draws must be at least 1"),
         ({"target_ess": 0.0}, "target_ess must be at least 1"),
         ({"target_ess": np.nan}, "target_ess must be at least 1"),
-        ({"chains": 3}, "chains: the store has 2, this run 3"),
-        ({"warm_up": 40}, "warm-up: the store has 30, this run 40"),
-        ({"thin": 5}, "thin: the store has 10, this run 5"),
+        ({"chains": 3}, "chains: the study has 2, this run 3"),
+        ({"warm_up": 40}, "warm-up: the study has 30, this run 40"),
+        ({"thin": 5}, "thin: the study has 10, this run 5"),
     ],
 )
 def test_what_cannot_be_done_is_refused(sampled, reference, changes, message):
-    with pytest.raises((StoreError, ValueError), match=message):
-        compute_result(Samples(**POINT | {"draws": 140} | changes), sampled)
+    with pytest.raises((StudyError, ValueError), match=message):
+        run_result(Samples(**POINT | {"draws": 140} | changes), sampled)
     assert_same(arrays(sampled), reference)
 
 
 def test_unknown_sampler_gets_a_suggestion(study):
     with pytest.raises(UnknownNameError, match="Did you mean 'collapsed'"):
-        compute_result(Samples(sampler="colapsed", **POINT), study)
+        run_result(Samples(sampler="colapsed", **POINT), study)
 
 
 def test_a_study_of_other_data_is_refused(study, monkeypatch):
     monkeypatch.setattr(HiddenMarkov, "provenance", lambda self: {"file": "another"})
-    with pytest.raises(StoreError, match="provenance"):
-        compute_result(Samples(**POINT), study)
+    with pytest.raises(StudyError, match="provenance"):
+        run_result(Samples(**POINT), study)
 
 
-def test_the_command_prints_tables_and_says_where_everything_lies(
-    study, capsys, monkeypatch, tmp_path, are_documented
+def test_the_command_takes_several_widths_and_prints_what_is_stored(
+    sampled, capsys, tmp_path, are_documented
 ):
-    assert "sample" in {result.command for result in load_plugins().results.values()}
-    monkeypatch.chdir(tmp_path)
-    options = ("--width", "10", "--chains", "2", "--warm-up", "30", "--draws", "40")
-    for again in (False, True):
-        with pytest.raises(SystemExit) as exit_:
-            main(["sample", "study.zarr", *options, *(["--no-figures"] if again else [])])
-        out, err = capsys.readouterr()
-        assert exit_.value.code == 0, err
-        assert err == "", "stderr is no terminal: no progress belongs there"
-        assert out.splitlines()[-1] == f"Results: {study}, group samples"
-        assert ("Nothing was left to compute" in out) == again
-        for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Warning: the bulk effective sample"):
-            assert words in out
-    folder = tmp_path / "study-figures" / "samples"
-    names = ("accuracy", "order_parameters", "differences", "predictors")
-    assert {str(file.relative_to(folder)) for file in folder.rglob("*.*g")} == {
-        f"{name}.{kind}" for name in names for kind in ("png", "svg")
-    }
-    with pytest.raises(SystemExit):
-        main(["show", "study.zarr", "--json", "--only", "samples"])
-    kept = json.loads(capsys.readouterr().out)
-    entries, scores = kept["tables"]
-    assert are_documented(kept["tables"])
-    run = open_run(StoredStudy(study), GROUP)
-    mean = run["posterior"]["order_parameter"].mean(("chain", "draw")).values
-    first = entries["rows"][0]
-    assert (first["sampler"], first["width"], first["entry"]) == ("order-parameter", 10, "1-1, 1-1")
-    assert first["mean"] == pytest.approx(mean[0, 0], rel=1e-12)
-    theory = open_store(study)["accuracy"].sel(width=10, temperature=0.01, seed=0)
-    assert [row["accuracy_theory"] for row in scores["rows"]] == theory.values.tolist()
-    assert any(line.startswith("Log evidence ln p(Y)") for line in kept["lines"])
-
-
-def test_the_command_takes_several_widths_and_compares_them(study, capsys):
-    options = ("--widths", "10,100", "--chains", "2", "--warm-up", "120", "--draws", "120")
+    study = Path(shutil.copytree(sampled, tmp_path / "study"))
+    run = open_run(StoredStudy(study), RUN)
+    run.attrs[SETTINGS] = json.dumps(settings_of(run) | {"width": 100.0}, sort_keys=True)
+    write_part(study, RUN.replace("N-10", "N-100"), run)
+    publish_parts(study, "samples")
+    options = ("--widths", "10,100", "--chains", "2", "--warm-up", "30", "--draws", "120")
     with pytest.raises(SystemExit) as exit_:
-        main(["sample", str(study), *options])
+        main(["sample", str(study), *options, "--no-figures"])
     out, err = capsys.readouterr()
     assert exit_.value.code == 0, err
-    assert err == ""
-    groups = runs(StoredStudy(study))
-    assert [group.rpartition("N-")[2] for group in groups] == ["10", "100"]
-    for group in groups:
-        assert f"Group: {group}" in out
+    assert err == "", "stderr is no terminal: no progress belongs there"
+    for words in ("1-1, 1-1", "R-hat", "saddle", "GP", "Nothing was left to compute"):
+        assert words in out
     assert out.count("bridge sampling") == 2
-    folder = study.with_name("study-figures") / "samples"
-    assert (folder / "finite_width.png").exists()
-    assert not list(folder.rglob("traces.*")), "they are drawn on request"
+    for width in (10, 100):
+        assert f"Draws: {study / FILE}, group {GROUP.replace('N-10', f'N-{width}')}\n" in out
+    charts = [view for view in Samples().views(StoredStudy(study)) if isinstance(view, Chart)]
+    names = "accuracy", "order_parameters", "differences", "predictors", "finite_width"
+    assert {chart.name for chart in charts if not chart.detail} == {*names}, "traces on request"
+    with pytest.raises(SystemExit):
+        main(["show", str(study), "--json", "--only", "samples"])
+    kept = json.loads(capsys.readouterr().out)
+    assert are_documented(kept["tables"])
+    entries, scores, *_ = kept["tables"]
+    mean = open_run(StoredStudy(study), RUN)["posterior"]["order_parameter"].mean(("chain", "draw"))
+    first = entries["rows"][0]
+    assert (first["sampler"], first["width"], first["entry"]) == ("order-parameter", 10, "1-1, 1-1")
+    assert first["mean"] == pytest.approx(float(mean[0, 0]), rel=1e-12)
+    theory = open_study(study)["accuracy"].sel(width=10, temperature=0.01, seed=0)
+    assert [row["accuracy_theory"] for row in scores["rows"]] == theory.values.tolist()
+    assert any(line.startswith("Log evidence ln p(Y)") for line in kept["lines"])
 
 
 @dataclass(frozen=True)
@@ -399,14 +427,14 @@ def drawn(chart):
 def test_several_outputs_and_test_sets_of_unequal_length(
     tmp_path, monkeypatch, sampler, task, chains
 ):
-    path = tmp_path / "study.zarr"
+    path = tmp_path / "study"
     run_study(Study(task(), [4, 10], [0.1]), path)
     plugins = Plugins(tasks={"cycle": task}, samplers=load_plugins().samplers)
-    compute_result(
+    run_result(
         Samples(sampler=sampler, draws=40, **POINT | {"chains": chains}), path, plugins=plugins
     )
-    (group,) = runs(StoredStudy(path))
-    run = open_run(StoredStudy(path), group)
+    (name,) = runs(StoredStudy(path))
+    run = open_run(StoredStudy(path), name)
     few = sampler == "order-parameter"
     assert ("unconstrained_posterior" in run) == few, "only models of few dimensions keep those"
     assert few or np.isnan(sampled_log_evidence(run)).all()

@@ -16,12 +16,12 @@ import pathkernel_core as pk
 from pathkernel_core import testing
 from pathkernel_core.backend import to_host
 from pathkernel_datasets import sums
-from pathkernel_datasets.errors import StoreError, TaskError
+from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.labelling import json_attribute
-from pathkernel_datasets.store import open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks import custom, custom_data
 from pathkernel_tasks.custom import Custom
 from pathkernel_tasks.heads_file import save_heads
@@ -105,7 +105,7 @@ def direct(arrays, layers):
 
 def check_study(task, path, direct):
     run_study(Study(task, widths=(10,), temperatures=(0.1,)), path)
-    study = open_store(path).isel(seed=0, temperature=0, width=0)
+    study = open_study(path).isel(seed=0, temperature=0, width=0)
     order_parameter, mean, accuracy = direct
     assert np.allclose(study.order_parameter, order_parameter, rtol=1e-6, atol=1e-8)
     assert np.allclose(study.predictor_mean.sel(test_set="test"), mean, atol=1e-7)
@@ -116,7 +116,7 @@ def check_study(task, path, direct):
 @pytest.mark.parametrize("name", ["data.npz", "data.safetensors", "data.zarr"])
 def test_a_study_is_what_the_core_computes(tmp_path, data, arrays, heads, direct, name):
     task = Custom(inputs=data(arrays, name), heads=heads, readout="mean")
-    study = check_study(task, tmp_path / "study.zarr", direct)
+    study = check_study(task, tmp_path / "study", direct)
     assert json_attribute(study.attrs, "notes") == {"labels": "classes 0 and 1 became −1 and +1"}
     assert f"custom, {name}, heads.safetensors" in study.attrs["title"]
 
@@ -125,9 +125,9 @@ def test_a_study_is_what_the_core_computes(tmp_path, data, arrays, heads, direct
 def test_attention_matrices_of_the_same_heads(tmp_path, data, arrays, layers, direct, key_axis):
     path = data(matrices(arrays, layers, last=key_axis == "last"))
     task = Custom(inputs=path, readout="mean", key_axis=key_axis, approximation="of an encoder")
-    study = check_study(task, tmp_path / "study.zarr", direct)
+    study = check_study(task, tmp_path / "study", direct)
     assert json_attribute(study.attrs, "notes")["approximation"] == "of an encoder"
-    sentences = list(study_summary(open_store(tmp_path / "study.zarr")))
+    sentences = list(study_summary(open_study(tmp_path / "study")))
     assert "Approximation: of an encoder" in sentences
     assert "Labels: classes 0 and 1 became −1 and +1" in sentences
 
@@ -168,8 +168,8 @@ def test_more_examples_than_are_held(tmp_path, data, layers, heads, many, name, 
     held = task.realise(0).train
     assert len(held.labels) == 10
     assert np.ptp(np.flatnonzero(np.isin(many["labels"], held.labels)) % 7) > 3  # of any period
-    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr", analyses=())
-    study = open_store(tmp_path / "study.zarr").isel(seed=0, temperature=0, width=0)
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study", analyses=())
+    study = open_study(tmp_path / "study").isel(seed=0, temperature=0, width=0)
     assert study.attrs["training_examples"] == MANY
     xi, new = (
         pk.attentioned_inputs(many[key], layers, "mean") for key in ("inputs", "test_inputs")
@@ -192,25 +192,24 @@ def test_blocks_without_the_mean_of_all_are_told(tmp_path, data, heads, many, mo
     blocks = dataclasses.replace(task.blocks(0), label_mean=None)
     monkeypatch.setattr(Custom, "blocks", lambda self, seed: blocks)
     with pytest.raises(TaskError, match="the task 'custom' is centred and draws blocks"):
-        run_study(Study(task), tmp_path / "study.zarr")
+        run_study(Study(task), tmp_path / "study")
 
 
 def test_workers_sum_the_same_once(tmp_path, data, heads, many, monkeypatch):
     task = Custom(data(many, "data.zarr"), heads, centred=True)
     study = Study(task, widths=(10,), temperatures=(0.1,))
-    alone = run_study(study, tmp_path / "alone.zarr", analyses=())
+    alone = run_study(study, tmp_path / "alone", analyses=())
     with ThreadPoolExecutor(2) as executor:
-        together = run_study(study, tmp_path / "both.zarr", analyses=(), executor=executor)
+        together = run_study(study, tmp_path / "both", analyses=(), executor=executor)
     xr.testing.assert_identical(alone.drop_attrs(), together.drop_attrs())
-    files = [(tmp_path / f"{name}.zarr.pieces").rglob("*.npz") for name in ("alone", "both")]
-    (one,), (other,) = map(list, files)
+    one, other = (tmp_path / name / "sums" / "seed-0.npz" for name in ("alone", "both"))
     assert one.read_bytes() == other.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(sums, "sum_part", None)  # a wider grid takes what is summed
         wider = study.on_grid({"width": (10, 30)})
-        assert run_study(wider, tmp_path / "alone.zarr").action.notnull().all()
-    held = StoredStudy(tmp_path / "alone.zarr")
-    with pytest.raises(StoreError, match=r"needs all training examples at once, but the 70 of"):
+        assert run_study(wider, tmp_path / "alone").action.notnull().all()
+    held = StoredStudy(tmp_path / "alone")
+    with pytest.raises(StudyError, match=r"needs all training examples at once, but the 70 of"):
         held.rebuild(held.point(10))
 
 
@@ -259,7 +258,7 @@ def test_what_is_wrong_in_a_block_is_told(tmp_path, data, layers, heads, many):
     many["inputs"][33, 2, 1] = np.nan
     task = Custom(data(many, "other.zarr"), heads)
     with pytest.raises(ValueError, match=r"other.zarr': 'inputs' of shape .* holds NaN"):
-        run_study(Study(task), tmp_path / "study.zarr")
+        run_study(Study(task), tmp_path / "study")
     bad["attention.1"] = bad["attention.1"][:40]
     with pytest.raises(
         ValueError, match=r"'attention.1' .* with P = 70 .*, but has \(40, 2, 5, 5\)"
@@ -277,8 +276,8 @@ def test_arrays_of_any_library_are_as_good_as_files(tmp_path, library, arrays, l
     assert made[0] == made[1]
     assert len(list(tmp_path.iterdir())) == 2
     if library.name == "numpy":
-        check_study(made[0], tmp_path / "study.zarr", direct)
-        rebuilt = StoredStudy(tmp_path / "study.zarr")
+        check_study(made[0], tmp_path / "study", direct)
+        rebuilt = StoredStudy(tmp_path / "study")
         data = rebuilt.rebuild(rebuilt.point(10, 0.1)).data
         assert np.array_equal(data.realisation.train.inputs, arrays["inputs"])
     else:
@@ -327,8 +326,8 @@ def test_class_names_label_the_outputs(tmp_path, data, arrays, heads):
     for name in ("labels", "test_labels"):
         arrays[name] = np.resize(["plum", "apple", "fig"], len(arrays[name]))
     task = Custom(inputs=data(arrays), heads=heads)
-    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study.zarr")
-    study = open_store(tmp_path / "study.zarr")
+    run_study(Study(task, widths=(10,), temperatures=(0.1,)), tmp_path / "study")
+    study = open_study(tmp_path / "study")
     assert study["output"].values.tolist() == ["apple", "fig", "plum"]
     wanted = study["test_label"].isel(seed=0, test_set=0).sel(output="plum")
     assert np.array_equal(wanted > 0, arrays["test_labels"] == "plum")
@@ -360,7 +359,7 @@ def attentioned(arrays, layers):
 
 def test_attentioned_inputs_of_the_same_heads(tmp_path, data, arrays, layers, direct):
     task = Custom(inputs=data(attentioned(arrays, layers)))
-    study = check_study(task, tmp_path / "study.zarr", direct)
+    study = check_study(task, tmp_path / "study", direct)
     assert study.head_score.dims == ("head",)
     notes = json_attribute(study.attrs, "notes")
     assert notes["approximation"].startswith("attentioned inputs from a file")
@@ -372,7 +371,7 @@ def test_paths_that_are_given_have_none_past_the_heads(tmp_path):
     with pytest.raises(
         ValueError, match="layer 2 cannot be skipped: its inputs already stand for paths"
     ):
-        run_study(Study(task, skips=(None, 0.5)), tmp_path / "study.zarr")
+        run_study(Study(task, skips=(None, 0.5)), tmp_path / "study")
 
 
 @pytest.mark.parametrize("paths", [(5,), (2, 3), (3, 1, 2, 2)])
@@ -418,9 +417,9 @@ def test_attention_matrices_depart_from_the_theory(tmp_path, data, arrays, layer
     path = data(matrices(arrays, layers))
     run_study(
         Study(Custom(inputs=path, approximation=given), widths=(10,), temperatures=(0.1,)),
-        tmp_path / "study.zarr",
+        tmp_path / "study",
     )
-    notes = json_attribute(open_store(tmp_path / "study.zarr").attrs, "notes")
+    notes = json_attribute(open_study(tmp_path / "study").attrs, "notes")
     assert ("approximation" in notes) == bool(expected)
     assert expected in notes.get("approximation", "")
 
@@ -520,8 +519,8 @@ def test_classes_become_outputs(tmp_path, data, arrays, heads):
     arrays["labels"], arrays["test_labels"] = np.arange(P) % 3, np.arange(TESTS) % 3
     task = Custom(inputs=data(arrays), heads=heads)
     assert task.realise(0).outputs == 3
-    run_study(Study(task, widths=(30,), temperatures=(0.1,)), tmp_path / "study.zarr")
-    study = open_store(tmp_path / "study.zarr")
+    run_study(Study(task, widths=(30,), temperatures=(0.1,)), tmp_path / "study")
+    study = open_study(tmp_path / "study")
     assert study.sizes["output"] == 3
     assert int(study.status.item()) == 1
 

@@ -8,8 +8,7 @@ import pytest
 import pathkernel_core as pk
 from pathkernel_core import testing
 from pathkernel_core.testing import check_task
-from pathkernel_datasets.array_libraries import array_library
-from pathkernel_datasets.prepared import prepare_data
+from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.study import Study
 from pathkernel_tasks import hidden_markov
 from pathkernel_tasks.hidden_markov import HiddenMarkov, chains

@@ -1,18 +1,19 @@
 """Results of studies computed and opened in one go."""
 
 from pathkernel_core.progress import silent
-from pathkernel_datasets.stored_study import StoredStudy, compute_result
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_trained.results import Comparison, Pruning
 
 
-def compare(store, checkpoint=None):
-    return compute_result(Comparison(checkpoint), store).result("comparison").to_dataset()
+def compare(study, checkpoint=None):
+    return run_result(Comparison(checkpoint), study).result("comparison").to_dataset()
 
 
-def prune(store, report=silent, **options):
-    computed = compute_result(Pruning(**options), store, report=report)
+def prune(study, report=silent, **options):
+    computed = run_result(Pruning(**options), study, report=report)
     return computed.result("pruning").to_dataset()
 
 
-def opened(store, name):
-    return StoredStudy(store).result(name).to_dataset()
+def opened(study, name):
+    return StoredStudy(study).result(name).to_dataset()

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import shutil
 import warnings
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-import zarr
 from computed import compare, opened
 from safetensors.numpy import load_file, save_file
 
@@ -21,13 +19,14 @@ from pathkernel.main import main
 from pathkernel_core import Network, QueryKey
 from pathkernel_core.order_parameter import head_scores
 from pathkernel_core.task import Examples, Realisation
-from pathkernel_datasets.errors import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import check_store, open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.result_files import publish_parts, write_part
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
+from pathkernel_datasets.zarr_files import write_tree
 from pathkernel_one_shot.task import OneShotImages
 from pathkernel_one_shot.tokens import label_vectors
 from pathkernel_tasks.custom import Custom
@@ -46,6 +45,7 @@ from without_jax import without_jax
 
 SHAPE = NetworkShape(2, 3, 8, 4)
 NETWORK = Network((3, 3), 8)
+FILE = "comparison.zarr"
 GRID = {"widths": (100, 10), "temperatures": (0.1, 0.5), "seeds": (3, 4)}
 
 needs_data = pytest.mark.skipif(
@@ -97,7 +97,7 @@ def original(tmp_path_factory):
     before = Path.cwd()
     os.chdir(folder)
     try:
-        make_study(folder / "study.zarr", "network.safetensors")
+        make_study(folder / "study", "network.safetensors")
     finally:
         os.chdir(before)
     return folder.rename(folder.with_name("after"))
@@ -110,7 +110,15 @@ def folder(original, tmp_path):
 
 @pytest.fixture
 def study(folder):
-    return folder / "study.zarr"
+    return folder / "study"
+
+
+@pytest.fixture(scope="module")
+def compared(original, tmp_path_factory):
+    """A study with its comparison, which tests only read."""
+    folder = shutil.copytree(original, tmp_path_factory.mktemp("compared") / "copy")
+    compare(folder / "study")
+    return Path(folder) / "study"
 
 
 def invoke(capsys, *arguments):
@@ -123,12 +131,13 @@ def invoke(capsys, *arguments):
 # -- what is kept
 
 
-def test_every_point_of_the_study_is_compared(study, folder):
-    comparison = compare(study)
-    trained = empirical_order_parameter(read_checkpoint(folder / "network.safetensors").weights)
+def test_every_point_of_the_study_is_compared(compared):
+    comparison = opened(compared, "comparison")
+    network = compared.with_name("network.safetensors")
+    trained = empirical_order_parameter(read_checkpoint(network).weights)
     np.testing.assert_array_equal(comparison["order_parameter_trained"], trained)
     assert comparison["order_parameter_trained"].dims == ("path", "path_dual")
-    theory = open_store(study)["order_parameter"]
+    theory = open_study(compared)["order_parameter"]
     assert comparison["agreement"].dims == ("source", "seed", "temperature", "width", "statistic")
     for seed in GRID["seeds"]:
         for temperature in GRID["temperatures"]:
@@ -145,16 +154,18 @@ def test_every_point_of_the_study_is_compared(study, folder):
     assert comparison["order_parameter_sampled"].isnull().all()
     assert comparison.attrs["trained_width"] == 8
     assert (comparison.attrs["relabellings"], comparison.attrs["relabellings_are"]) == (36, "all")
-    assert comparison.attrs["checkpoint_sha256"] == check_store(study)["provenance"]["heads"]
+    assert (
+        comparison.attrs["checkpoint_sha256"]
+        == StoredStudy(compared).identity["provenance"]["heads"]
+    )
 
 
-def test_it_opens_with_plain_xarray_and_explains_itself(study):
-    compare(study)
+def test_it_opens_with_plain_xarray_and_explains_itself(compared):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        comparison = xr.open_zarr(study, group="comparison", chunks=None).load()
-        tree = xr.open_datatree(study, engine="zarr", chunks=None)
-    np.testing.assert_array_equal(tree["comparison"]["agreement"], comparison["agreement"])
+        comparison = xr.open_zarr(compared / FILE, chunks=None).load()
+        tree = xr.open_datatree(compared / FILE, engine="zarr", chunks=None)
+    np.testing.assert_array_equal(tree["agreement"], comparison["agreement"])
     for name, variable in comparison.variables.items():
         assert variable.attrs["long_name"], name
         if name in comparison.data_vars:
@@ -163,8 +174,15 @@ def test_it_opens_with_plain_xarray_and_explains_itself(study):
     assert by_head["path"].values.tolist() == ["2-1", "2-2", "2-3"]
 
 
+def change_status(study, points):
+    """Say of points that they are not computed."""
+    dataset = xr.open_zarr(study / "study.zarr", chunks=None).load()
+    dataset["status"].values[points] = 0
+    write_tree(study / "study.zarr", dataset)
+
+
 def test_points_that_are_not_computed_stay_open(study):
-    zarr.open_group(study)["status"][1, 0, 1] = 0
+    change_status(study, (1, 0, 1))
     comparison = compare(study)["agreement"].sel(source="theory")
     open_points = comparison.isnull().all("statistic").values
     expected = np.zeros((2, 2, 2), dtype=bool)
@@ -175,15 +193,16 @@ def test_points_that_are_not_computed_stay_open(study):
 def write_draws(study, sampler, count, value):
     """Draws whose mean is known, written as ``pathkernel sample`` does."""
     draws = value + np.linspace(-1, 1, 2 * count).reshape(2, count, 1, 1) * np.ones((9, 9))
-    paths = open_store(study)["path"].values
+    paths = open_study(study)["path"].values
     labels = {"path": paths, "path_dual": paths}
     matrices = xr.DataArray(draws, labels, ("chain", "draw", "path", "path_dual"))
     run = xr.DataTree.from_dict({"posterior": xr.Dataset({"order_parameter": matrices})})
     run.attrs["settings"] = json.dumps({"seed": 4, "temperature": 0.5, "width": 10.0})
-    publish_groups(study, [(f"samples/{sampler}/{Point(10, 0.5, 4)}", run)])
+    write_part(study, f"samples/{sampler}/{Point(10, 0.5, 4)}", run)
+    publish_parts(study, "samples")
 
 
-def test_draws_in_the_store_are_compared_too(study, folder):
+def test_draws_of_the_study_are_compared_too(study, folder):
     compare(study)
     generator = np.random.default_rng(0)
     first, second = (np.cov(generator.standard_normal((9, 20))) for _ in range(2))
@@ -209,7 +228,7 @@ def test_comparing_again_replaces_what_is_there(study):
     after = compare(study).load()
     assert before["order_parameter_sampled"].count() == 0
     assert after["order_parameter_sampled"].count() == 81
-    xr.testing.assert_identical(xr.open_zarr(study, group="comparison", chunks=None).load(), after)
+    xr.testing.assert_equal(xr.open_zarr(study / FILE, chunks=None).load(), after)
 
 
 def test_a_comparison_of_a_study_that_has_grown_is_shown_as_it_is(study, folder):
@@ -227,7 +246,7 @@ def test_a_comparison_of_a_study_that_has_grown_is_shown_as_it_is(study, folder)
 # -- which checkpoint
 
 
-def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
+def test_the_checkpoint_is_found_from_the_working_directory_or_beside_the_study(
     folder, study, monkeypatch, tmp_path
 ):
     elsewhere = tmp_path / "elsewhere"
@@ -252,7 +271,7 @@ def test_the_checkpoint_is_found_from_the_working_directory_or_the_store(
 def test_a_study_of_a_bundled_network_finds_it(tmp_path, monkeypatch):
     name = "trained:2-4-512-128"
     grid = {key: values[:1] for key, values in GRID.items()}
-    study = make_study(tmp_path / "study.zarr", name, grid)
+    study = make_study(tmp_path / "study", name, grid)
     monkeypatch.chdir(tmp_path)
     for named in (None, name):
         file, network = study_checkpoint(StoredStudy(study), named)
@@ -266,18 +285,18 @@ def test_a_study_of_a_bundled_network_finds_it(tmp_path, monkeypatch):
 
 def test_another_network_is_refused(study, folder):
     second = save_network(folder / "other.safetensors", seed=1)
-    with pytest.raises(StoreError, match=r"not the file of heads.*--checkpoint, or run a study"):
+    with pytest.raises(StudyError, match=r"not the file of heads.*--checkpoint, or run a study"):
         compare(study, second)
     # the same queries and keys, other values: another moment of the training
     checkpoint = read_checkpoint(folder / "network.safetensors")
     weights = checkpoint.weights | {"values": 2 * checkpoint.weights["values"]}
     save_checkpoint(second, replace(checkpoint, weights=weights))
-    with pytest.raises(StoreError, match="not the file of heads"):
+    with pytest.raises(StudyError, match="not the file of heads"):
         compare(study, second)
     save_network(second, shape=NetworkShape(1, 9, 8, 4))
-    with pytest.raises(StoreError, match=r"not the file of heads.*--out NEW"):
+    with pytest.raises(StudyError, match=r"not the file of heads.*--out NEW"):
         compare(study, second)
-    assert not (study / "comparison").exists()
+    assert not (study / FILE).exists()
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
@@ -286,7 +305,7 @@ def test_a_file_of_heads_alone_is_refused(tmp_path, suffix):
     layers = read_heads(save_network(tmp_path / "network.safetensors"), 192).layers
     save_heads(heads, layers)
     grid = {name: values[:1] for name, values in GRID.items()}
-    study = make_study(tmp_path / "study.zarr", str(heads), grid)
+    study = make_study(tmp_path / "study", str(heads), grid)
     with pytest.raises(
         ValueError, match=r"queries and keys only.*as head_score.*pathkernel train one"
     ):
@@ -304,12 +323,12 @@ def test_a_file_without_readout_or_values_is_refused(study, tmp_path, folder, mi
 
 def test_studies_without_a_trained_network_are_refused(tmp_path):
     grid = {name: values[:1] for name, values in GRID.items()}
-    study = make_study(tmp_path / "random.zarr", "random", grid)
-    with pytest.raises(StoreError, match=r"heads of .* are random.*run one-shot-images --heads"):
+    study = make_study(tmp_path / "random", "random", grid)
+    with pytest.raises(StudyError, match=r"heads of .* are random.*run one-shot-images --heads"):
         compare(study)
-    markov = tmp_path / "markov.zarr"
+    markov = tmp_path / "markov"
     run_study(Study(HiddenMarkov(examples=10, test_examples=10), (10,)), markov)
-    with pytest.raises(StoreError, match="are made by its task"):
+    with pytest.raises(StudyError, match="are made by its task"):
         compare(markov, save_network(tmp_path / "network.safetensors"))
     inputs, labels = np.ones((4, 2, 3)), [0, 1, 0, 1]
     task = Custom.from_arrays(
@@ -321,12 +340,12 @@ def test_studies_without_a_trained_network_are_refused(tmp_path):
         test_attention=[np.full((4, 1, 2, 2), 0.5)],
         folder=tmp_path,
     )
-    run_study(Study(task, (10,), (1.0,)), tmp_path / "custom.zarr")
-    message = "attention of .* was given as matrices.*in the store, as head_score.*custom --heads"
-    with pytest.raises(StoreError, match=message):
-        compare(tmp_path / "custom.zarr")
-    with pytest.raises(StoreError, match="there is no store"):
-        compare(tmp_path / "none.zarr")
+    run_study(Study(task, (10,), (1.0,)), tmp_path / "custom")
+    message = "attention of .* was given as matrices.*in study.zarr, as head_score.*custom --heads"
+    with pytest.raises(StudyError, match=message):
+        compare(tmp_path / "custom")
+    with pytest.raises(StudyError, match="there is no study"):
+        compare(tmp_path / "none")
 
 
 # -- the command
@@ -336,10 +355,10 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
     monkeypatch.chdir(folder)
     status, out, err = invoke(capsys, "compare", study, "--no-figures", "--seed", 4)
     assert (status, err) == (0, "")
-    assert out.splitlines()[-1] == f"Results: {study}, group comparison"
-    assert not (folder / "study-figures").exists()
+    assert str(study) in out.splitlines()[-1]
+    assert not list(folder.rglob("*.png"))
     comparison = opened(study, "comparison").sel(source="theory", seed=4)
-    error = open_store(study)["leave_one_out_squared_error"].sum("seed")
+    error = open_study(study)["leave_one_out_squared_error"].sum("seed")
     table, *_ = Comparison(seed=4).views(StoredStudy(study))
     assert [row[0] for row in table.rows] == comparison["meaning"].values.tolist()
     for column, width in enumerate((10, 100), start=1):
@@ -360,13 +379,9 @@ def test_the_table_shows_what_is_kept(study, folder, capsys, monkeypatch, are_do
         assert row["p_value"] == point["p_value"].item()
 
 
-def test_one_width_and_temperature(study, capsys):
-    arguments = ("compare", study, "--widths", "10", "--temperature", "0.1", "--no-figures")
-    status, out, err = invoke(capsys, *arguments)
-    assert (status, err) == (0, "")
-    assert "N = 10" in out
-    assert "T = 0.1" in out
-    assert not {"N = 100", "T = 0.5"} & {cell.strip() for cell in re.split(r"\s{2,}", out)}
+def test_one_width_and_temperature(compared):
+    table, *_ = Comparison(widths=(10,), temperature=0.1).views(StoredStudy(compared))
+    assert table.headings[1:] == ["N = 10\nT = 0.1"]
 
 
 def test_samples_have_a_table_and_panels(study, folder, capsys):
@@ -388,10 +403,9 @@ def test_samples_have_a_table_and_panels(study, folder, capsys):
     assert "sampled, N = 100" not in drawn, "no draws there"
 
 
-def test_charts_hold_the_strongest_paths(study, monkeypatch):
+def test_charts_hold_the_strongest_paths(compared, monkeypatch):
     monkeypatch.setattr("pathkernel_views.paths.strongest.__defaults__", (1, 2))
-    comparison = compare(study)
-    dataset = open_store(study)
+    comparison, dataset = opened(compared, "comparison"), open_study(compared)
     points = shown_points(dataset, (10,), 0.5, 4)
     views = list(comparison_views(dataset, comparison, *points))
     charts = {view.name: view for view in views if isinstance(view, Chart)}
@@ -417,12 +431,10 @@ def data(chart):
     return pd.read_csv(io.StringIO(chart.draw().data.values))
 
 
-def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
-    with zarr.config.set({"array.write_empty_chunks": True}):
-        zarr.open_group(study)["status"][...] = 0
-    status, out, err = invoke(capsys, "compare", study)
+def test_figures_need_computed_points(study, capsys):
+    change_status(study, ...)
+    status, _, err = invoke(capsys, "compare", study)
     assert status == 0
-    assert f"Figures: {study.parent / 'study-figures' / 'comparison'}" in out
     assert "order_parameters: skipped, the theory is not computed at these widths" in err
 
 
@@ -430,16 +442,16 @@ def test_figures_lie_beside_the_store_and_need_computed_points(study, capsys):
     ("options", "message"),
     [
         (("--widths", "20"), "has no width 20; it has 100, 10"),
-        (("--temperature", "3"), "the store has no temperature 3; it has 0.1, 0.5"),
+        (("--temperature", "3"), "has no temperature 3; it has 0.1, 0.5"),
         (("--seed", "9"), "has no seed 9; it has 3, 4"),
         (("--checkpoint", "none.safetensors"), "there is no checkpoint 'none.safetensors'"),
     ],
 )
-def test_wrong_options_leave_the_store_alone(study, capsys, options, message):
+def test_wrong_options_leave_nothing(study, capsys, options, message):
     status, out, err = invoke(capsys, "compare", study, *options)
     assert (status, out) == (1, "")
     assert message in err
-    assert not (study / "comparison").exists()
+    assert not (study / FILE).exists()
 
 
 def test_comparing_needs_no_jax(study):

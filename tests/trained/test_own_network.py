@@ -10,7 +10,7 @@ from pathkernel.main import main
 from pathkernel_core.heads import every_head
 from pathkernel_core.progress import silent
 from pathkernel_core.task import Examples
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_heads.orders import removed_heads
 from pathkernel_trained.checkpoint import Checkpoint, save_checkpoint
@@ -37,7 +37,7 @@ def weights():
 
 
 @pytest.fixture(scope="module")
-def store(weights, tmp_path_factory):
+def study(weights, tmp_path_factory):
     """A study of examples that the network itself has labelled."""
     folder = tmp_path_factory.mktemp("own")
     generator = np.random.default_rng(8)
@@ -48,7 +48,7 @@ def store(weights, tmp_path_factory):
         arrays[name.replace("inputs", "labels")] = np.sign(by_hand(weights, tokens)).astype(int)
     np.savez(folder / "data.npz", **arrays)
     save_checkpoint(folder / "network.safetensors", Checkpoint(weights))
-    return make_study(folder, "network.safetensors", folder / "own.zarr")
+    return make_study(folder, "network.safetensors", folder / "own")
 
 
 def make_study(folder, heads, out):
@@ -58,25 +58,25 @@ def make_study(folder, heads, out):
     return out
 
 
-def test_it_is_compared(store, capsys):
-    assert invoke("compare", store, "--no-figures") == 0
+def test_it_is_compared(study, capsys):
+    assert invoke("compare", study, "--no-figures") == 0
     out = capsys.readouterr().out
     assert "theory against trained (N = 6)" in out
-    result = xr.open_zarr(store, group="comparison", chunks=None, consolidated=False)
+    result = opened(study, "comparison")
     assert result["agreement"].notnull().any()
     assert result["head_score_trained"].notnull().sum() == sum(HEADS)
 
 
-def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
+def test_it_is_pruned_on_its_own_test_sets(study, weights, tmp_path, capsys):
     out_file = tmp_path / "pruned.safetensors"
     options = ("--order", "best-of", "--sets", 6, "--random", 5, "--resamples", 20, "--no-figures")
-    assert invoke("prune", store, "--remove", 1, "--out", out_file, *options) == 0
+    assert invoke("prune", study, "--remove", 1, "--out", out_file, *options) == 0
     assert out_file.exists()
     out, err = capsys.readouterr()
     assert err == ""
     assert "Warning" not in out
     assert "Points of accuracy lost: " in out
-    result = opened(store, "pruning")
+    result = opened(study, "pruning")
     removed = read_paths(out_file).about["removed_heads"]
     assert removed == [list(head) for head in removed_heads(result, "best-of 6", 1)]
     training = PathOutputs(
@@ -89,7 +89,7 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     counts = result["episode_label"].notnull().sum("episode").values.tolist()
     assert counts == list(SETS.values())
     assert (result["measured"].isel(removed=0) == 1).all(), "the labels are its own"
-    with np.load(store.parent / "data.npz") as data:
+    with np.load(study.parent / "data.npz") as data:
         tokens, labels = data["test_inputs.shifted"], data["test_labels.shifted"]
     removed = [(1, 2)]
     right = np.sign(by_hand(weights, tokens, removed)) == labels
@@ -97,48 +97,48 @@ def test_it_is_pruned_on_its_own_test_sets(store, weights, tmp_path, capsys):
     assert lost.item() == pytest.approx(1 - right.mean())
 
 
-def test_its_paths_serve_as_its_weights_do(store, weights, tmp_path):
+def test_its_paths_serve_as_its_weights_do(study, weights, tmp_path):
     """Theory, comparison and pruning on the network along its paths, also after pruning."""
-    save_paths(store.parent / "paths.safetensors", read_paths(store.parent / "network.safetensors"))
-    second_store = make_study(store.parent, "paths.safetensors", tmp_path / "paths.zarr")
+    save_paths(study.parent / "paths.safetensors", read_paths(study.parent / "network.safetensors"))
+    second_study = make_study(study.parent, "paths.safetensors", tmp_path / "paths")
     out = tmp_path / "pruned.safetensors"
     options = Pruning(order="trained", remove=2, out=out, random=5, resamples=20)
     first, second = (
-        (study.dataset, compared(study, None), pruned(study, options, silent))
-        for study in map(StoredStudy, (store, second_store))
+        (stored.dataset, compared(stored, None), pruned(stored, options, silent))
+        for stored in map(StoredStudy, (study, second_study))
     )
     for left, right in zip(first, second):
         xr.testing.assert_equal(left, right)
-    write_pruned(StoredStudy(second_store), options, second[2])
+    write_pruned(StoredStudy(second_study), options, second[2])
     left = read_paths(out)
     removed = [tuple(head) for head in left.about["removed_heads"]]
     assert len(removed) == 2
-    with np.load(store.parent / "data.npz") as data:
+    with np.load(study.parent / "data.npz") as data:
         examples = Examples(data["test_inputs"], data["test_labels"])
     expected = by_hand(weights, examples.inputs, removed)
     result = path_outputs(left, [examples]).output()
     np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_outputs_are_found_again(store, monkeypatch):
-    first = prune(store, random=5, resamples=20)
+def test_outputs_are_found_again(study, monkeypatch):
+    first = prune(study, random=5, resamples=20)
     monkeypatch.setattr("pathkernel_tasks.custom.read_data", None)  # would fail if called
-    repeated = prune(store, random=5, resamples=20)
+    repeated = prune(study, random=5, resamples=20)
     xr.testing.assert_identical(first, repeated)
 
 
 @pytest.mark.parametrize("smallest", [0.5, 1.0])
-def test_targets_are_refused(store, tmp_path, smallest):
+def test_targets_are_refused(study, tmp_path, smallest):
     """Also if they are ±1 as classes are."""
-    with np.load(store.parent / "data.npz") as data:
+    with np.load(study.parent / "data.npz") as data:
         arrays = dict(data)
     for name in arrays:
         if "labels" in name:
             arrays[name] = arrays[name] * np.linspace(smallest, 1.0, len(arrays[name]))
     np.savez(tmp_path / "data.npz", **arrays)
-    network = store.parent / "network.safetensors"
+    network = study.parent / "network.safetensors"
     files = ("--inputs", tmp_path / "data.npz", "--heads", network, "--readout", "mean")
-    out = tmp_path / "targets.zarr"
+    out = tmp_path / "targets"
     assert invoke("run", "custom", *files, "--widths", "10", "--no-figures", "--out", out) == 0
-    with pytest.raises(StoreError, match=r"real targets, .* takes classes ±1; .* head_score"):
+    with pytest.raises(StudyError, match=r"real targets, .* takes classes ±1; .* head_score"):
         prune(out)

@@ -18,10 +18,10 @@ from pathkernel.main import main
 from pathkernel_core import Network, head_scores
 from pathkernel_core.heads import every_head, kept_heads
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.store import check_store, open_store
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_heads.heads import removal_order
 from pathkernel_heads.orders import removed_heads
 from pathkernel_heads.scores import kind_of
@@ -65,10 +65,10 @@ def study(tmp_path_factory):
     os.chdir(folder)
     try:
         task = OneShotImages(heads="network.safetensors", examples=20, test_examples=10)
-        run_study(Study(task, (10, 40), (0.1, 0.5), (0, 1)), folder / "study.zarr")
+        run_study(Study(task, (10, 40), (0.1, 0.5), (0, 1)), folder / "study")
     finally:
         os.chdir(folder_before)
-    return folder / "study.zarr"
+    return folder / "study"
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_orders_and_labels(study, result):
     assert result.sizes["episode"] == EPISODES
     for name in (*result.data_vars, *result.coords):
         assert result[name].attrs["long_name"], name
-    dataset = open_store(study)
+    dataset = open_study(study)
     for column, name in enumerate(name for name in names if name.startswith("theory")):
         width, temperature = (
             float(result[f"order_{coordinate}"].values[column])
@@ -118,13 +118,15 @@ def test_orders_and_labels(study, result):
 
 
 @needs_data
-def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypatch):
-    before, identity = open_store(study).load(), check_store(study)
+def test_it_is_stored_and_the_study_is_left_alone(study, result, monkeypatch):
+    before = open_study(study).load()
     stored = opened(study, "pruning")
     xr.testing.assert_identical(stored.load(), result)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        xr.open_zarr(study, group="pruning", chunks=None).load()
+        plain = xr.open_zarr(study / "pruning.zarr", chunks=None).load()
+        xr.open_datatree(study / "pruning.zarr", engine="zarr", chunks=None)
+    xr.testing.assert_equal(plain, result)
     # again, for other widths: the path outputs are found in the store
     monkeypatch.setattr("pathkernel_one_shot.task.episode_set", None)  # would fail if called
     repeated = prune(study, widths=(40,), episodes=EPISODES, sets=9, random=5, resamples=20)
@@ -132,24 +134,22 @@ def test_the_store_keeps_it_and_the_study_is_left_alone(study, result, monkeypat
     xr.testing.assert_identical(repeated["path_output"], result["path_output"])
     xr.testing.assert_identical(repeated["measured"][:, -2], result["measured"][:, -2])
     xr.testing.assert_identical(opened(study, "pruning").load(), repeated)
-    assert check_store(study) == identity
-    xr.testing.assert_identical(open_store(study).load(), before)
+    xr.testing.assert_identical(open_study(study).load(), before)
     visible = {file.name for file in study.parent.iterdir() if not file.name.startswith(".")}
     assert visible == {"network.safetensors", study.name}
 
 
 @needs_data
-def test_draws_in_the_store_are_scored(study, tmp_path):
+def test_draws_of_the_study_are_scored(study, tmp_path):
     """Found without being named, at the temperature at which they are drawn by default."""
-    store = tmp_path / study.name
-    shutil.copytree(study, store)
+    copy = shutil.copytree(study, tmp_path / study.name)
     shutil.copy(study.with_name("network.safetensors"), tmp_path)
     network, generator = Network(HEADS, 10), np.random.default_rng(0)
-    point = Point.find(open_store(study), 40, None, None)
+    point = Point.find(open_study(study), 40, None, None)
     factors = generator.normal(size=(4, 20, 6, 8))
     draws = factors @ factors.swapaxes(-1, -2)
-    write_draws(store, "order-parameter", point, draws, network)
-    actual = prune(store, order="sampled", episodes=EPISODES, random=2, resamples=5)
+    write_draws(copy, "order-parameter", point, draws, network)
+    actual = prune(copy, order="sampled", episodes=EPISODES, random=2, resamples=5)
     names = [str(name) for name in actual["order"].values]
     assert {"theory N=10", "theory N=40", "sampled N=40"} <= set(names)
     assert order_named(names, "sampled") == "sampled N=40"
@@ -262,7 +262,7 @@ def test_the_command(study, invoke, tmp_path):
     assert [line.split()[2] for line in warned] == poor
     assert all("no better than chance" in line for line in warned)
     assert result.sizes["random_order"] == 200
-    folder = study.with_name("study-figures") / "pruning"
+    folder = next(study.parent.rglob("scores.png")).parent
     names = {
         f"{name}.{kind}"
         for name in ("scores", "removed", "single_heads", "theory_grid")

@@ -8,12 +8,12 @@ import xarray as xr
 
 from pathkernel_core import Network, head_scores
 from pathkernel_datasets.draws import order_parameter_draws
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.point import Point
-from pathkernel_datasets.publishing import publish_groups
-from pathkernel_datasets.store import StoreError
+from pathkernel_datasets.result_files import publish_parts, write_part
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import compute_study
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_trained.theory_scores import (
     sampled_scores,
@@ -110,17 +110,17 @@ def test_points_with_draws_are_taken_too(study):
 
 
 def test_points_that_are_missing(study):
-    with pytest.raises(StoreError, match="no width 20; it has 10, 40, 100"):
+    with pytest.raises(StudyError, match="no width 20; it has 10, 40, 100"):
         theory_points(study, widths=(20,))
-    with pytest.raises(StoreError, match="no temperature 3"):
+    with pytest.raises(StudyError, match="no temperature 3"):
         theory_points(study, temperature=3)
-    with pytest.raises(StoreError, match="no seed 3; it has 0, 7"):
+    with pytest.raises(StudyError, match="no seed 3; it has 0, 7"):
         theory_points(study, seed=3)
     study["status"].loc[{"width": 40}] = 0
-    with pytest.raises(StoreError, match=r"no order parameter at N = 40, T = 0\.5, seed 0; resume"):
+    with pytest.raises(StudyError, match=r"no order parameter at N = 40, T = 0\.5, seed 0; resume"):
         theory_scores(study, *theory_points(study, (40,), 0.5))
     study["status"][:] = 0
-    with pytest.raises(StoreError, match="no point of the study is computed yet"):
+    with pytest.raises(StudyError, match="no point of the study is computed yet"):
         theory_points(study)
 
 
@@ -149,20 +149,20 @@ def posterior(draws, network=NETWORK):
     )
 
 
-def write_draws(store, sampler, location, draws, network=NETWORK):
-    """Draws in a store, as ``pathkernel sample`` lays them out."""
-    group = f"samples/{sampler}/{location}"
+def write_draws(folder, sampler, location, draws, network=NETWORK):
+    """Draws of a study, as ``pathkernel sample`` lays them out."""
     dataset = xr.Dataset({"order_parameter": posterior(draws, network)})
     run = xr.DataTree.from_dict({"posterior": dataset})
     point = {"seed": location.seed, "temperature": location.temperature, "width": location.width}
     run.attrs["settings"] = json.dumps(point)
-    publish_groups(store, [(group, run)])
+    write_part(folder, f"samples/{sampler}/{location}", run)
+    publish_parts(folder, "samples")
 
 
-def test_draws_of_a_store(tmp_path):
-    store = tmp_path / "study.zarr"
-    compute_study(Study(SmallTask(), (10,), (0.5,)), store, analyses=())
-    assert order_parameter_draws(StoredStudy(store)) == {}
+def test_draws_of_a_study(tmp_path):
+    folder = tmp_path / "study"
+    run_study(Study(SmallTask(), (10,), (0.5,)), folder, analyses=())
+    assert order_parameter_draws(StoredStudy(folder)) == {}
     generator = np.random.default_rng(0)
     first, second = Point(40, 0.5, 0), Point(10, 0.5, 0)
     draws = {}
@@ -175,8 +175,8 @@ def test_draws_of_a_store(tmp_path):
     ):
         factors = generator.normal(size=(2, count, 4, 6))
         draws[sampler, point] = factors @ factors.swapaxes(-1, -2)
-        write_draws(store, sampler, point, draws[sampler, point])
-    actual = order_parameter_draws(StoredStudy(store))
+        write_draws(folder, sampler, point, draws[sampler, point])
+    actual = order_parameter_draws(StoredStudy(folder))
     assert list(actual) == [second, first]
     np.testing.assert_array_equal(actual[first], draws["collapsed", first])
     np.testing.assert_array_equal(actual[second], draws["weights", second])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_tasks.hidden_markov import HiddenMarkov
 from pathkernel_views.minima import minima_sentences
 
@@ -13,7 +13,7 @@ from pathkernel_views.minima import minima_sentences
 def dataset(tmp_path_factory):
     task = HiddenMarkov(examples=100, test_examples=10)
     study = Study(task, widths=(20, 50), temperatures=(0.01,), seeds=(0,), variances=0.05)
-    return run_study(study, tmp_path_factory.mktemp("minima") / "study.zarr", analyses=()).load()
+    return run_study(study, tmp_path_factory.mktemp("minima") / "study", analyses=()).load()
 
 
 def test_points_with_several_minima_and_small_kernels_are_named(dataset):

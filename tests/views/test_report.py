@@ -1,4 +1,4 @@
-"""The report of a small store: its numbers against the store's, its text, and it in a browser."""
+"""The report of a small study: its numbers against the dataset's, its text, and it in a browser."""
 
 import base64
 import csv
@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-import zarr
 from chromium import FOUND, Chromium
 
 from pathkernel.main import main
@@ -24,11 +23,12 @@ from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.hooks import Plugins
 from pathkernel_core.result import Result
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.store import open_store
-from pathkernel_datasets.stored_study import compute_result
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_views.chart import Chart, NothingToPlot
+from pathkernel_views.report import write_report
 from pathkernel_views.study_views import study_charts
 from pathkernel_views.table import Table
 
@@ -96,31 +96,31 @@ def make(path, sweep=None):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    path = make(tmp_path_factory.mktemp("report") / "study.zarr")
-    compute_result(Strange(), path)
+def folder(tmp_path_factory):
+    path = make(tmp_path_factory.mktemp("report") / "study")
+    run_result(Strange(), path)
     return path
 
 
 @pytest.fixture(scope="module")
-def dataset(store):
-    return open_store(store)
+def dataset(folder):
+    return open_study(folder)
 
 
-def run(monkeypatch, store, *options):
+def run(monkeypatch, folder, *options):
     commands = {command.name: command for command in pathkernel_commands()}
     plugins = Plugins(results={"strange": Strange}, commands=commands)
     monkeypatch.setattr("pathkernel.main.load_plugins", lambda: plugins)
     with pytest.raises(SystemExit) as ended:
-        main(["report", str(store), *options])
+        main(["report", str(folder), *options])
     return ended.value.code
 
 
 @pytest.fixture(scope="module")
-def page(store):
+def page(folder):
     with pytest.MonkeyPatch.context() as patch:
-        assert run(patch, store) == 0
-    return store.with_name("study.html")
+        assert run(patch, folder) == 0
+    return folder / "report.html"
 
 
 def spec(dataset, name, temperature=None):
@@ -134,7 +134,7 @@ def rows(chart):
     return pd.read_csv(io.StringIO(text), dtype={"seed": str, "examples": str})
 
 
-def test_charts_hold_the_numbers_of_the_store(dataset):
+def test_charts_hold_the_numbers_of_the_dataset(dataset):
     frame = rows(spec(dataset, "order_parameters"))
     for temperature in TEMPERATURES:
         for seed in SEEDS:
@@ -178,13 +178,13 @@ def test_the_choice_of_temperatures_is_shown_first(dataset):
 
 def test_strengths_are_those_of_the_limit_where_the_width_is_large(tmp_path):
     study = Study(Hostile(), widths=(1e7,), temperatures=(1.0,), seeds=(0,), variances=2.0)
-    strengths = rows(spec(run_study(study, tmp_path / "wide.zarr"), "strongest_paths"))
+    strengths = rows(spec(run_study(study, tmp_path / "wide"), "strongest_paths"))
     np.testing.assert_allclose(strengths["strength"], np.ones(4), atol=1e-3)
 
 
 def test_several_values_of_an_option_are_a_switch(tmp_path):
     study = Study(Hostile(), (10,), (1.0,), (0,), sweep={"examples": (8, 12)})
-    dataset = run_study(study, tmp_path / "swept.zarr", analyses=pathkernel_analyses())
+    dataset = run_study(study, tmp_path / "swept", analyses=pathkernel_analyses())
     chart = spec(dataset, "order_parameters")
     assert chart["params"][0]["bind"]["options"] == ["8", "12"]
     frame = rows(chart)
@@ -217,7 +217,7 @@ class Markup(HTMLParser):
             self.texts.append(data)
 
 
-def test_text_of_a_store_is_never_markup(page):
+def test_text_of_a_study_is_never_markup(page):
     markup = Markup(page.read_text("utf-8"))
     names = [tag for tag, _ in markup.tags]
     assert names.count("script") == 3
@@ -260,21 +260,19 @@ def test_a_strangers_views_and_provenance_are_there(page):
     assert {link[1:] for link in links} <= ids
 
 
-def test_an_attribute_that_is_nested_without_end_is_text(store, tmp_path, monkeypatch):
-    copy = shutil.copytree(store, tmp_path / "study.zarr")
+def test_an_attribute_that_is_nested_without_end_is_text(dataset, tmp_path):
     deep = {"lists": "[" * 5000, "dicts": '{"a":' * 900 + "1" + "}" * 900}
-    zarr.open_group(copy, mode="r+").attrs.update(deep)
-    assert run(monkeypatch, copy, "--only", "study") == 0
-    assert f">{'[' * 5000}<" in copy.with_suffix(".html").read_text("utf-8")
+    write_report(dataset.assign_attrs(deep), tmp_path, {}, tmp_path / "report.html")
+    assert f">{'[' * 5000}<" in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypatch, capsys):
-    copy = shutil.copytree(store, tmp_path / "study.zarr")
+def test_in_a_folder_that_is_the_working_directory(folder, tmp_path, monkeypatch, capsys):
+    copy = shutil.copytree(folder, tmp_path / "study")
     monkeypatch.chdir(copy)
-    page = tmp_path / "study.html"
+    page = copy / "report.html"
     page.write_text("<!doctype html>mine")
     assert run(monkeypatch, ".", "--only", "strange") == 1
-    assert "study.html already exists and is not a report; delete it" in capsys.readouterr().err
+    assert "report.html already exists and is not a report; delete it" in capsys.readouterr().err
     assert page.read_text() == "<!doctype html>mine"
     page.write_text("")
     for _ in range(2):  # nothing, and then a report replaces a report
@@ -283,7 +281,7 @@ def test_beside_a_store_that_is_the_working_directory(store, tmp_path, monkeypat
     assert run(monkeypatch, ".", "--out", str(tmp_path)) == 2
     assert "is a directory" in capsys.readouterr().err
     assert run(monkeypatch, ".", "--seed", "9") == 1
-    assert "the store has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
+    assert "the study has no seed 9; it has 0, 3. Run the study with it in --seed, which" in (
         " ".join(capsys.readouterr().err.split())
     )
 

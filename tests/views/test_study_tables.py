@@ -1,4 +1,4 @@
-"""Tables of real small stores, against the numbers in the stores."""
+"""Tables of real small studies, against the numbers in their datasets."""
 
 import contextlib
 import io
@@ -12,11 +12,11 @@ from rich.console import Console
 from pathkernel_analyses.plugin import pathkernel_analyses
 from pathkernel_core.attention import AttentionProduct
 from pathkernel_core.task import Examples, Realisation, Task, option
-from pathkernel_datasets.schema import STATUS_CODES
+from pathkernel_datasets.quantities import STATUS_CODES
+from pathkernel_datasets.reading import open_study
+from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.selection import Selection, number
-from pathkernel_datasets.store import open_store
 from pathkernel_datasets.study import Study
-from pathkernel_datasets.sweep import run_study
 from pathkernel_views.study_tables import (
     choice_table,
     gains_table,
@@ -75,27 +75,27 @@ def make(path, stop=None, seeds=(0, 1, 2), **study):
     study = Study(Toy(), seeds=seeds, **study)
     with contextlib.suppress(Stop):
         run_study(study, path, analyses=pathkernel_analyses(), report=report)
-    return open_store(path)
+    return open_study(path)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("stores")
+    return tmp_path_factory.mktemp("studies")
 
 
 @pytest.fixture(scope="module")
 def plain(folder):
-    return make(folder / "plain.zarr")
+    return make(folder / "plain")
 
 
 @pytest.fixture(scope="module")
 def several(folder):
-    return make(folder / "several.zarr", temperatures=(0.01, 0.3, 3.0), seeds=(0, 1))
+    return make(folder / "several", temperatures=(0.01, 0.3, 3.0), seeds=(0, 1))
 
 
 @pytest.fixture(scope="module")
 def stopped(folder):
-    return make(folder / "stopped.zarr", stop=4)
+    return make(folder / "stopped", stop=4)
 
 
 def printed(dataset, width=80, temperature=None):
@@ -134,8 +134,8 @@ def test_rows_hold_the_stores_numbers(plain, test_set):
 
 
 def test_without_sub_networks(tmp_path):
-    run_study(Study(Toy(sub_networks=False)), tmp_path / "store.zarr")
-    assert [row.network for row in rows(open_store(tmp_path / "store.zarr"))][-1] == "GP limit"
+    run_study(Study(Toy(sub_networks=False)), tmp_path / "study")
+    assert [row.network for row in rows(open_study(tmp_path / "study"))][-1] == "GP limit"
 
 
 def test_temperature_with_the_largest_evidence_is_chosen_per_width(several):
@@ -315,10 +315,7 @@ def test_stopped_run(stopped):
     found = rows(stopped)
     assert [row.status for row in found] == [
         "1 of 3 not computed",
-        "2 of 3 not computed",
-        "2 of 3 not computed",
-        "1 of 3 not computed",
-        "1 of 3 not computed",
+        *["2 of 3 not computed"] * 4,  # the limits of a seed come last
     ]
     assert found[0].action_seeds == 2
     assert found[1].evaluations == float(stopped.evaluations[0, 0, 1])
@@ -326,7 +323,7 @@ def test_stopped_run(stopped):
 
 
 def test_nothing_computed(folder):
-    nothing = make(folder / "nothing.zarr", stop=0)
+    nothing = make(folder / "nothing", stop=0)
     found = rows(nothing)
     assert np.isnan([found[0].action_median, found[0].evaluations]).all()
     assert "3 of 3 not computed" in printed(nothing, width=120)

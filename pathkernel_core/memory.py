@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pathkernel_datasets.errors import TooLargeError
+from pathkernel_core.errors import TooLargeError
 
 _FALLBACK = 8 * 2**30  # bytes, where the system does not tell its memory
 

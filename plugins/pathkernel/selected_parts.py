@@ -1,4 +1,4 @@
-"""The views of the selected parts of a store, which ``show``, ``plot`` and ``report`` present."""
+"""The views of the selected parts of a study, which ``show``, ``plot`` and ``report`` present."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pathkernel.options import options_of, store_argument
+from pathkernel.options import folder_argument, options_of
 from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.options import Options, declared_options, option
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pathkernel_datasets.stored_study import StoredStudy
 
 STUDY = "study"
-"""The study among the parts of a store; the others are its results."""
+"""The study itself among its parts; the others are its results."""
 
 
 @dataclass(frozen=True)
 class SelectedParts(Options):
-    """Parts of a store, at a temperature and a seed."""
+    """Parts of the study in a folder, at a temperature and a seed."""
 
-    store: Path
+    folder: Path
     temperature: float | str | None = option(
         None,
         "Temperature T, or the criterion that chooses it at each width over all seeds: best "
@@ -44,16 +44,16 @@ class SelectedParts(Options):
         None, "Seed in views of a single seed.  [default: the first]", type=int
     )
     only: str | None = option(
-        None, "Parts of the store, such as study,samples.  [default: all]", metavar="NAME,NAME,…"
+        None, "Parts of the study, such as study,samples.  [default: all]", metavar="NAME,NAME,…"
     )
 
     @cached_property
     def study(self) -> StoredStudy:
-        """The study of the store."""
+        """The study with its results."""
         from pathkernel_datasets.selection import index_of
         from pathkernel_datasets.stored_study import StoredStudy
 
-        study = StoredStudy(self.store, click.get_current_context().find_object(Plugins))
+        study = StoredStudy(self.folder, click.get_current_context().find_object(Plugins))
         if self.seed is not None:
             index_of(study.dataset, "seed", self.seed)
         return study
@@ -65,7 +65,7 @@ class SelectedParts(Options):
         parts = stored if self.only is None else [name.strip() for name in self.only.split(",")]
         for name in parts:
             if name not in stored:
-                raise UnknownNameError(unknown_name(f"part of {self.store}", name, stored))
+                raise UnknownNameError(unknown_name(f"part of {self.folder}", name, stored))
         return parts
 
     def views(self, part: str) -> Iterator[Any]:
@@ -98,7 +98,7 @@ class SelectedParts(Options):
         return result(**{name: chosen[name] for name in names})
 
 
-SELECTION: list[click.Parameter] = [store_argument, *options_of(SelectedParts)]
+SELECTION: list[click.Parameter] = [folder_argument, *options_of(SelectedParts)]
 """Parameters of commands that make a :class:`SelectedParts`."""
 
 
@@ -109,11 +109,10 @@ def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
     for single in [study] if result.of_all_values else study.singles:
         if result.name not in single.results:
             continue
-        value = single.prefix.rstrip("/").replace("-", " ", 1).replace("_", " ")
-        if value:
-            yield value
+        if single.label:
+            yield single.label
         for view in result.views(single):
-            if value and isinstance(view, Chart):
-                name, title = f"{single.prefix}{view.name}", f"{view.title}, {value}"
+            if single.label and isinstance(view, Chart):
+                name, title = f"{single.path.name}/{view.name}", f"{view.title}, {single.label}"
                 view = dataclasses.replace(view, name=name, title=title)
             yield view

@@ -1,0 +1,108 @@
+"""Contracts of analyses and results: what their checks say to authors."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from pathkernel_core.analysis import Analysis, Variable
+from pathkernel_core.options import option
+from pathkernel_core.progress import Progress
+from pathkernel_core.result import Result
+from pathkernel_datasets.study import Study
+from pathkernel_datasets.testing import SmallTask, check_analysis, check_result
+
+TINY = Study(SmallTask(), (10,), (1.0,), (0,))
+
+
+class Trace(Analysis):
+    name = "trace"
+    summary = "Trace of the order parameter"
+    variables = (Variable("trace", (), "trace of the order parameter"),)
+
+    def coordinates(self, situation):
+        return {}
+
+    def compute(self, situation):
+        return {"trace": np.trace(situation.solution.order_parameter)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "Trace!"}, "must be lower-case words joined by hyphens"),
+        ({"summary": ""}, "summary must say in one line what it is"),
+        ({"summary": "Trace\nof"}, "summary must be a single line"),
+        ({"variables": ()}, "variables must name what compute"),
+        ({"variables": (Variable("trace", (), " "),)}, "variable trace needs a long_name"),
+        ({"variables": (Variable("trace", ("a", "a"), "t"),)}, "trace names a dimension twice"),
+        ({"compute": lambda *given: {"trace": np.nan}}, "trace is NaN everywhere"),
+    ],
+)
+def test_what_is_said_of_an_analysis(changes, message):
+    with pytest.raises(AssertionError, match=message):
+        check_analysis(type("Changed", (Trace,), changes)(), TINY)
+
+
+def test_an_analysis_that_changes_is_noticed():
+    class Random(Trace):
+        calls = iter(range(100))
+
+        def compute(self, situation):
+            return {"trace": float(next(self.calls))}
+
+    check_analysis(Trace(), TINY)
+    with pytest.raises(AssertionError, match="are not identical"):
+        check_analysis(Random(), TINY)
+
+
+@dataclass(frozen=True)
+class Counted(Result):
+    """A result that keeps its contract but for what is changed."""
+
+    name = "counted"
+    summary = "Number of variables"
+    silent = False
+    views_given = ("a sentence",)
+    data = xr.Dataset({"number": ((), 3, {"long_name": "number of variables"})})
+
+    many: int = option(3, "number of variables")
+
+    def compute(self, study, report):
+        if not study.holds(self.name):
+            if not self.silent:
+                report(Progress(0, 1, "counting"))
+            yield "", self.data
+
+    def views(self, study):
+        return self.views_given
+
+
+def test_a_result_that_keeps_its_contract():
+    check_result(Counted(), TINY)
+
+
+@dataclass(frozen=True)
+class Unexplained(Counted):
+    many: int = option(3, "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "Counted"}, "must be lower-case words joined by hyphens"),
+        ({"command": "count it"}, "command 'count it' must be lower-case words"),
+        ({"views_given": (" ",)}, "a sentence is empty"),
+        ({"views_given": (3,)}, "3 is no Table, Chart or text"),
+        ({"data": xr.Dataset({"number": 3})}, "variable number needs a long_name"),
+    ],
+)
+def test_what_is_said_of_a_result(changes, message):
+    with pytest.raises(AssertionError, match=message):
+        check_result(type("Changed", (Counted,), changes)(), TINY)
+
+
+def test_an_option_needs_a_help_text():
+    with pytest.raises(AssertionError, match="option many needs a help text"):
+        check_result(Unexplained(), TINY)
