@@ -14,7 +14,7 @@ import itertools
 import logging
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,26 +78,26 @@ class Computation:
             # a piece that gets more temperatures has what neither width nor temperature enters
             if piece.width is None and not stored:
                 alone = data_values(data.data, self.analyses)
-            for row in rows.values():
-                self._check_declared(piece, row)
+            self._check_declared(piece, rows.values())
             arrays = {**self._joined(stored, rows), **alone}
             write_arrays(self.folder.file(piece), arrays, self.folder.core)
 
-    def _check_declared(self, piece: Piece, values: Mapping[str, Any]) -> None:
-        """Check that a point has all variables of the study; one that failed has its status alone.
+    def _check_declared(self, piece: Piece, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Check that points have all variables of the study; one that failed has its status alone.
 
         Raises
         ------
         TaskError
             If the data of its seed are of other kinds than those of the first.
         """
-        variables = self.folder.template.variables
-        declared = {n for n in self.folder.declared(piece) if "temperature" in variables[n].dims}
-        if len(values) > 1 and (missing := sorted(declared - values.keys())):
-            raise TaskError(
-                f"seed {piece.seed} of the task {self.study.task.name!r} has no {missing[0]}, "
-                "unlike the first seed; give every seed the same kinds of examples"
-            )
+        dims = self.folder.declared(piece)
+        declared = {name for name in dims if "temperature" in dims[name]}
+        for values in rows:
+            if len(values) > 1 and (missing := sorted(declared - values.keys())):
+                raise TaskError(
+                    f"seed {piece.seed} of the task {self.study.task.name!r} has no {missing[0]}, "
+                    "unlike the first seed; give every seed the same kinds of examples"
+                )
 
     def _joined(self, stored: Values, rows: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
         """Stored values of a piece, with those at more temperatures behind them."""

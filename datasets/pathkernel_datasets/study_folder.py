@@ -207,17 +207,23 @@ class StudyFolder:
             values = self._published.read(piece.seed, piece.width, self.core)
             # where the metadata of the root are damaged, arrays may be lost without a trace
             is_identified = not values or self._published.identity
-            if not is_identified and not self.declared(piece) <= values.keys():
+            if not is_identified and not self.declared(piece).keys() <= values.keys():
                 values = {}
         return values or {}
 
-    def declared(self, piece: Piece) -> set[str]:
-        """Names of all variables that a piece has."""
+    def declared(self, piece: Piece) -> dict[str, tuple[str, ...]]:
+        """Names of all variables that a piece has, with their dimensions."""
         return {
-            str(name)
-            for name, variable in self.template.data_vars.items()
-            if "seed" in variable.dims and ("width" in variable.dims) == (piece.width is not None)
+            name: dims
+            for name, dims in self._dims.items()
+            if ("width" in dims) == (piece.width is not None)
         }
+
+    @cached_property
+    def _dims(self) -> dict[str, tuple[str, ...]]:
+        """Dimensions of all variables along the seeds."""
+        variables = {str(name): self.template.variables[name] for name in self.template.data_vars}
+        return {name: one.dims for name, one in variables.items() if "seed" in one.dims}
 
     @cached_property
     def _published(self) -> PublishedStudy:
