@@ -89,8 +89,7 @@ class Analysis(abc.ABC):
     def coordinates(self, situation: Situation) -> Mapping[str, Sequence[Any]]:
         """Labels of each of the analysis's own dimensions, the same for every seed.
 
-        Datasets label common ones, such as ``path`` and ``head``. The situation has no
-        solution.
+        Datasets label common ones, such as ``path`` and ``head``. The situation has no solution.
         """
 
     @abc.abstractmethod

@@ -11,6 +11,7 @@ from pathlib import Path
 from pathkernel_core.local_files import IRREGULAR, check_local, irregular_entries
 from pathkernel_datasets.identity import core_of
 from pathkernel_datasets.piece_files import SUFFIX, is_damaged
+from pathkernel_datasets.published import published_identity
 from pathkernel_datasets.reading import folder_of, open_folder, open_study
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
@@ -21,7 +22,7 @@ from pathkernel_datasets.study_folder import (
     stored_description,
 )
 from pathkernel_datasets.sweep_folder import SweepFolder
-from pathkernel_datasets.zarr_files import METADATA, attributes_of, faults, metadata_of
+from pathkernel_datasets.zarr_files import METADATA, faults, metadata_of
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,12 @@ def _study_damage(path: Path) -> Iterator[str]:
                 yield f"{single.path} holds another study than {path / DESCRIPTION}"
     elif folder.in_progress and not folder.has_template:
         yield f"{path / PIECES} is damaged: its labels are unreadable"
-    published = attributes_of(path / STUDY).get("study") if (path / STUDY).is_dir() else None
-    if published is None and not folder.in_progress:
+    published = published_identity(path / STUDY)
+    if not published and not folder.in_progress:
         yield f"{path / STUDY} is missing"
-    elif published is not None and core_of(json.loads(published)) != core_of(folder.identity):
+    elif published and core_of(json.loads(published)) != core_of(folder.identity):
         yield f"{path / STUDY} holds another study than {DESCRIPTION}"
-    elif published not in (None, description.identity) and not folder.in_progress:
+    elif published not in ("", description.identity) and not folder.in_progress:
         yield f"{path / STUDY} is on another grid than {DESCRIPTION}"
 
 

@@ -22,7 +22,7 @@ from pathkernel_core.progress import Progress, Report
 from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.computing import Computation
 from pathkernel_datasets.errors import StudyError, StudyWarning
-from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of
+from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of, text_of
 from pathkernel_datasets.lock import check_writable, locked
 from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.reading import check_regular
@@ -85,7 +85,7 @@ def begin(
         ]
         identity = identity_of(joined, map(first_seeds, joined.singles))
         names = compared[0].description.analyses
-        description = Description(_text(identity), names, _meaning(joined, name))
+        description = Description(text_of(identity), names, _meaning(joined, name))
         sweep = SweepFolder(path, description.identity, description.meaning)
         grid = {dim: joined.along(dim) for dim in POINT}  # a value may have been extended by itself
         templates = {
@@ -177,7 +177,7 @@ def _compare(
             _warn_of_damage(path, damage)
         if swept is None:
             _warn_of_more(path, study, joined)
-    text = _text(identity_of(joined, [first_seeds(joined)]))
+    text = text_of(identity_of(joined, [first_seeds(joined)]))
     folder, template = StudyFolder(path, text), None
     label = joined.label(swept[:1] if swept else ())
     # a study that was taken over may not name the value, if it is the default
@@ -204,10 +204,6 @@ def _label(folder: StudyFolder) -> str:
     with suppress(StudyError):
         return str(folder.template.attrs["label"])
     return ""
-
-
-def _text(identity: Mapping[str, Any]) -> str:
-    return json.dumps(identity, sort_keys=True)
 
 
 def _meaning(study: Study, name: str) -> str:

@@ -64,6 +64,11 @@ def _single(study: Study, drawn: Realisation) -> dict[str, Any]:
     return json.loads(json.dumps(identity))
 
 
+def text_of(identity: Mapping[str, Any]) -> str:
+    """An identity as JSON; equal studies have equal texts."""
+    return json.dumps(identity, sort_keys=True)
+
+
 def single_identity(identity: Mapping[str, Any], swept: str | None, value: Any) -> dict[str, Any]:
     """Identity of the study of one value of the option that is swept, if any is."""
     if swept is None:
@@ -79,7 +84,7 @@ def core_of(identity: Mapping[str, Any], swept: str | None = None, value: Any = 
     core = {key: entry for key, entry in single.items() if key not in _OF_THE_GRID}
     options = core["options"].items()
     core["options"] = {key: entry for key, entry in options if key not in core["provenance"]}
-    return json.dumps(core, sort_keys=True)
+    return text_of(core)
 
 
 def grid_of(identity: Mapping[str, Any]) -> dict[str, list]:

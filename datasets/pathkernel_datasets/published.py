@@ -57,6 +57,11 @@ def publish(
                 write_dataset(dataset, folder, limits={"seed": chunk, **(limits or {})})
 
 
+def published_identity(path: Path) -> str:
+    """Identity of the study in a Zarr as JSON; empty if there is none, or it is damaged."""
+    return str(attributes_of(path).get("study", "")) if path.exists() else ""
+
+
 class PublishedStudy:
     """The study of a Zarr, piece by piece; what is damaged in it is as if it were not there.
 
@@ -73,7 +78,7 @@ class PublishedStudy:
     @cached_property
     def identity(self) -> str:
         """Identity of the study as JSON; empty if it is lost."""
-        return str(attributes_of(self.path).get("study", ""))
+        return published_identity(self.path)
 
     def read(self, seed: int, width: float | None, core: str) -> Values:
         """Values of a piece of a study; empty if it is not there, damaged or of another study."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import xarray as xr
 
 from pathkernel_core.atomic import remove_leftovers
-from pathkernel_core.local_files import IRREGULAR, check_local, irregular_entries, is_damage
+from pathkernel_core.local_files import IRREGULAR, check_local, irregular_entries
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.labelling import drawable
 from pathkernel_datasets.lock import locked
@@ -23,7 +23,7 @@ from pathkernel_datasets.study_folder import (
     stored_description,
 )
 from pathkernel_datasets.sweep_folder import SweepFolder
-from pathkernel_datasets.zarr_files import lost_chunks, open_dataset
+from pathkernel_datasets.zarr_files import naming_damage, open_dataset
 
 
 def open_study(path: str | os.PathLike) -> xr.Dataset:
@@ -58,16 +58,8 @@ def open_study(path: str | os.PathLike) -> xr.Dataset:
         if not (folder := open_folder(path)).is_published:  # not published meanwhile
             return drawable(dataset)
     file = folder.path / STUDY
-    try:
-        if lost := lost_chunks(file):
-            raise StudyError(
-                f"{file} is damaged: chunks of {', '.join(lost)} are missing; {REMEDY}"
-            )
+    with naming_damage(file, "", REMEDY):
         return drawable(open_dataset(file))
-    except Exception as error:  # whatever the parser of a damaged file raises
-        if isinstance(error, StudyError) or not is_damage(error):
-            raise
-        raise StudyError(f"{file} is damaged ({error}); {REMEDY}") from None
 
 
 def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:

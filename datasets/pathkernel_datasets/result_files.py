@@ -51,7 +51,7 @@ def parts_of(path: Path) -> list[str]:
 
 def damaged_parts(path: Path) -> dict[str, str]:
     """Parts of a result that cannot be read, with the fault of each; other damage by its name."""
-    parts, damaged = list(parts_of(path)), dict[str, str]()
+    parts, damaged = parts_of(path), dict[str, str]()
     for name, fault in faults(path):
         # of a part whose metadata are lost, and of groups above parts, no part is listed
         names = [part for part in parts if is_inside(name, part)] or [name or METADATA]
@@ -66,7 +66,7 @@ def write_part(folder: Path, part: str, data: xr.Dataset | xr.DataTree) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # under the lock, or another process could take a part that is being written for a leftover
     with locked(folder, wait=True), replacing_folder(target) as partial:
-        write_groups(partial, "", data)
+        write_groups(partial, data)
 
 
 def publish_parts(folder: Path, name: str) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any
 import xarray as xr
 
 from pathkernel_core.hooks import Plugins, load_plugins
-from pathkernel_core.local_files import is_damage
 from pathkernel_core.task import Task
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.identity import core_of, differences, file_options, identity_of
@@ -26,7 +25,7 @@ from pathkernel_datasets.study import SETTINGS, Study, described
 from pathkernel_datasets.study_folder import PIECES, STUDY
 from pathkernel_datasets.sweep_folder import SweepFolder
 from pathkernel_datasets.workers import mapped, naming_lost_workers, workers
-from pathkernel_datasets.zarr_files import METADATA, lost_chunks, open_tree
+from pathkernel_datasets.zarr_files import METADATA, naming_damage, open_tree
 
 
 class StoredStudy:
@@ -188,19 +187,8 @@ class StoredStudy:
             )
             raise StudyError(f"{self.path} has no {part}; its results are: {listed}{several}")
         path, inside = file_of(self.path, part)
-        try:
-            if lost := lost_chunks(path, inside):
-                raise StudyError(
-                    f"{path} is damaged: chunks of {', '.join(lost)} are missing; run the command "
-                    "of the result again"
-                )
+        with naming_damage(path, inside, "run the command of the result again"):
             return open_tree(path, inside)
-        except Exception as error:  # whatever the parser of a damaged file raises
-            if isinstance(error, StudyError) or not is_damage(error):
-                raise
-            raise StudyError(
-                f"{path} is damaged ({error}); run the command of the result again"
-            ) from None
 
     def write(self, part: str, data: xr.Dataset | xr.DataTree) -> None:
         """Write a part of a result, to be published when all of them are computed."""

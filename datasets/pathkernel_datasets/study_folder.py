@@ -29,10 +29,10 @@ import xarray as xr
 from pathkernel_core.atomic import replacing
 from pathkernel_core.local_files import open_regular
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.identity import core_of, grid_of
+from pathkernel_datasets.identity import core_of, grid_of, text_of
 from pathkernel_datasets.labelling import json_attribute
 from pathkernel_datasets.piece_files import SUFFIX, read_arrays
-from pathkernel_datasets.published import PublishedStudy, Values, publish
+from pathkernel_datasets.published import PublishedStudy, Values, publish, published_identity
 from pathkernel_datasets.template import SCHEMA_VERSION, from_json, on_grid, to_json
 from pathkernel_datasets.zarr_files import attributes_of, open_dataset
 
@@ -119,7 +119,7 @@ def described_study(path: Path) -> Description | None:
         content = json.loads(stream.read())
         if content.pop("crc32") == _checksum(content):
             _check_version(path, content["schema_version"])
-            identity = json.dumps(content["study"], sort_keys=True)
+            identity = text_of(content["study"])
             _check_plain(content["study"])
             return Description(identity, tuple(content["analyses"]), content["meaning"])
     return None
@@ -247,8 +247,7 @@ class StudyFolder:
     @property
     def published_text(self) -> str:
         """Identity of the published study as JSON; empty if there is none, or it is damaged."""
-        path = self.path / STUDY
-        return str(attributes_of(path).get("study", "")) if path.exists() else ""
+        return published_identity(self.path / STUDY)
 
     @cached_property
     def template(self) -> xr.Dataset:

@@ -18,9 +18,9 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.errors import TaskError
-from pathkernel_datasets.identity import single_identity
+from pathkernel_datasets.identity import single_identity, text_of
 from pathkernel_datasets.labelling import coordinate
-from pathkernel_datasets.published import publish
+from pathkernel_datasets.published import publish, published_identity
 from pathkernel_datasets.study import POINT, described
 from pathkernel_datasets.study_folder import (
     STUDY,
@@ -29,7 +29,7 @@ from pathkernel_datasets.study_folder import (
 )
 from pathkernel_datasets.swept_option import OF_EACH_VALUE, SWEPT_OPTION, listed
 from pathkernel_datasets.template import KNOWN_DIMENSIONS, on_grid
-from pathkernel_datasets.zarr_files import attributes_of, open_dataset
+from pathkernel_datasets.zarr_files import open_dataset
 
 
 def folder_name(option: str, value: Any) -> str:
@@ -72,13 +72,13 @@ class SweepFolder:
         for value in self.identity["options"][self.option]:
             identity = single_identity(self.identity, self.option, value)
             path = self.path / folder_name(self.option, value)
-            folders[value] = StudyFolder(path, json.dumps(identity, sort_keys=True))
+            folders[value] = StudyFolder(path, text_of(identity))
         return folders
 
     @property
     def is_published(self) -> bool:
         """Whether the joined dataset is on the whole grid."""
-        return attributes_of(self.path / STUDY).get("study") == self.text
+        return published_identity(self.path / STUDY) == self.text
 
     @property
     def in_progress(self) -> bool:

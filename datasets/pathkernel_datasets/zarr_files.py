@@ -24,6 +24,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from pathkernel_core.atomic import replacing_folder
 from pathkernel_core.local_files import is_damage, open_regular
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.labelling import storable
 
 METADATA = "zarr.json"
@@ -47,15 +48,14 @@ def replacing_zarr(path: Path) -> Iterator[Path]:
 def write_tree(path: Path, data: xr.Dataset | xr.DataTree) -> None:
     """Write a labelled dataset, or a tree of them, as one plain Zarr that replaces ``path``."""
     with replacing_zarr(path) as folder:
-        write_groups(folder, "", data)
+        write_groups(folder, data)
 
 
-def write_groups(folder: Path, group: str, data: xr.Dataset | xr.DataTree) -> None:
-    """Write a dataset or a tree as a group of a Zarr that :func:`replacing_zarr` gives."""
+def write_groups(folder: Path, data: xr.Dataset | xr.DataTree) -> None:
+    """Write a dataset or a tree into a folder, without checksums of its own."""
     tree = data if isinstance(data, xr.DataTree) else xr.DataTree(data)
     for node in tree.subtree:
-        name = f"{group}/{node.path}".strip("/").replace("//", "/")
-        write_dataset(node.to_dataset(inherit=False), folder, name or None)
+        write_dataset(node.to_dataset(inherit=False), folder, node.path.strip("/") or None)
 
 
 def write_dataset(
@@ -309,6 +309,27 @@ def lost_chunks(path: Path, group: str = "") -> list[str]:
             if array.nchunks_initialized < array.nchunks:
                 lost.append(name)
     return lost
+
+
+@contextmanager
+def naming_damage(path: Path, group: str, remedy: str) -> Iterator[None]:
+    """Check that no chunk of a Zarr is missing, and name damage that is met while it is opened.
+
+    Raises
+    ------
+    StudyError
+        If it is damaged, with the remedy.
+    """
+    try:
+        if lost := lost_chunks(path, group):
+            raise StudyError(
+                f"{path} is damaged: chunks of {', '.join(lost)} are missing; {remedy}"
+            )
+        yield
+    except Exception as error:  # whatever the parser of a damaged file raises
+        if isinstance(error, StudyError) or not is_damage(error):
+            raise
+        raise StudyError(f"{path} is damaged ({error}); {remedy}") from None
 
 
 def open_dataset(path: Path) -> xr.Dataset:

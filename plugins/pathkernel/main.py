@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -119,9 +118,6 @@ def _message(error: Exception) -> str:
         )
     if isinstance(error, MemoryError):
         return f"not enough memory ({error}); take fewer examples, heads or layers"
-    if isinstance(error, shutil.Error):  # of copying a folder: its argument lists all files
-        file, _, reason = error.args[0][0]
-        return f"{file} cannot be copied: {reason}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.strerror}: {error.filename}"
     if str(error).startswith("Stored and computed checksum do not match"):  # by Zarr

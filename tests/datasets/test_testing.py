@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import xarray as xr
+from test_analyses import Trace
 
-from pathkernel_core.analysis import Analysis, Variable
+from pathkernel_core.analysis import Variable
 from pathkernel_core.options import option
 from pathkernel_core.progress import Progress
 from pathkernel_core.result import Result
@@ -14,18 +15,6 @@ from pathkernel_datasets.study import Study
 from pathkernel_datasets.testing import SmallTask, check_analysis, check_result
 
 TINY = Study(SmallTask(), (10,), (1.0,), (0,))
-
-
-class Trace(Analysis):
-    name = "trace"
-    summary = "Trace of the order parameter"
-    variables = (Variable("trace", (), "trace of the order parameter"),)
-
-    def coordinates(self, situation):
-        return {}
-
-    def compute(self, situation):
-        return {"trace": np.trace(situation.solution.order_parameter)}
 
 
 @pytest.mark.parametrize(
