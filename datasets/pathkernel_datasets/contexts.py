@@ -11,17 +11,13 @@ import numpy as np
 from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.backend import Array, array_namespace, to_host
 from pathkernel_core.cross_validation import LeaveOneOut, leave_one_out
-from pathkernel_core.errors import PathkernelError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.minimise import gp_limit
 from pathkernel_core.solution import Solution
+from pathkernel_datasets.errors import AnalysisError
 from pathkernel_datasets.labelling import stored_dims
 from pathkernel_datasets.measures import Predictions
 from pathkernel_datasets.prepared import PreparedData
-
-
-class AnalysisError(PathkernelError, RuntimeError):
-    """An analysis, perhaps of a plugin, failed or returned other values than it declares."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,20 +27,22 @@ class DataContext:
     data: PreparedData
     analyses: Sequence[Analysis]
 
+    @property
+    def situation(self) -> Situation:
+        """Situation that the analyses are given."""
+        data = self.data
+        return Situation(data.realisation, data.xi, data.labels, data.network)
+
     @cached_property
     def analysed(self) -> dict[str, np.ndarray]:
         """Values of the analyses, by name of the variable."""
-        data = self.data
-        situation = Situation(data.realisation, data.xi, data.labels, data.network)
-        return _values_of(self.analyses, situation)
+        return _values_of(self.analyses, self.situation)
 
 
 @dataclass(frozen=True, eq=False)
-class SolutionContext:
+class SolutionContext(DataContext):
     """A minimum or a Gaussian process limit, with what several quantities share."""
 
-    data: PreparedData
-    analyses: Sequence[Analysis]
     solution: Solution
 
     @cached_property
@@ -72,12 +70,11 @@ class SolutionContext:
         mean = to_host(self.solution.predict_mean(xi)) + self.data.offset
         return Predictions(mean[None], to_host(labels))
 
-    @cached_property
-    def analysed(self) -> dict[str, np.ndarray]:
-        """Values of the analyses, by name of the variable."""
-        data, solution = self.data, self.solution
-        of_data = (data.realisation, data.xi, data.labels)
-        return _values_of(self.analyses, Situation(*of_data, solution.network, solution))
+    @property
+    def situation(self) -> Situation:
+        """Situation that the analyses are given."""
+        solution = self.solution
+        return replace(super().situation, network=solution.network, solution=solution)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,10 @@ class TaskError(PathkernelError, ValueError):
     """A task cannot draw its data and heads."""
 
 
+class AnalysisError(PathkernelError, RuntimeError):
+    """An analysis, perhaps of a plugin, failed or returned other values than it declares."""
+
+
 class NotInStudyError(StudyError, ValueError):
     """A study lacks the seed, temperature or width, or the choice, that is asked for."""
 

@@ -21,12 +21,12 @@ from pathkernel_core.errors import NotPositiveDefiniteError
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.solution import Solution, Status
 from pathkernel_datasets.contexts import (
-    AnalysisError,
     DataContext,
     LimitContext,
     SolutionContext,
     labelled_predictions,
 )
+from pathkernel_datasets.errors import AnalysisError
 from pathkernel_datasets.labelling import padded_rows, stored_dims
 from pathkernel_datasets.measures import MEASURES, Measure
 from pathkernel_datasets.prepared import PreparedData

@@ -9,8 +9,7 @@ import pytest
 from small_task import Small
 
 from pathkernel_core.analysis import Analysis, Variable
-from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.quantities import AnalysisError
+from pathkernel_datasets.errors import AnalysisError, StudyError
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import run_study
 from pathkernel_datasets.study import Study

@@ -11,11 +11,11 @@ from test_targets import Noisy
 import pathkernel_core as pk
 from pathkernel_core.analysis import Variable
 from pathkernel_core.errors import NotPositiveDefiniteError
+from pathkernel_datasets.errors import AnalysisError
 from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.quantities import (
     REFERENCE,
     STATUS_CODES,
-    AnalysisError,
     data_values,
     declared,
     point_values,
