@@ -145,6 +145,13 @@ def prepare_data(
     blocks = draw_blocks(study.task, seed)
     heads, outputs = realisation.heads, realisation.outputs
     variances = study.variances if study.variance is None else study.variance
+    if isinstance(variances, tuple) and len(variances) != len(heads) + 2:
+        several = ",".join(map("{:g}".format, variances))
+        raise ValueError(
+            f"variances must be one number or {len(heads) + 2} numbers (of the projection, each "
+            f"layer and the readout), but has {len(variances)}; several values of one variance of "
+            f"all weights are variance, on the command line --variance {several}"
+        )
     network = Network(heads, max(study.widths), variances, outputs, study.skips)
     # before the inputs are contracted, which makes n·N_0 numbers out of each example
     _check_size(realisation, network.n_paths, blocks, min(study.widths))
