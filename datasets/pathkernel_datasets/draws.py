@@ -9,6 +9,7 @@ published run's group and variable.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pathkernel_datasets.labelling import coordinates_along, path_dims
 from pathkernel_datasets.piece_files import SUFFIX, read_arrays
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study_folder import PIECES
+from pathkernel_datasets.study_folder import PIECES, remove_empty
 
 SAMPLES = "samples"
 """Result that holds all draws."""
@@ -54,6 +55,18 @@ def read_blocks(study: StoredStudy, run: str, first: int) -> list[dict[str, np.n
         blocks.append(block)
         first += block[ORDER_PARAMETER].shape[1]
     return blocks
+
+
+def remove_blocks(study: StoredStudy, run: str) -> None:
+    """Remove the blocks whose draws are published; another process may be adding others."""
+    folder = block_file(study, run, 0).parent
+    if folder.is_dir():
+        groups = study.result(run).children
+        draws = groups["posterior"].sizes["draw"] if "posterior" in groups else math.inf
+        for file in folder.iterdir():  # a block that is being written is then written again
+            if not file.stem.isdecimal() or int(file.stem) < draws:
+                file.unlink(missing_ok=True)
+        remove_empty(study.path / PIECES)
 
 
 def point_of(settings: Mapping[str, Any]) -> Point:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -16,6 +15,7 @@ import xarray as xr
 from pathkernel_core.hooks import PluginError, Plugins
 from pathkernel_core.progress import Progress, Report
 from pathkernel_core.result import Result
+from pathkernel_datasets.draws import remove_blocks
 from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.lock import check_writable, locked
 from pathkernel_datasets.progress_bar import supervised
@@ -128,12 +128,11 @@ def _damaged(path: Path) -> frozenset[str]:
 
 def _publish(study: StoredStudy, result: str) -> None:
     """Publish all computed parts of a result, and remove the blocks of draws that they hold."""
-    pieces = study.path / PIECES
     with locked(study.path, wait=True):
         new_parts = publish_parts(study.path, result)
     for part in new_parts:
-        shutil.rmtree(pieces / result / part, ignore_errors=True)
-    remove_empty(pieces)
+        remove_blocks(study, f"{result}/{part}")
+    remove_empty(study.path / PIECES)
 
 
 def _parts(result: Result, computed: Any) -> Iterator[tuple[str, xr.Dataset]]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -30,6 +29,7 @@ from pathkernel_datasets.draws import (
     SETTINGS,
     block_file,
     read_blocks,
+    remove_blocks,
     runs,
 )
 from pathkernel_datasets.errors import StudyError
@@ -37,7 +37,6 @@ from pathkernel_datasets.identity import versions
 from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.point import Point
 from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_datasets.study_folder import PIECES, remove_empty
 from pathkernel_sampling.evidence import Evidence
 from pathkernel_sampling.results import Samples
 from pathkernel_sampling.sample_layout import STATE, Arrays, arrays_of, joined, labelled_run
@@ -196,5 +195,4 @@ class SampleRun:
 
     def remove_blocks(self) -> None:
         """Remove the blocks of a published run, which a killed process left."""
-        shutil.rmtree(block_file(self._study, self._name, 0).parent, ignore_errors=True)
-        remove_empty(self._study.path / PIECES)
+        remove_blocks(self._study, self._name)

@@ -18,7 +18,7 @@ from pathkernel_datasets.draws import block_file, read_blocks
 from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.piece_files import write_arrays
 from pathkernel_datasets.result_files import publish_parts, write_part
-from pathkernel_datasets.run_result import run_result
+from pathkernel_datasets.run_result import _publish, run_result
 from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_datasets.study import Study
@@ -266,6 +266,20 @@ def test_blocks_of_draws_outlast_all_but_the_publishing_of_their_part(path):
     assert check(path).results == (f"{file} is damaged",)
     with pytest.warns(StudyWarning, match=r"3\.npz is damaged"):
         assert len(read_blocks(study, "parts/of/9", 0)) == 1
+
+
+def test_blocks_that_another_process_adds_outlast_the_publishing_of_fewer_draws(path):
+    study, part = StoredStudy(path), "samples/order-parameter/seed-0_T-1_N-10"
+    block = {"settings": "{}", "posterior/order_parameter": np.zeros((2, 3, 4, 4))}
+    for first in (0, 3):
+        write_arrays(block_file(study, part, first), block, study.core)
+    (block_file(study, part, 0).parent / ".0.npz.0123abcd.partial").touch()
+    drawn = xr.Dataset({"order_parameter": (("chain", "draw"), np.zeros((2, 3)))})
+    run = xr.DataTree.from_dict({"/": xr.Dataset(attrs={"settings": "{}"}), "posterior": drawn})
+    write_part(path, part, run)
+    _publish(study, "samples")
+    assert names(block_file(study, part, 0).parent) == ["3.npz"]
+    assert len(read_blocks(study, part, 3)) == 1
 
 
 def test_a_part_that_is_half_removed_is_not_taken_for_a_newer_one(path, computed, monkeypatch):
