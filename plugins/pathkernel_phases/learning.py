@@ -38,9 +38,7 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
         )
     if "output" in dataset.dims:
         raise ValueError("learning curves are of networks with one output; this study has several")
-    grid = {name: dataset[name].values for name in ("examples", "temperature", "width")}
-    seeds = dataset["seed"].values.tolist()
-    missing = [seed for seed in seeds if not _is_stored(study, seed, grid)]
+    grid, missing = _grid(study), lacking_seeds(study)
     singles = dict(zip(grid["examples"].tolist(), study.singles))
     for done, seed in enumerate(missing):
         errors = []
@@ -52,11 +50,20 @@ def missing_seeds(study: StoredStudy, report: Report) -> Iterator[tuple[str, xr.
         yield f"seed-{seed}", xr.concat(errors, xr.Variable("examples", grid["examples"]))
 
 
-def _is_stored(study: StoredStudy, seed: int, grid: dict[str, np.ndarray]) -> bool:
+def lacking_seeds(study: StoredStudy) -> list[int]:
+    """Seeds of the study without learning curves on its whole grid."""
+    return [seed for seed in study.dataset["seed"].values.tolist() if not _is_stored(study, seed)]
+
+
+def _grid(study: StoredStudy) -> dict[str, np.ndarray]:
+    return {name: study.dataset[name].values for name in ("examples", "temperature", "width")}
+
+
+def _is_stored(study: StoredStudy, seed: int) -> bool:
     if not study.holds(f"{NAME}/seed-{seed}"):
         return False
     stored = study.result(f"{NAME}/seed-{seed}").to_dataset()
-    return all(np.array_equal(stored[name], values) for name, values in grid.items())
+    return all(np.array_equal(stored[name], values) for name, values in _grid(study).items())
 
 
 def _errors(

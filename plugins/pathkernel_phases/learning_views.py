@@ -13,7 +13,7 @@ import xarray as xr
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_phases.learning import stored_curves
+from pathkernel_phases.learning import lacking_seeds, stored_curves
 from pathkernel_views.chart import Chart
 from pathkernel_views.paths import path_diagonal
 from pathkernel_views.table import Table, labelled_frame
@@ -34,6 +34,11 @@ _LABELS = {
 def learning_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
     """Accuracy, squared error, trace of U and evidence against the number of examples."""
     dataset, curves = study.dataset, stored_curves(study).load()
+    if lacking_seeds(study):
+        yield (
+            "The study has grown since its learning curves were computed; run again: pathkernel "
+            f"learning-curves {study.path}"
+        )
     dataset = dataset.sel(seed=curves["seed"]).load()
     measure = measures_of(dataset)[0]
     temperature = float(dataset["temperature"][0])

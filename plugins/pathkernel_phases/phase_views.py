@@ -12,7 +12,7 @@ import xarray as xr
 from pathkernel_datasets.measures import measures_of
 from pathkernel_datasets.selection import number
 from pathkernel_datasets.stored_study import StoredStudy
-from pathkernel_phases.phase_map import stored_maps
+from pathkernel_phases.phase_map import NAME, stored_maps
 from pathkernel_views.chart import ORANGE, Chart
 from pathkernel_views.table import Table, labelled_frame
 
@@ -37,7 +37,16 @@ _TITLES = {
 
 def phase_views(study: StoredStudy) -> Iterator[Table | Chart | str]:
     """Maps of a study over its two axes of most values, and a table of the crossings."""
-    for axis, phases in stored_maps(study).items():
+    maps, seeds = stored_maps(study), study.dataset["seed"].values.tolist()
+    for axis in study.result(NAME).children:
+        shown = maps[axis]["seed"].values.tolist() if axis in maps else ()
+        if missing := [f"{seed}" for seed in seeds if seed not in shown]:
+            yield (
+                f"The map along {_title(axis)} lacks {'seed' if len(missing) == 1 else 'seeds'} "
+                f"{', '.join(missing)}, since the study has grown; run again: pathkernel phases "
+                f"{study.path} --axis {axis}"
+            )
+    for axis, phases in maps.items():
         measure = measures_of(study.dataset)[0]
         accuracy = study.dataset[measure.name].isel(test_set=0, drop=True)
         phases = phases.assign({measure.name: accuracy.sel({d: phases[d] for d in accuracy.dims})})

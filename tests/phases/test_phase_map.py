@@ -11,8 +11,10 @@ from one_signal import OneSignal, computed, study_of
 import pathkernel_core as pk
 from pathkernel_core.coexistence import Coexistence, coexistence
 from pathkernel_datasets.point import Point
+from pathkernel_datasets.stored_study import StoredStudy
 from pathkernel_phases import phase_map
 from pathkernel_phases.phase_map import PhaseMap, stored_maps
+from pathkernel_phases.phase_views import phase_views
 from pathkernel_phases.results import Phases
 
 pytestmark = pytest.mark.filterwarnings("ignore::pathkernel_core.ScaleWarning")
@@ -85,6 +87,7 @@ def test_seeds_that_have_a_map_are_not_computed_again(study, tmp_path, monkeypat
     monkeypatch.setattr(PhaseMap, "seed_map", seed_map)
     assert computed(Phases(), path)[1] == 0
     study_of(path, sweep={"variance": VARIANCES}, temperatures=(0.01, 0.02), seeds=(3, 4))
+    assert "lacks seed 4, since the study has grown" in next(iter(phase_views(StoredStudy(path))))
     for seeds in ([3], [3, 4]):  # the first map of seed 4 is on another grid
         extended, steps = computed(Phases(), path)
         assert steps == 1
