@@ -20,7 +20,7 @@ from pathkernel_datasets.identity import core_of, differences, file_options, ide
 from pathkernel_datasets.point import Point, PointData
 from pathkernel_datasets.prepared import array_library, prepare_data
 from pathkernel_datasets.reading import open_folder, open_study
-from pathkernel_datasets.result_files import file_of, parts_of, write_part
+from pathkernel_datasets.result_files import damaged_parts, file_of, parts_of, write_part
 from pathkernel_datasets.study import SETTINGS, Study, described
 from pathkernel_datasets.study_folder import PIECES, STUDY
 from pathkernel_datasets.sweep_folder import SweepFolder
@@ -189,6 +189,14 @@ class StoredStudy:
         path, inside = file_of(self.path, part)
         with naming_damage(path, inside, "run the command of the result again"):
             return open_tree(path, inside)
+
+    def damage(self, result: str) -> str:
+        """Fault of the first part of a result that cannot be read; empty if there is none."""
+        files = [file_of(single.path, result)[0] for single in (self, *self.singles)]
+        faults = (
+            fault for file in files if file.exists() for fault in damaged_parts(file).values()
+        )
+        return next(faults, "")
 
     def write(self, part: str, data: xr.Dataset | xr.DataTree) -> None:
         """Write a part of a result, to be published when all of them are computed."""

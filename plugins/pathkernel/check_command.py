@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -38,8 +39,11 @@ def check(folder: Path) -> None:
         ]
     for _, fault in damage:
         say(f"Damaged: {fault}")
+    name = shlex.quote(str(folder))
+    of_study = f"pathkernel show {name} --toml > study.toml && pathkernel run study.toml"
+    commands = {"study": f", or {of_study}", "results": f", such as pathkernel sample {name}"}
     for part in dict(damage):
-        say(f"Run the command again that computed the {part}: it mends the damage.")
+        say(f"Run the command again that computed the {part}{commands[part]}: it mends the damage.")
     if damage:
         raise SystemExit(1)
     say(
@@ -47,4 +51,7 @@ def check(folder: Path) -> None:
         f"{checked.arrays} arrays were read."
     )
     if not checked.is_published:
-        say("The study is not published yet: run the command again that computes it.")
+        say(
+            "The study is in progress, or its run was interrupted: run the command again that "
+            f"computes it, or {of_study}"
+        )

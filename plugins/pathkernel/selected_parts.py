@@ -86,7 +86,8 @@ class SelectedParts(Options):
         except (PathkernelError, OSError):
             raise
         except Exception as error:  # of a plugin; the views of other results must be seen
-            yield f"{part}: skipped, {type(error).__name__}: {error}"
+            damage = self.study.damage(part)
+            yield f"{part}: skipped, {damage or f'{type(error).__name__}: {error}'}"
 
     def _configured(self, result: type[Result]) -> Result:
         """A result at the selected temperature and seed, as far as its views take them."""

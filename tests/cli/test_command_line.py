@@ -223,6 +223,7 @@ def test_damage_is_named_and_mended(invoke, tmp_path):
     status, out, _ = invoke("check", "a")
     assert status == 1
     assert f"Damaged: {array} is damaged" in out
+    assert "or pathkernel show a --toml > study.toml && pathkernel run study.toml: it mends" in out
     status, _, err = invoke("show", "a")
     assert status == 1
     assert "pathkernel check" in err

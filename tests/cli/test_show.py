@@ -105,6 +105,14 @@ def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(show):
     assert "The number is 3" in out
 
 
+def test_a_damaged_result_is_named_by_its_file(show, folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "study")
+    (path / "counted.zarr" / "number" / "c").write_bytes(b"damage")
+    status, out, _ = show("show", at=path)
+    assert status == 0
+    assert f"counted: skipped, {path / 'counted.zarr' / 'number'} is damaged" in out
+
+
 def test_everything_as_json_and_nothing_else(show, tmp_path, are_documented):
     status, out, err = show("show", "--json", "--csv", str(tmp_path / "tables"))
     assert (status, err) == (0, "")
