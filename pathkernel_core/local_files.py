@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from pathkernel_core.errors import NotLocalError
 
@@ -99,6 +102,15 @@ def open_regular(path: str | os.PathLike) -> BufferedReader | None:
         if error.errno in _NO_FILE:
             return None
         raise
+
+
+def read_json(path: str | os.PathLike) -> dict[str, Any]:
+    """JSON object of a plain file; empty if there is none, or it is damaged."""
+    if (stream := open_regular(path)) is not None:
+        with stream, suppress(ValueError, RecursionError):
+            content = json.loads(stream.read())
+            return content if isinstance(content, dict) else {}
+    return {}
 
 
 def is_damage(error: Exception) -> bool:

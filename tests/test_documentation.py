@@ -214,7 +214,7 @@ def test_data_guide_lists_every_file_and_reads_it(tmp_path, monkeypatch):
     study = pathkernel.Study(task, widths=(10,), temperatures=(0.01, 0.1), seeds=(0, 1))
     pathkernel.run_study(study, "hidden-markov", part=(1, 2))
     pieces = {path.name for path in Path("hidden-markov", "pieces").iterdir()}
-    assert pieces == {"seed-0.npz", "seed-0_N-10.npz", "template.json"} <= readers.keys()
+    assert pieces == {"seed-0.npz", "seed-0_N-10.npz", "in-progress"} <= readers.keys()
     pathkernel.run_study(study, "hidden-markov")
     pathkernel.run_result(pathkernel.Phases(), "hidden-markov")
     files = {path.name for path in Path("hidden-markov").iterdir()}

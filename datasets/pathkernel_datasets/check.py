@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pathkernel_core.local_files import IRREGULAR, check_local, irregular_entries
+from pathkernel_core.local_files import check_local
 from pathkernel_datasets.identity import core_of
 from pathkernel_datasets.piece_files import SUFFIX, is_damaged
-from pathkernel_datasets.published import published_identity
-from pathkernel_datasets.reading import folder_of, open_folder, open_study
+from pathkernel_datasets.reading import open_folder, open_study
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
     STUDY,
     SUMS,
     described_study,
-    stored_description,
+    irregular_files,
+    stored_template,
 )
-from pathkernel_datasets.sweep_folder import SweepFolder
+from pathkernel_datasets.sweep_folder import SweepFolder, folder_of
 from pathkernel_datasets.zarr_files import METADATA, faults, metadata_of
 
 
@@ -59,7 +59,7 @@ def check(path: str | os.PathLike) -> Checked:
     """
     check_local(path)
     path = Path(path)
-    if stored_description(path) is None and not (path / STUDY).exists():
+    if stored_template(path) is None and not (path / STUDY).exists():
         open_folder(path)  # says what it is
     study, results = list(_study_damage(path)), list(_result_damage(path))
     arrays = sum(
@@ -76,37 +76,26 @@ def check(path: str | os.PathLike) -> Checked:
 
 def _study_damage(path: Path) -> Iterator[str]:
     """Lines about damage to the study of a folder, or to the studies of all values of an option."""
-    written = described_study(path)
-    if written is None:
+    if described_study(path) is None:
         yield f"{path / DESCRIPTION} is missing or damaged"
-    for name in (DESCRIPTION, STUDY, PIECES, SUMS):
-        for entry in irregular_entries(path / name):
-            yield f"{entry} is {IRREGULAR}; remove it"
+    yield from irregular_files(path)
     if (path / STUDY).is_dir():
         for name, fault in faults(path / STUDY):
             yield f"{path / STUDY / name} {fault}"
     for file in sorted((*path.glob(f"{PIECES}/*{SUFFIX}"), *path.glob(f"{SUMS}/*{SUFFIX}"))):
         if is_damaged(file):
             yield f"{file} is damaged"
-    description = stored_description(path)
-    if description is None:
+    if (template := stored_template(path)) is None:
         return
-    folder = folder_of(path, description)
+    folder = folder_of(path, template.attrs["study"])
     if isinstance(folder, SweepFolder):
         for single in folder.folders.values():
             yield from _study_damage(single.path)
             own = described_study(single.path)
-            if own is not None and core_of(json.loads(own.identity)) != single.core:
+            if own is not None and core_of(json.loads(own.attrs["study"])) != single.core:
                 yield f"{single.path} holds another study than {path / DESCRIPTION}"
-    elif folder.in_progress and not folder.has_template:
-        yield f"{path / PIECES} is damaged: its labels are unreadable"
-    published = published_identity(path / STUDY)
-    if not published and not folder.in_progress:
-        yield f"{path / STUDY} is missing"
-    elif published and core_of(json.loads(published)) != core_of(folder.identity):
-        yield f"{path / STUDY} holds another study than {DESCRIPTION}"
-    elif published not in ("", description.identity) and not folder.in_progress:
-        yield f"{path / STUDY} is on another grid than {DESCRIPTION}"
+    if folder.fault:
+        yield folder.fault
 
 
 def _result_damage(path: Path) -> Iterator[str]:

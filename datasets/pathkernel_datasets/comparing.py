@@ -8,8 +8,8 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,105 +23,109 @@ from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.computing import Computation
 from pathkernel_datasets.errors import StudyError, StudyWarning
 from pathkernel_datasets.identity import OTHER_DATA, differences, grid_of, identity_of, text_of
-from pathkernel_datasets.lock import check_writable, locked
+from pathkernel_datasets.labelling import json_attribute
+from pathkernel_datasets.lock import check_writable, waiting_lock
 from pathkernel_datasets.prepared import array_library, prepare_data
-from pathkernel_datasets.reading import check_regular
 from pathkernel_datasets.study import POINT, Study, described, draw
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
+    OWN,
     PIECES,
     STUDY,
     SUMS,
-    Description,
     StudyFolder,
+    check_regular,
+    describe,
     described_study,
-    stored_description,
+    stored_template,
 )
-from pathkernel_datasets.sweep_folder import SweepFolder, folder_name, joined_template
+from pathkernel_datasets.sweep_folder import SweepFolder, folder_name, folder_of, joined_template
 from pathkernel_datasets.template import on_grid, study_template
-from pathkernel_datasets.zarr_files import faults, is_rewritten, link_tree
+from pathkernel_datasets.zarr_files import attributes_of, faults, is_rewritten, link_tree
 
 _log = logging.getLogger("pathkernel.study")
-_OWN = (DESCRIPTION, STUDY, PIECES, SUMS)
 
 
 def begin(
     study: Study, path: Path, analyses: tuple[Analysis, ...], report: Report
-) -> tuple[list[Computation], Realisation, bool]:
+) -> tuple[list[Computation], FirstSeeds, bool]:
     """Compare a study with its folder, and describe it there if anything is to be computed.
 
     Returns
     -------
     computations : list of Computation
         The study, or those of all values of the option that is swept.
-    drawn : Realisation
-        That of the first piece.
+    first_seeds : FirstSeeds
+        Data that were drawn meanwhile.
     is_complete : bool
         Whether all is computed and published, undamaged.
     """
     _check_folder(path)
-    stored, first_seeds = stored_description(path), _FirstSeeds()
+    stored, first_seeds = stored_template(path), FirstSeeds()
+    _check_parent(path, study, first_seeds)
     joined = study if stored is None else study.joined(_on_grid_of(study, stored))
     if not joined.sweep:
         one = _compare(study, path, analyses, first_seeds, report)
         one.describe()
-        return [one.computation], first_seeds(one.computation.study), one.template is None
+        return [one.computation], first_seeds, one.is_complete
     ((name, values),) = joined.sweep.items()
     if stored is not None:
         before = _on_grid_of(study, stored)
         _check_same(path, stored, identity_of(before, map(first_seeds, before.singles)))
-        analyses = _stored_analyses(path, stored.analyses, analyses)
+        analyses = _stored_analyses(path, stored, analyses)
         _warn_of_more(path, study, joined)
     paths = [path / folder_name(name, value) for value in values]
     with ExitStack() as locks, ExitStack() as undo:
         for folder in paths:
             folder.mkdir(exist_ok=True)
-            locks.enter_context(locked(folder, wait=True))
-        if stored is not None and "sweep" not in json.loads(stored.identity):
+            locks.enter_context(waiting_lock(folder, report))
+        if stored is not None and "sweep" not in json.loads(stored.attrs["study"]):
             _take_over(path, stored, name, undo)
         compared = [
             _compare(single, folder, analyses, first_seeds, report, (name, value))
             for single, folder, value in zip(joined.singles, paths, values)
         ]
-        identity = identity_of(joined, map(first_seeds, joined.singles))
-        names = compared[0].description.analyses
-        description = Description(text_of(identity), names, _meaning(joined, name))
-        sweep = SweepFolder(path, description.identity, description.meaning)
+        text = text_of(identity_of(joined, map(first_seeds, joined.singles)))
         grid = {dim: joined.along(dim) for dim in POINT}  # a value may have been extended by itself
-        templates = {
-            value: on_grid(
-                one.computation.folder.template if one.template is None else one.template, grid
-            )
-            for value, one in zip(values, compared)
-        }
-        joined_template(name, description.meaning, templates)  # an error is raised before the work
-        # first the folder's own description: folders of values alone are no study
-        if described_study(path) != description:
-            description.write(path)
+        templates = {value: on_grid(one.template, grid) for value, one in zip(values, compared)}
+        # an error is raised before the work
+        template = joined_template(name, _meaning(joined, name), templates, text)
+        is_complete = all(one.is_complete for one in compared) and _is_published(path, template)
+        if is_complete and (damage := next(faults(path / STUDY), None)):
+            _warn_of_damage(path, damage)
+            is_complete = False
         undo.pop_all()
+        sweep = SweepFolder(path, text)
+        if not is_complete:  # before the folders of values, which alone are no study
+            sweep.begin()
         for one in compared:
             one.describe()
-    is_complete = all(one.template is None for one in compared) and sweep.is_published
-    if is_complete and (damage := next(faults(path / STUDY), None)):
-        _warn_of_damage(path, damage)
-        is_complete = False
-    computations = [one.computation for one in compared]
-    return computations, first_seeds(computations[0].study), is_complete
+        describe(path, template)
+        if is_complete:
+            sweep.end()
+    return [one.computation for one in compared], first_seeds, is_complete
 
 
-class _FirstSeeds:
+class FirstSeeds:
     """Realisations of the first seeds of studies, each drawn once."""
 
     def __init__(self) -> None:
         self._drawn: list[tuple[Task, int, Realisation]] = []
 
     def __call__(self, single: Study) -> Realisation:
+        """The realisation of a study's first seed, drawn unless it is."""
         task, seed = single.task, single.seeds[0]
+        if (realisation := self.drawn(task, seed)) is None:
+            realisation = draw(task, seed)
+            self._drawn.append((task, seed, realisation))
+        return realisation
+
+    def drawn(self, task: Task, seed: int) -> Realisation | None:
+        """The realisation of a seed, if it is drawn."""
         for other, other_seed, realisation in self._drawn:
             if (other, other_seed) == (task, seed):
                 return realisation
-        self._drawn.append((task, seed, draw(task, seed)))
-        return self._drawn[-1][2]
+        return None
 
 
 @dataclass(frozen=True)
@@ -131,36 +135,36 @@ class _Compared:
     Attributes
     ----------
     computation : Computation
-    description : Description
-    template : Dataset or None
-        None if the study is complete.
+    template : Dataset
+        The dataset without values.
+    is_complete : bool
+        Whether it is published, undamaged.
     """
 
     computation: Computation
-    description: Description
-    template: xr.Dataset | None
+    template: xr.Dataset
+    is_complete: bool
 
     def describe(self) -> None:
         """Describe the study in its folder, for workers and for those who read meanwhile."""
         folder = self.computation.folder
-        if self.template is not None:
-            folder.write_template(self.template)  # first: a description alone has no labels
-        if described_study(folder.path) != self.description:
-            self.description.write(folder.path)
-        if self.template is None:  # a process that was killed when it had published left pieces
-            folder.remove_pieces()
+        if not self.is_complete:
+            folder.begin()
+        describe(folder.path, self.template)
+        if self.is_complete:  # a process that was killed when it had published left pieces
+            folder.end()
 
 
 def _compare(
     study: Study,
     path: Path,
     analyses: tuple[Analysis, ...],
-    first_seeds: _FirstSeeds,
+    first_seeds: FirstSeeds,
     report: Report,
     swept: tuple[str, Any] | None = None,
 ) -> _Compared:
     """Compare a study of one value of every option with its folder, and join their grids."""
-    stored, joined, damage = stored_description(path), study, None
+    stored, joined, damage = stored_template(path), study, None
     if swept is not None:
         _check_folder(path)
     if stored is None and os.path.lexists(path / STUDY):
@@ -168,42 +172,40 @@ def _compare(
             f"{path} is damaged: neither {DESCRIPTION} nor {STUDY} says which study it holds; "
             "choose another folder"
         )
+    label = joined.label(swept[:1] if swept else ())
     if stored is not None:
         before = _on_grid_of(study, stored)
         _check_same(path, stored, identity_of(before, [first_seeds(before)]))
-        analyses = _stored_analyses(path, stored.analyses, analyses)
+        analyses = _stored_analyses(path, stored, analyses)
         joined = study.joined(before)
-        if os.path.lexists(path / STUDY) and (damage := next(faults(path / STUDY), None)):
-            _warn_of_damage(path, damage)
         if swept is None:
             _warn_of_more(path, study, joined)
+        # a value that is the default is named in the folder of several alone
+        label = label if swept else stored.attrs["label"]
+        if os.path.lexists(path / STUDY) and (damage := next(faults(path / STUDY), None)):
+            _warn_of_damage(path, damage)
     text = text_of(identity_of(joined, [first_seeds(joined)]))
-    folder, template = StudyFolder(path, text), None
-    label = joined.label(swept[:1] if swept else ())
-    # a study that was taken over may not name the value, if it is the default
-    is_labelled = swept is None or stored is None or label == _label(folder)
-    if folder.published_text == text and not damage and is_labelled:
-        _log.info("%s is complete", path)
-    elif stored is not None and stored.identity == text and folder.has_template and is_labelled:
-        template = folder.template
-    else:
-        _log.info("%s is %s", path, "begun" if stored is None else "extended or mended")
+    template = stored if stored is not None and stored.coords else None
+    if template is None or (template.attrs["study"], template.attrs["label"]) != (text, label):
+        _log.info("%s is %s", path, "begun" if stored is None else "extended")
         report(Progress(0, None, f"seed {joined.seeds[0]}: data and attention"))
         # labels are known only from data
         library = array_library(joined.backend, joined.dtype)
         settings = (joined, joined.seeds[0], library, first_seeds(joined))
         data = prepare_data(*settings, training_only=True)
         template = study_template(joined, text, label, analyses, data, library)
-    computation = Computation(folder, joined, analyses, described(*swept) if swept else "")
-    description = Description(text, tuple(analysis.name for analysis in analyses))
-    return _Compared(computation, description, template)
+    is_complete = not damage and _is_published(path, template)
+    _log.info("%s is %s", path, "complete" if is_complete else "in progress")
+    folder = StudyFolder(path, text)
+    named = described(*swept) if swept else ""
+    computation = Computation(folder, joined, analyses, named, is_sound=not damage)
+    return _Compared(computation, template, is_complete)
 
 
-def _label(folder: StudyFolder) -> str:
-    """Label of the study in a folder; empty if it is lost."""
-    with suppress(StudyError):
-        return str(folder.template.attrs["label"])
-    return ""
+def _is_published(path: Path, template: xr.Dataset) -> bool:
+    """Whether the published study of a folder is that of a template, and named like it."""
+    published = attributes_of(path / STUDY) if (path / STUDY).exists() else {}
+    return all(published.get(name) == template.attrs[name] for name in ("study", "label"))
 
 
 def _meaning(study: Study, name: str) -> str:
@@ -213,16 +215,16 @@ def _meaning(study: Study, name: str) -> str:
     return declared.metadata.get("help") or described(name)
 
 
-def _take_over(path: Path, stored: Description, name: str, undo: ExitStack) -> None:
+def _take_over(path: Path, stored: xr.Dataset, name: str, undo: ExitStack) -> None:
     """Copy the study of a single value to the folder of that value, beside which others come."""
     _check_results(path, name)
-    identity = json.loads(stored.identity)
+    identity = json.loads(stored.attrs["study"])
     target = path / folder_name(name, identity["options"].get(name))
     if not target.exists():
         return
     # a run that was killed before the folder had its new description may have copied it already
     if (copied := described_study(target)) is not None:
-        grid = grid_of(json.loads(copied.identity))
+        grid = grid_of(json.loads(copied.attrs["study"]))
         if all({*values} <= {*grid[dim]} for dim, values in grid_of(identity).items()):
             return
     undo.callback(shutil.rmtree, target, ignore_errors=True)
@@ -230,21 +232,22 @@ def _take_over(path: Path, stored: Description, name: str, undo: ExitStack) -> N
         if (path / part).exists():
             with replacing_folder(target / part) as folder:
                 link_tree(path / part, folder)
-    stored.write(target)
+    if stored.coords:
+        describe(target, stored)
 
 
-def _on_grid_of(study: Study, stored: Description) -> Study:
+def _on_grid_of(study: Study, stored: xr.Dataset) -> Study:
     """A study on the grid of a folder."""
     # a folder of a single value, asked for several: its own value joins them
-    identity, options = json.loads(stored.identity), study.options
+    identity, options = json.loads(stored.attrs["study"]), study.options
     single = {name: [identity["options"].get(name, options[name])] for name in study.sweep}
     grid = single | grid_of(identity)
     return study.on_grid({name: grid[name] for name in grid if name in {*study.grid, *options}})
 
 
-def _check_same(path: Path, stored: Description, identity: Mapping[str, Any]) -> None:
+def _check_same(path: Path, stored: xr.Dataset, identity: Mapping[str, Any]) -> None:
     """Check that the study of a folder is this one."""
-    if different := differences(json.loads(stored.identity), identity, "this run"):
+    if different := differences(json.loads(stored.attrs["study"]), identity, "this run"):
         other_data = different[-1].startswith(OTHER_DATA)
         raise StudyError(
             f"{path} holds another study and is left as it is ({'; '.join(different)}). Choose "
@@ -272,15 +275,13 @@ def _check_folder(path: Path) -> None:
         If it holds something else, a pipe or a device, or cannot be written.
     """
     # a process that was killed before it described its study leaves folders with locks alone
-    own = [path / name for name in _OWN if os.path.lexists(path / name)]
-    if not own:
+    if not any(os.path.lexists(path / name) for name in OWN):
         for file in path.rglob("*"):
             if not file.is_dir() and file.name[0] != ".":
                 raise StudyError(
                     f"{path} is no folder of a study, but holds {file}; choose another folder"
                 )
-    for entry in own:
-        check_regular(entry)
+    check_regular(path)
     check_writable(path, STUDY, PIECES, SUMS)
     for name in (DESCRIPTION, STUDY):
         remove_leftovers(path / name)
@@ -291,11 +292,31 @@ def _check_folder(path: Path) -> None:
         )
 
 
+def _check_parent(path: Path, study: Study, first_seeds: FirstSeeds) -> None:
+    """Check that a folder inside that of several values is the folder of the study's own value."""
+    parent = described_study(path.parent)
+    if parent is None:
+        return
+    sweep = folder_of(path.parent, parent.attrs["study"])
+    if not isinstance(sweep, SweepFolder):
+        return
+    singles = [one for one in sweep.folders.values() if one.path == path]
+    if study.sweep or not singles:
+        raise StudyError(
+            f"{path} is inside the folder of several values of {described(sweep.option)}; choose "
+            f"another folder, or run all values into {path.parent}"
+        )
+    own = parent.assign_attrs(study=singles[0].text)
+    single = _on_grid_of(study, own)
+    _check_same(path, own, identity_of(single, [first_seeds(single)]))
+
+
 def _stored_analyses(
-    path: Path, names: Sequence[str], analyses: tuple[Analysis, ...]
+    path: Path, stored: xr.Dataset, analyses: tuple[Analysis, ...]
 ) -> tuple[Analysis, ...]:
     """Analyses that the study was begun with; plugins that came later do not touch it."""
     available = {analysis.name: analysis for analysis in analyses}
+    names = json_attribute(stored.attrs, "analyses")
     if missing := [name for name in names if name not in available]:
         raise StudyError(
             f"{path} was begun with the analysis {', '.join(missing)}, which is not available; "

@@ -14,7 +14,7 @@ import itertools
 import logging
 import pickle
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,7 +26,7 @@ from pathkernel_core.analysis import Analysis
 from pathkernel_core.continuation import minimise_from
 from pathkernel_core.kernels import PathKernels
 from pathkernel_core.progress import Progress, Report, silent
-from pathkernel_core.task import Realisation
+from pathkernel_core.task import Realisation, Task
 from pathkernel_datasets.errors import StudyError, TaskError
 from pathkernel_datasets.identity import differences, identity_of
 from pathkernel_datasets.piece_files import write_arrays
@@ -54,12 +54,15 @@ class Computation:
     analyses : tuple of Analysis
     label : str
         Value of the option that has several, in words; empty if none has.
+    is_sound : bool
+        Whether all of the published study was read, and nothing of it is damaged.
     """
 
     folder: StudyFolder
     study: Study = field(compare=False)
     analyses: tuple[Analysis, ...] = field(compare=False)
     label: str = ""
+    is_sound: bool = field(default=False, compare=False)
 
     def data(
         self, seed: int, report: Report = silent, realisation: Realisation | None = None
@@ -212,12 +215,13 @@ Job = tuple[Computation, Piece]
 
 
 def compute_here(
-    missing: Mapping[Job, Sequence[float]], drawn: Realisation | None, report: Report
+    missing: Mapping[Job, Sequence[float]],
+    drawn: Callable[[Task, int], Realisation | None],
+    report: Report,
 ) -> None:
     """Compute pieces in this process, one after another, at the temperatures that they lack.
 
-    ``drawn`` is the realisation of the first, unless it is to be drawn. Progress counts grid
-    points.
+    ``drawn`` gives realisations of seeds that are drawn already. Progress counts grid points.
     """
     points, label = 0, ""
 
@@ -229,7 +233,7 @@ def compute_here(
     for (computation, seed), jobs in itertools.groupby(missing, key=_data_of):
         label = computation.label
         tell(Progress(0, None, f"seed {seed}: data and attention"))
-        data, drawn = computation.data(seed, tell, drawn), None
+        data = computation.data(seed, tell, drawn(computation.study.task, seed))
         for job in jobs:
             computation.compute(job[1], data, tell)
             points += 0 if job[1].width is None else len(missing[job])

@@ -69,19 +69,16 @@ def text_of(identity: Mapping[str, Any]) -> str:
     return json.dumps(identity, sort_keys=True)
 
 
-def single_identity(identity: Mapping[str, Any], swept: str | None, value: Any) -> dict[str, Any]:
-    """Identity of the study of one value of the option that is swept, if any is."""
-    if swept is None:
-        return dict(identity)
+def single_identity(identity: Mapping[str, Any], swept: str, value: Any) -> dict[str, Any]:
+    """Identity of the study of one value of the option that is swept."""
     single = {key: entry for key, entry in identity.items() if key != "sweep"}
     single["options"] = single["options"] | {swept: value}
-    return single | identity.get("sweep", {}).get(swept, {}).get(str(value), {})
+    return single | identity["sweep"][swept][str(value)]
 
 
-def core_of(identity: Mapping[str, Any], swept: str | None = None, value: Any = None) -> str:
+def core_of(identity: Mapping[str, Any]) -> str:
     """All that determines pieces of a study besides their keys, as JSON."""
-    single = single_identity(identity, swept, value)
-    core = {key: entry for key, entry in single.items() if key not in _OF_THE_GRID}
+    core = {key: entry for key, entry in identity.items() if key not in _OF_THE_GRID}
     options = core["options"].items()
     core["options"] = {key: entry for key, entry in options if key not in core["provenance"]}
     return text_of(core)

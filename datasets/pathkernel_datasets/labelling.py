@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import numbers
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,17 @@ import xarray as xr
 
 from pathkernel_core.analysis import Variable
 from pathkernel_core.heads import Head, head_label
+
+CHECKSUM = "metadata_crc32"
+"""Attribute of a file's metadata: their CRC-32."""
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """CRC-32 of the metadata of a file, but for that attribute."""
+    # as text, which netCDF holds too: its whole numbers may have 32 bits, one of them for the sign
+    attributes = {key: v for key, v in content["attributes"].items() if key != CHECKSUM}
+    text = json.dumps({**content, "attributes": attributes}, sort_keys=True)
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def labelled(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import filelock
 
+from pathkernel_core.progress import Progress, Report
 from pathkernel_datasets.errors import StudyError
 
 
@@ -56,6 +57,12 @@ def locked(
         if temporary:
             lock.unlink(missing_ok=True)
         file_lock.release()
+
+
+def waiting_lock(folder: Path, report: Report) -> AbstractContextManager[None]:
+    """Lock a folder after a wait for other processes, which is reported."""
+    wait = Progress(0, None, f"waiting for another process that reads or publishes {folder}")
+    return locked(folder, wait=True, waiting=lambda: report(wait))
 
 
 def _acquire(lock: filelock.BaseFileLock, timeout: float) -> None:

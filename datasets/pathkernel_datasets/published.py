@@ -57,11 +57,6 @@ def publish(
                 write_dataset(dataset, folder, limits={"seed": chunk, **(limits or {})})
 
 
-def published_identity(path: Path) -> str:
-    """Identity of the study in a Zarr as JSON; empty if there is none, or it is damaged."""
-    return str(attributes_of(path).get("study", "")) if path.exists() else ""
-
-
 class PublishedStudy:
     """The study of a Zarr, piece by piece; what is damaged in it is as if it were not there.
 
@@ -78,17 +73,21 @@ class PublishedStudy:
     @cached_property
     def identity(self) -> str:
         """Identity of the study as JSON; empty if it is lost."""
-        return published_identity(self.path)
+        return str(attributes_of(self.path).get("study", ""))
+
+    def temperatures(self, seed: int, width: float | None, core: str) -> list[float]:
+        """Temperatures of a piece of a study, which may be damaged; none if it is not there."""
+        grid = self._grid
+        is_there = seed in grid["seed"] and width in (None, *grid["width"])
+        return grid["temperature"] if is_there and self._core in ("", core) else []
 
     def read(self, seed: int, width: float | None, core: str) -> Values:
         """Values of a piece of a study; empty if it is not there, damaged or of another study."""
+        if not (temperatures := self.temperatures(seed, width, core)):
+            return {}
         grid = self._grid
-        if self._core not in ("", core) or seed not in grid["seed"]:
-            return {}
-        if width not in (None, *grid["width"]):
-            return {}
         index = grid["seed"].index(seed)
-        values = {"temperature": np.array(grid["temperature"])}
+        values = {"temperature": np.array(temperatures)}
         for name, (dims, block, inside) in self._block(index).items():
             if ("width" in dims) == (width is not None):
                 if block is None:

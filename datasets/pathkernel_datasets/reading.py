@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import xarray as xr
 
 from pathkernel_core.atomic import remove_leftovers
-from pathkernel_core.local_files import IRREGULAR, check_local, irregular_entries
+from pathkernel_core.local_files import check_local
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.labelling import drawable
-from pathkernel_datasets.lock import locked
+from pathkernel_datasets.lock import lock_of, locked
+from pathkernel_datasets.piece_files import SUFFIX
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
     REMEDY,
+    RESUME,
     STUDY,
-    Description,
     StudyFolder,
-    stored_description,
+    check_regular,
+    stored_template,
 )
-from pathkernel_datasets.sweep_folder import SweepFolder
+from pathkernel_datasets.sweep_folder import SweepFolder, folder_of
 from pathkernel_datasets.zarr_files import naming_damage, open_dataset
 
 
@@ -56,6 +57,8 @@ def open_study(path: str | os.PathLike) -> xr.Dataset:
     if not folder.is_published:
         dataset = folder.dataset()
         if not (folder := open_folder(path)).is_published:  # not published meanwhile
+            if not folder.in_progress and not dataset["status"].any():
+                raise StudyError(f"{folder.fault or f'{folder.path / STUDY} is damaged'}; {REMEDY}")
             return drawable(dataset)
     file = folder.path / STUDY
     with naming_damage(file, "", REMEDY):
@@ -72,27 +75,13 @@ def open_folder(path: str | os.PathLike) -> StudyFolder | SweepFolder:
     """
     check_local(path)
     path = Path(path)
-    for entry in (path / DESCRIPTION, path / STUDY, path / PIECES):
-        check_regular(entry)
+    check_regular(path)
     if not (path / STUDY).exists() and any(path.glob(f".{STUDY}.*.old")):
         with locked(path, wait=True):  # perhaps it is replaced just now
             remove_leftovers(path / STUDY)
-    if (description := stored_description(path)) is None:
+    if (template := stored_template(path)) is None:
         raise StudyError(_fault(path))
-    return folder_of(path, description)
-
-
-def folder_of(path: Path, description: Description) -> StudyFolder | SweepFolder:
-    """The folder of a study with a description."""
-    if json.loads(description.identity).get("sweep"):
-        return SweepFolder(path, description.identity, description.meaning)
-    return StudyFolder(path, description.identity)
-
-
-def check_regular(path: Path) -> None:
-    """Raise a StudyError if a path is a pipe, a device or a broken link, or holds one."""
-    for entry in irregular_entries(path):
-        raise StudyError(f"{entry} is {IRREGULAR}; remove it")
+    return folder_of(path, template.attrs["study"])
 
 
 def _fault(path: Path) -> str:
@@ -104,6 +93,9 @@ def _fault(path: Path) -> str:
         return f"there is no study at {path}; {hint}"
     if (path.parent / DESCRIPTION).exists():
         return f"{path} is inside the folder of a study; give the folder: {path.parent}"
-    if any(os.path.lexists(path / name) for name in (DESCRIPTION, STUDY, PIECES)):
+    is_described = any(os.path.lexists(path / name) for name in (DESCRIPTION, STUDY))
+    if is_described or any(path.glob(f"{PIECES}/*{SUFFIX}")):
         return f"{path} is damaged: {DESCRIPTION} is missing or unreadable; {REMEDY}"
+    if (path / PIECES).exists() or lock_of(path).exists():
+        return f"{path} is in progress, and nothing is computed yet; {RESUME}"
     return f"{path} is no folder of a study; make one: pathkernel run TASK"

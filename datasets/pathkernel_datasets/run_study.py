@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
@@ -20,21 +18,19 @@ from pathkernel_core.local_files import check_local
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_datasets.comparing import begin
 from pathkernel_datasets.computing import Job, compute_by_workers, compute_here
-from pathkernel_datasets.lock import lock_of, locked, unwritable
+from pathkernel_datasets.lock import lock_of, unwritable, waiting_lock
 from pathkernel_datasets.prepared import array_library
 from pathkernel_datasets.progress_bar import supervised
-from pathkernel_datasets.reading import folder_of, open_study
+from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.study import Study
 from pathkernel_datasets.study_folder import (
     DESCRIPTION,
     PIECES,
     STUDY,
-    SUMS,
-    StudyFolder,
     described_study,
     remove_empty,
 )
-from pathkernel_datasets.sweep_folder import SweepFolder
+from pathkernel_datasets.sweep_folder import SweepFolder, folder_of
 
 _log = logging.getLogger("pathkernel.study")
 
@@ -136,15 +132,16 @@ def compute_study(
     if not 1 <= part[0] <= part[1]:
         raise ValueError(f"part must be a number and how many there are, as (1, 3), not {part}")
     analyses = tuple(load_plugins().analyses.values() if analyses is None else analyses)
-    lock = functools.partial(locked, wait=True, waiting=functools.partial(_tell_wait, path, report))
     # The lock is held while the study is compared with its folder, and while it is published, not
     # in between: parts compute at the same time, and pieces are whole or absent without a lock
-    with _folder(path), lock(path):
-        computations, drawn, is_complete = begin(study, path, analyses, report)
+    with _folder(path), waiting_lock(path, report):
+        computations, first_seeds, is_complete = begin(study, path, analyses, report)
+    if is_complete:
+        return 0
     jobs = _part([(one, piece) for one in computations for piece in one.folder.pieces], part)
     missing = {}
     for one, piece in jobs:
-        if lacking := one.folder.lacking(one.folder.read(piece)):
+        if lacking := one.folder.missing(piece, one.is_sound):
             missing[one, piece] = lacking
     total = sum(len(one.study.temperatures) for one, piece in jobs if piece.width is not None)
     computed = sum(len(missing[job]) for job in missing if job[1].width is not None)
@@ -155,22 +152,13 @@ def compute_study(
         report(dataclasses.replace(progress, done=points, total=total))
 
     if executor is None:
-        # drawn already are the first data of all, which the first missing piece may not need
-        data = [(one, piece.seed) for one, piece in missing][:1]
-        is_drawn = data == [(computations[0], computations[0].study.seeds[0])]
-        compute_here(missing, drawn if is_drawn else None, tell)
+        compute_here(missing, first_seeds.drawn, tell)
     elif missing:
         compute_by_workers(missing, executor, threads, tell)
-    if is_complete:
-        return 0
     tell(Progress(computed, None, "complete"))
-    with lock(path):
-        _publish(path, [one.folder.path for one in computations])
+    with waiting_lock(path, report):
+        _publish(path, [one.folder.path for one in computations], report)
     return computed
-
-
-def _tell_wait(path: Path, report: Report) -> None:
-    report(Progress(0, None, f"waiting for another process that reads or publishes {path}"))
 
 
 def _part(jobs: Sequence[Job], part: tuple[int, int]) -> Sequence[Job]:
@@ -199,21 +187,18 @@ def _folder(path: Path) -> Iterator[None]:
         raise
 
 
-def _publish(path: Path, folders: Iterable[Path]) -> None:
+def _publish(path: Path, folders: Iterable[Path], report: Report = silent) -> None:
     """Publish the studies of which all pieces are there, and join them."""
     for inside in folders:
-        with locked(inside, wait=True) if inside != path else nullcontext():
+        with waiting_lock(inside, report) if inside != path else nullcontext():
             # the lock was free meanwhile: others may have extended the study, or published it
-            if (description := described_study(inside)) is not None:
-                folder = StudyFolder(inside, description.identity)
+            if (template := described_study(inside)) is not None:
+                folder = folder_of(inside, template.attrs["study"])
                 if folder.in_progress:
                     folder.publish()
                 else:
-                    folder.remove_pieces()  # computed at the same time by another process
-    if (description := described_study(path)) is not None:
-        sweep = folder_of(path, description)
-        if isinstance(sweep, SweepFolder) and not sweep.in_progress:
+                    folder.end()  # computed at the same time by another process
+    if (template := described_study(path)) is not None:
+        sweep = folder_of(path, template.attrs["study"])
+        if isinstance(sweep, SweepFolder) and sweep.in_progress:
             sweep.publish()
-            # those of a study of a single value before
-            StudyFolder(path, "").remove_pieces()
-            shutil.rmtree(path / SUMS, ignore_errors=True)

@@ -1,12 +1,13 @@
 """The folder of a study: all that is computed of it, complete, in progress or damaged.
 
-    NAME/study.json     all that determines the study, and its grid
+    NAME/study.json     the dataset without values: labels, and all that determines the study
     NAME/pieces/        while something is computed: a file for every seed, and seed and width
     NAME/study.zarr     the published study, once all pieces are there; then the pieces go
     NAME/sums/          sums over training examples that do not fit into memory
     NAME/OPTION-VALUE/  a folder of the same kind for each of several values of an option
 
-Nothing else is state: a piece is there and whole, or it is not there.
+Nothing else is state: a piece is there and whole, or it is not there; an empty file among the
+pieces tells that they are of the study, and not of its results.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import itertools
 import json
 import os
 import re
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -27,16 +27,18 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_core.atomic import replacing
-from pathkernel_core.local_files import open_regular
+from pathkernel_core.local_files import IRREGULAR, irregular_entries, is_damage, read_json
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.identity import core_of, grid_of, text_of
-from pathkernel_datasets.labelling import json_attribute
+from pathkernel_datasets.identity import core_of, grid_of
 from pathkernel_datasets.piece_files import SUFFIX, read_arrays
-from pathkernel_datasets.published import PublishedStudy, Values, publish, published_identity
+from pathkernel_datasets.published import PublishedStudy, Values, publish
 from pathkernel_datasets.template import SCHEMA_VERSION, from_json, on_grid, to_json
 from pathkernel_datasets.zarr_files import attributes_of, open_dataset
 
 DESCRIPTION, STUDY, PIECES, SUMS = "study.json", "study.zarr", "pieces", "sums"
+MARKER = "in-progress"
+OWN = (DESCRIPTION, STUDY, PIECES, SUMS)
+RESUME = "run the command again that computes it"
 REMEDY = "run the command again that computed it, which computes what is damaged again"
 
 
@@ -70,73 +72,46 @@ def decimal(value: float) -> str:
     return np.format_float_positional(value, trim="-")
 
 
-@dataclass(frozen=True)
-class Description:
-    """Content of ``study.json``.
-
-    Attributes
-    ----------
-    identity : str
-        That of the study, as JSON.
-    analyses : tuple of str
-        Names of the analyses whose variables the study has.
-    meaning : str
-        Description of the option that has several values, if any has.
-    """
-
-    identity: str
-    analyses: tuple[str, ...]
-    meaning: str = ""
-
-    def write(self, folder: Path) -> None:
-        """Write the file into a folder."""
-        content = {
-            "schema_version": SCHEMA_VERSION,
-            "study": json.loads(self.identity),
-            "analyses": list(self.analyses),
-            "meaning": self.meaning,
-        }
-        checked = content | {"crc32": _checksum(content)}
-        with replacing(folder / DESCRIPTION) as file:
-            file.write_text(json.dumps(checked, indent=2) + "\n")
-
-
-def _checksum(content: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-def described_study(path: Path) -> Description | None:
-    """Description of the study in a folder, by its file; None if that is missing or damaged.
+def described_study(path: Path) -> xr.Dataset | None:
+    """Dataset of the study in a folder without values, by its file; None if it is lost.
 
     Raises
     ------
     StudyError
         If another version of pathkernel wrote it.
     """
-    if (stream := open_regular(path / DESCRIPTION)) is None:
-        return None
-    with stream, suppress(AttributeError, KeyError, RecursionError, TypeError, ValueError):
-        content = json.loads(stream.read())
-        if content.pop("crc32") == _checksum(content):
-            _check_version(path, content["schema_version"])
-            identity = text_of(content["study"])
-            _check_plain(content["study"])
-            return Description(identity, tuple(content["analyses"]), content["meaning"])
-    return None
+    template = from_json(read_json(path / DESCRIPTION))
+    if template is not None:
+        _check_version(path, template.attrs.get("schema_version"))
+    return template if template is not None and _is_plain(template) else None
 
 
-def stored_description(path: Path) -> Description | None:
-    """Description of the study in a folder, by its file or else by the published study."""
-    if (description := described_study(path)) is not None:
-        return description
+def stored_template(path: Path) -> xr.Dataset | None:
+    """Dataset of the study in a folder without values, by its file or else by the published one.
+
+    None if neither says which study it is; without coordinates if those of the published one are
+    damaged.
+    """
+    if (template := described_study(path)) is not None:
+        return template
     attributes = attributes_of(path / STUDY) if (path / STUDY).exists() else {}
     if "study" not in attributes:
         return None
     _check_version(path, attributes["schema_version"])
-    identity, dataset = attributes["study"], open_dataset(path / STUDY)
-    meanings = [dataset[name].attrs["long_name"] for name in json.loads(identity).get("sweep", ())]
-    analyses = tuple(json_attribute(attributes, "analyses"))
-    return Description(identity, analyses, "".join(meanings))
+    try:
+        return on_grid(open_dataset(path / STUDY), {}).load()
+    except Exception as error:  # whatever the reader of a damaged file raises
+        if not is_damage(error):
+            raise
+        return xr.Dataset(attrs=attributes)
+
+
+def describe(path: Path, template: xr.Dataset) -> None:
+    """Write the dataset without values into a folder, unless it is there."""
+    text = to_json(template)
+    if not (path / DESCRIPTION).exists() or (path / DESCRIPTION).read_text() != text:
+        with replacing(path / DESCRIPTION) as file:
+            file.write_text(text)
 
 
 def _check_version(path: Path, version: Any) -> None:
@@ -147,17 +122,34 @@ def _check_version(path: Path, version: Any) -> None:
         )
 
 
-def _check_plain(identity: Mapping[str, Any]) -> None:
-    """Check that names and values that a study sweeps can be names of folders."""
-    for name in identity.get("sweep", {}):
-        values = map(str, identity["options"][name])
-        if not name.isidentifier() or not all(re.fullmatch(r"[\w.+ -]+", v) for v in values):
-            raise ValueError(f"the option {name!r} or one of its values is no plain word")
+def _is_plain(template: xr.Dataset) -> bool:
+    """Whether names and values that a study sweeps can be names of folders."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        identity = json.loads(template.attrs["study"])
+        return all(
+            name.isidentifier() and re.fullmatch(r"[\w.+ -]+", str(value)) and str(value) in drawn
+            for name, drawn in identity.get("sweep", {}).items()
+            for value in identity["options"][name]
+        )
+    return False
+
+
+def irregular_files(path: Path) -> Iterator[str]:
+    """Lines about pipes, devices, broken links and links to folders among a study's files."""
+    for name in OWN:
+        for entry in irregular_entries(path / name):
+            yield f"{entry} is {IRREGULAR}; remove it"
+
+
+def check_regular(path: Path) -> None:
+    """Raise a StudyError if there is a pipe, a device or such a link among a study's files."""
+    for line in irregular_files(path):
+        raise StudyError(line)
 
 
 @dataclass(frozen=True)
-class StudyFolder:
-    """A study of one value of every option, in the folder that it is computed into.
+class Folder:
+    """The folder of a study, of one value of every option or of several.
 
     Attributes
     ----------
@@ -171,22 +163,98 @@ class StudyFolder:
 
     def __reduce__(self) -> tuple:
         """Workers read the files themselves."""
-        return StudyFolder, (self.path, self.text)
+        return type(self), (self.path, self.text)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """All that determines the study."""
         return json.loads(self.text)
 
-    @cached_property
-    def core(self) -> str:
-        """All that determines a piece of the study besides its key."""
-        return core_of(self.identity)
+    @property
+    def in_progress(self) -> bool:
+        """Whether something is computed or joined that is not published."""
+        return os.path.lexists(self.path / PIECES / MARKER)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the published study is on the whole grid, and nothing is computed any more."""
+        return not self.in_progress and self.published_text == self.text
+
+    @property
+    def published_text(self) -> str:
+        """Identity of the published study as JSON; empty if there is none, or it is damaged."""
+        published = self.path / STUDY
+        return str(attributes_of(published).get("study", "")) if published.exists() else ""
 
     @cached_property
     def grid(self) -> dict[str, list]:
-        """Seeds, temperatures and widths of the study."""
+        """Values along every dimension of the study's grid."""
         return grid_of(self.identity)
+
+    @cached_property
+    def core(self) -> str:
+        """All that determines the study besides its grid."""
+        return self._core_of(self.text)
+
+    def _core_of(self, text: str) -> str:
+        return core_of(json.loads(text))
+
+    @property
+    def fault(self) -> str:
+        """Fault of a published study that is missing, or is another than that of the folder.
+
+        While the study is in progress an older one, or that of a single value, may be there.
+        """
+        published = self.published_text
+        if self.in_progress or published == self.text:
+            return ""
+        if not published:
+            return "" if (self.path / STUDY).exists() else f"{self.path / STUDY} is missing"
+        is_other = self._core_of(published) != self.core
+        difference = "holds another study" if is_other else "is on another grid"
+        return f"{self.path / STUDY} {difference} than {DESCRIPTION}"
+
+    @cached_property
+    def template(self) -> xr.Dataset:
+        """The dataset of the study without values.
+
+        Raises
+        ------
+        StudyError
+            If it is lost, until the study is run again.
+        """
+        template = stored_template(self.path)
+        # not that of another study, put in its place
+        if (
+            template is None
+            or not template.coords
+            or self._core_of(template.attrs["study"]) != self.core
+        ):
+            lost = "is damaged" if (self.path / STUDY).exists() else "is not complete"
+            raise StudyError(f"{self.path} {lost}, and its labels are lost; {REMEDY}")
+        return on_grid(template, self.grid).assign_attrs(study=self.text)
+
+    def begin(self) -> None:
+        """Mark the study as in progress, before anything else of it changes."""
+        (self.path / PIECES).mkdir(exist_ok=True)
+        (self.path / PIECES / MARKER).touch()
+
+    def end(self) -> None:
+        """Remove the pieces of the published study; those of its results stay."""
+        pieces = self.path / PIECES
+        for file in (
+            *pieces.glob(f"seed-*{SUFFIX}"),
+            *pieces.glob(".seed-*"),
+            *(self.path / SUMS).glob(".*"),
+            pieces / MARKER,  # last: without it the study is not in progress
+        ):
+            file.unlink(missing_ok=True)
+        remove_empty(pieces)
+
+
+@dataclass(frozen=True)
+class StudyFolder(Folder):
+    """A study of one value of every option, in the folder that it is computed into."""
 
     @property
     def pieces(self) -> list[Piece]:
@@ -211,6 +279,13 @@ class StudyFolder:
                 values = {}
         return values or {}
 
+    def missing(self, piece: Piece, is_sound: bool) -> list[float]:
+        """Temperatures that a piece lacks; a published study that ``is_sound`` is not read."""
+        if is_sound and not os.path.lexists(self.file(piece)) and (self.path / STUDY).exists():
+            published = self._published.temperatures(piece.seed, piece.width, self.core)
+            return self.lacking({"temperature": np.array(published)})
+        return self.lacking(self.read(piece))
+
     def declared(self, piece: Piece) -> dict[str, tuple[str, ...]]:
         """Names of all variables that a piece has, with their dimensions."""
         return {
@@ -233,61 +308,6 @@ class StudyFolder:
         """Temperatures of the study that values of a piece lack."""
         computed = values.get("temperature", np.zeros(0)).tolist()
         return [value for value in self.grid["temperature"] if value not in computed]
-
-    @property
-    def in_progress(self) -> bool:
-        """Whether pieces are computed that are not published."""
-        return os.path.lexists(self._template_file)
-
-    @property
-    def is_published(self) -> bool:
-        """Whether the published study is on the whole grid, and nothing is computed any more."""
-        return not self.in_progress and self.published_text == self.text
-
-    @property
-    def published_text(self) -> str:
-        """Identity of the published study as JSON; empty if there is none, or it is damaged."""
-        return published_identity(self.path / STUDY)
-
-    @cached_property
-    def template(self) -> xr.Dataset:
-        """The dataset of the study without values.
-
-        Raises
-        ------
-        StudyError
-            If it is lost, until the study is run again.
-        """
-        template, published = self._stored_template, self.published_text
-        # not that of another study, put in its place
-        if template is None and published and core_of(json.loads(published)) == self.core:
-            template = open_dataset(self.path / STUDY)
-        if template is None:
-            lost = "is damaged" if (self.path / STUDY).exists() else "is not complete"
-            raise StudyError(f"{self.path} {lost}, and its labels are lost; {REMEDY}")
-        return on_grid(template, self.grid).assign_attrs(study=self.text)
-
-    @property
-    def has_template(self) -> bool:
-        """Whether the template is stored for those who read while the study is computed."""
-        return self._stored_template is not None
-
-    @property
-    def _stored_template(self) -> xr.Dataset | None:
-        if (stream := open_regular(self._template_file)) is not None:
-            with stream, suppress(AttributeError, KeyError, RecursionError, TypeError, ValueError):
-                return from_json(stream.read().decode())
-        return None
-
-    @property
-    def _template_file(self) -> Path:
-        return self.path / PIECES / "template.json"
-
-    def write_template(self, template: xr.Dataset) -> None:
-        """Store the dataset without values, for those who read while the study is computed."""
-        self._template_file.parent.mkdir(exist_ok=True)
-        with replacing(self._template_file) as file:
-            file.write_text(to_json(template))
 
     def dataset(self) -> xr.Dataset:
         """All that is computed, in memory; NaN, or 0 for whole numbers, where nothing is."""
@@ -312,18 +332,7 @@ class StudyFolder:
         """Make the pieces one Zarr and remove them, if all are computed."""
         with suppress(MissingPieceError):  # raised within the writing, which it undoes
             publish(self.path / STUDY, self.template, partial(self._fill, complete=True))
-            self.remove_pieces()
-
-    def remove_pieces(self) -> None:
-        """Remove the pieces of the study; those of its results stay."""
-        pieces = self.path / PIECES
-        partial_files = (*pieces.glob(".seed-*"), *pieces.glob(f".{self._template_file.name}.*"))
-        for file in (*pieces.glob(f"seed-*{SUFFIX}"), *partial_files):
-            file.unlink(missing_ok=True)
-        self._template_file.unlink(missing_ok=True)  # last: without it the study is not in progress
-        for file in (self.path / SUMS).glob(".*"):
-            file.unlink(missing_ok=True)
-        remove_empty(pieces)
+            self.end()
 
 
 class MissingPieceError(Exception):

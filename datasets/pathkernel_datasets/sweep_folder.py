@@ -7,6 +7,7 @@ NaN.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_datasets.errors import TaskError
-from pathkernel_datasets.identity import single_identity, text_of
+from pathkernel_datasets.identity import core_of, single_identity, text_of
 from pathkernel_datasets.labelling import coordinate
-from pathkernel_datasets.published import publish, published_identity
+from pathkernel_datasets.published import publish
 from pathkernel_datasets.study import POINT, described
 from pathkernel_datasets.study_folder import (
     STUDY,
+    SUMS,
+    Folder,
     MissingPieceError,
     StudyFolder,
 )
@@ -37,27 +40,14 @@ def folder_name(option: str, value: Any) -> str:
     return f"{option}-{value}"
 
 
+def folder_of(path: Path, text: str) -> StudyFolder | SweepFolder:
+    """The folder of a study, whose identity is given as JSON."""
+    return (SweepFolder if json.loads(text).get("sweep") else StudyFolder)(path, text)
+
+
 @dataclass(frozen=True)
-class SweepFolder:
-    """A study of several values of an option, in its folder.
-
-    Attributes
-    ----------
-    path : Path
-    text : str
-        Identity of the study as JSON, see :func:`pathkernel_datasets.identity.identity_of`.
-    meaning : str
-        Description of the option.
-    """
-
-    path: Path
-    text: str
-    meaning: str
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """All that determines the study."""
-        return json.loads(self.text)
+class SweepFolder(Folder):
+    """A study of several values of an option, in its folder."""
 
     @property
     def option(self) -> str:
@@ -75,22 +65,12 @@ class SweepFolder:
             folders[value] = StudyFolder(path, text_of(identity))
         return folders
 
-    @property
-    def is_published(self) -> bool:
-        """Whether the joined dataset is on the whole grid."""
-        return published_identity(self.path / STUDY) == self.text
-
-    @property
-    def in_progress(self) -> bool:
-        """Whether the study of any value is not published on its whole grid."""
-        return any(folder.in_progress for folder in self.folders.values())
-
-    @cached_property
-    def template(self) -> xr.Dataset:
-        """The joined dataset without values; raises as :func:`joined_template`."""
-        templates = {value: folder.template for value, folder in self.folders.items()}
-        joined = joined_template(self.option, self.meaning, templates)
-        return joined.assign_attrs(study=self.text)
+    def _core_of(self, text: str) -> str:
+        identity = json.loads(text)
+        # the values of the option, and the files of each, are along the grid
+        swept = identity.get("sweep", ())
+        options = {name: v for name, v in identity["options"].items() if name not in swept}
+        return core_of(identity | {"options": options, "provenance": {}})
 
     def dataset(self) -> xr.Dataset:
         """All that is computed, in memory; NaN, or 0 for whole numbers, where nothing is."""
@@ -101,6 +81,8 @@ class SweepFolder:
 
     def publish(self) -> None:
         """Join the studies of all values, if all of them are published on the whole grid."""
+        if any(folder.in_progress for folder in self.folders.values()):
+            return
         studies = [open_dataset(folder.path / STUDY) for folder in self.folders.values()]
 
         def fill(dataset: xr.Dataset) -> None:
@@ -114,6 +96,12 @@ class SweepFolder:
 
         with suppress(MissingPieceError):  # raised within the writing, which it undoes
             publish(self.path / STUDY, self.template, fill, {self.option: 1})
+            self.end()
+
+    def end(self) -> None:
+        """Remove the pieces and sums of a study of a single value before."""
+        shutil.rmtree(self.path / SUMS, ignore_errors=True)
+        super().end()
 
 
 def _put(dataset: xr.Dataset, number: int, study: xr.Dataset) -> None:
@@ -123,8 +111,12 @@ def _put(dataset: xr.Dataset, number: int, study: xr.Dataset) -> None:
         dataset.variables[name].values[number, *inside] = variable.values
 
 
-def joined_template(name: str, meaning: str, templates: Mapping[Any, xr.Dataset]) -> xr.Dataset:
+def joined_template(
+    name: str, meaning: str, templates: Mapping[Any, xr.Dataset], text: str
+) -> xr.Dataset:
     """Template of a study of several values of an option, from those of the single values.
+
+    The identity of the study is given as JSON, the option by its name and meaning.
 
     Raises
     ------
@@ -151,7 +143,7 @@ def joined_template(name: str, meaning: str, templates: Mapping[Any, xr.Dataset]
                 f"value of {name!r} into a folder of its own"
             )
     longest = {dim: max((one[dim].values for one in every), key=len) for dim in first.dims}
-    varying = [dim for dim in longest if len({one.sizes[dim] for one in every}) > 1]
+    varying = sorted(dim for dim in longest if len({one.sizes[dim] for one in every}) > 1)
     common = {
         key: entry
         for key, entry in first.attrs.items()
@@ -176,6 +168,7 @@ def joined_template(name: str, meaning: str, templates: Mapping[Any, xr.Dataset]
         "title": first.attrs["title"].replace(label, joined_label, 1),
         SWEPT_OPTION: name,
         OF_EACH_VALUE: json.dumps(of_each_value),
+        "study": text,
     }
     return joined
 

@@ -1,7 +1,8 @@
 """The dataset of a study before anything is computed: every variable, with its labels.
 
 A template is a dataset whose variables have the shape of the whole grid and take no memory: NaN, or
-0 for whole numbers, everywhere. Pieces of a study fill a copy of it.
+0 for whole numbers, everywhere. Pieces of a study fill a copy of it. As JSON it describes the study
+in its folder.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,11 @@ from pathkernel_core.analysis import Analysis, Situation
 from pathkernel_core.heads import every_head
 from pathkernel_core.network import Network
 from pathkernel_core.task import Realisation
-from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.identity import versions
+from pathkernel_datasets.errors import AnalysisError, StudyError
+from pathkernel_datasets.identity import text_of, versions
 from pathkernel_datasets.labelling import (
+    CHECKSUM,
+    checksum,
     coordinate,
     coordinate_values,
     head_coordinates,
@@ -28,7 +32,7 @@ from pathkernel_datasets.labelling import (
     variable_attributes,
 )
 from pathkernel_datasets.prepared import ArrayLibrary, PreparedData
-from pathkernel_datasets.quantities import STATUS_CODES, AnalysisError, declared
+from pathkernel_datasets.quantities import STATUS_CODES, declared
 from pathkernel_datasets.study import POINT, Study
 
 SCHEMA_VERSION = 6
@@ -189,31 +193,49 @@ def on_grid(template: xr.Dataset, grid: Mapping[str, Sequence[Any]]) -> xr.Datas
 
 
 def to_json(template: xr.Dataset) -> str:
-    """A template as text: dimensions and attributes of all variables, and values of coordinates."""
-    content = template.to_dict(data=False)
-    for name, entry in content["coords"].items():
-        entry["data"] = template[name].values.tolist()
-    return json.dumps(content)
-
-
-def from_json(text: str) -> xr.Dataset:
-    """Template of a text from :func:`to_json`.
-
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        If the text is none.
-    """
-    content = json.loads(text)
+    """A template as text: its attributes and sizes, all variables, and values of coordinates."""
+    # sorted by name, as Zarr lists them: the same text whatever the template was read from
     coords = {
-        name: xr.Variable(entry["dims"], coordinate_values(entry["data"]), entry["attrs"])
-        for name, entry in content["coords"].items()
+        str(name): {
+            "dims": template[name].dims,
+            "attributes": template[name].attrs,
+            "values": template[name].values.tolist(),
+        }
+        for name in sorted(template.coords)
     }
     variables = {
-        name: _empty(entry["dims"], entry["dtype"], entry["attrs"], content["dims"])
-        for name, entry in content["data_vars"].items()
+        str(name): {
+            "dims": template[name].dims,
+            "attributes": template[name].attrs,
+            "dtype": str(template[name].dtype),
+        }
+        for name in sorted(template.data_vars)
     }
-    return xr.Dataset(variables, coords, content["attrs"])
+    attributes = template.attrs | {"study": json.loads(template.attrs["study"])}
+    sizes = {str(dim): template.sizes[dim] for dim in sorted(template.sizes)}
+    content = {"attributes": attributes, "sizes": sizes, "coords": coords, "variables": variables}
+    attributes[CHECKSUM] = checksum(content)
+    return json.dumps(content, indent=2) + "\n"
+
+
+def from_json(content: Mapping[str, Any]) -> xr.Dataset | None:
+    """Template of the content of a text from :func:`to_json`; None if it is another, or damaged."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        attributes = dict(content["attributes"])
+        if attributes.pop(CHECKSUM) != checksum(content):
+            return None
+        coords = {
+            name: xr.Variable(
+                entry["dims"], coordinate_values(entry["values"]), entry["attributes"]
+            )
+            for name, entry in content["coords"].items()
+        }
+        variables = {
+            name: _empty(entry["dims"], entry["dtype"], entry["attributes"], content["sizes"])
+            for name, entry in content["variables"].items()
+        }
+        return xr.Dataset(variables, coords, attributes | {"study": text_of(attributes["study"])})
+    return None
 
 
 def _empty(

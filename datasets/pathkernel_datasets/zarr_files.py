@@ -23,13 +23,13 @@ import zarr.errors
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from pathkernel_core.atomic import replacing_folder
-from pathkernel_core.local_files import is_damage, open_regular
+from pathkernel_core.local_files import is_damage, read_json
 from pathkernel_datasets.errors import StudyError
-from pathkernel_datasets.labelling import storable
+from pathkernel_datasets.labelling import CHECKSUM, checksum, storable
 
 METADATA = "zarr.json"
-CHECKSUM, CHUNKS = "metadata_crc32", "chunks_crc32"
-"""Attributes of a root: CRC-32 of all its metadata but the first, and of the chunks of arrays."""
+CHUNKS = "chunks_crc32"
+"""Attribute of a root: CRC-32 of the chunks of every array."""
 
 _INDEX = "consolidated_metadata"
 _CODECS = (ZstdCodec(level=0), Crc32cCodec())
@@ -134,7 +134,7 @@ def _seal(folder: Path) -> None:
     content = json.loads((folder / METADATA).read_text())
     chunks = {name: _checksum_of_chunks(folder / name) for name in members(folder)}
     content["attributes"][CHUNKS] = json.dumps(chunks)
-    content["attributes"][CHECKSUM] = _checksum(content)
+    content["attributes"][CHECKSUM] = checksum(content)
     (folder / METADATA).write_text(json.dumps(content, indent=2))
 
 
@@ -145,13 +145,6 @@ def is_rewritten(path: Path) -> bool:
     """
     arrays = map(metadata_of, (file.parent for file in path.glob(f"*/{METADATA}")))
     return any("_FillValue" in (content.get("attributes") or ()) for content in arrays)
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    # as text, which netCDF holds too: its whole numbers may have 32 bits, one of them for the sign
-    attributes = {key: v for key, v in content["attributes"].items() if key != CHECKSUM}
-    text = json.dumps({**content, "attributes": attributes}, sort_keys=True)
-    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _checksum_of_chunks(array: Path) -> str:
@@ -169,11 +162,7 @@ def _checksum_of_chunks(array: Path) -> str:
 
 def metadata_of(folder: Path) -> dict[str, Any]:
     """Metadata of an array or group by its own file; empty if that is missing or damaged."""
-    if (stream := open_regular(folder / METADATA)) is not None:
-        with stream, suppress(ValueError, RecursionError):
-            content = json.loads(stream.read())
-            return content if isinstance(content, dict) else {}
-    return {}
+    return read_json(folder / METADATA)
 
 
 def attributes_of(path: Path) -> dict[str, Any]:
@@ -186,7 +175,7 @@ def _metadata_fault(content: Mapping[str, Any]) -> str:
     """Fault of the metadata of a root; empty if there is none."""
     if not isinstance(content.get("attributes"), dict) or not content.get(_INDEX):
         return "is damaged: its metadata are unreadable"
-    if content["attributes"].get(CHECKSUM) != _checksum(content):
+    if content["attributes"].get(CHECKSUM) != checksum(content):
         return "is damaged: its metadata are not as they were written"
     return ""
 
@@ -233,8 +222,8 @@ def exchanged_chunks(path: Path) -> set[str]:
     written = json.loads(attributes_of(path).get(CHUNKS, "{}"))
     return {
         name
-        for name, checksum in written.items()
-        if checksum != _checksum_of_chunks(path / name) and not _array_fault(path / name)
+        for name, crc in written.items()
+        if crc != _checksum_of_chunks(path / name) and not _array_fault(path / name)
     }
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from pathkernel_core import atomic
+from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.reading import open_study
 
@@ -71,6 +72,19 @@ def kill(step, run):
     except Killed:
         return False
     return True
+
+
+def check_what_a_kill_left(path):
+    """No damage and no other study is named in a folder; return whether it is published."""
+    if not path.exists() or not names(path):
+        return False
+    try:
+        checked = check(path)
+    except StudyError as error:
+        assert "is in progress, and nothing is computed yet; run" in str(error)  # noqa: PT017
+        return False
+    assert checked.study == ()
+    return checked.is_published
 
 
 def computed_so_far(path):

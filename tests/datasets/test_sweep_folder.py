@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import xarray as xr
-from folders import Killed, computed_so_far, content, flip, kill, names
+from filelock import FileLock
+from folders import (
+    Killed,
+    check_what_a_kill_left,
+    computed_so_far,
+    content,
+    flip,
+    kill,
+    killed_before,
+    names,
+)
 from small_task import count_minimisations
 
 import pathkernel_core as pk
@@ -23,6 +35,7 @@ from pathkernel_datasets.check import check
 from pathkernel_datasets.errors import StudyError, StudyWarning, TaskError
 from pathkernel_datasets.gains import gains
 from pathkernel_datasets.identity import identity_of
+from pathkernel_datasets.lock import lock_of
 from pathkernel_datasets.reading import open_study
 from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.selection import Selection
@@ -209,6 +222,7 @@ def test_a_sweep_that_is_killed_before_any_step_is_resumed(two, tmp_path, steps,
     for step in steps:
         if kill(step, lambda: run_tiny(path, sweep=TWO)):
             break
+        check_what_a_kill_left(path)
         so_far = computed_so_far(path)
         if single:  # what was computed before is there at any moment
             point = so_far.sel(noise=0.5) if "noise" in so_far.dims else so_far
@@ -216,6 +230,34 @@ def test_a_sweep_that_is_killed_before_any_step_is_resumed(two, tmp_path, steps,
     assert run_tiny(path, sweep=TWO) <= 2 - single
     assert content(path) == content(two)
     assert names(path) == names(two)
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("count", [2, pytest.param(99, marks=pytest.mark.slow)])
+def test_a_sweep_that_is_killed_while_it_is_published_is_in_progress(
+    two, tmp_path, monkeypatch, count, single
+):
+    """Before the last steps or all from the last piece to the end, of a new study or a grown one.
+
+    At the end only the folder of pieces is left.
+    """
+    computed, publish = tmp_path / "computed", run_study._publish
+    if single:
+        run_tiny(computed, sweep={"noise": (0.5,)})
+    with monkeypatch.context() as patch:
+        patch.setattr(run_study, "_publish", lambda *given: None)
+        run_tiny(computed, sweep=TWO)
+    whole = shutil.copytree(computed, tmp_path / "whole")
+    with killed_before(sys.maxsize) as steps:
+        publish(whole, sorted(whole.glob("noise-*")))
+    assert content(whole) == content(two)
+    # not inside of an old Zarr that is removed
+    outer = [step for step, given in enumerate(steps) if Path(str(given[0])).is_absolute()]
+    for step in outer[-count - 1 : -1]:
+        path = shutil.copytree(computed, tmp_path / f"{step}")
+        assert not kill(step, lambda path=path: publish(path, sorted(path.glob("noise-*"))))
+        assert not check_what_a_kill_left(path)
+        assert (open_study(path)["status"].sel(noise=[0.5, 2.0]) == 1).all()
 
 
 def test_damage_of_one_value_is_mended(two, tmp_path):
@@ -278,6 +320,39 @@ def test_folders_of_values_that_are_swapped(two, tmp_path):
     assert check(path).study
     with pytest.raises(StudyError, match=r"noise-0\.5 holds another study.*2\.0"):
         run_tiny(path, sweep=TWO)
+
+
+def test_a_stranger_is_not_taken_into_the_folder_of_several_values(two, tmp_path):
+    path, grid = shutil.copytree(two, tmp_path / "signs"), ((5,), (1.0,), (3,))
+    shutil.rmtree(path / "noise-2.0")
+    for name, noise, message in (
+        (
+            "noise-2.0",
+            0.7,
+            r"noise-2\.0 holds another study .*noise: the folder has 2\.0, this run",
+        ),
+        ("noise-3.0", 3.0, r"inside the folder of several values of noise; choose another folder"),
+    ):
+        with pytest.raises(StudyError, match=message):
+            compute_study(Study(Signs(noise=noise), *grid), path / name, analyses=())
+        assert not (path / name).exists()
+    assert compute_study(Study(Signs(noise=2.0), *grid), path / "noise-2.0", analyses=()) == 1
+    assert run_tiny(path, sweep=TWO) == 0
+    assert content(path) == content(two)
+
+
+def test_a_wait_for_the_folder_of_a_value_is_told(two, tmp_path):
+    path = shutil.copytree(two, tmp_path / "signs")
+    other, told = FileLock(lock_of(path / "noise-2.0")), []
+
+    def report(progress):
+        told.append(progress.doing)
+        other.release()
+
+    other.acquire()
+    study = Study(Signs(), (5,), (1.0,), (3,), sweep=TWO)
+    assert compute_study(study, path, analyses=(), report=report) == 0
+    assert told == [f"waiting for another process that reads or publishes {path / 'noise-2.0'}"]
 
 
 def test_other_options_and_results_of_one_value_do_not_mix(noisy, tmp_path):
