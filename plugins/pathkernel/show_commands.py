@@ -55,6 +55,11 @@ def show(gains: bool, details: bool, toml: bool, **selection: Any) -> None:
         if part == STUDY and not details and current_record() is None:  # details take a while
             views = study_summary(selected.study.dataset, selected.temperature)
         print_views(views, part, details=details)
+    if STUDY in selected.parts and not selected.study.is_complete:
+        say(
+            "The study is in progress, or its run was interrupted: run the command again that "
+            "computes it."
+        )
 
 
 @click.command(params=[*SELECTION, out_option])

@@ -19,6 +19,7 @@ from pathkernel_core.result import Result
 from pathkernel_datasets.run_result import run_result
 from pathkernel_datasets.run_study import compute_study
 from pathkernel_datasets.study import Study
+from pathkernel_datasets.study_folder import StudyFolder
 from pathkernel_datasets.testing import SmallTask
 from pathkernel_views.chart import Chart
 from pathkernel_views.table import Table
@@ -103,6 +104,15 @@ def test_what_cannot_be_shown_is_said_and_the_rest_is_shown(show):
     assert "broken: skipped, RuntimeError: no view" in out
     assert "gone: skipped, no plugin that is installed knows this result" in out
     assert "The number is 3" in out
+
+
+def test_a_study_in_progress_is_shown_as_such(show, folder, tmp_path):
+    assert "in progress" not in show("show")[1]
+    path = shutil.copytree(folder, tmp_path / "study")
+    StudyFolder(path, "").begin()
+    status, out, _ = show("show", "--only", "study", at=path)
+    assert status == 0
+    assert "in progress, or its run was interrupted: run the command again" in out
 
 
 def test_a_damaged_result_is_named_by_its_file(show, folder, tmp_path):
