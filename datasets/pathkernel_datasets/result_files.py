@@ -63,10 +63,12 @@ def write_part(folder: Path, part: str, data: xr.Dataset | xr.DataTree) -> None:
     """Write a part of a result of the study in a folder, to be published with the others."""
     path, inside = file_of(folder / PIECES, part)
     target = path / inside
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # under the lock, or another process could take a part that is being written for a leftover
-    with locked(folder, wait=True), replacing_folder(target) as partial:
-        write_groups(partial, data)
+    # under the lock, or another process, which publishes parts of its own, could take a part that
+    # is being written for a leftover, or its folder for an empty one
+    with locked(folder, wait=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_folder(target) as partial:
+            write_groups(partial, data)
 
 
 def publish_parts(folder: Path, name: str) -> list[str]:

@@ -130,8 +130,10 @@ def _publish(study: StoredStudy, result: str) -> None:
     """Publish all computed parts of a result, and remove the blocks of draws that they hold."""
     with locked(study.path, wait=True):
         new_parts = publish_parts(study.path, result)
-    for part in new_parts:
-        remove_blocks(study, f"{result}/{part}")
+    parts = [f"{result}/{part}".rstrip("/") for part in new_parts]
+    study.damaged -= {*parts}  # they are written again
+    for part in parts:
+        remove_blocks(study, part)
     remove_empty(study.path / PIECES)
 
 

@@ -162,6 +162,10 @@ class StoredStudy:
             names.update(single.results if single is not self else ())
         return sorted(names)
 
+    def is_published(self, result: str) -> bool:
+        """Whether a result has a file, and is not only being computed, or begun and killed."""
+        return os.path.lexists(file_of(self.path, result)[0])
+
     def parts(self, result: str) -> list[str]:
         """Names of the parts of a result, such as ``corrections/…``, in alphabetic order."""
         path, _ = file_of(self.path, result)

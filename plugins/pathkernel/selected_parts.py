@@ -112,6 +112,9 @@ def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
             continue
         if single.label:
             yield single.label
+        if not single.is_published(result.name):
+            yield f"{result.name}: not complete; run the command again that computes it"
+            continue
         for view in result.views(single):
             if single.label and isinstance(view, Chart):
                 name, title = f"{single.path.name}/{view.name}", f"{view.title}, {single.label}"
