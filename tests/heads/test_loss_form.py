@@ -1,4 +1,4 @@
-"""The loss to second order in gains, refitted gains and the choice of heads, against definitions."""
+"""The loss to second order in gains, refitted gains, and the choice of heads."""
 
 import itertools
 from dataclasses import dataclass, field
