@@ -117,11 +117,10 @@ def choose(
         rises, may_go = form.rises(), form.gains != 0
         if trials:
             candidates, _ = _cheapest(form, rises, may_go, size + trials, layers, keeps_layers)
-            start = network.loss(form.gains) if refits and heads else form.loss
             may_go = np.zeros(total, dtype=bool)
             may_go[candidates] = True
             for head in candidates:
-                measured = network.loss(_without(form.gains, [head])) - start
+                measured = network.loss(_without(form.gains, [head])) - form.loss
                 rises[head] = max(rises[head], measured) if MODE == "max" else measured
         chosen, sums = _cheapest(form, rises, may_go, size, layers, keeps_layers)
         gains = _without(form.gains, chosen)
