@@ -74,6 +74,13 @@ class Recipe:
             ) from error
         return model.eval()
 
+    def sketched(self) -> nn.Module:
+        """Build the model on ``"meta"``, without memory, if its class can be built there."""
+        try:
+            return self.build("meta")
+        except CaptureError:  # some classes compute numbers from tensors
+            return self.build()
+
     def check_sizes(self, arrays: int) -> None:
         """Raise a CaptureError if a configuration asks for many more layers than arrays."""
         for key, value in _entries(self.options):
@@ -100,8 +107,8 @@ class _Undrawn(TorchFunctionMode):
 def recipe_of(model: nn.Module) -> Recipe | None:
     """Describe a model of transformers or timm, or return None if it is another.
 
-    Of timm the options are those that the model tells; a model of other options differs from the
-    one that is built, see :func:`differences`.
+    Of timm the options are those that the model tells; with further ones it differs from the model
+    that is built, see :func:`alike`.
     """
     kind = type(model)
     transformers = sys.modules.get("transformers")  # else the model is none of its classes
@@ -118,8 +125,9 @@ def recipe_of(model: nn.Module) -> Recipe | None:
     name = pretrained.get("architecture") if isinstance(pretrained, Mapping) else None
     if not isinstance(name, str) or not timm.is_model(name):
         return None
-    usual, options = _timm_options(Recipe("timm", name).build()), _timm_options(model)
-    return Recipe("timm", name, {key: options[key] for key in options if options != usual})
+    usual = _timm_options(Recipe("timm", name).build())
+    told = _timm_options(model).items()
+    return Recipe("timm", name, {key: value for key, value in told if value != usual.get(key)})
 
 
 def configuration(model: nn.Module) -> str:
@@ -274,15 +282,13 @@ def changed_configuration(model: nn.Module, whole: list[tuple[int, int]]) -> Any
     sizes = {attention.layout.size for attention in layers if attention.layout is not None}
     # most families take the size of a head from the number of heads, unless it is given
     for size in (None, *sizes) if len(sizes) == 1 else (None,):
-        config = json.loads(configuration(model))
-        config = type(model.config).from_dict(config)
-        _change(config, heads, groups, size)
-        recipe = Recipe("transformers", type(model).__name__, json.loads(config.to_json_string()))
+        config = type(model.config).from_dict(json.loads(configuration(model)))
         try:
-            built = recipe.build()
-            if _same_function(built, model):
+            _change(config, heads, groups, size)
+            options = json.loads(config.to_json_string())
+            if _same_function(Recipe("transformers", type(model).__name__, options).build(), model):
                 return config
-        except CaptureError:  # sizes that do not fit
+        except Exception:  # whatever a configuration raises whose sizes do not fit
             continue
     return None
 

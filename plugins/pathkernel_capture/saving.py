@@ -41,6 +41,8 @@ _CONFIGURATION, _GENERATION = "config.json", "generation_config.json"
 _FILES = {_DESCRIPTION, _WEIGHTS, _CONFIGURATION, _GENERATION}
 _LONGEST = 2**24  # bytes of a JSON file
 _MOST_HEADS = 2**16  # of a layer
+_RESTORE = "restore the folder from a copy, or save the model again"
+_GIVE = "give the model that was saved, built whole as before heads were taken out"
 _FLOATS = {str(dtype): dtype for dtype in (torch.float64, torch.float32, torch.float16)}
 _FLOATS[str(torch.bfloat16)] = torch.bfloat16
 
@@ -169,19 +171,18 @@ def save_model(model: nn.Module, folder: str | os.PathLike) -> SavedModel:
     description = _Description(f"{type(model).__module__}.{type(model).__qualname__}", "")
     description.removals, description.tied = removals, tied
     changed, loaded_by = None, "load_model with model="
-    if (recipe := recipe_of(model)) is not None:
-        built, whole = _whole_model(recipe)
-        if _fits(built, description, model, recipe):
-            description.library, description.name = recipe.library, recipe.name
-            loaded_by = "load_model"
-            description.buffers = _buffer_types(model)
-            if recipe.library == "timm":
-                description.options = recipe.options
-            elif not removals:
-                loaded_by = "from_pretrained"
-            elif (changed := changed_configuration(model, whole)) is not None:
-                loaded_by = "from_pretrained"
-                description.options = recipe.options
+    recipe = recipe_of(model)
+    if recipe is not None and (whole := _whole_layers(recipe, description, model)) is not None:
+        description.library, description.name = recipe.library, recipe.name
+        description.buffers = _buffer_types(model)
+        loaded_by = "load_model"
+        if recipe.library == "timm":
+            description.options = recipe.options
+        elif not removals:
+            loaded_by = "from_pretrained"
+        elif (changed := changed_configuration(model, whole)) is not None:
+            loaded_by = "from_pretrained"
+            description.options = recipe.options
     saved = SavedModel(folder, *_gone(layers), loaded_by)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with replacing_folder(folder) as partial:
@@ -233,16 +234,19 @@ def load_model(folder: str | os.PathLike, model: nn.Module | None = None) -> nn.
     if model is None:
         recipe = _recipe(folder, description)
         recipe.check_sizes(len(shapes))
-        model = _whole_model(recipe)[0]
+        model = recipe.sketched()
         if any(value.is_meta for value in (*model.parameters(), *model.buffers())):
             # first without memory: a damaged file may ask for any
             with _taken_out(model, description, folder):
-                _check_shapes(model, description, shapes, folder)
+                _check_shapes(model, description, shapes, folder, _RESTORE)
             computed = sum(value.numel() * 8 for value in passing_buffers(model).values())
             check_memory(f"{str(folder)!r}", computed, "its configuration is damaged")
             model = recipe.build()
+        remedy = _RESTORE
+    else:
+        remedy = _GIVE
     with _taken_out(model, description, folder):
-        _check_shapes(model, description, shapes, folder)
+        _check_shapes(model, description, shapes, folder, remedy)
         _load(model, description, folder)
     _add_generation(model, folder)
     return model.eval()
@@ -255,10 +259,9 @@ def _free_folder(folder: str | os.PathLike) -> Path:
     if os.path.lexists(path) and not path.is_dir():
         raise CaptureError(f"folder {str(path)!r} is a file; choose another name")
     names = {*os.listdir(path)} if path.exists() else set()
-    foreign = sorted(names - _FILES) or sorted(names - {_DESCRIPTION} if names else ())
-    if names - _FILES or (names and _DESCRIPTION not in names):
+    if foreign := names if _DESCRIPTION not in names else names - _FILES:
         raise CaptureError(
-            f"folder {str(path)!r} holds other files ({printable(foreign[0])!r:.60}); choose a "
+            f"folder {str(path)!r} holds other files ({printable(min(foreign))!r:.60}); choose a "
             "new folder"
         )
     return path
@@ -266,35 +269,34 @@ def _free_folder(folder: str | os.PathLike) -> Path:
 
 def _state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a model by name, each once, and the names of those tied to others."""
-    tied, tensors = tied_names(model), {}
+    tied, tensors, pointers = tied_names(model), {}, set()
     for name, value in model.state_dict(keep_vars=True).items():
-        plain = isinstance(value, Tensor) and type(value) in (Tensor, nn.Parameter, nn.Buffer)
+        plain = type(value) in (Tensor, nn.Parameter)
         if not plain or value.is_meta or value.is_quantized or value.layout != torch.strided:
             raise CaptureError(
                 f"{name} of {type(model).__name__} is no plain tensor in memory, as where weights "
                 "are quantised or offloaded; load the model whole, and save it then"
             )
-        if name not in tied:
-            tensors[name] = value.detach().cpu().contiguous().clone()
+        if name in tied:
+            continue
+        tensor = value.detach().cpu().contiguous()
+        # a safetensors file does not hold the same memory twice
+        tensors[name] = tensor.clone() if tensor.data_ptr() in pointers else tensor
+        pointers.add(tensor.data_ptr())
     return tensors, tied
 
 
-def _whole_model(recipe: Recipe) -> tuple[nn.Module, list[tuple[int, int]]]:
-    """Build a whole model, on meta if its library can; and heads and groups of its layers."""
+def _whole_layers(
+    recipe: Recipe, description: _Description, model: nn.Module
+) -> list[tuple[int, int]] | None:
+    """Heads and groups of all layers of the whole model; None if it is not built from a recipe."""
     try:
-        model = recipe.build("meta")
-    except CaptureError:  # some classes compute numbers from tensors
-        model = recipe.build()
-    return model, [(attention.heads, attention.groups) for attention in attention_modules(model)]
-
-
-def _fits(built: nn.Module, description: _Description, model: nn.Module, recipe: Recipe) -> bool:
-    """Whether a whole model that was built has a model's structure with the heads taken out."""
-    try:
+        built = recipe.sketched()
+        whole = [(attention.heads, attention.groups) for attention in attention_modules(built)]
         with removed_again(built, description.removals):
-            return alike(built, model, recipe.library)
-    except Exception:  # whatever comes of shapes that differ
-        return False
+            return whole if alike(built, model, recipe.library) else None
+    except Exception:  # whatever comes of options that no recipe tells
+        return None
 
 
 def _buffer_types(model: nn.Module) -> dict[str, str]:
@@ -425,6 +427,7 @@ def _check_shapes(
     description: _Description,
     shapes: Mapping[str, tuple[tuple[int, ...], str]],
     folder: Path,
+    remedy: str,
 ) -> None:
     """Raise a CaptureError unless all weights of a model, and no others, are in the file."""
     expected = shapes_of(model)
@@ -443,8 +446,7 @@ def _check_shapes(
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise CaptureError(
             f"the weights in {str(folder)!r} are not those of this {type(model).__name__} "
-            f"({printable(faults[0])[:200]}{more}); give the whole model that was saved, built as "
-            "before heads were taken out: load_model(folder, model=…)"
+            f"({printable(faults[0])[:200]}{more}); {remedy}"
         )
 
 
