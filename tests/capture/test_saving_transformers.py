@@ -163,6 +163,14 @@ def test_precision_generation_and_ties(tmp_path):
     assert again.lm_head.weight is again.transformer.wte.weight
 
 
+def test_attention_that_a_model_exchanges_is_not_built(tmp_path):
+    """BigBird replaces its modules when a sequence is short."""
+    torch.manual_seed(0)
+    model = transformers.BigBirdModel(transformers.BigBirdConfig(**SMALL)).eval()
+    remove_heads(model, [(1, 2)], smaller=True, batch={"input_ids": torch.tensor([[3, 4, 5]])})
+    assert save_model(model, tmp_path).loaded_by == "load_model with model="
+
+
 def test_random_numbers_are_not_drawn(tmp_path):
     model, _ = built("bert")
     save_model(model, tmp_path)
