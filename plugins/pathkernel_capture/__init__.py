@@ -19,6 +19,7 @@ from pathkernel_capture.head_scores import gradient_scores, magnitude_scores  # 
 from pathkernel_capture.heads_table import list_heads  # noqa: E402
 from pathkernel_capture.layout import AttentionHeads  # noqa: E402
 from pathkernel_capture.removal import heads_off, remove_heads  # noqa: E402
+from pathkernel_capture.saving import SavedModel, load_model, save_model  # noqa: E402
 from pathkernel_capture.theory_rises import theory_rises  # noqa: E402
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Captured",
     "HeadChoice",
     "NetworkChoice",
+    "SavedModel",
     "capture",
     "choose_heads",
     "choose_network",
@@ -35,8 +37,10 @@ __all__ = [
     "gradient_scores",
     "heads_off",
     "list_heads",
+    "load_model",
     "magnitude_scores",
     "refit_gains",
     "remove_heads",
+    "save_model",
     "theory_rises",
 ]
