@@ -141,16 +141,18 @@ def configuration(model: nn.Module) -> str:
 def _of_transformers(name: str, options: dict[str, Any]) -> nn.Module:
     transformers = _library("transformers")
     kind: Any = getattr(transformers, name, None) if name.isidentifier() else None
+    config: Any = getattr(kind, "config_class", None)
     if (
         not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel))
         or not kind.__module__.startswith("transformers.")
-        or kind.config_class is None
+        or config is None
     ):
         raise CaptureError(
             f"transformers {transformers.__version__} has no model {name!r:.80}; give the whole "
             "model, load_model(folder, model=…)"
         )
-    return kind(kind.config_class.from_dict(_without_foreign(options)))
+    model: nn.Module = kind(config.from_dict(_without_foreign(options)))
+    return model
 
 
 def _without_foreign(value: Any) -> Any:
