@@ -30,7 +30,7 @@ from pathkernel_heads.loss_form import (
 Outputs = Callable[[Any], tuple[Tensor, Tensor]]
 """Runs the model on a batch and gives its outputs and their targets."""
 
-DIRECTIONS = 16
+DIRECTIONS = 8
 """Random directions of outputs in place of all outputs, where these are more."""
 
 _STEP = 0.03  # of central differences in a gain
@@ -231,16 +231,22 @@ def _method(outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: b
     """Cheapest way to the derivatives: ``outputs``, ``directions`` or ``differences``."""
     sequences = {len(factor) for factor in factors}
     rows, columns = outputs.shape
-    costs = {}  # passes beside the first
+    exact = {}  # passes beside the first
     if sequences == {rows}:
-        costs["outputs"] = columns
-    if len(sequences) == 1 and max(sequences) <= rows:
-        costs["directions"] = DIRECTIONS + 1
+        exact["outputs"] = columns
     fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
     # differences of outputs in half precision are noise
-    if (is_precise and fits) or not costs:
-        costs["differences"] = 2 * free
-    return min(costs, key=costs.__getitem__)
+    if is_precise and fits:
+        exact["differences"] = 2 * free
+    # a random form serves less well: for half of the passes or less
+    directions = DIRECTIONS + 1
+    if (
+        len(sequences) == 1
+        and max(sequences) <= rows
+        and 2 * directions <= min(exact.values(), default=2 * directions)
+    ):
+        return "directions"
+    return min(exact, key=exact.__getitem__) if exact else "differences"
 
 
 def _slopes(column: Tensor, factors: Sequence[Tensor]) -> Tensor:

@@ -86,8 +86,8 @@ def choose_heads(
     """Choose the heads of a model that can go with the least rise of its loss.
 
     Heads go one after another by the loss to second order in their gains, which sees redundancy
-    between heads; it is computed anew for every eighth of them. Gains of the heads that are left
-    are refitted as heads go, to be folded into the output projections by
+    between heads; it is computed anew when a quarter of those that are left has gone. The gains of
+    the rest are refitted as heads go, to be folded into the output projections by
     :func:`pathkernel_capture.remove_heads`.
 
     Parameters

@@ -10,9 +10,8 @@ import numpy as np
 from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_heads.loss_form import LossForm
 
-RENEWALS = 8
-MODE = "replace"
-"""Number of times that the form is computed anew until all heads are off."""
+PART = 4
+"""The form is computed anew when one of so many heads that are left has gone."""
 STEPS = 2
 """Linearised steps of a refit; thirty of Adam on the loss itself find no better gains."""
 
@@ -57,13 +56,13 @@ class GainChoice:
 
 
 def refit(
-    network: GainNetwork, gains: np.ndarray, prior_variance: float, steps: int | None = None
+    network: GainNetwork, gains: np.ndarray, prior_variance: float, steps: int = STEPS
 ) -> LossForm:
     """Refit all gains that are not 0, in linearised steps, from the gains given.
 
     Returns the loss to second order about the gains so found.
     """
-    for _ in range(steps or STEPS):
+    for _ in range(steps):
         form = network.form(gains)
         form = form.moved(form.refitted(gains != 0, prior_variance))
         gains = form.gains
@@ -82,9 +81,10 @@ def choose(
 ) -> GainChoice:
     """Choose heads to remove one after another, those first that raise the loss least.
 
-    A head is chosen by the form, which is computed anew for every eighth of the heads. Between two
-    computations some candidates are switched off singly, and their measured rises replace those of
-    the form, whose entries between heads stay: the form underrates large rises.
+    A head is chosen by the form, which is computed anew whenever a quarter of those that are left
+    has gone. Between two computations some candidates are switched off singly, and their measured
+    rises replace those of the form, whose entries between heads stay: the form underrates large
+    rises.
 
     Parameters
     ----------
@@ -113,15 +113,15 @@ def choose(
         if refits and heads:
             # these derivatives tell those at the refitted gains, too: no further pass
             form = form.moved(form.refitted(gains != 0, prior_variance))
-        size = min(-(-total // RENEWALS), count - len(heads))
+        size, missing = -(-np.count_nonzero(gains) // PART), count - len(heads)
+        size = missing if missing <= 1.5 * size else size
         rises, may_go = form.rises(), form.gains != 0
         if trials:
             candidates, _ = _cheapest(form, rises, may_go, size + trials, layers, keeps_layers)
             may_go = np.zeros(total, dtype=bool)
             may_go[candidates] = True
             for head in candidates:
-                measured = network.loss(_without(form.gains, [head])) - form.loss
-                rises[head] = max(rises[head], measured) if MODE == "max" else measured
+                rises[head] = network.loss(_without(form.gains, [head])) - form.loss
         chosen, sums = _cheapest(form, rises, may_go, size, layers, keeps_layers)
         gains = _without(form.gains, chosen)
         heads += chosen
@@ -130,7 +130,8 @@ def choose(
     if not refits:
         return GainChoice(heads, expected, renewed, gains, whole, expected[-1])
     report(Progress(count, count, "refitting gains"))
-    form = refit(network, gains, prior_variance)
+    # these gains have been refitted before: one step more
+    form = refit(network, gains, prior_variance, steps=1)
     return GainChoice(heads, expected, renewed, form.gains, whole, form.loss)
 
 
