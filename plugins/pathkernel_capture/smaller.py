@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from pathkernel_capture.batches import called, split, tensors_of
 from pathkernel_capture.contraction import check_precision
 from pathkernel_capture.errors import CaptureError
-from pathkernel_capture.families import AttentionModule, block_name
+from pathkernel_capture.families import AttentionModule, attention_modules, block_name
 from pathkernel_capture.layout import AttentionHeads, input_axis
 from pathkernel_capture.linear_maps import check_stored
 from pathkernel_capture.state import evaluating
@@ -25,6 +26,42 @@ Remaining = Sequence[tuple[AttentionModule, list[int]]]
 
 _ROUNDING = 1e-4  # of outputs, relative to the largest; parts of many models compute in float32
 _LENGTHS = (("out_features", "nx", "num_embeddings"), ("in_features", "nf", "embedding_dim"))
+_KINDS = (("count",), ("count", "width"))
+_RECORD = "pathkernel_removals"  # attribute of an attention module
+
+
+@dataclass(frozen=True)
+class Removals:
+    """Heads that were taken out of a layer, one removal after the other.
+
+    Attributes
+    ----------
+    count : int
+        Number of heads before the first removal.
+    left : tuple of tuple of int
+        Remaining heads after every removal, in the numbering before the first, from 1.
+    widths : tuple of bool
+        Whether a removal changed the joint width of the heads, too, where the module stores it.
+    """
+
+    count: int
+    left: tuple[tuple[int, ...], ...] = ()
+    widths: tuple[bool, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Original numbers of the remaining heads, from 1."""
+        return self.left[-1] if self.left else tuple(range(1, self.count + 1))
+
+    def further(self, heads: Sequence[int], width: bool) -> Removals:
+        """Add a removal, after which ``heads`` of the remaining ones are left, from 0."""
+        left = tuple(self.numbers[head] for head in heads)
+        return Removals(self.count, (*self.left, left), (*self.widths, width))
+
+
+def removals_of(attention: AttentionModule) -> Removals:
+    """Return the removals of a layer."""
+    return getattr(attention.module, _RECORD, Removals(attention.heads))
 
 
 def check_divisible(attention: AttentionModule) -> None:
@@ -60,7 +97,7 @@ def take_out(model: nn.Module, remaining: Remaining, batch: Any, expected: list[
     reasons = []
     # whether forward passes reshape by a number of heads alone, or by their joint width too, is in
     # the model's code: the second is tried if the first gives other outputs
-    for kinds in (("count",), ("count", "width")):
+    for kinds in _KINDS:
         with _Changes() as changes:
             try:
                 for attention, heads in remaining:
@@ -80,6 +117,32 @@ def take_out(model: nn.Module, remaining: Remaining, batch: Any, expected: list[
     ) from reasons[0]
 
 
+@contextmanager
+def removed_again(model: nn.Module, removals: Mapping[str, Removals]) -> Iterator[None]:
+    """Take heads out of a whole model as before, by names of layers; undone if an error is raised.
+
+    Weights are selected, but outputs are not compared: the state of the smaller model replaces
+    them. Raises a CaptureError if the model has no such layers or heads.
+    """
+    with _Changes() as changes:
+        for step in range(max((len(entry.left) for entry in removals.values()), default=0)):
+            layers = {attention.name: attention for attention in attention_modules(model)}
+            for name, entry in removals.items():
+                if step >= len(entry.left):
+                    continue
+                before = Removals(entry.count, entry.left[:step], entry.widths[:step])
+                if name not in layers or removals_of(layers[name]) != before:
+                    raise CaptureError(
+                        f"{type(model).__name__} has no layer {name!r} of {entry.count} heads; "
+                        "give the model as it was before heads were taken out"
+                    )
+                numbers = removals_of(layers[name]).numbers
+                heads = [numbers.index(head) for head in entry.left[step]]
+                _shrink(model, layers[name], heads, _KINDS[entry.widths[step]], changes)
+        yield
+        changes.pop_all()
+
+
 class _Changes(ExitStack):
     """Attributes that are restored at the end of the context."""
 
@@ -88,6 +151,8 @@ class _Changes(ExitStack):
         registry = next((entries for entries in registries if name in entries), None)
         if registry is not None:  # an assignment would run code that may raise
             self.callback(registry.__setitem__, name, registry[name])
+        else:
+            self.callback(vars(module).pop, name, None)
         setattr(module, name, value)
 
 
@@ -176,9 +241,12 @@ def _shrink(
     changes: _Changes,
 ) -> None:
     module, layout = attention.module, attention.layout
+    removals = removals_of(attention).further(heads, "width" in kinds)
     if isinstance(module, nn.MultiheadAttention):
         parent, _, name = attention.name.rpartition(".")
-        changes.set(model.get_submodule(parent), name, FewerHeads(module, heads))
+        fewer = FewerHeads(module, heads)
+        setattr(fewer, _RECORD, removals)
+        changes.set(model.get_submodule(parent), name, fewer)
         for encoder in model.modules():
             if isinstance(encoder, nn.TransformerEncoder):  # nested tensors: of fused layers only
                 changes.set(encoder, "use_nested_tensor", False)
@@ -203,6 +271,7 @@ def _shrink(
                 changes.set(projection, name, len(entries))
     for name, number in numbers.items():
         changes.set(module, name, number)
+    changes.set(module, _RECORD, removals)
 
 
 def _renumbered(
