@@ -178,7 +178,7 @@ def remove_heads(
                 (attention, [h for h in range(attention.heads) if h + 1 not in heads] or [0])
                 for attention, heads in ((layers[number - 1], off[number]) for number in off)
             ]
-            take_out(model, remaining, batch, expected)
+            take_out(model, remaining, batch, expected, changed_layers)
         else:
             check_same(outputs_of(model, batch, changed_layers), expected)
     except BaseException:

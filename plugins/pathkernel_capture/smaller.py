@@ -84,16 +84,23 @@ def check_divisible(attention: AttentionModule) -> None:
         check_stored(projection, weight, attention.where)
 
 
-def take_out(model: nn.Module, remaining: Remaining, batch: Any, expected: list[Tensor]) -> None:
+def take_out(
+    model: nn.Module,
+    remaining: Remaining,
+    batch: Any,
+    expected: list[Tensor],
+    layers: Sequence[AttentionModule],
+) -> None:
     """Take all but the remaining heads, whose weights in the output may be zero, out of a model.
+
+    ``expected`` are outputs of :func:`outputs_of` with these ``layers``.
 
     Raises
     ------
     CaptureError
         If the smaller model does not run on the batch, or its outputs are not, to rounding, those
-        ``expected`` of :func:`outputs_of`. The model is then as it was.
+        expected. The model is then as it was.
     """
-    layers = [attention for attention, _ in remaining]
     reasons = []
     # whether forward passes reshape by a number of heads alone, or by their joint width too, is in
     # the model's code: the second is tried if the first gives other outputs

@@ -218,11 +218,12 @@ def test_equal_heads_have_equal_scores_and_one_can_go():
     assert scores.values[0] == pytest.approx(scores.values[1])
 
 
+@pytest.mark.parametrize("count", [1, 2])  # of one layer, whose other has gains alone; of both
 @pytest.mark.parametrize("smaller", [False, True])
-def test_gains_are_folded_into_weights(smaller):
+def test_gains_are_folded_into_weights(smaller, count):
     model = encoder()
     inputs = examples()[0]["inputs"]
-    choice = choose_heads(model, examples(), outputs_of(model), 2, loss="cross-entropy")
+    choice = choose_heads(model, examples(), outputs_of(model), count, loss="cross-entropy")
     with torch.no_grad(), heads_off(model, choice.heads, gains=choice.gains):
         expected = model(inputs)
     before = copy.deepcopy(model.state_dict())
