@@ -16,6 +16,7 @@ from pathkernel_core.errors import MissingExtraError, PathkernelError
 from pathkernel_core.hooks import Plugins, UnknownNameError, unknown_name
 from pathkernel_core.options import Options, declared_options, option
 from pathkernel_core.result import Result
+from pathkernel_datasets.errors import StudyError
 from pathkernel_datasets.measures import WORDS
 
 if TYPE_CHECKING:
@@ -112,11 +113,14 @@ def views_of_values(result: Result, study: StoredStudy) -> Iterator[Any]:
             continue
         if single.label:
             yield single.label
-        if not single.is_published(result.name):
+        try:
+            for view in result.views(single):
+                if single.label and isinstance(view, Chart):
+                    name, title = f"{single.path.name}/{view.name}", f"{view.title}, {single.label}"
+                    view = dataclasses.replace(view, name=name, title=title)
+                yield view
+        except StudyError:
+            if single.is_published(result.name):
+                raise
+            # begun and killed; draws, of which every block is shown, come without an error
             yield f"{result.name}: not complete; run the command again that computes it"
-            continue
-        for view in result.views(single):
-            if single.label and isinstance(view, Chart):
-                name, title = f"{single.path.name}/{view.name}", f"{view.title}, {single.label}"
-                view = dataclasses.replace(view, name=name, title=title)
-            yield view

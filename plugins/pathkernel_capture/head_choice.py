@@ -58,7 +58,7 @@ class HeadChoice:
     table : pandas.DataFrame
         A row for every head that goes, in order: ``head``, its label; ``expected``, the rise of the
         mean loss without it and those above, by the form; ``renewed``, whether the form was
-        computed anew before it.
+        computed again before it.
     passes : float
         Forward and backward passes of all examples that the choice took.
     """
@@ -86,7 +86,7 @@ def choose_heads(
     """Choose the heads of a model that can go with the least rise of its loss.
 
     Heads go one after another by the loss to second order in their gains, which sees redundancy
-    between heads; it is computed anew when a quarter of those that are left has gone. The gains of
+    between heads; it is computed again when a quarter of those that are left has gone. The gains of
     the rest are refitted as heads go, to be folded into the output projections by
     :func:`pathkernel_capture.remove_heads`.
 

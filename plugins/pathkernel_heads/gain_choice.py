@@ -11,7 +11,7 @@ from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_heads.loss_form import LossForm
 
 PART = 4
-"""The form is computed anew when one of so many heads that are left has gone."""
+"""The form is computed again when one of so many heads that are left has gone."""
 STEPS = 2
 """Linearised steps of a refit; thirty of Adam on the loss itself find no better gains."""
 
@@ -40,7 +40,7 @@ class GainChoice:
     expected : list of float
         Mean loss by the form after the removal of each.
     renewed : list of bool
-        Whether the form was computed anew before the removal of each.
+        Whether the form was computed again before the removal of each.
     gains : array, shape (ΣH_ℓ,)
         0 of the heads that go.
     whole, loss : float
@@ -81,7 +81,7 @@ def choose(
 ) -> GainChoice:
     """Choose heads to remove one after another, those first that raise the loss least.
 
-    A head is chosen by the form, which is computed anew whenever a quarter of those that are left
+    A head is chosen by the form, which is computed again whenever a quarter of those that are left
     has gone. Between two computations some candidates are switched off singly, and their measured
     rises replace those of the form, whose entries between heads stay: the form underrates large
     rises.
