@@ -77,9 +77,10 @@ _NAMES = {
     "pathkernel_trained.evaluator": ("PathEvaluator", "path_outputs"),
     "pathkernel_trained.path_network": ("read_paths", "save_paths", "without_heads"),
     "pathkernel_capture": (
-        *("AttentionHeads", "CaptureError", "Captured", "NetworkChoice", "capture"),
-        *("choose_network", "compare_heads", "gradient_scores", "heads_off", "list_heads"),
-        *("magnitude_scores", "remove_heads", "theory_rises"),
+        *("AttentionHeads", "CaptureError", "Captured", "HeadChoice", "NetworkChoice", "capture"),
+        *("choose_heads", "choose_network", "compare_heads", "curvature_scores"),
+        *("gradient_scores", "heads_off", "list_heads", "magnitude_scores", "refit_gains"),
+        *("remove_heads", "theory_rises"),
     ),
     "pathkernel_one_shot.idx": ("FASHION_MNIST", "IdxSet", "read_idx_set"),
     "pathkernel_one_shot.image_sources": ("RemoteFile",),

@@ -19,6 +19,7 @@ from pathkernel_capture.evaluations import host_array
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.removal import refuse_shared_weights
 from pathkernel_capture.state import evaluating, open_to_capture
+from pathkernel_capture.switching import scaled
 from pathkernel_core.heads import every_head
 from pathkernel_heads.heads import normalised_in_layers, scores_by_head
 
@@ -65,10 +66,11 @@ def gradient_scores(
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
     heads = [attention.heads for attention in layers]
+    whole = [np.ones(count) for count in heads]
     total, examples, shape, agreed = np.zeros(()), 0, None, set[int]()
     with open_to_capture(model), torch.enable_grad():
         for batch in batches:
-            with compared_once(layers, agreed), _factors(layers) as running:
+            with scaled(layers, whole, agreed, with_gradients=True) as running:
                 losses = loss(batch)
                 factors = list(running)  # layers that run again in the backward pass add to them
                 _check_losses(losses, factors, layers)
@@ -148,31 +150,6 @@ def compared_once(layers: Iterable[AttentionModule], agreed: set[int]) -> Iterat
             if attention.number not in agreed:
                 stack.enter_context(attention.compare(partial(agreed.add, attention.number)))
         yield
-
-
-@contextmanager
-def _factors(layers: Iterable[AttentionModule]) -> Iterator[list[Tensor]]:
-    """Multiply every head of a layer by a factor of 1, (batch, H), inside the context."""
-    factors: list[Tensor] = []
-    with ExitStack() as hooks:
-        for attention in layers:
-            attention.check_read()
-
-            def scaled(joined: Tensor, attention: AttentionModule = attention) -> Tensor:
-                by_head = joined  # (batch, …, H, G) of TransformerLens, else (batch, …, H·G)
-                if attention.output.ndim == 2:
-                    by_head = joined.unflatten(-1, (attention.heads, -1))
-                axis = 1 if attention.swapped else 0
-                batch = by_head.shape[axis]
-                with_gradients = torch.is_grad_enabled()
-                factor = joined.new_ones(batch, attention.heads, requires_grad=with_gradients)
-                factors.append(factor)
-                shape = [1] * by_head.ndim
-                shape[axis], shape[-2] = batch, attention.heads
-                return (by_head * factor.reshape(shape)).reshape(joined.shape)
-
-            hooks.enter_context(attention.joined(scaled))
-        yield factors
 
 
 def _check_losses(losses: Any, factors: list[Tensor], layers: list[AttentionModule]) -> None:

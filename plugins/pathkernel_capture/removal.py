@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Literal
 
+import numpy as np
+import torch
+import xarray as xr
 from torch import Tensor, nn
 
+from pathkernel_capture.batches import called, split
 from pathkernel_capture.errors import CaptureError
 from pathkernel_capture.families import AttentionModule, attention_modules
 from pathkernel_capture.linear_maps import check_stored
@@ -19,12 +24,22 @@ from pathkernel_capture.smaller import (
     repeatable_outputs,
     take_out,
 )
-from pathkernel_capture.switching import switched_off
+from pathkernel_capture.state import evaluating
+from pathkernel_capture.switching import observed, scaled, switched_off
+from pathkernel_core.heads import every_head
 from pathkernel_heads.heads import Heads, heads_named
+from pathkernel_heads.scores import score_array
 
 
 @contextmanager
-def heads_off(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
+def heads_off(
+    model: nn.Module,
+    heads: Heads,
+    *,
+    replace: Literal["zero", "mean"] = "zero",
+    batches: Iterable[Any] | None = None,
+    gains: xr.DataArray | None = None,
+) -> Iterator[nn.Module]:
     """Switch heads of a model off inside the context; its weights stay as they are.
 
     The outputs of these heads are zero where the output projection takes them, whatever kernel the
@@ -39,6 +54,14 @@ def heads_off(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
         As for :func:`pathkernel_capture.capture`, of any precision.
     heads : iterable of (layer, head), or of labels such as ``"2-1"``
         Both numbered from 1, as in ``Captured.members``; such as ``scores["head"][:3]``.
+    replace : {"zero", "mean"}
+        Output of these heads: zero, or the mean of their outputs over the tokens of ``batches``,
+        without those that an ``attention_mask`` of the batch hides.
+    batches : iterable, optional
+        For means: batches as for :func:`pathkernel_capture.capture`.
+    gains : xarray.DataArray, dims (head,), optional
+        Factors of the outputs of all other heads, such as of
+        :func:`pathkernel_capture.refit_gains`.
 
     Yields
     ------
@@ -54,12 +77,32 @@ def heads_off(model: nn.Module, heads: Heads) -> Iterator[nn.Module]:
     """
     layers = attention_modules(model)
     refuse_shared_weights(model, layers)
-    with switched_off(layers, heads_by_layer(layers, heads), set()):
+    off, means = heads_by_layer(layers, heads), None
+    if replace not in ("zero", "mean"):
+        raise ValueError(f'replace must be "zero" or "mean", but is {replace!r}')
+    if (replace == "mean") != (batches is not None):
+        raise ValueError(
+            'replace="mean" needs batches=, over which outputs are averaged'
+            if batches is None
+            else 'batches serve for means only; give replace="mean"'
+        )
+    if batches is not None:
+        means = mean_outputs(model, [layers[number - 1] for number in off], batches)
+    agreed = set[int]()
+    with ExitStack() as stack:
+        stack.enter_context(switched_off(layers, off, agreed, means))
+        if gains is not None:
+            stack.enter_context(scaled(layers, gains_by_layer(layers, gains, off), agreed))
         yield model
 
 
 def remove_heads(
-    model: nn.Module, heads: Heads, *, batch: Any = None, smaller: bool = False
+    model: nn.Module,
+    heads: Heads,
+    *,
+    batch: Any = None,
+    smaller: bool = False,
+    gains: xr.DataArray | None = None,
 ) -> None:
     """Remove heads of a model permanently, and compare its outputs with those of heads off.
 
@@ -78,6 +121,9 @@ def remove_heads(
         Take the heads out of the weights, which makes the model faster and renumbers its heads. A
         layer that loses all keeps one, which passes nothing on. The model's configuration then no
         longer tells its shapes.
+    gains : xarray.DataArray, dims (head,), optional
+        Factors of all other heads, folded into the weights of the output projections; such as
+        ``choice.gains`` of :func:`pathkernel_capture.choose_heads`.
 
     Raises
     ------
@@ -103,19 +149,30 @@ def remove_heads(
         raise ValueError(
             "remove_heads needs a batch of the model, batch=, on which its outputs are compared"
         )
-    for number in off:
+    factors = [np.ones(attention.heads) for attention in layers]
+    if gains is not None:
+        factors = gains_by_layer(layers, gains, off)
+    changed = [
+        number
+        for number, of_layer in enumerate(factors, start=1)
+        if number in off or (of_layer != 1).any()
+    ]
+    for number in changed:
         attention = layers[number - 1]
         if attention.projection is not attention.module:  # else its weight is a parameter
             check_stored(attention.projection, attention.output_inputs_last, attention.where)
-        if smaller:
+        if smaller and number in off:
             check_divisible(attention)
-    with switched_off(layers, off, set()):
-        expected = repeatable_outputs(model, batch, [layers[number - 1] for number in off])
+    changed_layers, agreed = [layers[number - 1] for number in changed], set[int]()
+    with switched_off(layers, off, agreed), scaled(layers, factors, agreed):
+        expected = repeatable_outputs(model, batch, changed_layers)
+    for number, numbers in off.items():
+        factors[number - 1][[head - 1 for head in numbers]] = 0.0
     # zero first and cut afterwards: a cut that fails then leaves weights of known shape to restore
-    saved = [(weight, weight.clone()) for weight in _weights(layers, off)]
+    saved = [(weight, weight.clone(), factor) for weight, factor in _weights(layers, factors)]
     try:
-        for weight, _ in saved:
-            weight.zero_()
+        for weight, _, factor in saved:
+            weight.mul_(factor) if factor else weight.zero_()
         if smaller:
             remaining = [
                 (attention, [h for h in range(attention.heads) if h + 1 not in heads] or [0])
@@ -123,9 +180,9 @@ def remove_heads(
             ]
             take_out(model, remaining, batch, expected)
         else:
-            check_same(outputs_of(model, batch, [layers[number - 1] for number in off]), expected)
+            check_same(outputs_of(model, batch, changed_layers), expected)
     except BaseException:
-        for weight, copy in saved:
+        for weight, copy, _ in saved:
             weight.copy_(copy)
         raise
 
@@ -168,11 +225,70 @@ def heads_by_layer(layers: Sequence[AttentionModule], heads: Heads) -> dict[int,
     return by_layer
 
 
-def _weights(layers: Sequence[AttentionModule], off: dict[int, list[int]]) -> list[Tensor]:
-    """Return the weights by which the output of every head enters, as views."""
-    parts = []
-    for number, heads in off.items():
-        weight, axis = layers[number - 1].output.detach(), layers[number - 1].output_axis
-        size = weight.shape[axis] // layers[number - 1].heads
-        parts += [weight.narrow(axis, (head - 1) * size, size) for head in heads]
-    return parts
+def gains_by_layer(
+    layers: Sequence[AttentionModule], gains: xr.DataArray, off: dict[int, list[int]]
+) -> list[np.ndarray]:
+    """Return the gains of the heads of every layer, (H,), 1 of those that are off.
+
+    Raises a ValueError if a head has no gain, or one that is not finite or that contradicts
+    ``off``.
+    """
+    axis = every_head([attention.heads for attention in layers])
+    values = score_array("gains", gains, axis).values
+    if values.shape[1] != 1 or not np.isfinite(values).all():
+        raise ValueError(
+            f"gains must hold a finite number for every head, but has shape {values.shape}"
+        )
+    by_layer = np.split(values[:, 0].copy(), np.cumsum([layer.heads for layer in layers])[:-1])
+    for number, of_layer in enumerate(by_layer, start=1):
+        gone = np.zeros(len(of_layer), dtype=bool)
+        gone[[head - 1 for head in off.get(number, ())]] = True
+        if (zero := (of_layer == 0) & ~gone).any():
+            raise ValueError(
+                f"gains has 0 for head {number}-{int(zero.argmax()) + 1}, which heads does not "
+                "name; gains of a choice go with its heads, choice.heads"
+            )
+        of_layer[gone] = 1.0
+    return by_layer
+
+
+def mean_outputs(
+    model: nn.Module, layers: Sequence[AttentionModule], batches: Iterable[Any]
+) -> dict[int, Tensor]:
+    """Return the mean outputs (H, G) of the heads of some layers over tokens, by layer."""
+    sums: dict[int, Tensor] = {}
+    counts: dict[int, float] = {}
+
+    def add(heads: Tensor, number: int, mask: Tensor | None) -> None:
+        weights = heads.new_ones(heads.shape[:2], dtype=torch.float64)
+        if mask is not None and mask.shape == heads.shape[:2]:
+            weights = mask.to(weights)
+        total = torch.einsum("bm,bmhg->hg", weights, heads.double())
+        sums[number] = sums.get(number, 0) + total
+        counts[number] = counts.get(number, 0.0) + float(weights.sum())
+
+    with evaluating(model):
+        for batch in batches:
+            inputs = split(batch)[0]
+            mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+            with ExitStack() as stack:
+                for attention in layers:
+                    stack.enter_context(observed(attention, partial(add, mask=mask)))
+                called(model, inputs)
+    if missing := [layer for layer in layers if layer.number not in sums]:
+        raise ValueError(
+            f"batches must hold at least one batch on which {missing[0].where} runs, for the means "
+            "of its heads"
+        )
+    return {number: total / counts[number] for number, total in sums.items()}
+
+
+def _weights(
+    layers: Sequence[AttentionModule], factors: Sequence[np.ndarray]
+) -> Iterator[tuple[Tensor, float]]:
+    """Yield the weights by which the output of every changed head enters, as views; its factor."""
+    for attention, of_layer in zip(layers, factors):
+        weight, axis = attention.output.detach(), attention.output_axis
+        size = weight.shape[axis] // attention.heads
+        for head in np.flatnonzero(of_layer != 1):
+            yield weight.narrow(axis, int(head) * size, size), float(of_layer[head])

@@ -1,4 +1,4 @@
-"""Switch heads of a layer off at the input of its output projection."""
+"""Change the outputs of heads at the input of their output projection: off, at a mean, scaled."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,10 @@ from pathkernel_capture.state import uncompiled
 
 @contextmanager
 def switched_off(
-    layers: Sequence[AttentionModule], off: dict[int, list[int]], agreed: set[int]
+    layers: Sequence[AttentionModule],
+    off: dict[int, list[int]],
+    agreed: set[int],
+    means: dict[int, Tensor] | None = None,
 ) -> Iterator[None]:
     """Switch heads off inside the context, as :func:`pathkernel_capture.heads_off` does.
 
@@ -29,43 +33,138 @@ def switched_off(
         Heads by the number of their layer, both from 1.
     agreed : set of int
         Layers that have been compared, which are not compared again; those that are now are added.
+    means : dict of int to Tensor, (H, G), optional
+        Outputs of all heads of a layer in place of zeros, by its number.
     """
     # At the input of the output projection, not in its weight, which adapters, parametrisations and
     # quantisation compute anew; not in the attention, where a fused kernel shows no heads
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
+        if means:
+            stack.enter_context(_without_fused_layers())
         off_layers = []
         for number, heads in off.items():
             attention = layers[number - 1]
             attention.check_read()
             if number not in agreed:
                 stack.enter_context(attention.compare(partial(agreed.add, number)))
-            off_layers.append(_Layer(attention, heads))
+            off_layers.append(_Layer(attention, heads, (means or {}).get(number)))
             stack.enter_context(off_layers[-1].off())
         yield
         for layer in off_layers:
             layer.check()
 
 
+@contextmanager
+def scaled(
+    layers: Sequence[AttentionModule],
+    gains: Sequence[np.ndarray],
+    agreed: set[int],
+    *,
+    with_gradients: bool = False,
+) -> Iterator[list[Tensor]]:
+    """Multiply the outputs of heads by gains inside the context.
+
+    Parameters
+    ----------
+    layers, agreed
+        As for :func:`switched_off`.
+    gains : sequence of array, shape (H,)
+        Of every layer.
+    with_gradients : bool
+        Whether gains are leaves that gradients are taken by, one for every example.
+
+    Yields
+    ------
+    list of Tensor, (batch, H)
+        Gains of the layers that have run in the last forward pass, in its order.
+    """
+    factors: list[Tensor] = []
+    with ExitStack() as stack:
+        stack.enter_context(uncompiled())
+        stack.enter_context(_without_fused_layers())
+        for attention, of_layer in zip(layers, gains):
+            if not with_gradients and (of_layer == 1).all():
+                continue
+            attention.check_read()
+            if attention.number not in agreed:
+                stack.enter_context(attention.compare(partial(agreed.add, attention.number)))
+
+            def multiplied(
+                joined: Tensor,
+                attention: AttentionModule = attention,
+                of_layer: np.ndarray = of_layer,
+            ) -> Tensor:
+                heads = by_head(joined, attention)
+                # products in float32, and gradients, where the model has half precision
+                wide = torch.promote_types(heads.dtype, torch.float32)
+                factor = torch.as_tensor(of_layer, dtype=wide, device=heads.device)
+                axis = 1 if attention.swapped else 0
+                factor = factor.repeat(heads.shape[axis], 1)
+                # layers that run again in a backward pass compute without
+                factor.requires_grad_(with_gradients and torch.is_grad_enabled())
+                factors.append(factor)
+                shape = [1] * heads.ndim
+                shape[axis], shape[-2] = factor.shape
+                column = factor.reshape(shape)
+                # filled: 0 times the infinity or NaN of a head that is off is NaN
+                scaled = (heads.to(wide) * column).masked_fill(column == 0, 0.0)
+                return scaled.to(joined.dtype).reshape(joined.shape)
+
+            stack.enter_context(attention.joined(multiplied))
+        yield factors
+
+
+@contextmanager
+def observed(attention: AttentionModule, report: Callable[[Tensor, int], None]) -> Iterator[None]:
+    """Report the outputs of the heads of a layer, (batch, M, H, G), and its number, inside."""
+
+    def unchanged(joined: Tensor) -> Tensor:
+        heads = by_head(joined, attention)
+        report(heads.transpose(0, 1) if attention.swapped else heads, attention.number)
+        return joined
+
+    with uncompiled(), _without_fused_layers(), attention.joined(unchanged):
+        yield
+
+
+def by_head(joined: Tensor, attention: AttentionModule) -> Tensor:
+    """Outputs of the heads of a layer, (…, H, G), from those side by side, (…, H·G)."""
+    if attention.output.ndim == 3:  # of TransformerLens
+        return joined
+    return joined.unflatten(-1, (attention.heads, -1))
+
+
+@contextmanager
+def _without_fused_layers() -> Iterator[None]:
+    """Keep fused encoder layers of PyTorch, which read weights, from running in the context."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
 class _Layer:
     """A layer without some of its heads, and whether its attention and its projection ran."""
 
-    def __init__(self, attention: AttentionModule, heads: Sequence[int]):
-        self._attention = attention
+    def __init__(self, attention: AttentionModule, heads: Sequence[int], mean: Tensor | None):
+        self._attention, self._mean = attention, mean
         self._removed = torch.zeros(attention.heads, dtype=torch.bool)
         self._removed[[head - 1 for head in heads]] = True
         self._attention_ran = self._projection_ran = False
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Pass zeros on for the heads inside the context."""
+        """Pass zeros, or means, on for the heads inside the context."""
         attention = self._attention
 
         def ran(*_: Any) -> None:
             self._attention_ran = True
 
         with ExitStack() as stack:
-            if attention.runs_projection:
+            if attention.runs_projection or self._mean is not None:
                 stack.callback(attention.module.register_forward_hook(ran).remove)
                 stack.enter_context(attention.joined(self._masked))
             else:
@@ -92,6 +191,10 @@ class _Layer:
         """Outputs of the heads, (…, H·G) or (…, H, G), without those that are off."""
         self._projection_ran = True
         mask = self._removed.to(joined.device)
+        if self._mean is not None:
+            heads = by_head(joined, self._attention)
+            mean = self._mean.to(heads)
+            return torch.where(mask[:, None], mean, heads).reshape(joined.shape)
         # filled rather than multiplied: 0 times the infinity or NaN of a head that is off is NaN
         if self._attention.output.ndim == 3:  # (…, H, G), of TransformerLens
             return joined.masked_fill(mask[:, None], 0.0)

@@ -1,0 +1,341 @@
+"""Gains in front of the heads of a live model, and its loss to second order in them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pathkernel_capture.errors import CaptureError
+from pathkernel_capture.families import attention_modules
+from pathkernel_capture.removal import refuse_shared_weights
+from pathkernel_capture.state import evaluating, open_to_capture
+from pathkernel_capture.switching import scaled
+from pathkernel_heads.loss_form import (
+    FormSums,
+    LossForm,
+    LossName,
+    curved,
+    loss_slopes,
+    loss_values,
+    probabilities,
+)
+
+Outputs = Callable[[Any], tuple[Tensor, Tensor]]
+"""Runs the model on a batch and gives its outputs and their targets."""
+
+DIRECTIONS = 16
+"""Random directions of outputs in place of all outputs, where these are more."""
+
+_STEP = 0.03  # of central differences in a gain
+_LARGEST_JACOBIAN = 2**27  # numbers, 1 GiB in float64
+_FEW_SEQUENCES, _FEW_ROWS = 100, 500
+
+
+class LiveNetwork:
+    """A model with gains in front of its heads, on some examples; see ``GainNetwork``.
+
+    Parameters
+    ----------
+    model, batches, outputs, loss, seed
+        As for :func:`pathkernel_capture.choose_heads`.
+
+    Attributes
+    ----------
+    heads : tuple of int
+        Heads of each layer.
+    passes : float
+        Forward and backward passes of all examples so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Iterable[Any],
+        outputs: Outputs,
+        loss: LossName,
+        seed: int = 0,
+    ):
+        if isinstance(batches, str | Tensor | np.ndarray):
+            raise TypeError("batches must be a list of batches; put a single one into a list")
+        if loss not in ("squared", "cross-entropy"):
+            raise ValueError(f'loss must be "squared" or "cross-entropy", but is {loss!r}')
+        self._model, self._outputs, self._loss, self._seed = model, outputs, loss, seed
+        self._batches = list(batches)
+        if not self._batches:
+            raise ValueError("batches must hold at least one batch")
+        self._layers = attention_modules(model)
+        refuse_shared_weights(model, self._layers)
+        self._agreed = set[int]()  # layers whose heads have been compared
+        self._batch_passes, self._is_checked = 0, False
+        self.heads = tuple(attention.heads for attention in self._layers)
+        dtypes = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
+        self._is_precise = not dtypes & {torch.float16, torch.bfloat16}
+
+    @property
+    def passes(self) -> float:
+        """Forward and backward passes of all examples so far."""
+        return self._batch_passes / len(self._batches)
+
+    def loss(self, gains: np.ndarray) -> float:
+        """Mean loss at gains (ΣH_ℓ,)."""
+        total, rows = 0.0, 0
+        for batch in self._batches:
+            with self._gains(gains):
+                outputs, targets = self._given(batch)
+            total += float(loss_values(outputs, targets).sum())
+            rows += len(outputs)
+        return total / rows
+
+    def form(self, gains: np.ndarray) -> LossForm:
+        """Loss to second order about gains (ΣH_ℓ,)."""
+        sums, generator = FormSums(gains, self._loss), torch.Generator().manual_seed(self._seed)
+        examples: list[tuple[int, np.ndarray]] = []
+        for batch in self._batches:
+            with self._gains(gains, with_gradients=True) as factors:
+                outputs, targets = self._given(batch)
+                self._check_factors(outputs, factors)
+                sequences = len(factors[0])
+                free = int(np.count_nonzero(gains))
+                method = _method(outputs, factors, free, self._is_precise)
+                derivatives = {
+                    "outputs": _by_outputs,
+                    "directions": partial(_by_directions, generator=generator),
+                }.get(method)
+                if derivatives is not None:
+                    gradient, form, backward = derivatives(outputs, targets, list(factors))
+                    self._batch_passes += backward
+            if method == "differences":
+                gradient, form = self._by_differences(batch, gains, outputs.detach(), targets)
+            examples.append((sequences, targets.cpu().numpy()))
+            sums.add(outputs.detach(), targets, gradient, form)
+        if not self._is_checked:
+            self._is_checked = True
+            _warn_of_examples(examples, sum(self.heads))
+        return sums.result()
+
+    @contextmanager
+    def _gains(self, gains: np.ndarray, with_gradients: bool = False) -> Iterator[list[Tensor]]:
+        by_layer = np.split(gains, np.cumsum(self.heads)[:-1])
+        is_compared = len(self._agreed) == len(self._layers)
+        state = evaluating if is_compared and not with_gradients else open_to_capture
+        with ExitStack() as stack:
+            stack.enter_context(state(self._model))
+            if with_gradients:
+                stack.enter_context(torch.enable_grad())
+                stack.enter_context(_without_parameter_gradients(self._model))
+            yield stack.enter_context(
+                scaled(self._layers, by_layer, self._agreed, with_gradients=with_gradients)
+            )
+
+    def _given(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """Outputs (B, C) in float64, and targets (B, C), or (B,) of classes."""
+        self._batch_passes += 1
+        outputs, targets = checked_outputs(self._outputs(batch), self._loss)
+        return outputs, targets
+
+    def _check_factors(self, outputs: Tensor, factors: Sequence[Tensor]) -> None:
+        if len(factors) != len(self._layers):
+            raise CaptureError(
+                f"{len(factors)} of {len(self._layers)} layers ran in the forward pass; each must "
+                "run once"
+            )
+        if not outputs.requires_grad:
+            raise ValueError(
+                "outputs must keep the gradients of what the model gives, and depend on its heads; "
+                "leave no_grad and detach out"
+            )
+        for attention, factor in zip(self._layers, factors):
+            if not factor.requires_grad:
+                raise CaptureError(
+                    f"{attention.where} runs without gradients, as under reentrant gradient "
+                    "checkpointing; turn it off, or take use_reentrant=False"
+                )
+
+    def _by_differences(
+        self, batch: Any, gains: np.ndarray, outputs: Tensor, targets: Tensor
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient (H,) and form (H, H) of a batch by central differences in every gain."""
+        slopes = outputs.new_zeros((*outputs.shape, len(gains)))
+        for head in np.flatnonzero(gains):
+            moved = []
+            for step in (_STEP, -_STEP):
+                changed = gains.copy()
+                changed[head] += step
+                with self._gains(changed):
+                    moved.append(self._given(batch)[0])
+            slopes[..., head] = (moved[0] - moved[1]) / (2 * _STEP)
+        return _products(outputs, targets, slopes)
+
+
+def checked_outputs(given: Any, loss: LossName) -> tuple[Tensor, Tensor]:
+    """Outputs (B, C) in float64 and targets, (B, C) or (B,) of classes, if a loss takes them.
+
+    Raises
+    ------
+    ValueError
+        If they are not a pair of tensors of fitting shapes, or outputs are not finite.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise ValueError(
+            "outputs must give a pair for a batch, the model's outputs and their targets, but "
+            f"gives a {type(given).__name__}"
+        )
+    outputs, targets = given
+    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2) or not outputs.numel():
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            f"outputs must give numbers of every example, (B,) or (B, C), but gives {shape}; join "
+            "tokens with examples, z.flatten(0, 1)"
+        )
+    if not outputs.isfinite().all():
+        raise ValueError("outputs gives values that are NaN or infinite; every one must be finite")
+    targets = torch.as_tensor(targets, device=outputs.device)
+    if loss == "squared":
+        if targets.shape != outputs.shape:
+            raise ValueError(
+                f"outputs gives shape {tuple(outputs.shape)}, but targets of "
+                f"{tuple(targets.shape)}; the squared error needs a target for every number"
+            )
+        targets = targets.double().reshape(len(outputs), -1)
+        if not targets.isfinite().all():
+            raise ValueError("outputs gives targets that are NaN or infinite")
+        return outputs.double().reshape(len(outputs), -1), targets
+    classes = outputs.shape[1] if outputs.ndim == 2 else 1
+    if classes < 2:
+        raise ValueError(
+            f"outputs gives shape {tuple(outputs.shape)}, but cross-entropy needs a column for "
+            "each class, (B, C); of a single logit z give torch.stack([0 * z, z], 1)"
+        )
+    if targets.is_floating_point() or targets.shape != (len(outputs),):
+        raise ValueError(
+            f"outputs gives targets of shape {tuple(targets.shape)} and {targets.dtype}, but "
+            f"cross-entropy needs classes, integers of shape ({len(outputs)},)"
+        )
+    targets = targets.long()
+    if int(targets.min()) < 0 or int(targets.max()) >= classes:
+        raise ValueError(
+            f"outputs gives classes from {int(targets.min())} to {int(targets.max())}, but has "
+            f"{classes} columns, classes 0 to {classes - 1}; leave out examples without a class"
+        )
+    return outputs.double(), targets
+
+
+def _method(outputs: Tensor, factors: Sequence[Tensor], free: int, is_precise: bool) -> str:
+    """Cheapest way to the derivatives: ``outputs``, ``directions`` or ``differences``."""
+    sequences = {len(factor) for factor in factors}
+    rows, columns = outputs.shape
+    costs = {}  # passes beside the first
+    if sequences == {rows}:
+        costs["outputs"] = columns
+    if len(sequences) == 1 and max(sequences) <= rows:
+        costs["directions"] = DIRECTIONS + 1
+    fits = outputs.numel() * sum(factor.shape[1] for factor in factors) <= _LARGEST_JACOBIAN
+    # differences of outputs in half precision are noise
+    if (is_precise and fits) or not costs:
+        costs["differences"] = 2 * free
+    return min(costs, key=costs.__getitem__)
+
+
+def _slopes(column: Tensor, factors: Sequence[Tensor]) -> Tensor:
+    """Derivatives (B, H) of a sum over examples by the gains of every example."""
+    slopes = torch.autograd.grad(column, factors, retain_graph=True, allow_unused=True)
+    if all(slope is None for slope in slopes):
+        raise ValueError(
+            "outputs does not depend on the heads of the model, or its gradients do not reach "
+            "them, as through quantised weights or detach"
+        )
+    filled = [
+        torch.zeros_like(factor) if slope is None else slope
+        for slope, factor in zip(slopes, factors)
+    ]
+    return torch.cat([slope.cpu().double() for slope in filled], dim=1)
+
+
+def _by_outputs(
+    outputs: Tensor, targets: Tensor, factors: Sequence[Tensor]
+) -> tuple[np.ndarray, np.ndarray, int]:
+    # examples do not interact, so that a gain of one example moves its outputs alone
+    slopes = torch.stack([_slopes(column, factors) for column in outputs.sum(dim=0)], dim=1)
+    outputs, targets = outputs.detach().cpu(), targets.cpu()
+    return *_products(outputs, targets, slopes), outputs.shape[1]
+
+
+def _by_directions(
+    outputs: Tensor, targets: Tensor, factors: Sequence[Tensor], *, generator: torch.Generator
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Gradient and form of a batch, the form as a mean over random directions v of its outputs.
+
+    The mean of v vᵀ is the curvature B of the loss. Directions of the rows of a sequence are
+    independent, so that the products between rows are 0 in the mean.
+    """
+    values = outputs.detach()
+    gradient = _slopes((loss_slopes(values, targets) * outputs).sum(), factors).sum(dim=0)
+    form = torch.zeros((len(gradient),) * 2, dtype=torch.float64)
+    chances = probabilities(values).cpu() if targets.ndim == 1 else None
+    for _ in range(DIRECTIONS):
+        if chances is None:
+            signs = torch.randint(0, 2, values.shape, generator=generator)
+            directions = 2**0.5 * (2 * signs - 1).to(values)
+        else:
+            drawn = torch.multinomial(chances, 1, generator=generator)[:, 0].to(values.device)
+            directions = loss_slopes(values, drawn)
+        slopes = _slopes((directions * outputs).sum(), factors)
+        form += slopes.T @ slopes / DIRECTIONS
+    return gradient.numpy(), form.numpy(), DIRECTIONS + 1
+
+
+def _products(outputs: Tensor, targets: Tensor, slopes: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Sums Jᵀ ∂ℓ/∂z, (H,), and Jᵀ B J, (H, H), of derivatives J (B, C, H)."""
+    gradient = (loss_slopes(outputs, targets)[..., None] * slopes).sum(dim=(0, 1))
+    form = slopes.flatten(0, 1).T @ curved(outputs, targets, slopes).flatten(0, 1)
+    return gradient.cpu().numpy(), form.cpu().numpy()
+
+
+@contextmanager
+def _without_parameter_gradients(model: nn.Module) -> Iterator[None]:
+    """Let no parameter need gradients inside the context, which keeps fewer activations."""
+    needing = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        for parameter in needing:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in needing:
+            parameter.requires_grad_(True)
+
+
+def _warn_of_examples(batches: Sequence[tuple[int, np.ndarray]], heads: int) -> None:
+    """Warn if the examples are few for a choice among heads, or of some classes mainly."""
+    sequences = sum(count for count, _ in batches)
+    targets = np.concatenate([targets for _, targets in batches])
+    if sequences < _FEW_SEQUENCES and len(targets) < _FEW_ROWS:
+        warnings.warn(
+            f"{sequences} examples are few to weigh {heads} heads; give {_FEW_SEQUENCES} or more",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+    if len(targets) > sequences:
+        return  # tokens, whose classes are never balanced
+    if targets.ndim == 1 or targets.shape[1] == 1:
+        classes, counts = np.unique(targets.reshape(-1), return_counts=True)
+        if 1 < len(classes) <= len(targets) / 10 and counts.min() < counts.mean() / 2:
+            rarest = classes[counts.argmin()]
+            warnings.warn(
+                f"only {counts.min()} of {len(targets)} examples have the target {rarest:g}; "
+                "balance the classes, or gains are fitted to the others",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+        if len(classes) == 1 and len(targets) > 1:
+            warnings.warn(
+                f"all examples have the target {classes[0]:g}; give examples of every class",
+                RuntimeWarning,
+                stacklevel=5,
+            )

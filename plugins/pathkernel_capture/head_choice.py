@@ -1,0 +1,272 @@
+"""Choose heads of a live model to remove, and refit the gains of those that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from torch import nn
+
+from pathkernel_capture.gains import LiveNetwork, Outputs
+from pathkernel_core.heads import Head, every_head, head_label
+from pathkernel_core.progress import Report
+from pathkernel_core.scalars import positive
+from pathkernel_datasets.progress_bar import supervised
+from pathkernel_heads.gain_choice import STEPS, choose
+from pathkernel_heads.gain_choice import refit as refit_network
+from pathkernel_heads.heads import Heads, heads_named, scores_by_head
+from pathkernel_heads.loss_form import LossName
+
+PRIOR_VARIANCE = 0.3
+"""Variance of the prior of a gain; values from 0.1 to 1 serve alike."""
+TRIALS = 3
+
+
+class Rise(NamedTuple):
+    """Rise of the mean loss by heads that are off, on the examples that they were chosen on.
+
+    Attributes
+    ----------
+    expected : float
+        By the form.
+    measured : float
+        Of the model itself.
+    """
+
+    expected: float
+    measured: float
+
+
+@dataclass(frozen=True, eq=False)
+class HeadChoice:
+    """Heads that can go, and the gains of those that stay.
+
+    Attributes
+    ----------
+    heads : list of (layer, number)
+        In the order of their removal, both numbered from 1.
+    gains : xarray.DataArray, dims (head,)
+        Factors of the outputs of all heads, 0 of those that go; 1 of the others if they were not
+        refitted.
+    rise : Rise
+        Of the mean loss with these gains, expected and measured.
+    table : pandas.DataFrame
+        A row for every head that goes, in order: ``head``, its label; ``expected``, the rise of the
+        mean loss without it and those above, by the form; ``renewed``, whether the form was
+        computed anew before it.
+    passes : float
+        Forward and backward passes of all examples that the choice took.
+    """
+
+    heads: list[Head]
+    gains: xr.DataArray
+    rise: Rise
+    table: pd.DataFrame
+    passes: float
+
+
+def choose_heads(
+    model: nn.Module,
+    batches: Iterable[Any],
+    outputs: Outputs,
+    count: int,
+    *,
+    loss: LossName = "squared",
+    trials: int = TRIALS,
+    refit: bool = True,
+    prior_variance: float = PRIOR_VARIANCE,
+    seed: int = 0,
+    report: Report | None = None,
+) -> HeadChoice:
+    """Choose the heads of a model that can go with the least rise of its loss.
+
+    Heads go one after another by the loss to second order in their gains, which sees redundancy
+    between heads; it is computed anew for every eighth of them. Gains of the heads that are left
+    are refitted as heads go, to be folded into the output projections by
+    :func:`pathkernel_capture.remove_heads`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As for :func:`pathkernel_capture.heads_off`. Afterwards it is as it was.
+    batches : iterable
+        Arguments of ``outputs``, of examples that the heads are chosen on; a few hundred, mixed and
+        with balanced classes. They are kept as a list.
+    outputs : callable
+        Runs the model on a batch and gives the pair of its outputs, (B,) or (B, C), with gradients,
+        and their targets: of the same shape, or (B,) classes for cross-entropy. B may be the number
+        of examples, or of their tokens, joined.
+    count : int
+        Number of heads to choose.
+    loss : {"squared", "cross-entropy"}
+        Of an example: the sum over outputs of squared errors, or −ln of the probability of its
+        class.
+    trials : int
+        Heads that are tried, switched off singly, at every renewal beyond those that go; 0 to
+        rely on the form alone.
+    refit : bool
+        Whether to refit the gains of the heads that are left.
+    prior_variance : float
+        Variance of the prior of a gain about 1.
+    seed : int
+        Seed of random directions of outputs, taken where outputs are many.
+    report : callable, optional
+        Called with a Progress before every renewal; by default a bar shows them.
+
+    Returns
+    -------
+    HeadChoice
+
+    Warns
+    -----
+    RuntimeWarning
+        If examples are few for the number of heads, or of some classes mainly.
+
+    Raises
+    ------
+    CaptureError
+        If the model's attention is not known, layers share their weights, or run without gradients.
+    ValueError
+        If there is no batch, ``outputs`` gives other shapes than the loss takes, or a number is out
+        of range.
+
+    Examples
+    --------
+    >>> import pathkernel as pk
+    >>> import torch
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 4, dim_feedforward=16, batch_first=True)
+    >>> model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    >>> inputs, targets = torch.randn(120, 6, 8), torch.randn(120)
+    >>> def outputs(batch):
+    ...     return model(batch[0]).mean(dim=(1, 2)), batch[1]
+    >>> choice = pk.choose_heads(model, [(inputs, targets)], outputs, 3)
+    >>> len(choice.heads), int((choice.gains == 0).sum())
+    (3, 3)
+    """
+    network = LiveNetwork(model, batches, outputs, loss, seed)
+    total = sum(network.heads)
+    if not isinstance(count, Integral) or not 0 < count <= total:
+        raise ValueError(f"count must be from 1 to {total}, the number of heads, but is {count!r}")
+    if not isinstance(trials, Integral) or trials < 0:
+        raise ValueError(f"trials must be a whole number of at least 0, but is {trials!r}")
+    prior_variance = positive("prior_variance", prior_variance)
+    with supervised(report, threads=None) as tell:
+        start = network.loss(np.ones(total))
+        removals = choose(
+            *(network, int(count)),
+            trials=int(trials),
+            refits=refit,
+            prior_variance=prior_variance,
+            report=tell,
+        )
+        gains, expected = removals[-1].gains, removals[-1].expected[-1]
+        if refit:
+            for _ in range(STEPS):
+                form = network.form(gains)
+                form = form.moved(form.refitted(gains != 0, prior_variance))
+                gains, expected = form.gains, form.loss
+        measured = network.loss(gains)
+    heads = every_head(network.heads)
+    rows = [
+        {"head": head_label(heads[head]), "expected": value - start, "renewed": not number}
+        for removal in removals
+        for number, (head, value) in enumerate(zip(removal.heads, removal.expected))
+    ]
+    return HeadChoice(
+        [heads[head] for removal in removals for head in removal.heads],
+        scores_by_head(heads, gains).rename("gain"),
+        Rise(expected - start, measured - start),
+        pd.DataFrame(rows),
+        network.passes,
+    )
+
+
+def refit_gains(
+    model: nn.Module,
+    batches: Iterable[Any],
+    outputs: Outputs,
+    heads: Heads,
+    *,
+    loss: LossName = "squared",
+    prior_variance: float = PRIOR_VARIANCE,
+    seed: int = 0,
+    report: Report | None = None,
+) -> xr.DataArray:
+    """Refit the gains of the heads that are left when others are off.
+
+    A gain multiplies the output of a head. Its prior is normal about 1, and its posterior that of
+    the linearised model, given the examples, in two steps. Whoever chose the heads, this lowers
+    the loss where many are off.
+
+    Parameters
+    ----------
+    model, batches, outputs, loss, prior_variance, seed
+        As for :func:`pathkernel_capture.choose_heads`.
+    heads : iterable of (layer, head), or of labels such as ``"2-1"``
+        Heads that are off, both numbered from 1.
+    report : callable, optional
+        Called with a Progress before every step; by default a bar shows them.
+
+    Returns
+    -------
+    xarray.DataArray, dims (head,)
+        Gains of all heads, 0 of those that are off; for ``gains`` of
+        :func:`pathkernel_capture.heads_off` and :func:`pathkernel_capture.remove_heads`.
+
+    Raises
+    ------
+    CaptureError, ValueError
+        As :func:`pathkernel_capture.choose_heads`; or if the model has no such head.
+    """
+    network = LiveNetwork(model, batches, outputs, loss, seed)
+    axis = every_head(network.heads)
+    gains = np.ones(len(axis))
+    for head in heads_named(heads):
+        if head not in axis:
+            raise ValueError(
+                f"heads names {head}, but the model's layers, numbered from 1, have "
+                f"{', '.join(map(str, network.heads))} heads"
+            )
+        gains[axis.index(head)] = 0.0
+    prior_variance = positive("prior_variance", prior_variance)
+    with supervised(report, threads=None):
+        gains = refit_network(network, gains, prior_variance)
+    return scores_by_head(axis, gains).rename("gain")
+
+
+def curvature_scores(
+    model: nn.Module,
+    batches: Iterable[Any],
+    outputs: Outputs,
+    *,
+    loss: LossName = "squared",
+    seed: int = 0,
+) -> xr.DataArray:
+    """Score heads by the rise of the loss without them to second order, −g + ½ G.
+
+    g is the derivative of the mean loss by the gain of a head, and G the Gauss-Newton curvature.
+    For a set of heads take :func:`pathkernel_capture.choose_heads`, which sees their redundancy.
+
+    Parameters
+    ----------
+    model, batches, outputs, loss, seed
+        As for :func:`pathkernel_capture.choose_heads`.
+
+    Returns
+    -------
+    xarray.DataArray, dims (head,)
+        With labels such as ``2-1``, and the coordinates ``layer`` and ``number``.
+
+    Raises
+    ------
+    CaptureError, ValueError
+        As :func:`pathkernel_capture.choose_heads`.
+    """
+    network = LiveNetwork(model, batches, outputs, loss, seed)
+    axis = every_head(network.heads)
+    return scores_by_head(axis, network.form(np.ones(len(axis))).rises(), needs="examples")
