@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pooch
@@ -26,6 +27,9 @@ from benchmarks.path_module import bundled_module
 
 DRAWS = 3
 """Draws of validation examples, disjoint."""
+
+STATES = {"readout": "mean", "attend": "states"}
+"""Options of ``capture`` for the theory, of most models."""
 
 Batch = Mapping[str, Tensor]
 
@@ -56,6 +60,8 @@ class HeadModel:
         Examples in a batch.
     drawn : int
         Examples in a whole draw.
+    theory : mapping, optional
+        Options of ``capture`` for the theory; None if targets belong to tokens.
     """
 
     name: str
@@ -68,6 +74,7 @@ class HeadModel:
     group: Tensor
     batch: int = 60
     drawn: int = 300
+    theory: Mapping[str, Any] | None = field(default_factory=STATES.copy)
 
     def batches(self, name: str, draw: int = 0, size: int | None = None) -> list[Batch]:
         """Batches of ``"test"``, or of the first examples of a draw of ``"validation"``.
@@ -216,10 +223,10 @@ def _vision(name: str, file: Path, *, mirrored: bool, seed: int) -> HeadModel:
     """
     from transformers import ViTConfig, ViTForImageClassification
 
-    import pathkernel as pk
+    from pathkernel_one_shot.idx import FASHION_MNIST, MNIST, read_idx_set
 
-    source = pk.FASHION_MNIST if name.endswith("fashion-mnist") else pk.MNIST
-    pixels, classes = pk.read_idx_set(source)
+    source = FASHION_MNIST if name.endswith("fashion-mnist") else MNIST
+    pixels, classes = read_idx_set(source)
     images = torch.from_numpy(pixels[:, None].astype(np.float32) / 255)
     images = (images - images.mean()) / images.std()
     labels = torch.from_numpy(classes.astype(np.int64))
@@ -311,6 +318,7 @@ def _language(
         torch.zeros(len(sets["validation"]["labels"])),
         batch=24,
         drawn=60,
+        theory=None,
     )
 
 
@@ -371,6 +379,7 @@ def _bundled(name: str, _: Path, *, network: str) -> HeadModel:
         sets,
         sets["validation"]["labels"],
         batch=100,
+        theory={"readout": "mean", "picture": "product", "attend": "tokens"},  # its own network
     )
 
 

@@ -21,7 +21,8 @@ def python_manual() -> str:
     """Chapters of Python's language reference, which its ``help`` shows."""
     from pydoc_data.topics import topics
 
-    return "\n\n".join(topics[name] for name in sorted(topics))
+    paragraphs = "\n\n".join(topics[name] for name in sorted(topics)).split("\n\n")
+    return "\n\n".join(dict.fromkeys(paragraphs))  # sections are parts of other chapters, too
 
 
 def library_code() -> str:
