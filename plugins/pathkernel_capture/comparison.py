@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import xarray as xr
 from torch import Tensor, nn
 
-from pathkernel_capture.evaluations import Evaluations, Measure, host_array
+from pathkernel_capture.evaluations import Evaluations, Measure, Refit, host_array
 from pathkernel_core.heads import every_head
 from pathkernel_core.progress import Report
 from pathkernel_datasets.progress_bar import supervised
@@ -28,6 +28,7 @@ def compare_heads(
     best_of: int = 0,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    refit: Refit | None = None,
     kept: str | os.PathLike | None = None,
     report: Report | None = None,
 ) -> xr.Dataset:
@@ -56,6 +57,10 @@ def compare_heads(
         How many heads are off; by default a quarter, half and three quarters of them, at least one.
     random, shapley, greedy, best_of, resamples, seed
         As for :func:`pathkernel.compare_orders`.
+    refit : callable, optional
+        Takes the heads that are off, as (layer, number), and gives the gains of all, such as
+        ``lambda heads: pk.refit_gains(model, batches, outputs, heads)``. Every order but the random
+        ones is then also measured with the gains so refitted, as the order ``… refitted``.
     kept : path, optional
         File (.npz) of all evaluations, written every few seconds; with it an interrupted comparison
         resumes.
@@ -127,6 +132,7 @@ def compare_heads(
                 best_of=best_of,
                 resamples=resamples,
                 seed=seed,
+                refitted=None if refit is None else evaluator.refitted(refit),
             )
         except KeyboardInterrupt as error:
             if kept is not None:

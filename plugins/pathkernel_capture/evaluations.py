@@ -6,27 +6,35 @@ import hashlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor, nn
 
 from pathkernel_capture.families import attention_modules
-from pathkernel_capture.removal import heads_by_layer, refuse_shared_weights
+from pathkernel_capture.removal import gains_by_layer, heads_by_layer, refuse_shared_weights
 from pathkernel_capture.state import evaluating
-from pathkernel_capture.switching import switched_off
+from pathkernel_capture.switching import scaled, switched_off
 from pathkernel_core.atomic import replacing
 from pathkernel_core.heads import Head, every_head, head_label
 from pathkernel_core.local_files import is_damage
 from pathkernel_core.progress import Progress, Report, silent
+from pathkernel_heads.evaluator import Evaluator
 from pathkernel_heads.heads import heads_named
 
 Measure = Callable[[str], Any]
 """Takes the name of a set of examples; see :func:`pathkernel_capture.compare_heads`."""
 
+Refit = Callable[[Sequence[Head]], xr.DataArray]
+"""Takes the heads that are off, and gives the gains of all; see :func:`compare_heads`."""
+
+_REFITTED = ", refitted"  # of sets of examples, in the cache
 _WRITE_EVERY = 5.0  # seconds, at least; writing takes at most 5 % of the time
 _ROUNDING = 1e-3  # relative change that another number of threads or device may cause
 _FLIPPED = 0.01  # share of examples that rounding may turn from right to wrong or back
@@ -86,18 +94,26 @@ class Evaluations:
         Raises a ValueError if the measure gives other shapes than it should, values that are not
         finite, or values that the file contradicts.
         """
+        return self._evaluated(examples, present, None)
+
+    def refitted(self, refit: Refit) -> Evaluator:
+        """Return an evaluator of the same model with the gains of heads that are left refitted."""
+        return _Refitted(self, refit)
+
+    def _evaluated(self, examples: str, present: np.ndarray, refit: Refit | None) -> np.ndarray:
         heads = every_head(self.heads)
         sets = [[heads[number] for number in np.flatnonzero(~row)] for row in present]
-        return np.stack([self._values(examples, off) for off in sets])
+        return np.stack([self._values(examples, off, refit) for off in sets])
 
-    def _values(self, examples: str, off: list[Head]) -> np.ndarray:
+    def _values(self, examples: str, off: list[Head], refit: Refit | None) -> np.ndarray:
         name = " ".join(map(head_label, off))
         self.report(Progress(self._passes, None, f"{examples} examples, {len(off)} heads off"))
-        if examples in self._unchecked:
-            self._check(examples)
-        cached = self._cache.setdefault(examples, {})
+        key = examples if refit is None else f"{examples}{_REFITTED}"
+        if key in self._unchecked:
+            self._check(key, refit)
+        cached = self._cache.setdefault(key, {})
         if name not in cached:
-            cached[name] = self._measured(examples, off)
+            cached[name] = self._measured(key, off, refit)
             if time.monotonic() > self._due:
                 self.write()
         return cached[name]
@@ -142,10 +158,10 @@ class Evaluations:
             )
         self._unchecked = set(self._cache)
 
-    def _check(self, examples: str) -> None:
+    def _check(self, examples: str, refit: Refit | None) -> None:
         """Measure once and compare with the file."""
         name, stored = next(iter(self._cache[examples].items()))
-        names, values = self._measure_once(examples, heads_named(name.split()))
+        names, values = self._measure_once(examples, heads_named(name.split()), refit)
         if names != self._names or values.shape != stored.shape or not self._close(values, stored):
             raise ValueError(
                 f"{self._file} holds values of another measure or set {examples!r} of examples; "
@@ -165,8 +181,8 @@ class Evaluations:
         truths = np.isin(stored, (0, 1)).all(axis=1)  # right or wrong
         return bool((rounded | (truths & (change.mean(axis=1) <= _FLIPPED))).all())
 
-    def _measured(self, examples: str, off: list[Head]) -> np.ndarray:
-        quantities, values = self._measure_once(examples, off)
+    def _measured(self, examples: str, off: list[Head], refit: Refit | None) -> np.ndarray:
+        quantities, values = self._measure_once(examples, off, refit)
         for name, cached in self._cache.items():
             reference = next(iter(cached.values()), values)
             # draws agree among all sets of examples, the number of examples within a set
@@ -183,11 +199,18 @@ class Evaluations:
         self._names = quantities
         return values
 
-    def _measure_once(self, examples: str, off: list[Head]) -> tuple[tuple[str, ...], np.ndarray]:
+    def _measure_once(
+        self, examples: str, off: list[Head], refit: Refit | None
+    ) -> tuple[tuple[str, ...], np.ndarray]:
         self._passes += 1
         by_layer = heads_by_layer(self._layers, off)
-        with evaluating(self._model), switched_off(self._layers, by_layer, self._agreed):
-            measured = self._measure(examples)
+        with ExitStack() as stack:
+            if refit is not None:
+                gains = gains_by_layer(self._layers, refit(off), by_layer)
+                stack.enter_context(scaled(self._layers, gains, self._agreed))
+            stack.enter_context(evaluating(self._model))
+            stack.enter_context(switched_off(self._layers, by_layer, self._agreed))
+            measured = self._measure(examples.removesuffix(_REFITTED))
         named = measured if isinstance(measured, Mapping) else {"loss": measured}
         _check_loss_comes_first(named)
         arrays = list(map(host_array, named.values()))
@@ -205,6 +228,26 @@ class Evaluations:
                 f"infinite, with {len(off)} heads off; every example needs a finite one"
             )
         return tuple(named), values
+
+
+@dataclass(frozen=True, eq=False)
+class _Refitted:
+    """The evaluator of a model whose heads that are left have refitted gains."""
+
+    evaluations: Evaluations
+    refit: Refit
+    keeps_layers: ClassVar[bool] = False
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        return self.evaluations.heads
+
+    @property
+    def quantities(self) -> dict[str, int]:
+        return self.evaluations.quantities
+
+    def evaluate(self, examples: str, present: np.ndarray) -> np.ndarray:
+        return self.evaluations._evaluated(examples, present, self.refit)
 
 
 def host_array(values: Any) -> np.ndarray:

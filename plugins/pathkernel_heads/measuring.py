@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from pathkernel_heads.correlation import Bootstrap, interval, spearman
+from pathkernel_heads.evaluator import Evaluator
 from pathkernel_heads.head_game import HeadGame, standard_error
 
 RANDOM = "random"
@@ -20,6 +21,7 @@ def measure_orders(
     is_removed: xr.DataArray,
     random: xr.DataArray,
     bootstrap: Bootstrap,
+    refitted: Evaluator | None = None,
 ) -> xr.Dataset:
     """Values on a test set without the heads that every order removes, and in random orders.
 
@@ -33,6 +35,9 @@ def measure_orders(
     random : xarray.DataArray of bool, dims (random_order, removed, head)
         The mean over these orders is the other reference.
     bootstrap : Bootstrap
+    refitted : Evaluator, optional
+        The network with the gains of the heads that are left refitted; the same orders are measured
+        with it, too, and follow those without, see :func:`refitted_order`.
 
     Returns
     -------
@@ -40,18 +45,23 @@ def measure_orders(
         ``measured`` to ``random_as_good`` of docs/pruning.md, without test_set; the last order is
         the mean of the random ones.
     """
+    names = is_removed["order"].values.tolist()
     left = ~is_removed.transpose("order", "draw", "removed", "head").values
     random_left = ~random.transpose("random_order", "removed", "head").values
-    evaluate = game.evaluator.evaluate
+    evaluators = [game.evaluator] if refitted is None else [game.evaluator, refitted]
     # a draw is measured with the heads that its own scores leave: column c of the sets of draw c
     values = [
-        np.stack([evaluate(test, sets)[..., draw] for draw, sets in enumerate(of_order)], axis=-1)
+        np.stack(
+            [evaluator.evaluate(test, sets)[..., draw] for draw, sets in enumerate(of_order)],
+            axis=-1,
+        )
+        for evaluator in evaluators
         for of_order in left
     ]
     # the random orders' values of all examples are summed one by one, as they would fill memory
     total, means = 0.0, []
     for sets in random_left:
-        drawn = evaluate(test, sets)
+        drawn = game.evaluator.evaluate(test, sets)
         total = total + drawn
         means.append(drawn.mean(axis=2))
     values.append(total / len(means))
@@ -88,8 +98,13 @@ def measure_orders(
                 np.concatenate([as_good.mean(axis=0), np.full((1, *measured.shape[1:]), np.nan)]),
             ),
         },
-        {"order": [*is_removed["order"].values, RANDOM]},
+        {"order": [*names, *map(refitted_order, names if refitted else ()), RANDOM]},
     )
+
+
+def refitted_order(name: str) -> str:
+    """Label of an order whose remaining heads have refitted gains."""
+    return f"{name} refitted"
 
 
 def correlate_scores(

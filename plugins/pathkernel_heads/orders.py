@@ -15,7 +15,12 @@ from pathkernel_heads.evaluated_scores import score_by_evaluation
 from pathkernel_heads.evaluator import Evaluator
 from pathkernel_heads.head_game import HeadGame, standard_error
 from pathkernel_heads.layout import ORDERS
-from pathkernel_heads.measuring import RANDOM, correlate_scores, measure_orders
+from pathkernel_heads.measuring import (
+    RANDOM,
+    correlate_scores,
+    measure_orders,
+    refitted_order,
+)
 from pathkernel_heads.removals import best_removed, removed_at_random, removed_by_score
 from pathkernel_heads.scores import Scores, check_known, score_array, score_table
 
@@ -38,6 +43,7 @@ def compare_orders(
     best: bool = False,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    refitted: Evaluator | None = None,
 ) -> xr.Dataset:
     """Remove heads of a network in the order of every score and in random orders.
 
@@ -73,6 +79,9 @@ def compare_orders(
         Number of bootstrap resamples.
     seed : int
         Seed of random orders and resamples.
+    refitted : Evaluator, optional
+        The same network with the gains of the heads that are left refitted. Every order but the
+        random ones is measured with it, too, as ``… refitted``.
 
     Returns
     -------
@@ -110,7 +119,10 @@ def compare_orders(
     if best_of:
         best_sets = best_removed(game, sets[:best_of]).expand_dims(order=[best_name])
         is_removed = xr.concat([is_removed, best_sets], "order", coords="minimal", compat="equals")
-    orders = [*is_removed["order"].values, RANDOM]
+    names = is_removed["order"].values.tolist()
+    orders = [*names, RANDOM]
+    if refitted is not None:
+        orders[-1:-1] = map(refitted_order, names)
     bootstrap = Bootstrap(resamples, seed)
     tested = []
     for test in tests:
@@ -123,9 +135,15 @@ def compare_orders(
         )
         if best:
             losses["best_measured"] = ("removed", "quantity", "draw"), game.best(test, counts)
-        measured = measure_orders(game, test, is_removed, sets[:random], bootstrap)
+        measured = measure_orders(game, test, is_removed, sets[:random], bootstrap, refitted)
         correlated = correlate_scores(game, table["score"], lost, bootstrap)
         tested.append(xr.merge([losses, measured, correlated.reindex(order=orders)], join="exact"))
+    needs = dict(zip(table["order"].values, table["needs"].values)) | {best_name: "examples"}
+    if refitted is not None:
+        is_removed = is_removed.reset_coords(drop=True)
+        again = is_removed.assign_coords(order=list(map(refitted_order, names)))
+        is_removed = xr.concat([is_removed, again], "order", coords="minimal", compat="equals")
+        needs |= {refitted_order(name): "examples" for name in names}
     of_orders = [table.drop_vars("needs"), is_removed.astype(float).to_dataset(name="is_removed")]
     compared = xr.merge(
         [
@@ -135,7 +153,6 @@ def compare_orders(
         join="exact",
         compat="equals",
     )
-    needs = dict(zip(table["order"].values, table["needs"].values)) | {best_name: "examples"}
     labels = {
         "order": orders,
         "needs": [needs.get(order, "") for order in orders],
