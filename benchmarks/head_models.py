@@ -363,7 +363,7 @@ def _bundled(name: str, _: Path, *, network: str) -> HeadModel:
 
     model, label_vectors = bundled_module(network)
     sets = {}
-    for part, source, count in (("validation", VALIDATION, 960), ("test", "omniglot", 1000)):
+    for part, source, count in (("validation", VALIDATION, 960), ("test", "omniglot", 500)):
         drawn = episode_set(source, count, label_vectors, seed=46).examples()
         sets[part] = {
             "tokens": torch.from_numpy(np.asarray(drawn.inputs, dtype=np.float32)),

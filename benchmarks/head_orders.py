@@ -5,6 +5,7 @@ An order is a function of the examples, which returns the heads that go at each 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import xarray as xr
 
 import pathkernel as pk
 from benchmarks.head_models import Batch, HeadModel
-from benchmarks.head_trials import Gained, Trials
+from benchmarks.head_trials import Gained, Trials, counted_passes
 from pathkernel_capture.evaluations import Evaluations
 from pathkernel_capture.state import open_to_capture
 from pathkernel_heads.evaluated_scores import score_by_evaluation
@@ -47,10 +48,15 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Removed:
-    """Heads that go at some number of removals, as positions, and the gains of the rest if any."""
+    """Heads that go at some number of removals, as positions, and the gains of the rest if any.
+
+    ``passes`` and ``seconds`` are what this number of removals took, if it was searched by itself.
+    """
 
     heads: list[int]
     gains: np.ndarray | None = None
+    passes: float | None = None
+    seconds: float | None = None
 
 
 Order = Callable[[Drawn], Mapping[int, list[Removed]]]
@@ -87,14 +93,9 @@ def _fisher(drawn: Drawn) -> Mapping[int, list[Removed]]:
         with gained.gains(np.ones(len(gained.heads)), with_gradients=True) as factors:
             losses = drawn.head_model.losses(batch)
             slopes = torch.autograd.grad(losses.sum(), list(factors))
-        total = total + sum_of_squares(slopes)
+        total = total + torch.cat(slopes, dim=1).double().square().sum(dim=0).numpy()
         examples += len(losses)
     return _by_scores(total / examples, drawn)
-
-
-def sum_of_squares(slopes: Sequence[torch.Tensor]) -> np.ndarray:
-    """Sum over examples of squared derivatives by the gains, (ΣH_ℓ,)."""
-    return torch.cat(list(slopes), dim=1).double().square().sum(dim=0).numpy()
 
 
 def _curvature(drawn: Drawn) -> Mapping[int, list[Removed]]:
@@ -108,12 +109,15 @@ def _chosen(drawn: Drawn, **options: Any) -> Mapping[int, list[Removed]]:
     """``choose_heads``, a call for each count."""
     model, removed = drawn.head_model, {}
     for count in drawn.counts:
-        choice = pk.choose_heads(
-            model.model, drawn.batches, model.outputs, count, loss=model.loss, **options
-        )
+        started = time.process_time()
+        with counted_passes(model.model) as passes:
+            choice = pk.choose_heads(
+                model.model, drawn.batches, model.outputs, count, loss=model.loss, **options
+            )
+        seconds = time.process_time() - started
         heads = [drawn.gained.heads.index(head) for head in choice.heads]
         gains = _aligned(choice.gains, drawn) if options.get("refit", True) else None
-        removed[count] = [Removed(heads, gains)]
+        removed[count] = [Removed(heads, gains, passes.of(len(drawn.batches)), seconds)]
     return removed
 
 
@@ -138,13 +142,18 @@ def _game(drawn: Drawn) -> HeadGame:
 
 def _greedy(drawn: Drawn) -> Mapping[int, list[Removed]]:
     """At every step the head whose removal, tried, leaves the smallest loss."""
-    trials, off = Trials(drawn.gained, drawn.batches), list[int]()
+    trials, off, tried, removed = Trials(drawn.gained, drawn.batches), list[int](), 0, {}
+    started = time.process_time()
     while len(off) < max(drawn.counts):
         trials.start(off)
         left = [head for head in range(len(drawn.gained.heads)) if head not in off]
         losses = [trials.loss(off, head) for head in left]
         off.append(left[int(np.argmin(losses))])
-    return {count: [Removed(off[:count])] for count in drawn.counts}
+        tried += len(left)
+        if len(off) in drawn.counts:
+            seconds = time.process_time() - started
+            removed[len(off)] = [Removed(list(off), None, float(tried), seconds)]
+    return removed
 
 
 def _magnitude(drawn: Drawn) -> Mapping[int, list[Removed]]:
