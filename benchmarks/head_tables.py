@@ -51,6 +51,7 @@ def _read(folders: Sequence[Path]) -> dict[str, dict[str, np.ndarray]]:
             with np.load(file) as arrays:
                 about = json.loads(str(arrays["about"]))
                 values = {name: arrays[name] for name in arrays.files if name != "about"}
+            about.pop("removed", None)  # of different lengths
             if values:
                 by_order.setdefault(about["order"], []).append(values | about)
     return {
