@@ -9,14 +9,18 @@ from pathkernel_analyses.path_kernels import TotalKernels as TotalKernels
 from pathkernel_capture import AttentionHeads as AttentionHeads
 from pathkernel_capture import Captured as Captured
 from pathkernel_capture import CaptureError as CaptureError
+from pathkernel_capture import HeadChoice as HeadChoice
 from pathkernel_capture import NetworkChoice as NetworkChoice
 from pathkernel_capture import capture as capture
+from pathkernel_capture import choose_heads as choose_heads
 from pathkernel_capture import choose_network as choose_network
 from pathkernel_capture import compare_heads as compare_heads
+from pathkernel_capture import curvature_scores as curvature_scores
 from pathkernel_capture import gradient_scores as gradient_scores
 from pathkernel_capture import heads_off as heads_off
 from pathkernel_capture import list_heads as list_heads
 from pathkernel_capture import magnitude_scores as magnitude_scores
+from pathkernel_capture import refit_gains as refit_gains
 from pathkernel_capture import remove_heads as remove_heads
 from pathkernel_capture import theory_rises as theory_rises
 from pathkernel_core import *  # noqa: F403

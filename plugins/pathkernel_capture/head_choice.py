@@ -17,7 +17,7 @@ from pathkernel_core.heads import Head, every_head, head_label
 from pathkernel_core.progress import Report
 from pathkernel_core.scalars import positive
 from pathkernel_datasets.progress_bar import supervised
-from pathkernel_heads.gain_choice import STEPS, choose
+from pathkernel_heads.gain_choice import choose
 from pathkernel_heads.gain_choice import refit as refit_network
 from pathkernel_heads.heads import Heads, heads_named, scores_by_head
 from pathkernel_heads.loss_form import LossName
@@ -156,32 +156,25 @@ def choose_heads(
         raise ValueError(f"trials must be a whole number of at least 0, but is {trials!r}")
     prior_variance = positive("prior_variance", prior_variance)
     with supervised(report, threads=None) as tell:
-        start = network.loss(np.ones(total))
-        removals = choose(
+        choice = choose(
             *(network, int(count)),
             trials=int(trials),
             refits=refit,
             prior_variance=prior_variance,
             report=tell,
         )
-        gains, expected = removals[-1].gains, removals[-1].expected[-1]
-        if refit:
-            for _ in range(STEPS):
-                form = network.form(gains)
-                form = form.moved(form.refitted(gains != 0, prior_variance))
-                gains, expected = form.gains, form.loss
-        measured = network.loss(gains)
+        measured = network.loss(choice.gains)
     heads = every_head(network.heads)
-    rows = [
-        {"head": head_label(heads[head]), "expected": value - start, "renewed": not number}
-        for removal in removals
-        for number, (head, value) in enumerate(zip(removal.heads, removal.expected))
-    ]
+    table = {
+        "head": [head_label(heads[head]) for head in choice.heads],
+        "expected": [loss - choice.whole for loss in choice.expected],
+        "renewed": choice.renewed,
+    }
     return HeadChoice(
-        [heads[head] for removal in removals for head in removal.heads],
-        scores_by_head(heads, gains).rename("gain"),
-        Rise(expected - start, measured - start),
-        pd.DataFrame(rows),
+        [heads[head] for head in choice.heads],
+        scores_by_head(heads, choice.gains).rename("gain"),
+        Rise(choice.loss - choice.whole, measured - choice.whole),
+        pd.DataFrame(table),
         network.passes,
     )
 
@@ -235,8 +228,8 @@ def refit_gains(
         gains[axis.index(head)] = 0.0
     prior_variance = positive("prior_variance", prior_variance)
     with supervised(report, threads=None):
-        gains = refit_network(network, gains, prior_variance)
-    return scores_by_head(axis, gains).rename("gain")
+        form = refit_network(network, gains, prior_variance)
+    return scores_by_head(axis, form.gains).rename("gain")
 
 
 def curvature_scores(

@@ -11,6 +11,7 @@ from pathkernel_core.progress import Progress, Report, silent
 from pathkernel_heads.loss_form import LossForm
 
 RENEWALS = 8
+MODE = "replace"
 """Number of times that the form is computed anew until all heads are off."""
 STEPS = 2
 """Linearised steps of a refit; thirty of Adam on the loss itself find no better gains."""
@@ -30,34 +31,43 @@ class GainNetwork(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Removal:
-    """Heads chosen together, between two computations of the form.
+class GainChoice:
+    """Heads of a network that can go, and gains of all.
 
     Attributes
     ----------
     heads : list of int
         Positions on the axis of heads, in the order of their removal.
     expected : list of float
-        Mean loss after the removal of each by the form.
-    measured : float
-        Mean loss without them before any refit; NaN if it was not measured.
+        Mean loss by the form after the removal of each.
+    renewed : list of bool
+        Whether the form was computed anew before the removal of each.
     gains : array, shape (ΣH_ℓ,)
-        Gains afterwards.
+        0 of the heads that go.
+    whole, loss : float
+        Mean loss of the whole network, and with these gains by the form.
     """
 
     heads: list[int]
     expected: list[float]
-    measured: float
+    renewed: list[bool]
     gains: np.ndarray
+    whole: float
+    loss: float
 
 
 def refit(
-    network: GainNetwork, gains: np.ndarray, prior_variance: float, steps: int = STEPS
-) -> np.ndarray:
-    """Refit all gains that are not 0, in linearised steps, from the gains given, (ΣH_ℓ,)."""
-    for _ in range(steps):
-        gains = network.form(gains).refitted(gains != 0, prior_variance)
-    return gains
+    network: GainNetwork, gains: np.ndarray, prior_variance: float, steps: int | None = None
+) -> LossForm:
+    """Refit all gains that are not 0, in linearised steps, from the gains given.
+
+    Returns the loss to second order about the gains so found.
+    """
+    for _ in range(steps or STEPS):
+        form = network.form(gains)
+        form = form.moved(form.refitted(gains != 0, prior_variance))
+        gains = form.gains
+    return form
 
 
 def choose(
@@ -69,7 +79,7 @@ def choose(
     prior_variance: float,
     keeps_layers: bool = False,
     report: Report = silent,
-) -> list[Removal]:
+) -> GainChoice:
     """Choose heads to remove one after another, those first that raise the loss least.
 
     A head is chosen by the form, which is computed anew for every eighth of the heads. Between two
@@ -84,7 +94,7 @@ def choose(
     trials : int
         Candidates that are tried beyond those that are to go; 0 for the form alone.
     refits : bool
-        Whether the gains that are left are refitted as heads go.
+        Whether the gains that are left are refitted, as heads go and at the end.
     prior_variance : float
         Variance of the prior of a gain.
     keeps_layers : bool
@@ -94,30 +104,35 @@ def choose(
     """
     total = sum(network.heads)
     layers = np.repeat(np.arange(len(network.heads)), network.heads)
-    block = -(-total // RENEWALS)
-    gains, removals, form = np.ones(total), list[Removal](), None
-    done = 0
-    while done < count:
-        report(Progress(done, count, "heads"))
+    gains, whole = np.ones(total), np.nan
+    heads, expected, renewed = list[int](), list[float](), list[bool]()
+    while len(heads) < count:
+        report(Progress(len(heads), count, "loss to second order in the gains of heads"))
         form = network.form(gains)
-        if refits and done:  # the derivatives serve for both: the form itself tells those after it
+        whole = form.loss if not heads else whole
+        if refits and heads:
+            # these derivatives tell those at the refitted gains, too: no further pass
             form = form.moved(form.refitted(gains != 0, prior_variance))
-            gains = form.gains
-        size = min(block, count - done)
-        rises = form.rises()
-        may_go = gains != 0
+        size = min(-(-total // RENEWALS), count - len(heads))
+        rises, may_go = form.rises(), form.gains != 0
         if trials:
-            order, _ = _cheapest(form, rises, may_go, size + trials, layers, keeps_layers)
-            start = network.loss(gains) if refits and done else form.loss
+            candidates, _ = _cheapest(form, rises, may_go, size + trials, layers, keeps_layers)
+            start = network.loss(form.gains) if refits and heads else form.loss
             may_go = np.zeros(total, dtype=bool)
-            for head in order:
-                rises[head] = network.loss(_without(gains, [head])) - start
-                may_go[head] = True
-        heads, expected = _cheapest(form, rises, may_go, size, layers, keeps_layers)
-        gains = _without(gains, heads)
-        removals.append(Removal(heads, [form.loss + rise for rise in expected], np.nan, gains))
-        done += len(heads)
-    return removals
+            may_go[candidates] = True
+            for head in candidates:
+                measured = network.loss(_without(form.gains, [head])) - start
+                rises[head] = max(rises[head], measured) if MODE == "max" else measured
+        chosen, sums = _cheapest(form, rises, may_go, size, layers, keeps_layers)
+        gains = _without(form.gains, chosen)
+        heads += chosen
+        expected += [form.loss + rise for rise in sums]
+        renewed += [not number for number in range(len(chosen))]
+    if not refits:
+        return GainChoice(heads, expected, renewed, gains, whole, expected[-1])
+    report(Progress(count, count, "refitting gains"))
+    form = refit(network, gains, prior_variance)
+    return GainChoice(heads, expected, renewed, form.gains, whole, form.loss)
 
 
 def _without(gains: np.ndarray, heads: list[int]) -> np.ndarray:

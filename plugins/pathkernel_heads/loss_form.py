@@ -5,7 +5,7 @@ of the outputs z of an example and B = ∂²ℓ/∂z² the curvature of its loss
 
     gradient  g = mean Jᵀ ∂ℓ/∂z,        form  G = mean Jᵀ B J,
 
-the Gauss-Newton form, positive semidefinite (section "Heads of a live model" of docs/equations.md).
+the Gauss-Newton form, positive semidefinite (section "Gains of heads" of docs/equations.md).
 The entries of G between two heads tell what they share, which no score of single heads can.
 """
 

@@ -113,7 +113,7 @@ def test_refitted_gains_are_the_mode_of_the_posterior(loss, prior_variance):
         gains = form.refitted(left, prior_variance)
         assert form.temperature == pytest.approx(2 * made.loss(start) / 3)
     else:
-        gains = refit(made, start, prior_variance, steps=4)
+        gains = refit(made, start, prior_variance, steps=4).gains
     np.testing.assert_allclose(gains[left], mode, atol=1e-5)
     assert (gains[~left] == 0).all()
 
@@ -136,21 +136,21 @@ def test_a_network_without_error_keeps_its_gains():
 
 def chosen(made, count, **options):
     settings = {"trials": 0, "refits": False, "prior_variance": 0.3} | options
-    removals = choose(made, count, **settings)
-    return [head for removal in removals for head in removal.heads], removals
+    choice = choose(made, count, **settings)
+    return choice.heads, choice
 
 
 def test_heads_of_one_layer_are_those_of_the_greedy_search_on_the_loss():
     made = network(seed=3)
-    heads, removals = chosen(made, 4)
+    heads, choice = chosen(made, 4)
     gains, order = np.ones(HEADS), []
     while len(order) < 4:
         losses = [made.loss(np.where(np.arange(HEADS) == h, 0, gains)) for h in range(HEADS)]
         order.append(min((h for h in range(HEADS) if gains[h]), key=losses.__getitem__))
         gains[order[-1]] = 0
     assert heads == order
-    assert removals[-1].expected[-1] == pytest.approx(made.loss(gains), abs=1e-12)
-    np.testing.assert_array_equal(removals[-1].gains, gains)
+    assert choice.expected[-1] == pytest.approx(made.loss(gains), abs=1e-12)
+    np.testing.assert_array_equal(choice.gains, gains)
 
 
 def test_redundant_heads_do_not_both_go():
@@ -168,10 +168,10 @@ def test_redundant_heads_do_not_both_go():
 def test_the_choice_does_not_depend_on_labels(order, trials, refits):
     made = network("cross-entropy", seed=2)
     other = LinearNetwork(made.parts[..., list(order)], made.targets, "cross-entropy")
-    heads, removals = chosen(made, 4, trials=trials, refits=refits)
+    heads, choice = chosen(made, 4, trials=trials, refits=refits)
     relabelled, others = chosen(other, 4, trials=trials, refits=refits)
     assert [order[head] for head in relabelled] == heads
-    np.testing.assert_allclose(others[-1].gains, removals[-1].gains[list(order)], atol=1e-10)
+    np.testing.assert_allclose(others.gains, choice.gains[list(order)], atol=1e-10)
 
 
 def test_trials_find_what_the_form_underrates():
@@ -202,10 +202,8 @@ def test_layers_keep_a_head_if_they_must(keeps_layers, left):
     made = network(heads=(2, 4))
     made.parts[..., :2] *= 1e-3  # the first layer does next to nothing
     made.targets = made.outputs(np.ones(6))
-    removals = choose(
-        made, 4, trials=0, refits=False, prior_variance=1.0, keeps_layers=keeps_layers
-    )
-    gains = removals[-1].gains
+    choice = choose(made, 4, trials=0, refits=False, prior_variance=1.0, keeps_layers=keeps_layers)
+    gains = choice.gains
     assert np.count_nonzero(gains[:2]) == left[0]
     assert np.count_nonzero(gains) == 2
 
