@@ -1,0 +1,182 @@
+"""Tables and figure of ``benchmarks.heads``: losses, paired differences and costs of orders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from benchmarks.head_orders import REFERENCE
+
+_SIZES = ("large", "small")
+
+
+def write_results(
+    folder: Path, models: Sequence[str], orders: Sequence[str], results: Path
+) -> Iterator[Path]:
+    """Write ``heads.csv``, ``heads.md`` and ``heads.svg``, and yield their paths."""
+    frame = pd.concat([_of_model(folder / name, orders) for name in models], ignore_index=True)
+    if frame.empty:
+        raise ValueError(f"{folder} holds no measurements")
+    results.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(results / "heads.csv", index=False, float_format="%.5g")
+    yield results / "heads.csv"
+    (results / "heads.md").write_text("\n".join(_markdown(frame)), encoding="utf-8")
+    yield results / "heads.md"
+    figure(frame).save(results / "heads.svg")
+    yield results / "heads.svg"
+
+
+def _of_model(folder: Path, orders: Sequence[str]) -> pd.DataFrame:
+    """Rows of a model: size, order, refit and quarter, with means over draws and examples."""
+    rows = []
+    for size in _SIZES:
+        measured = _read(sorted(folder.glob(f"{size}-draw*")))
+        for order in orders:
+            if order in measured and REFERENCE in measured:
+                rows += _rows(folder.name, size, order, measured)
+    return pd.DataFrame(rows)
+
+
+def _read(folders: Sequence[Path]) -> dict[str, dict[str, np.ndarray]]:
+    """Arrays with the draws first, by order, of all orders that are measured in all draws."""
+    by_order: dict[str, list[dict[str, Any]]] = {}
+    for folder in folders:
+        for file in folder.glob("*.npz"):
+            with np.load(file) as arrays:
+                about = json.loads(str(arrays["about"]))
+                values = {name: arrays[name] for name in arrays.files if name != "about"}
+            about.pop("removed", None)  # of different lengths
+            if values:
+                by_order.setdefault(about["order"], []).append(values | about)
+    return {
+        order: {name: np.array([draw[name] for draw in draws]) for name in draws[0]}
+        for order, draws in by_order.items()
+        if len(draws) == len(folders)
+    }
+
+
+def _rows(name: str, size: str, order: str, measured: dict) -> Iterator[dict[str, Any]]:
+    whole, values, reference = (measured[key] for key in ("whole", order, REFERENCE))
+    for refit in (0, 1):
+        for index, count in enumerate(values["counts"][0]):
+            # refitted: whoever removes heads by trial can refit them, too
+            difference, error = paired(
+                values["loss"][:, refit, index] - reference["loss"][:, 1, index]
+            )
+            passes, seconds = values["cost"][:, refit, index].mean(axis=0)
+            yield {
+                "model": name,
+                "kind": whole["kind"][0],
+                "size": size,
+                "examples": int(whole["examples"][0]),
+                "draws": len(whole["loss"]),
+                "order": order,
+                "refit": bool(refit),
+                "quarters": index + 1,
+                "removed": int(count),
+                "heads": int(whole["heads"][0]),
+                "whole_loss": whole["loss"].mean(),
+                "loss": values["loss"][:, refit, index].mean(),
+                "difference": difference,
+                "error": error,
+                "whole_accuracy": whole["accuracy"].mean(),
+                "accuracy": values["accuracy"][:, refit, index].mean(),
+                "passes": passes,
+                "cpu_seconds": seconds,
+            }
+
+
+def paired(differences: np.ndarray) -> tuple[float, float]:
+    """Mean of differences (draws, examples), and its standard error over draws and examples."""
+    draws, examples = differences.shape
+    variance = differences.mean(axis=0).var(ddof=1) / examples
+    if draws > 1:
+        variance += differences.mean(axis=1).var(ddof=1) / draws
+    return float(differences.mean()), float(np.sqrt(variance))
+
+
+def _markdown(frame: pd.DataFrame) -> Iterator[str]:
+    yield "# Orders of heads"
+    yield ""
+    yield (
+        "Loss on test examples with a quarter, half and three quarters of the heads off, without "
+        "and with refitted gains; its difference from greedy by trial, one at a time, with refit "
+        "(standard error over draws and examples), at half; passes and CPU seconds of the choice "
+        "and the refit, at half."
+    )
+    for size in _SIZES:
+        part = frame[(frame["size"] == size)]
+        if len(part):
+            yield from _summary(part, size)
+            for _, of_model in part.groupby("model", sort=False):
+                yield from _table(of_model)
+
+
+def _summary(frame: pd.DataFrame, size: str) -> Iterator[str]:
+    """For every order, on how many models it is worse and better than the reference, at half."""
+    yield from ("", f"## All models, {size} draws", "")
+    yield "| order | refit | worse | alike | better | rise / that of the reference | passes |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    half = frame[frame["quarters"] == 2].copy()
+    half["rise"] = half["loss"] - half["whole_loss"]
+    rises = half[(half["order"] == REFERENCE) & half["refit"]].set_index("model")["rise"]
+    half["ratio"] = half["rise"] / half["model"].map(rises)
+    for (order, refit), rows in half.groupby(["order", "refit"], sort=False):
+        worse = int((rows["difference"] > 2 * rows["error"]).sum())
+        better = int((rows["difference"] < -2 * rows["error"]).sum())
+        yield (
+            f"| {order} | {'yes' if refit else 'no'} | {worse} | {len(rows) - worse - better} | "
+            f"{better} | {rows['ratio'].median():.2f} | {rows['passes'].median():.0f} |"
+        )
+
+
+def _table(frame: pd.DataFrame) -> Iterator[str]:
+    first = frame.iloc[0]
+    quarters = sorted(frame["quarters"].unique())
+    counts = [int(frame[frame["quarters"] == quarter]["removed"].iloc[0]) for quarter in quarters]
+    yield ""
+    yield f"## {first['model']} ({first['kind']}), {first['draws']} draws of {first['examples']}"
+    yield ""
+    yield (
+        f"{first['heads']} heads; the whole model has loss {first['whole_loss']:.3f}, accuracy "
+        f"{first['whole_accuracy']:.3f}."
+    )
+    yield ""
+    heading = ["order", *(f"{count} off" for count in counts), "… refitted"]
+    heading += ["accuracy", "difference", "passes", "CPU s"]
+    yield f"| {' | '.join(heading)} |"
+    yield f"|{' --- |' * len(heading)}"
+    for order, rows in frame.groupby("order", sort=False):
+        plain, refitted = (rows[rows["refit"] == refit] for refit in (False, True))
+        half = refitted[refitted["quarters"] == 2].iloc[0]
+        cells = [f"{loss:.3f}" for loss in plain["loss"]]
+        cells.append(", ".join(f"{loss:.3f}" for loss in refitted["loss"]))
+        cells += [f"{half['accuracy']:.3f}", f"{half['difference']:+.3f} ± {half['error']:.3f}"]
+        cells += [f"{half['passes']:.0f}", f"{half['cpu_seconds']:.1f}"]
+        yield f"| {order} | {' | '.join(cells)} |"
+
+
+def figure(frame: pd.DataFrame) -> alt.TopLevelMixin:
+    """Rise of the loss at half off against passes, a panel for each model, large draws."""
+    part = frame[(frame["quarters"] == 2) & (frame["size"] == frame["size"].iloc[0])].copy()
+    part["rise"] = part["loss"] - part["whole_loss"]
+    part["gains"] = np.where(part["refit"], "refitted", "as they were")
+    part["passes"] = part["passes"].clip(lower=0.5)  # random orders, on a logarithmic axis
+    points = alt.Chart(part).mark_point(filled=True, size=60)
+    return (
+        points.encode(
+            x=alt.X("passes:Q", title="passes of the examples").scale(type="log"),
+            y=alt.Y("rise:Q", title="rise of the loss").scale(type="symlog", constant=0.05),
+            color=alt.Color("order:N", sort=None).scale(scheme="category20"),
+            shape=alt.Shape("gains:N", title="gains"),
+        )
+        .properties(width=240, height=200)
+        .facet(alt.Facet("model:N", sort=None, title=None), columns=3)
+        .resolve_scale(y="independent")
+    )
