@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,13 +103,12 @@ class LiveNetwork:
                 sequences = len(factors[0])
                 free = int(np.count_nonzero(gains))
                 method = _method(outputs, factors, free, self._is_precise)
-                derivatives = {
-                    "outputs": _by_outputs,
-                    "directions": partial(_by_directions, generator=generator),
-                }.get(method)
-                if derivatives is not None:
-                    gradient, form, backward = derivatives(outputs, targets, list(factors))
-                    self._batch_passes += backward
+                if method == "outputs":
+                    gradient, form = _by_outputs(outputs, targets, factors)
+                    self._batch_passes += outputs.shape[1]
+                elif method == "directions":
+                    gradient, form = _by_directions(outputs, targets, factors, generator)
+                    self._batch_passes += DIRECTIONS + 1
             if method == "differences":
                 gradient, form = self._by_differences(batch, gains, outputs.detach(), targets)
             examples.append((sequences, targets.cpu().numpy()))
@@ -266,16 +264,15 @@ def _slopes(column: Tensor, factors: Sequence[Tensor]) -> Tensor:
 
 def _by_outputs(
     outputs: Tensor, targets: Tensor, factors: Sequence[Tensor]
-) -> tuple[np.ndarray, np.ndarray, int]:
+) -> tuple[np.ndarray, np.ndarray]:
     # examples do not interact, so that a gain of one example moves its outputs alone
     slopes = torch.stack([_slopes(column, factors) for column in outputs.sum(dim=0)], dim=1)
-    outputs, targets = outputs.detach().cpu(), targets.cpu()
-    return *_products(outputs, targets, slopes), outputs.shape[1]
+    return _products(outputs.detach().cpu(), targets.cpu(), slopes)
 
 
 def _by_directions(
-    outputs: Tensor, targets: Tensor, factors: Sequence[Tensor], *, generator: torch.Generator
-) -> tuple[np.ndarray, np.ndarray, int]:
+    outputs: Tensor, targets: Tensor, factors: Sequence[Tensor], generator: torch.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Gradient and form of a batch, the form as a mean over random directions v of its outputs.
 
     The mean of v vᵀ is the curvature B of the loss. Directions of the rows of a sequence are
@@ -294,7 +291,7 @@ def _by_directions(
             directions = loss_slopes(values, drawn)
         slopes = _slopes((directions * outputs).sum(), factors)
         form += slopes.T @ slopes / DIRECTIONS
-    return gradient.numpy(), form.numpy(), DIRECTIONS + 1
+    return gradient.numpy(), form.numpy()
 
 
 def _products(outputs: Tensor, targets: Tensor, slopes: Tensor) -> tuple[np.ndarray, np.ndarray]:

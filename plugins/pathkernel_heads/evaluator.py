@@ -9,18 +9,15 @@ import numpy as np
 
 
 class Evaluator(Protocol):
-    """A network on sets of examples, with any of its heads removed.
+    """A network on sets of examples, with any of its heads removed."""
 
-    Attributes
-    ----------
-    heads : tuple of int
-        Heads H_1 … H_L of each layer.
-    keeps_layers : bool
-        Whether every layer must keep a head.
-    """
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Heads H_1 … H_L of each layer."""
 
-    heads: tuple[int, ...]
-    keeps_layers: bool
+    @property
+    def keeps_layers(self) -> bool:
+        """Whether every layer must keep a head."""
 
     @property
     def quantities(self) -> Mapping[str, int]:

@@ -19,8 +19,9 @@ STEPS = 2
 class GainNetwork(Protocol):
     """A network on some examples, with a gain in front of the output of every head."""
 
-    heads: tuple[int, ...]
-    """Heads H_1 … H_L of each layer."""
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Heads H_1 … H_L of each layer."""
 
     def form(self, gains: np.ndarray) -> LossForm:
         """Loss to second order about gains (ΣH_ℓ,)."""
@@ -113,7 +114,7 @@ def choose(
         if refits and heads:
             # these derivatives tell those at the refitted gains, too: no further pass
             form = form.moved(form.refitted(gains != 0, prior_variance))
-        size, missing = -(-np.count_nonzero(gains) // PART), count - len(heads)
+        size, missing = -(-int(np.count_nonzero(gains)) // PART), count - len(heads)
         size = missing if missing <= 1.5 * size else size
         rises, may_go = form.rises(), form.gains != 0
         if trials:

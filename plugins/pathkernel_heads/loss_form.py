@@ -11,6 +11,7 @@ The entries of G between two heads tell what they share, which no score of singl
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -132,7 +133,7 @@ class FormSums:
             # an error of next to none, such as of a network that fits all, would leave the prior
             # without any weight
             floor = _SMALLEST_NOISE * self._targets
-            temperature = 2 * max(self._loss, floor, np.finfo(float).tiny) / self._numbers
+            temperature = 2 * max(self._loss, floor, sys.float_info.min) / self._numbers
         return LossForm(
             self._gains,
             self._loss / self._rows,

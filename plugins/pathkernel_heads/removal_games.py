@@ -194,7 +194,9 @@ def best_of(worth: Worth, coalitions: np.ndarray) -> np.ndarray:
     return np.asarray(coalitions, dtype=bool)[best]
 
 
-def left_after(orders: Sequence[Sequence[int]] | np.ndarray, players: int) -> np.ndarray:
+def left_after(
+    orders: Sequence[Sequence[int] | np.ndarray] | np.ndarray, players: int
+) -> np.ndarray:
     """Coalitions left after 0, 1, … removals in every order.
 
     Parameters
