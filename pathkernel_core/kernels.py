@@ -164,6 +164,21 @@ class PathKernels:
         return self.form.gram if isinstance(self.form, FeatureSpace) else self.form.features
 
     @property
+    def mean_kernels(self) -> Array:
+        """Mean kernel of every pair of paths with itself, C̄_ππ' = ⟨ξ_π(x)·ξ_π'(x)⟩/N_0, (n, n).
+
+        The mean is over the training examples x. With the order parameter it tells what a pair
+        contributes to the kernel (Eq. 10): U_ππ' C̄_ππ'.
+        """
+        xp = array_namespace(array=self.array)
+        if isinstance(self.form, FeatureSpace):
+            summed = xp.linalg.trace(xp.permute_dims(self.form.gram, (0, 2, 1, 3)))
+        else:
+            flat = xp.reshape(xp.permute_dims(self.form.features, (1, 0, 2)), (self.n_paths, -1))
+            summed = matmul(flat, flat.T)
+        return summed * (self.n_paths / self.n_examples)  # features carry 1/√n
+
+    @property
     def n_features(self) -> int:
         """Number of features per path after rotation, at most N_0."""
         return self.input_width if self.basis is None else self.basis.shape[1]

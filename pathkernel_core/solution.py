@@ -146,6 +146,20 @@ class Solution:
         return head_scores(self.network, self.order_parameter)
 
     @property
+    def head_contributions(self) -> np.ndarray:
+        """Contribution of every head to the kernel, (ΣH_ℓ,), the largest 1.
+
+        It is Σ |U_ππ' C̄_ππ'| over the pairs of which π or π' passes through the head, with the
+        mean kernels C̄ of :attr:`PathKernels.mean_kernels`. Other than :attr:`head_scores` it
+        counts what a path does where paths differ in size. The sizes alone, without U, are the
+        contributions in the limit, ``gp_limit(problem, network, T).head_contributions``: give them
+        as a baseline. For skips, outputs and failures see :func:`pathkernel_core.head_scores`.
+        """
+        sizes = np.abs(to_host(self.problem.mean_kernels))
+        of_outputs = np.ones((self.network.outputs,) * 2)
+        return head_scores(self.network, to_host(self.order_parameter) * np.kron(sizes, of_outputs))
+
+    @property
     def skip_scores(self) -> np.ndarray:
         """Score of every skip connection: see :func:`pathkernel_core.skip_scores`."""
         return skip_scores(self.network, self.order_parameter)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import pathkernel_core as pk
 from pathkernel_core import Network
+from pathkernel_core.backend import to_host
 
 UNEQUAL = Network((3, 2), (4, 3, 5), (1.4, 0.7, 1.6, 0.8), outputs=2)
 
@@ -158,6 +159,27 @@ def test_head_scores_count_each_pair_once(library, generator):
     u = formulas.random_positive(12, generator)
     actual = pk.head_scores(UNEQUAL, library.array(u))
     np.testing.assert_allclose(actual, head_scores_by_loops(UNEQUAL, u), rtol=1e-13)
+
+
+@pytest.mark.parametrize("space", ["examples", "features", "kernels"])
+def test_head_contributions_weigh_pairs_by_their_mean_kernels(library, generator, space):
+    network, (examples, width) = UNEQUAL, (15, 3)
+    paths = len(network.paths)
+    sizes = np.linspace(0.2, 3, paths)[:, None]
+    xi = sizes * generator.normal(size=(examples, paths, width))
+    labels = generator.normal(size=(examples, network.outputs))
+    problem = pk.PathKernels(library.array(xi), library.array(labels), space=space)
+    mean = np.einsum("mpi,mqi->pq", xi, xi) / (examples * width)
+    np.testing.assert_allclose(to_host(problem.mean_kernels), mean, rtol=1e-10, atol=1e-12)
+    solution = pk.minimise_action(problem, network, 0.5)
+    u = to_host(solution.order_parameter)
+    weighted = u * np.kron(mean, np.ones((network.outputs,) * 2))
+    expected = head_scores_by_loops(network, weighted)
+    np.testing.assert_allclose(solution.head_contributions, expected, rtol=1e-10)
+    # in the limit U is diagonal, and a head has the sizes of its paths
+    limit = pk.gp_limit(problem, network, 0.5).head_contributions
+    diagonal = np.kron(np.diag(np.diag(mean)), np.eye(network.outputs))
+    np.testing.assert_allclose(limit, head_scores_by_loops(network, diagonal), rtol=1e-10)
 
 
 def test_swapped_arguments_of_head_scores():
